@@ -1,0 +1,147 @@
+"""Read the files of a data set; every failure is a DocumentError naming the file, the place and what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image as Pillow
+from PIL import ImageOps
+
+from docleak.documents.page import Box, Image, fault_list
+from docleak.errors import DocumentError
+
+#: File names that are looked at as page images, in order of preference.
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
+
+_EIGHT_BIT_MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV"}
+
+
+def read_text(path: Path) -> str:
+    """The file as UTF-8 text (a byte-order mark is dropped, line ends are left alone)."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(
+            f"{path}: byte {error.start} is not UTF-8 text; expected UTF-8. Convert it, e.g. with "
+            "`iconv -f latin1 -t utf-8`, or download it again."
+        ) from error
+    except OSError as error:
+        raise DocumentError(
+            f"{path}: cannot be read ({error.strerror}). Check the path and its permissions."
+        ) from error
+
+
+def read_json(path: Path) -> object:
+    """The file's JSON value; a syntax error is reported with its line and column."""
+    try:
+        value: object = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise DocumentError(
+            f"{path}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}. "
+            "Mend that place or download the file again."
+        ) from error
+    return value
+
+
+def read_json_lines(path: Path) -> tuple[list[tuple[int, dict[str, object]]], list[str]]:
+    """Line number (from 1) and JSON object of each line that is not blank; and a fault for each bad line."""
+    rows: list[tuple[int, dict[str, object]]] = []
+    faults: list[str] = []
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            faults.append(f"line {number}, column {error.colno}: not JSON: {error.msg}")
+            continue
+        if isinstance(value, dict):
+            rows.append((number, value))
+        else:
+            faults.append(f"line {number}: a JSON {type(value).__name__}, expected an object {{...}}")
+    return rows, faults
+
+
+def read_image(path: Path, *, upright: bool = False) -> Image:
+    """The picture as uint8 RGB, shape (H, W, 3); transparency is laid on white.
+
+    ``upright`` turns a photo as its EXIF tag says. Data sets whose boxes were drawn on the stored pixels must not.
+    """
+    try:
+        with Pillow.open(path) as opened:
+            frames = getattr(opened, "n_frames", 1)
+            picture = ImageOps.exif_transpose(opened) if upright else opened
+            picture.load()
+    except FileNotFoundError as error:
+        raise DocumentError(f"{path}: there is no such image. Restore it, or take it out of the data set.") from error
+    except (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError) as error:
+        raise DocumentError(
+            f"{path}: cannot be decoded as an image ({error}). Restore the file, or take it out of the data set."
+        ) from error
+    if frames > 1:
+        raise DocumentError(f"{path}: holds {frames} frames, expected one page per file. Save each page on its own.")
+    if picture.mode not in _EIGHT_BIT_MODES:
+        raise DocumentError(f"{path}: pixels of mode {picture.mode!r}, expected 8 bits per channel. Convert the image.")
+    if "A" in picture.getbands() or "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+        paper = Pillow.new("RGBA", picture.size, "white")
+        picture = Pillow.alpha_composite(paper, picture)
+    return np.array(picture.convert("RGB"), dtype=np.uint8)
+
+
+def to_box(value: object) -> Box:
+    """The box of a JSON list of four numbers; raises ValueError for anything else."""
+    if isinstance(value, list) and len(value) == 4 and all(type(v) in (int, float) for v in value):
+        x0, y0, x1, y1 = map(float, value)
+        return (x0, y0, x1, y1)
+    raise ValueError(f"box {value!r}, expected [x0, y0, x1, y1]")
+
+
+def images_by_stem(folder: Path) -> dict[str, Path]:
+    """The images of a folder by file name without suffix."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir(), key=lambda p: (_preference(p), p.name)):
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            found.setdefault(path.stem, path)
+    return found
+
+
+def _preference(path: Path) -> int:
+    suffix = path.suffix.lower()
+    return IMAGE_SUFFIXES.index(suffix) if suffix in IMAGE_SUFFIXES else len(IMAGE_SUFFIXES)
+
+
+def paired(parts: Mapping[str, Collection[str]]) -> tuple[list[str], list[str]]:
+    """The stems that every folder has, sorted, and a fault for each file that another folder lacks."""
+    stems = sorted(set().union(*parts.values()))
+    faults = [f"{stem}: no file in {folder}/" for stem in stems for folder, has in parts.items() if stem not in has]
+    return [stem for stem in stems if all(stem in has for has in parts.values())], faults
+
+
+def first_folder(candidates: Iterable[Path], parts: Sequence[str]) -> Path | None:
+    """The first of the candidates that is a folder with all of ``parts`` in it, or None."""
+    for candidate in candidates:
+        if candidate.is_dir() and all((candidate / part).exists() for part in parts):
+            return candidate
+    return None
+
+
+def describe_folder(path: Path) -> str:
+    """What is at ``path``, in words, for an error message."""
+    if not path.exists():
+        return "does not exist"
+    if not path.is_dir():
+        return "is a file"
+    names = sorted(p.name + ("/" if p.is_dir() else "") for p in path.iterdir())
+    if not names:
+        return "is an empty folder"
+    return f"holds {', '.join(names[:8])}{f' and {len(names) - 8} more' if len(names) > 8 else ''}"
+
+
+def raise_faults(path: Path, faults: Sequence[str], remedy: str) -> None:
+    """Raise one DocumentError that lists all faults of the data set at ``path``; do nothing if there are none."""
+    if faults:
+        raise DocumentError(f"{path}: {len(faults)} fault(s):{fault_list(faults)}\n{remedy}")

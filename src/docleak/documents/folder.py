@@ -1,0 +1,197 @@
+"""The user's own pages: a folder with images and ``pages.jsonl``, one JSON object per page (docs/data-format.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from PIL import Image as Pillow
+
+from docleak.documents.files import describe_folder, raise_faults, read_json_lines, to_box
+from docleak.documents.page import Field, Page, Question, Word
+from docleak.documents.pages import LazyPages, PageEntry, at_most, read_page
+from docleak.errors import DocumentError
+
+INDEX = "pages.jsonl"
+
+#: Keys of a page and of each of its parts; the first ones, up to the number given, are required.
+PAGE_KEYS = ("image", "name", "words", "fields", "questions", "provider", "document", "template")
+PART_KEYS = {
+    "words": (("text", "box"), 2),
+    "fields": (("key", "value", "words", "box", "private"), 2),
+    "questions": (("text", "answers", "key"), 2),
+}
+
+Json = Mapping[str, Any]
+
+
+def load(path: Path, *, limit: int | None = None) -> LazyPages:
+    """Pages in the order of ``pages.jsonl``; images are turned upright as their EXIF tag says.
+
+    Raises DocumentError, listing every fault of the index at once, for unknown keys, values of a wrong type, word
+    numbers that do not exist and images that are not there.
+    """
+    index = path / INDEX
+    if not index.is_file():
+        raise DocumentError(
+            f"{path} {describe_folder(path)}; expected {INDEX} beside the page images. Write one line per page, at "
+            'least {"image": "page.png"}; docs/data-format.md shows the rest.'
+        )
+    entries: list[PageEntry] = []
+    rows, faults = read_json_lines(index)
+    for number, row in at_most(rows, limit):
+        bad = [f"line {number}: {fault}" for fault in page_faults(row, path)]
+        faults += bad
+        if not bad:
+            entries.append(_entry(path, row))
+    raise_faults(index, faults, "Mend these lines; docs/data-format.md describes them.")
+    if not rows:
+        raise DocumentError(f"{index}: holds no page. Write one line per page.")
+    return LazyPages(path, entries)
+
+
+def _entry(path: Path, row: Json) -> PageEntry:
+    words, fields = parse_words_and_fields(row)
+    name = row.get("name", Path(row["image"]).stem)
+    document, provider = row.get("document", ""), row.get("provider", "")
+    blank = partial(
+        Page,
+        name=name,
+        fields=fields,
+        questions=tuple(Question(q["text"], tuple(q["answers"]), q.get("key")) for q in row.get("questions", [])),
+        document=document,
+        provider=provider,
+        template=row.get("template"),
+    )
+    make = partial(read_page, blank, path / row["image"], words, upright=True)
+    return PageEntry(name, path / INDEX, make, document, provider)
+
+
+def parse_words_and_fields(row: Json) -> tuple[tuple[Word, ...], tuple[Field, ...]]:
+    """Words and fields of a faultless line; a field given by a box gets a word of its own, after the others."""
+    words = [Word(w["text"], to_box(w["box"])) for w in row.get("words", [])]
+    fields = []
+    for item in row.get("fields", []):
+        places = tuple(item.get("words", ()))
+        if "box" in item:
+            places = (len(words),)
+            words.append(Word(item["value"], to_box(item["box"])))
+        fields.append(Field(item["key"], item["value"], places, item.get("private", True)))
+    return tuple(words), tuple(fields)
+
+
+def page_faults(row: Json, path: Path) -> list[str]:
+    """What is wrong with one line of the index, as phrases; the images lie in ``path``."""
+    faults = _key_faults("the page", row, PAGE_KEYS, 1)
+    texts = [key for key in ("image", "name", "provider", "document", "template") if key in row]
+    faults += [f"{key!r} is {row[key]!r}, expected a text" for key in texts if not isinstance(row[key], str)]
+    if isinstance(row.get("image"), str) and not (path / row["image"]).is_file():
+        faults.append(f"there is no image {row['image']!r} in the folder")
+    for part, (keys, required) in PART_KEYS.items():
+        items = row.get(part, [])
+        if not isinstance(items, list):
+            faults.append(f"{part!r} is a {type(items).__name__}, expected a list")
+            continue
+        for i, item in enumerate(items):
+            where = f"{part}[{i}]"
+            if not isinstance(item, dict):
+                faults.append(f"{where} is a {type(item).__name__}, expected an object")
+                continue
+            faults += _key_faults(where, item, keys, required)
+            faults += [f"{where}: {fault}" for fault in _value_faults(item, row)]
+    return faults
+
+
+def _key_faults(where: str, item: Json, keys: tuple[str, ...], required: int) -> list[str]:
+    unknown = [f"{where}: unknown key {key!r}, expected some of {', '.join(keys)}" for key in item if key not in keys]
+    return unknown + [f"{where}: {key!r} is missing" for key in keys[:required] if key not in item]
+
+
+def _value_faults(item: Json, row: Json) -> list[str]:
+    """Values of a wrong type in a word, field or question (their keys have the same meaning in all three)."""
+    faults = [
+        f"{key!r} is {item[key]!r}, expected a text"
+        for key in ("text", "key", "value")
+        if key in item and not isinstance(item[key], str)
+    ]
+    if "box" in item:
+        try:
+            to_box(item["box"])
+        except ValueError as error:
+            faults.append(str(error))
+    if not isinstance(item.get("private", True), bool):
+        faults.append(f"'private' is {item['private']!r}, expected true or false")
+    answers = item.get("answers", [])
+    if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers):
+        faults.append(f"'answers' is {answers!r}, expected a list of texts")
+    numbers = item.get("words", [])
+    count = len(row["words"]) if isinstance(row.get("words"), list) else 0
+    if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < count for n in numbers):
+        faults.append(f"'words' is {numbers!r}, expected a list of numbers of the page's {count} words (from 0)")
+    if "words" in item and "box" in item:
+        faults.append("both 'words' and 'box', expected one of them")
+    return faults
+
+
+def save(pages: Iterable[Page], directory: Path) -> Path:
+    """Write pages as a new folder that ``load`` reads back unchanged; images become PNG. Returns the folder.
+
+    The folder appears complete or not at all. Raises DocumentError if it exists and is not empty, or for no pages.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise DocumentError(f"{directory} {describe_folder(directory)}; pages are only written to a new folder.")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    partial_directory = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        lines = []
+        taken: set[str] = set()
+        for page in pages:
+            image = _file_name(page.name, taken)
+            Pillow.fromarray(page.image).save(partial_directory / image)
+            lines.append(json.dumps(page_line(page, image), ensure_ascii=False))
+        if not lines:
+            raise DocumentError(f"{directory}: there are no pages to write. Give at least one.")
+        (partial_directory / INDEX).write_bytes("".join(f"{line}\n" for line in lines).encode())
+        partial_directory.chmod(0o755)  # mkdtemp's folder is for its owner only
+        os.replace(partial_directory, directory)
+    except BaseException:
+        shutil.rmtree(partial_directory, ignore_errors=True)
+        raise
+    return directory
+
+
+def page_line(page: Page, image: str) -> dict[str, object]:
+    """The page's object in ``pages.jsonl``, without what equals its default."""
+    line: dict[str, object] = {"image": image}
+    if page.name != Path(image).stem:
+        line["name"] = page.name
+    line["words"] = [{"text": w.text, "box": [float(v) for v in w.box]} for w in page.words]
+    line["fields"] = [
+        {"key": f.key, "value": f.value, "words": list(f.words)} | ({} if f.private else {"private": False})
+        for f in page.fields
+    ]
+    line["questions"] = [
+        {"text": q.text, "answers": list(q.answers)} | ({} if q.key is None else {"key": q.key}) for q in page.questions
+    ]
+    line |= {key: value for key in ("provider", "document") if (value := getattr(page, key))}
+    if page.template is not None:
+        line["template"] = page.template
+    return line
+
+
+def _file_name(name: str, taken: set[str]) -> str:
+    """A plain file name for the page's image, unlike the ones in ``taken`` (it joins them)."""
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:80] or "page"
+    unique, number = stem, 1
+    while unique.lower() in taken:
+        number += 1
+        unique = f"{stem}-{number}"
+    taken.add(unique.lower())
+    return f"{unique}.png"

@@ -1,0 +1,165 @@
+"""Typefaces found inside Python packages (never on the system), and text as integer-placed ink."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ImageFont
+
+from docleak.documents.page import Word
+
+#: Height x width, 0 = no ink, 255 = full ink.
+Ink = NDArray[np.uint8]
+
+#: face -> (package, file inside it). A face whose package is missing is replaced by ``FALLBACK``.
+FACES: dict[str, tuple[str, str]] = {
+    "dejavu-sans": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSans.ttf"),
+    "dejavu-sans-bold": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSans-Bold.ttf"),
+    "dejavu-serif": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSerif.ttf"),
+    "dejavu-serif-bold": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSerif-Bold.ttf"),
+    "dejavu-mono": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSansMono.ttf"),
+    "dejavu-mono-bold": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSansMono-Bold.ttf"),
+    "roboto": ("font_roboto", "files/Roboto-Regular.ttf"),
+    "roboto-medium": ("font_roboto", "files/Roboto-Medium.ttf"),
+    "roboto-bold": ("font_roboto", "files/Roboto-Bold.ttf"),
+    "source-serif": ("font_source_serif_pro", "files/SourceSerifPro-Regular.ttf"),
+    "source-serif-semibold": ("font_source_serif_pro", "files/SourceSerifPro-Semibold.ttf"),
+    "source-serif-bold": ("font_source_serif_pro", "files/SourceSerifPro-Bold.ttf"),
+}
+#: Pillow's built-in Aileron, always there.
+FALLBACK = "aileron"
+
+
+@dataclass(frozen=True)
+class Family:
+    """The faces one provider uses, and the text sizes (pixels, at 192 x 256) at which they are legible."""
+
+    name: str
+    regular: str
+    bold: str
+    sizes: tuple[int, ...]
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family("dejavu-sans", "dejavu-sans", "dejavu-sans-bold", (10, 11)),
+    Family("dejavu-serif", "dejavu-serif", "dejavu-serif-bold", (10, 11)),
+    Family("dejavu-mono", "dejavu-mono", "dejavu-mono-bold", (10, 11)),
+    Family("roboto", "roboto", "roboto-bold", (11, 12)),
+    Family("roboto-medium", "roboto-medium", "roboto-bold", (11, 12)),
+    Family("source-serif", "source-serif", "source-serif-bold", (12,)),
+    Family("source-serif-semibold", "source-serif-semibold", "source-serif-bold", (12,)),
+    Family("aileron", FALLBACK, FALLBACK, (11, 12)),
+)
+#: What a provider falls back on where its own family is too wide for the page.
+NARROW = next(family for family in FAMILIES if family.name == "roboto")
+
+
+@lru_cache(maxsize=None)
+def font_path(face: str) -> Path | None:
+    """Where the file of ``face`` lies, or None if its package is not installed (or it is the fallback)."""
+    if face == FALLBACK:
+        return None
+    package, file = FACES[face]
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(spec.submodule_search_locations[0]) / file
+    return path if path.is_file() else None
+
+
+@lru_cache(maxsize=None)
+def _load(face: str, size: int) -> ImageFont.FreeTypeFont:
+    path = font_path(face)
+    if path is not None:
+        return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
+    default = ImageFont.load_default(size)
+    if not isinstance(default, ImageFont.FreeTypeFont):
+        raise RuntimeError("Pillow was built without FreeType, so no scalable font is there. Install a wheel of Pillow.")
+    return default.font_variant(layout_engine=ImageFont.Layout.BASIC)
+
+
+@dataclass(frozen=True, eq=False)
+class Glyphs:
+    """The ink of one word, its offset from the pen (x right, y down from the baseline) and its advance."""
+
+    ink: Ink
+    dx: int
+    dy: int
+    advance: int
+
+
+@dataclass(frozen=True)
+class Type:
+    """A face at a pixel size."""
+
+    face: str
+    size: int
+
+    @property
+    def ascent(self) -> int:
+        """Rows of ink above the baseline at most."""
+        return _extent(self)[0]
+
+    @property
+    def descent(self) -> int:
+        """Rows of ink below the baseline at most."""
+        return _extent(self)[1]
+
+    @property
+    def space(self) -> int:
+        """Pixels the pen moves between words."""
+        return max(3, round(_load(self.face, self.size).getlength(" ")))
+
+    def width(self, text: str) -> int:
+        """Pixels from the pen to the end of the last word's ink or advance."""
+        words = text.split()
+        return sum(word_ink(self, w).advance for w in words) + self.space * (len(words) - 1)
+
+
+@lru_cache(maxsize=16384)
+def word_ink(type_: Type, word: str) -> Glyphs:
+    """Render ``word`` with grey antialiasing; the array is cropped to its ink."""
+    font = _load(type_.face, type_.size)
+    mask, (left, top) = font.getmask2(word, mode="L", anchor="ls")
+    width, height = mask.size
+    ink: Ink = np.frombuffer(bytes(mask), np.uint8).reshape(height, width)
+    rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
+    y0, y1, x0, x1 = int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1
+    dx, dy = int(left) + x0, int(top) + y0
+    return Glyphs(ink[y0:y1, x0:x1], dx, dy, max(round(font.getlength(word)), dx + x1 - x0))
+
+
+@lru_cache(maxsize=None)
+def _extent(type_: Type) -> tuple[int, int]:
+    glyphs = [word_ink(type_, word) for word in ("HbdflkT(/$@8", "gjpqyQ,;(/$@")]
+    return max(-g.dy for g in glyphs), max(g.dy + g.ink.shape[0] for g in glyphs)
+
+
+def blend(image: NDArray[np.uint8], ink: Ink, x: int, y: int, colour: tuple[int, int, int]) -> None:
+    """Put ``ink`` of ``colour`` on an RGB image, its top left corner at (x, y)."""
+    height, width = ink.shape
+    patch = image[y : y + height, x : x + width]
+    alpha = ink[:, :, None].astype(np.int32)
+    patch[...] = ((255 - alpha) * patch + alpha * np.array(colour, np.int32) + 127) // 255
+
+
+def set_line(
+    image: NDArray[np.uint8], text: str, type_: Type, x: int, baseline: int, colour: tuple[int, int, int]
+) -> Iterator[Word]:
+    """Draw ``text`` with the pen starting at (x, baseline); yields one tight ink box per word.
+
+    The caller sees to it that the line fits on the image.
+    """
+    for text_word in text.split():
+        glyphs = word_ink(type_, text_word)
+        left, top = x + glyphs.dx, baseline + glyphs.dy
+        blend(image, glyphs.ink, left, top, colour)
+        height, width = glyphs.ink.shape
+        yield Word(text_word, (left, top, left + width, top + height))
+        x += glyphs.advance + type_.space

@@ -1,0 +1,133 @@
+"""The document nouns: Page, Word, Field, Question. All frozen; no torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from docleak.errors import DocumentError
+
+#: x0, y0, x1, y1 in pixels of the page image; x1 and y1 are exclusive.
+Box = tuple[float, float, float, float]
+#: Height x width x RGB, uint8.
+Image = NDArray[np.uint8]
+
+
+def fault_list(faults: Sequence[str], *, shown: int = 20) -> str:
+    """Every fault on a line of its own, for an error message; beyond ``shown`` only their number."""
+    more = [f"... and {len(faults) - shown} more"] if len(faults) > shown else []
+    return "".join(f"\n  - {fault}" for fault in [*faults[:shown], *more])
+
+
+@dataclass(frozen=True)
+class Word:
+    """One OCR word and where it stands."""
+
+    text: str
+    box: Box
+
+
+@dataclass(frozen=True)
+class Field:
+    """A key of the page, its value, and the words that carry it.
+
+    Keys may repeat on a page (several answers under one question of a form). ``words`` are indices into
+    ``Page.words`` in reading order. A private field is one that the public template does not contain, so an
+    adversary would have to recover it.
+    """
+
+    key: str
+    value: str
+    words: tuple[int, ...]
+    private: bool = True
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about the page; any of ``answers`` is right."""
+
+    text: str
+    answers: tuple[str, ...]
+    key: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """One page image with its OCR words, fields and questions.
+
+    ``image`` is uint8 RGB, shape (H, W, 3). ``document`` names the document the page belongs to,
+    ``provider`` who issued it (the unit of privacy), ``template`` the layout it was filled into.
+    Raises DocumentError, listing every fault at once, if boxes or indices do not fit the image.
+    """
+
+    name: str
+    image: Image
+    words: tuple[Word, ...] = ()
+    fields: tuple[Field, ...] = ()
+    questions: tuple[Question, ...] = ()
+    document: str = ""
+    provider: str = ""
+    template: str | None = None
+
+    def __post_init__(self) -> None:
+        image = self.image
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+            raise DocumentError(
+                f"page {self.name!r}: image has shape {image.shape} and dtype {image.dtype}; "
+                "expected a non-empty (H, W, 3) uint8 array. Convert it with PIL's .convert('RGB')."
+            )
+        faults = list(self._faults())
+        if faults:
+            raise DocumentError(
+                f"page {self.name!r} ({self.width} x {self.height} pixels) cannot be used:{fault_list(faults)}\n"
+                "Boxes are x0, y0, x1, y1 in pixels of the page image, x0 < x1 and y0 < y1."
+            )
+
+    def _faults(self) -> Iterator[str]:
+        for index, word in enumerate(self.words):
+            x0, y0, x1, y1 = word.box
+            if not all(np.isfinite(word.box)):
+                yield f"word {index} {word.text!r}: box {word.box} is not finite"
+            elif x0 >= x1 or y0 >= y1:
+                yield f"word {index} {word.text!r}: box {word.box} is inverted or empty"
+            elif x0 < 0 or y0 < 0 or x1 > self.width or y1 > self.height:
+                yield f"word {index} {word.text!r}: box {word.box} leaves the page"
+        for field in self.fields:
+            bad = [i for i in field.words if not 0 <= i < len(self.words)]
+            if bad:
+                yield f"field {field.key!r}: word indices {bad} do not exist (there are {len(self.words)} words)"
+
+    @property
+    def height(self) -> int:
+        return int(self.image.shape[0])
+
+    @property
+    def width(self) -> int:
+        return int(self.image.shape[1])
+
+    @property
+    def private_fields(self) -> tuple[Field, ...]:
+        """Fields the public template leaves blank and that have a place on the page."""
+        return tuple(f for f in self.fields if f.private and f.words)
+
+    def field_boxes(self, field: Field) -> tuple[Box, ...]:
+        """One box per line the field covers: boxes of its words, joined where they share a line."""
+        lines: list[list[float]] = []
+        for index in field.words:
+            x0, y0, x1, y1 = self.words[index].box
+            last = lines[-1] if lines else [x0, y1, x1, y1]
+            shared = min(y1, last[3]) - max(y0, last[1])
+            if shared > 0.5 * min(y1 - y0, last[3] - last[1]) and x0 >= last[0]:
+                last[1], last[2], last[3] = min(last[1], y0), max(last[2], x1), max(last[3], y1)
+            else:
+                lines.append([x0, y0, x1, y1])
+        return tuple((a, b, c, d) for a, b, c, d in lines)
+
+    def with_image(self, image: Image) -> Page:
+        """The same page with another picture of the same size."""
+        if image.shape != self.image.shape:
+            raise DocumentError(f"page {self.name!r}: new image has shape {image.shape}, expected {self.image.shape}")
+        return replace(self, image=image)

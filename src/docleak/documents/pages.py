@@ -1,0 +1,121 @@
+"""A data set on disk as a sequence of pages whose images are decoded only when a page is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar, overload
+
+from docleak.documents.files import raise_faults, read_image
+from docleak.documents.page import Page, Word
+from docleak.errors import DocumentError
+
+T = TypeVar("T")
+
+#: Boxes may overshoot the image by this many pixels (rounding by whoever scaled it); they are then clipped.
+CLIPPED_OVERSHOOT = 2.0
+
+
+@dataclass(frozen=True)
+class PageEntry:
+    """What is known of a page without decoding it, and how to make it."""
+
+    name: str
+    source: Path
+    make: Callable[[], Page]
+    document: str = ""
+    provider: str = ""
+
+
+class LazyPages(Sequence[Page]):
+    """Pages of a data set at ``path``; ``pages[i]`` reads page i from disk each time, ``pages[a:b]`` stays lazy.
+
+    ``entries`` has names, documents and providers without touching an image; ``notes`` says in sentences what the
+    loader dropped or could not find. Raises DocumentError for an empty data set.
+    """
+
+    def __init__(self, path: Path, entries: Sequence[PageEntry], *, notes: Sequence[str] = ()) -> None:
+        self.path = path
+        self.entries = tuple(entries)
+        self.notes = tuple(notes)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} pages of {self.path}>"
+
+    @overload
+    def __getitem__(self, index: int) -> Page: ...
+    @overload
+    def __getitem__(self, index: slice) -> LazyPages: ...
+
+    def __getitem__(self, index: int | slice) -> Page | LazyPages:
+        if isinstance(index, slice):
+            return LazyPages(self.path, self.entries[index], notes=self.notes)
+        entry = self.entries[index]
+        try:
+            return entry.make()
+        except DocumentError as error:
+            if str(entry.source) in str(error):
+                raise
+            raise DocumentError(f"{error}\nIt was read from {entry.source}.") from error
+
+    def check(self) -> None:
+        """Read every page; raises one DocumentError with the faults of all of them."""
+        faults = []
+        for index in range(len(self)):
+            try:
+                self[index]
+            except DocumentError as error:
+                faults.append(str(error).replace("\n", "\n    "))
+        raise_faults(self.path, faults, "Mend these pages or take them out of the data set.")
+
+
+def provider_names(pages: Sequence[Page]) -> tuple[str, ...]:
+    """The provider of each page, without decoding an image where the pages are lazy."""
+    if isinstance(pages, LazyPages):
+        return tuple(entry.provider for entry in pages.entries)
+    return tuple(page.provider for page in pages)
+
+
+def at_most(items: Iterable[T], limit: int | None) -> list[T]:
+    """The first ``limit`` items, or all for None. Raises DocumentError for a limit below 1."""
+    if limit is not None and limit < 1:
+        raise DocumentError(f"a limit of {limit} pages was asked for; expected 1 or more, or none for all pages.")
+    return list(islice(items, limit))
+
+
+def read_page(page: Callable[..., Page], image: Path, words: Iterable[Word], *, upright: bool = False) -> Page:
+    """Decode ``image`` and build the page from it and the words, clipping small overshoots of their boxes.
+
+    ``page`` is ``Page`` with everything else already filled in (``functools.partial``).
+    """
+    pixels = read_image(image, upright=upright)
+    height, width = pixels.shape[:2]
+    return page(image=pixels, words=tuple(clip_overshoot(word, width, height) for word in words))
+
+
+def clip_overshoot(word: Word, width: int, height: int) -> Word:
+    """The word with its box clipped to the page if it leaves it by at most CLIPPED_OVERSHOOT pixels.
+
+    A word wholly in that margin (real data has some) keeps one pixel at the border, so that the numbers of the other
+    words hold. Anything worse comes back unchanged, so that Page refuses it with the original numbers.
+    """
+    x0, y0, x1, y1 = word.box
+    left, right = _clipped(x0, x1, width)
+    top, bottom = _clipped(y0, y1, height)
+    if (left, top, right, bottom) == word.box:
+        return word
+    if max(-x0, -y0, x1 - width, y1 - height) > CLIPPED_OVERSHOOT or x0 >= x1 or y0 >= y1:
+        return word
+    return replace(word, box=(left, top, right, bottom))
+
+
+def _clipped(low: float, high: float, size: int) -> tuple[float, float]:
+    low, high = max(low, 0.0), min(high, float(size))
+    if low < high:
+        return low, high
+    return (high - 1, high) if high == size else (low, low + 1)

@@ -1,0 +1,156 @@
+"""Synthetic invoices: small, legible, and remade exactly from (seed, split, index, size)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+
+from docleak.documents.fonts import set_line
+from docleak.documents.page import Field, Page, Question, Word
+from docleak.documents.phrasings import PHRASINGS
+from docleak.documents.synthetic_blocks import build_template
+from docleak.documents.synthetic_layouts import Slot, Template
+from docleak.documents.synthetic_providers import PROVIDERS
+from docleak.documents.synthetic_values import GROUPS, pick
+from docleak.errors import DocumentError
+
+#: Width x height, in pixels.
+DEFAULT_SIZE = (192, 256)
+SPLITS = ("train", "validation", "audit")
+#: Draws of a value before giving up on its slot; a slot takes at least half of all draws.
+ATTEMPTS = 400
+
+
+def _generator(seed: int, split: str, index: int, size: tuple[int, int]) -> np.random.Generator:
+    """The page's own stream, the same on every machine."""
+    name = int.from_bytes(hashlib.sha256(split.encode()).digest()[:4], "big")
+    return np.random.default_rng(np.random.SeedSequence((seed, name, index, *size)))
+
+
+def _draw_values(template: Template, rng: np.random.Generator) -> dict[str, str]:
+    """Values for all slots, each group redrawn until it fits."""
+    slots = {slot.key: slot for slot in template.slots}
+    values: dict[str, str] = {}
+    for keys, draw in GROUPS:
+        wanted = [slots[key] for key in keys if key in slots]
+        if not wanted:
+            continue
+        for _ in range(ATTEMPTS):
+            drawn = draw(template.provider.formats, rng)
+            if all(slot.holds(drawn[slot.key]) for slot in wanted):
+                break
+        else:
+            raise DocumentError(
+                f"provider {template.provider.index}: no value for {[s.key for s in wanted]} fits its place on a page of "
+                f"{template.image.shape[1]} x {template.image.shape[0]} pixels. Use a larger size."
+            )
+        values.update({slot.key: drawn[slot.key] for slot in wanted})
+    return values
+
+
+def _reading_order(words: Sequence[Word], baselines: Sequence[int]) -> list[int]:
+    return sorted(range(len(words)), key=lambda i: (baselines[i], words[i].box[0]))
+
+
+def _fill(image: np.ndarray, slot: Slot, value: str) -> list[Word]:
+    return list(set_line(image, value, slot.type, slot.start(value), slot.baseline, (0, 0, 0)))
+
+
+def _check(seed: int, split: str, size: tuple[int, int]) -> None:
+    faults = []
+    if split not in SPLITS:
+        faults.append(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
+    if seed < 0:
+        faults.append(f"seed is {seed}; expected 0 or more")
+    if len(size) != 2 or min(size) < 1:
+        faults.append(f"size is {size}; expected (width, height) in pixels")
+    if faults:
+        raise DocumentError("synthetic pages: " + "; ".join(faults))
+
+
+def make_page(
+    index: int, *, seed: int, size: tuple[int, int] = DEFAULT_SIZE, split: str = "audit", filled: bool = True
+) -> Page:
+    """Page ``index`` of a split; ``filled=False`` gives its public template: same page without the private values.
+
+    Raises DocumentError for an unknown split or a size too small for four legible fields.
+    """
+    _check(seed, split, size)
+    rng = _generator(seed, split, index, size)
+    template = build_template(int(rng.integers(PROVIDERS)), size)
+    values = _draw_values(template, rng) if filled else {}
+    image = template.image.copy()
+    words, owners = list(template.words), [""] * len(template.words)
+    baselines = list(template.baselines)
+    for slot in template.slots if filled else ():
+        new = _fill(image, slot, values[slot.key])
+        words += new
+        owners += [slot.key] * len(new)
+        baselines += [slot.baseline] * len(new)
+    order = _reading_order(words, baselines)
+    members: dict[str, list[int]] = {}
+    for place, old in enumerate(order):
+        members.setdefault(owners[old], []).append(place)
+    fields = tuple(Field(key, values[key], tuple(members[key])) for key in (s.key for s in template.slots) if key in values)
+    name = f"{split}-{seed}-{index:06d}"
+    return Page(
+        name=name,
+        image=image,
+        words=tuple(words[i] for i in order),
+        fields=fields,
+        questions=tuple(Question(pick(rng, PHRASINGS[f.key]), (f.value,), f.key) for f in fields),
+        document=name,
+        provider=template.provider.name,
+        template=template.layout.name,
+    )
+
+
+@dataclass(frozen=True)
+class SyntheticPages(Sequence[Page]):
+    """Pages made when they are asked for."""
+
+    length: int
+    seed: int
+    size: tuple[int, int]
+    first: int
+    split: str
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, index: int) -> Page: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Page]: ...
+    def __getitem__(self, index: int | slice) -> Page | list[Page]:
+        if isinstance(index, slice):
+            return [self._make(i) for i in range(*index.indices(self.length))]
+        if not -self.length <= index < self.length:
+            raise IndexError(f"page {index} of {self.length}")
+        return self._make(index % self.length)
+
+    def __iter__(self) -> Iterator[Page]:
+        return (self._make(i) for i in range(self.length))
+
+    def _make(self, index: int) -> Page:
+        return make_page(self.first + index, seed=self.seed, size=self.size, split=self.split)
+
+
+def make_pages(
+    count: int, *, seed: int, size: tuple[int, int] = DEFAULT_SIZE, first: int = 0, split: str = "audit"
+) -> Sequence[Page]:
+    """``count`` pages of ``size`` (width, height) from number ``first`` on, made lazily.
+
+    A page depends on (seed, split, first + its place, size) only, and on the installed font packages.
+    The splits "train", "validation" and "audit" hold different documents of the same providers.
+    """
+    _check(seed, split, size)
+    if count < 0 or first < 0:
+        raise DocumentError(f"synthetic pages: count is {count} and first is {first}; expected 0 or more")
+    if count:
+        make_page(first, seed=seed, size=size, split=split)  # a size too small is refused here, not later
+    return SyntheticPages(count, seed, size, first, split)

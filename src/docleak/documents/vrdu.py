@@ -1,0 +1,156 @@
+"""vrdu_pfl: public invoices and registration forms whose field values are located word by word; no pickles.
+
+Layout: ``docs.jsonl`` (doc_id, provider), ``fields.jsonl`` (doc_id, page, field, value, text_on_page, word_span
+[i, j) into the words of the page), ``qa.jsonl`` (question, answers, image_name, field, set_name),
+``ocr/<doc_id>_<page>.json`` ({"words": [{"text", "box"}]}, pixels) and ``images/<doc_id>_<page>.jpg``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from docleak.documents.files import (
+    describe_folder,
+    first_folder,
+    images_by_stem,
+    raise_faults,
+    read_json,
+    read_json_lines,
+    to_box,
+)
+from docleak.documents.page import Field, Page, Question, Word
+from docleak.documents.pages import LazyPages, PageEntry, at_most, read_page
+from docleak.errors import DocumentError
+
+PARTS = ("docs.jsonl", "fields.jsonl", "qa.jsonl", "ocr", "images")
+
+#: One line of an index.
+Row = dict[str, Any]
+
+#: Keys each index must have, with their types.
+COLUMNS: dict[str, dict[str, type]] = {
+    "docs.jsonl": {"doc_id": str, "provider": str},
+    "fields.jsonl": {"doc_id": str, "page": int, "field": str, "text_on_page": str, "word_span": object},
+    "qa.jsonl": {"image_name": str, "question": str, "answers": str, "field": str, "set_name": str},
+}
+
+
+def load(path: Path, *, limit: int | None = None, split: str | None = None) -> LazyPages:
+    """Pages that hold at least one located field, in the order of fields.jsonl.
+
+    ``split`` keeps the pages with a question of that set_name (train, val, red_test_positive, red_test_negative). A
+    field's value is the text as printed; its words are exactly ``word_span``, though the value may be printed elsewhere
+    on the page too. Indexes are read at once, OCR and images on access. Raises DocumentError, listing every fault.
+    """
+    root = find_root(path)
+    if root is None:
+        raise DocumentError(f"{path} {describe_folder(path)}; expected the folder that holds {', '.join(PARTS)}.")
+    docs, located, asked = (read_table(root / name) for name in COLUMNS)
+    providers = {row["doc_id"]: row["provider"] for row in docs}
+    fields = grouped(located, lambda row: f"{row['doc_id']}_{row['page']}")
+    questions = grouped(_of_split(root, asked, split), lambda row: str(row["image_name"]))
+    images = images_by_stem(root / "images")
+    ocr = {p.stem: p for p in (root / "ocr").glob("*.json")}
+    wanted = at_most((name for name in fields if split is None or name in questions), limit)
+    if not wanted:
+        raise DocumentError(f"{root}: no page holds a field. Restore fields.jsonl.")
+    faults = [
+        f"{name}: no file in {d}/"
+        for name in wanted
+        for d, has in (("images", images), ("ocr", ocr))
+        if name not in has
+    ]
+    faults += [
+        f"{name}: its document is not in docs.jsonl" for name in wanted if fields[name][0]["doc_id"] not in providers
+    ]
+    raise_faults(root, faults, "Restore these files and lines, or take the pages out of fields.jsonl.")
+    entries = [
+        _entry(name, fields[name], questions.get(name, []), providers, ocr[name], images[name]) for name in wanted
+    ]
+    return LazyPages(root, entries)
+
+
+def _entry(
+    name: str, fields: Sequence[Row], asked: Sequence[Row], providers: Mapping[str, str], ocr: Path, image: Path
+) -> PageEntry:
+    document = str(fields[0]["doc_id"])
+    provider = providers[document]
+    blank = partial(
+        Page,
+        name=name,
+        fields=tuple(map(_field, fields)),
+        questions=tuple(_question(row, fields) for row in asked),
+        document=document,
+        provider=provider,
+    )
+    return PageEntry(name, ocr, partial(_page, blank, ocr, image), document, provider)
+
+
+def find_root(path: Path) -> Path | None:
+    """The folder with all PARTS at ``path`` or in its ``vrdu_pfl``; or None."""
+    return first_folder([path, path / "vrdu_pfl"], PARTS)
+
+
+def read_table(path: Path) -> list[Row]:
+    """The rows of one of the indexes; raises DocumentError with every row that lacks a column of COLUMNS."""
+    rows, faults = read_json_lines(path)
+    faults += [
+        f"line {number}: {name} is {row.get(name)!r}, expected {kind.__name__}"
+        for number, row in rows
+        for name, kind in COLUMNS[path.name].items()
+        if not isinstance(row.get(name), kind)
+    ]
+    faults += [
+        f"line {number}: word_span is {row.get('word_span')!r}, expected [first, end] with first < end"
+        for number, row in rows
+        if "word_span" in COLUMNS[path.name] and not _is_span(row.get("word_span"))
+    ]
+    raise_faults(path, faults, "Mend these lines or restore the file.")
+    return [row for _, row in rows]
+
+
+def _is_span(value: object) -> bool:
+    if not isinstance(value, list) or [type(v) for v in value] != [int, int]:
+        return False
+    return bool(0 <= value[0] < value[1])
+
+
+def grouped(rows: Iterable[Row], name: Callable[[Row], str]) -> dict[str, list[Row]]:
+    """The rows by ``name``, in order of first appearance."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(name(row), []).append(row)
+    return groups
+
+
+def _of_split(root: Path, asked: Sequence[Row], split: str | None) -> list[Row]:
+    known = sorted({str(row["set_name"]) for row in asked})
+    if split is not None and split not in known:
+        raise DocumentError(f"{root}: there is no split {split!r}; expected one of {', '.join(known)}.")
+    return [row for row in asked if split is None or row["set_name"] == split]
+
+
+def _field(row: Row) -> Field:
+    first, end = row["word_span"]
+    return Field(row["field"], row["text_on_page"], tuple(range(first, end)))
+
+
+def _question(row: Row, fields: Sequence[Row]) -> Question:
+    """The question; right are the label and, where it is spelled differently, the text as printed."""
+    printed = [str(f["text_on_page"]) for f in fields if f["field"] == row["field"]]
+    return Question(row["question"], tuple(dict.fromkeys([row["answers"], *printed])), row["field"])
+
+
+def _page(blank: Callable[..., Page], ocr: Path, image: Path) -> Page:
+    value = read_json(ocr)
+    try:
+        words = [Word(str(w["text"]), to_box(w["box"])) for w in value["words"]]  # type: ignore[index]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DocumentError(
+            f'{ocr}: {type(error).__name__} {error}; expected {{"words": [{{"text", "box": [x0, y0, x1, y1]}}]}}. '
+            "Restore the file."
+        ) from error
+    return read_page(blank, image, words)

@@ -1,0 +1,37 @@
+"""The errors docleak raises on purpose.
+
+Every message says what was found, what was expected and what to do. The command line prints
+them without a traceback and exits with code 1.
+"""
+
+
+class DocleakError(Exception):
+    """Base class of every error docleak raises on purpose."""
+
+
+class DocumentError(DocleakError):
+    """A page, data set or annotation file cannot be used as it is."""
+
+
+class ModelError(DocleakError):
+    """A checkpoint cannot be loaded, or is not of the architecture that was asked for."""
+
+
+class GradientError(DocleakError):
+    """A gradient does not fit the model it is said to come from."""
+
+
+class SelfTestError(DocleakError):
+    """The true input does not reproduce the observed gradient, so an attack would prove nothing."""
+
+
+class AttackError(DocleakError):
+    """An attack is unknown, or its parameters or knowledge make no sense."""
+
+
+class RunError(DocleakError):
+    """A run directory cannot be written, read or resumed."""
+
+
+class MissingExtraError(DocleakError):
+    """An optional package is not installed; the message names the pip line."""

@@ -1,0 +1,97 @@
+"""What every model adapter offers, whatever architecture is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from docleak.documents.page import Image, Page, Question
+
+#: Where a parameter acts: before the modalities meet (vision, text), while they meet, or after.
+Stage = Literal["vision", "text", "fusion", "output"]
+STAGES: tuple[Stage, ...] = ("vision", "text", "fusion", "output")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One question about one page as the model reads it, pixels apart.
+
+    ``tensors`` are 1-D (or (T, 4) for boxes), integer, without batch dimension and without
+    padding; ``tokens`` is a readable form of the text input for reports.
+    """
+
+    tensors: dict[str, Tensor]
+    tokens: tuple[str, ...] = ()
+    words_seen: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A model's answer and its confidence in [0, 1] (product or mean of softmax maxima)."""
+
+    text: str
+    confidence: float
+
+
+class DocumentModel(Protocol):
+    """A thin adapter over one ``transformers`` document-QA model."""
+
+    architecture: str
+    name: str
+    module: nn.Module
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(width, height) of the pixels the model takes."""
+
+    def fit(self, page: Page) -> Page:
+        """The page as the model sees it: resized to ``image_size``, boxes moved along."""
+
+    def encode(self, page: Page, question: Question) -> Encoded:
+        """Tokens (and boxes, labels) of one question about a fitted page."""
+
+    def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
+        """Per-example training loss, shape (B,), from pixels (P, 3, H, W) in [0, 1].
+
+        ``pages[i]`` is the row of ``pixels`` that example i asks about; without it P = B, in order.
+        """
+
+    def answer(self, pixels: Tensor, inputs: Sequence[Encoded]) -> list[Answer]:
+        """The model's own answers; labels in ``inputs`` are not looked at."""
+
+    def stage(self, parameter_name: str) -> Stage:
+        """Where the parameter acts."""
+
+    def save(self, directory: str) -> None:
+        """Write checkpoint and tokenizer in the ``save_pretrained`` layout."""
+
+
+def pixels_of(image: Image, device: torch.device | str = "cpu") -> Tensor:
+    """An image (H, W, 3) uint8 as pixels (3, H, W) float32 in [0, 1]."""
+    array = np.ascontiguousarray(image.transpose(2, 0, 1))
+    return torch.from_numpy(array).to(device).float() / 255.0
+
+
+def image_of(pixels: Tensor) -> Image:
+    """Pixels (3, H, W) in [0, 1] as an image (H, W, 3) uint8, rounded, clipped."""
+    array = (pixels.detach().cpu().clamp(0, 1) * 255.0).round().to(torch.uint8).numpy()
+    return np.ascontiguousarray(array.transpose(1, 2, 0))
+
+
+def trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Named parameters that training changes; a tied weight appears once."""
+    return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    return next(module.parameters()).device
+
+
+def pad(rows: Sequence[Tensor], value: int, device: torch.device) -> Tensor:
+    """Stack 1-D or (T, k) integer rows of unequal length, right-padded with ``value``."""
+    return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value).to(device)

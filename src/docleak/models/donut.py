@@ -1,0 +1,174 @@
+"""Donut (Kim et al., 2022): an OCR-free document model, a Swin encoder and an MBart decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from docleak.documents.fit import fit_page
+from docleak.documents.page import Page, Question
+from docleak.errors import ModelError
+from docleak.models.base import Answer, Encoded, Stage, pad
+
+PROMPT = "<s_docvqa><s_question>{question}</s_question><s_answer>"
+END = "</s_answer>"
+IGNORED = -100
+
+
+class Donut:
+    """Adapter of a ``VisionEncoderDecoderModel`` with a Swin encoder and an MBart decoder.
+
+    The prompt holds the question; the loss is the mean cross-entropy over the answer's tokens and
+    the closing tokens, as in Donut's DocVQA fine-tuning. Pixels are normalised inside ``loss``.
+    """
+
+    architecture = "donut"
+
+    def __init__(
+        self,
+        module: Any,
+        tokenizer: Any,
+        *,
+        image_size: tuple[int, int],
+        mean: tuple[float, ...] = (0.5, 0.5, 0.5),
+        std: tuple[float, ...] = (0.5, 0.5, 0.5),
+        name: str = "donut",
+        prompt: str = PROMPT,
+        max_answer_tokens: int = 64,
+    ) -> None:
+        self.module = module
+        self.tokenizer = tokenizer
+        self.name = name
+        self.prompt = prompt
+        self.max_answer_tokens = max_answer_tokens
+        self._image_size = image_size
+        self._mean, self._std = mean, std
+        self.positions = int(module.config.decoder.max_position_embeddings)
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        return self._image_size
+
+    def fit(self, page: Page) -> Page:
+        """Donut's own geometry: keep the aspect ratio, centre, pad black."""
+        return fit_page(page, self._image_size, keep_aspect=True, fill=0)
+
+    def _ids(self, text: str) -> list[int]:
+        return cast(list[int], self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def encode(self, page: Page, question: Question) -> Encoded:
+        prompt = self._ids(self.prompt.format(question=question.text))
+        answer = [*self._ids(question.answers[0] + END if question.answers else END), self.tokenizer.eos_token_id]
+        ids = [int(self.module.config.decoder_start_token_id), *prompt, *answer]
+        if len(ids) - 1 > self.positions:
+            raise ModelError(
+                f"question {question.text[:40]!r} and answer take {len(ids) - 1} tokens, but {self.name} has "
+                f"{self.positions} decoder positions. Shorten the question or use a model with more positions."
+            )
+        labels = [IGNORED] * len(prompt) + answer
+        tensors = {
+            "decoder_input_ids": torch.tensor(ids[:-1]),
+            "labels": torch.tensor(labels),
+            "prompt_ids": torch.tensor(ids[: len(prompt) + 1]),
+        }
+        return Encoded(tensors, tuple(self.tokenizer.convert_ids_to_tokens(ids)))
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        mean = torch.tensor(self._mean, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
+        std = torch.tensor(self._std, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
+        return (pixels - mean) / std
+
+    def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
+        encoded = self.module.encoder(pixel_values=self.normalise(pixels)).last_hidden_state
+        device = encoded.device
+        if pages is not None:  # several questions share a page: it was encoded once
+            encoded = encoded[torch.tensor(pages, device=device)]
+        ids = pad([e.tensors["decoder_input_ids"] for e in inputs], self.module.config.pad_token_id, device)
+        labels = pad([e.tensors["labels"] for e in inputs], IGNORED, device)
+        # Right padding under a causal mask: no mask is needed, padded positions carry no label.
+        hidden = self.module.decoder(
+            input_ids=ids, encoder_hidden_states=self.project(encoded), use_cache=False
+        ).logits  # (B, T, V)
+        token = F.cross_entropy(hidden.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+        counted = (labels != IGNORED).sum(1)
+        return token.sum(1) / counted
+
+    def project(self, encoded: Tensor) -> Tensor:
+        """Encoder states at the decoder's width (VisionEncoderDecoder adds a layer if they differ)."""
+        return self.module.enc_to_dec_proj(encoded) if hasattr(self.module, "enc_to_dec_proj") else encoded
+
+    @torch.no_grad()
+    def answer(self, pixels: Tensor, inputs: Sequence[Encoded]) -> list[Answer]:
+        """Greedy decoding; confidence is the product of the chosen tokens' probabilities."""
+        encoded = self.project(self.module.encoder(pixel_values=self.normalise(pixels)).last_hidden_state)
+        return [self._decode(encoded[i : i + 1], e) for i, e in enumerate(inputs)]
+
+    def _decode(self, encoded: Tensor, example: Encoded) -> Answer:
+        ids = example.tensors["prompt_ids"][None].to(encoded.device)
+        stop = {self.tokenizer.eos_token_id, self.tokenizer.convert_tokens_to_ids(END)}
+        start, confidence = ids.shape[1], 1.0
+        cache: Any = None
+        fed = ids
+        for _ in range(min(self.max_answer_tokens, self.positions - start)):
+            out = self.module.decoder(
+                input_ids=fed, encoder_hidden_states=encoded, past_key_values=cache, use_cache=True
+            )
+            cache = out.past_key_values
+            probability, token = out.logits[0, -1].softmax(-1).max(-1)
+            confidence *= float(probability)
+            if int(token) in stop:
+                break
+            fed = token.view(1, 1)
+            ids = torch.cat([ids, fed], 1)
+        text = self.tokenizer.decode(ids[0, start:], skip_special_tokens=True)
+        return Answer(str(text).strip(), confidence)
+
+    def stage(self, parameter_name: str) -> Stage:
+        if parameter_name.startswith("encoder."):
+            return "vision"
+        if "lm_head" in parameter_name or parameter_name.startswith("decoder.model.decoder.layer_norm."):
+            return "output"
+        text = ("embed_tokens", "embed_positions", "layernorm_embedding", "layers.0.self_attn")
+        return "text" if any(part in parameter_name for part in text) else "fusion"
+
+    def save(self, directory: str) -> None:
+        from transformers import DonutImageProcessorPil
+
+        width, height = self._image_size
+        self.module.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        DonutImageProcessorPil(
+            size={"height": height, "width": width}, image_mean=list(self._mean), image_std=list(self._std)
+        ).save_pretrained(directory)
+
+
+def load(source: str, *, name: str, device: torch.device, revision: str | None = None) -> Donut:
+    """Load a Donut from a directory or hub name, ready for double backward (eager attention)."""
+    from transformers import AutoTokenizer, VisionEncoderDecoderModel
+
+    from docleak.models.preprocessing import image_settings
+
+    module: Any = VisionEncoderDecoderModel.from_pretrained(
+        source, attn_implementation="eager", dtype=torch.float32, revision=revision or "main"
+    )
+    settings = image_settings(source)
+    height, width = settings.size or tuple(_config_size(module))
+    return Donut(
+        module.to(device).eval(),
+        AutoTokenizer.from_pretrained(source),
+        image_size=(int(width), int(height)),
+        mean=settings.mean or (0.5, 0.5, 0.5),
+        std=settings.std or (0.5, 0.5, 0.5),
+        name=name,
+    )
+
+
+def _config_size(module: Any) -> tuple[int, int]:
+    size = module.config.encoder.image_size
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+

@@ -1,0 +1,179 @@
+"""LayoutLMv3 (Huang et al., 2022) with a question-answering head: OCR words, boxes and patches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from docleak.documents.fit import fit_page
+from docleak.documents.page import Page, Question
+from docleak.models.base import Answer, Encoded, Stage, pad
+
+MAX_ANSWER_TOKENS = 40
+
+
+class LayoutLMv3:
+    """Adapter of ``LayoutLMv3ForQuestionAnswering``: the answer is a span of the page's words.
+
+    The loss is the mean of the cross-entropies of the first and the last token of the span; an
+    answer that is not among the words points at the first token. Boxes are scaled to 0..1000.
+    """
+
+    architecture = "layoutlmv3"
+
+    def __init__(
+        self,
+        module: Any,
+        tokenizer: Any,
+        *,
+        mean: tuple[float, ...] = (0.5, 0.5, 0.5),
+        std: tuple[float, ...] = (0.5, 0.5, 0.5),
+        name: str = "layoutlmv3",
+    ) -> None:
+        self.module = module
+        self.tokenizer = tokenizer
+        self.name = name
+        self._mean, self._std = mean, std
+        self.max_tokens = int(module.config.max_position_embeddings) - 2
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        size = int(self.module.config.input_size)
+        return size, size
+
+    def fit(self, page: Page) -> Page:
+        """LayoutLMv3's own geometry: stretch to the square input."""
+        return fit_page(page, self.image_size, keep_aspect=False)
+
+    def encode(self, page: Page, question: Question) -> Encoded:
+        words = [w.text for w in page.words] or [""]
+        scale = (1000 / page.width, 1000 / page.height) * 2
+        boxes = [[min(1000, max(0, int(v * s))) for v, s in zip(w.box, scale, strict=True)] for w in page.words]
+        out = self.tokenizer(
+            question.text, words, boxes=boxes or [[0, 0, 0, 0]], truncation="only_second", max_length=self.max_tokens
+        )
+        start, end = self._span(page, question, out.word_ids(), out.sequence_ids())
+        tensors = {
+            "input_ids": torch.tensor(out["input_ids"]),
+            "bbox": torch.tensor(out["bbox"]),
+            "start": torch.tensor(start),
+            "end": torch.tensor(end),
+            "word_ids": torch.tensor(
+                [-1 if w is None or s != 1 else w for w, s in zip(out.word_ids(), out.sequence_ids(), strict=True)]
+            ),
+        }
+        seen = tuple(sorted({int(w) for w in tensors["word_ids"] if w >= 0}))
+        words_of = tuple(w.text for w in page.words)
+        return Encoded({**tensors}, tuple(self.tokenizer.convert_ids_to_tokens(out["input_ids"])) + words_of, seen)
+
+    def _span(
+        self, page: Page, question: Question, word_ids: Sequence[int | None], sequence_ids: Sequence[int | None]
+    ) -> tuple[int, int]:
+        """First and last token of the answer's words, or (0, 0) where they are not on the page."""
+        wanted = self._answer_words(page, question)
+        if not wanted:
+            return 0, 0
+        pairs = enumerate(zip(word_ids, sequence_ids, strict=True))
+        tokens = [i for i, (word, sequence) in pairs if sequence == 1 and word in wanted]
+        return (min(tokens), max(tokens)) if tokens else (0, 0)
+
+    @staticmethod
+    def _answer_words(page: Page, question: Question) -> set[int]:
+        for field in page.fields:
+            if field.words and question.key == field.key and field.value in question.answers:
+                return set(field.words)
+        texts = [w.text.lower() for w in page.words]
+        for answer in question.answers:
+            parts = answer.lower().split()
+            for i in range(len(texts) - len(parts) + 1):
+                if parts and texts[i : i + len(parts)] == parts:
+                    return set(range(i, i + len(parts)))
+        return set()
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        mean = torch.tensor(self._mean, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
+        std = torch.tensor(self._std, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
+        return (pixels - mean) / std
+
+    def _logits(self, pixels: Tensor, inputs: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
+        device = pixels.device
+        ids = pad([e.tensors["input_ids"] for e in inputs], self.module.config.pad_token_id, device)
+        boxes = pad([e.tensors["bbox"] for e in inputs], 0, device)
+        mask = pad([torch.ones_like(e.tensors["input_ids"]) for e in inputs], 0, device)
+        out = self.module(input_ids=ids, bbox=boxes, attention_mask=mask, pixel_values=self.normalise(pixels))
+        # The head also scores the visual tokens behind the text, as in transformers.
+        hidden = F.pad(mask == 0, (0, out.start_logits.shape[1] - mask.shape[1]))
+        return out.start_logits.masked_fill(hidden, -1e4), out.end_logits.masked_fill(hidden, -1e4)
+
+    def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
+        if pages is not None:
+            pixels = pixels[torch.tensor(pages, device=pixels.device)]
+        start_logits, end_logits = self._logits(pixels, inputs)
+        start = torch.stack([e.tensors["start"] for e in inputs]).to(pixels.device)
+        end = torch.stack([e.tensors["end"] for e in inputs]).to(pixels.device)
+        first = F.cross_entropy(start_logits, start, reduction="none")
+        return (first + F.cross_entropy(end_logits, end, reduction="none")) / 2
+
+    @torch.no_grad()
+    def answer(self, pixels: Tensor, inputs: Sequence[Encoded]) -> list[Answer]:
+        """The best span of words; confidence is the product of its two softmax values."""
+        start, end = (x.softmax(-1).cpu() for x in self._logits(pixels, inputs))
+        return [self._best_span(start[i], end[i], e) for i, e in enumerate(inputs)]
+
+    @staticmethod
+    def _best_span(start: Tensor, end: Tensor, example: Encoded) -> Answer:
+        word_ids = example.tensors["word_ids"]
+        length = len(word_ids)
+        score = start[:length, None] * end[None, :length]
+        inside = (word_ids >= 0)[:, None] & (word_ids >= 0)[None, :]
+        band = torch.ones(length, length).triu().tril(MAX_ANSWER_TOKENS).bool()
+        score = score.masked_fill(~(inside & band), 0.0)
+        best = int(score.argmax())
+        i, j = divmod(best, length)
+        words = example.tokens[length:]
+        indices = sorted({int(w) for w in word_ids[i : j + 1] if w >= 0})
+        return Answer(" ".join(words[w] for w in indices), float(score[i, j]))
+
+    def stage(self, parameter_name: str) -> Stage:
+        name = parameter_name.removeprefix("layoutlmv3.")
+        if name.startswith(("patch_embed.", "cls_token", "pos_embed", "norm.")):
+            return "vision"
+        if name.startswith("embeddings."):
+            return "text"
+        return "output" if name.startswith(("qa_outputs", "classifier")) else "fusion"
+
+    def save(self, directory: str) -> None:
+        from transformers import LayoutLMv3ImageProcessorPil
+
+        width, height = self.image_size
+        self.module.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        LayoutLMv3ImageProcessorPil(
+            apply_ocr=False,
+            size={"height": height, "width": width},
+            image_mean=list(self._mean),
+            image_std=list(self._std),
+        ).save_pretrained(directory)
+
+
+def load(source: str, *, name: str, device: torch.device, revision: str | None = None) -> LayoutLMv3:
+    """Load a LayoutLMv3 question-answering model from a directory or hub name (eager attention)."""
+    from transformers import AutoTokenizer, LayoutLMv3ForQuestionAnswering
+
+    from docleak.models.preprocessing import image_settings
+
+    module: Any = LayoutLMv3ForQuestionAnswering.from_pretrained(
+        source, attn_implementation="eager", dtype=torch.float32, revision=revision or "main"
+    )
+    settings = image_settings(source)
+    return LayoutLMv3(
+        module.to(device).eval(),
+        AutoTokenizer.from_pretrained(source),
+        mean=settings.mean or (0.5, 0.5, 0.5),
+        std=settings.std or (0.5, 0.5, 0.5),
+        name=name,
+    )

@@ -1,0 +1,95 @@
+"""The tiny models docleak ships: small enough for a laptop CPU, built like the big ones."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from docleak.models.donut import Donut
+from docleak.models.layoutlmv3 import LayoutLMv3
+from docleak.models.start import spread
+
+DONUT_SIZE = (192, 256)
+LAYOUTLMV3_SIZE = 224
+LAYOUTLMV3_VOCABULARY = 1200
+
+
+def character_tokenizer() -> Any:
+    """A byte-level tokenizer without merges: one token per character, plus Donut's DocVQA tags."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    vocabulary = {token: i for i, token in enumerate([*specials, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+    tags = ["<s_docvqa>", "<s_question>", "</s_question>", "<s_answer>", "</s_answer>"]
+    fast.add_special_tokens({"additional_special_tokens": tags})
+    return fast
+
+
+def donut_start(*, seed: int, size: tuple[int, int] = DONUT_SIZE) -> Donut:
+    """A Donut of about 0.6 M parameters: Swin 48 x [2, 2] with patch 4, MBart decoder 96 x 2."""
+    import transformers as t
+
+    tokenizer = character_tokenizer()
+    width, height = size
+    torch.manual_seed(seed)  # the constructors draw from the global generator; spread() redraws all matrices
+    encoder = t.DonutSwinConfig(
+        image_size=[height, width], patch_size=4, embed_dim=48, depths=[2, 2], num_heads=[3, 6], window_size=8,
+        drop_path_rate=0.0,
+    )  # fmt: skip
+    decoder = t.MBartConfig(
+        vocab_size=len(tokenizer), d_model=96, decoder_layers=2, encoder_layers=2, decoder_attention_heads=4,
+        decoder_ffn_dim=256, max_position_embeddings=144, is_decoder=True, add_cross_attention=True,
+        scale_embedding=True, add_final_layer_norm=True, is_encoder_decoder=False, pad_token_id=1, bos_token_id=0,
+        eos_token_id=2, decoder_start_token_id=0,
+    )  # fmt: skip
+    module: Any = t.VisionEncoderDecoderModel(
+        encoder=t.DonutSwinModel(encoder), decoder=t.MBartForCausalLM._from_config(decoder, attn_implementation="eager")
+    )
+    module.config.decoder_start_token_id = 0
+    module.config.pad_token_id = 1
+    module.config.vocab_size = len(tokenizer)
+    spread(module, generator=torch.Generator().manual_seed(seed))
+    return Donut(module.eval(), tokenizer, image_size=size, name="donut-start")
+
+
+def byte_pair_tokenizer(texts: Iterable[str], *, vocabulary: int = LAYOUTLMV3_VOCABULARY) -> Any:
+    """LayoutLMv3's byte-level BPE, trained on ``texts`` (this trainer is deterministic)."""
+    import transformers as t
+    from tokenizers import ByteLevelBPETokenizer
+
+    trainer = ByteLevelBPETokenizer(add_prefix_space=True)
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trainer.train_from_iterator(texts, vocab_size=vocabulary, special_tokens=specials, show_progress=False)
+    with tempfile.TemporaryDirectory() as directory:
+        trainer.save_model(directory)
+        vocab, merges = (str(Path(directory) / name) for name in ("vocab.json", "merges.txt"))
+        return t.LayoutLMv3TokenizerFast(vocab=vocab, merges=merges)
+
+
+def layoutlmv3_start(*, seed: int, texts: Iterable[str]) -> LayoutLMv3:
+    """A LayoutLMv3 of about 1.1 M parameters: width 128, 4 layers, 224 x 224 pixels, patch 16."""
+    import transformers as t
+
+    tokenizer = byte_pair_tokenizer(texts)
+    torch.manual_seed(seed)
+    config = t.LayoutLMv3Config(
+        vocab_size=len(tokenizer), hidden_size=128, num_hidden_layers=4, num_attention_heads=4, intermediate_size=512,
+        max_position_embeddings=258, coordinate_size=21, shape_size=22, input_size=LAYOUTLMV3_SIZE, patch_size=16,
+        max_2d_position_embeddings=1024, num_labels=2, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+        attn_implementation="eager",
+    )  # fmt: skip
+    module: Any = t.LayoutLMv3ForQuestionAnswering(config)
+    spread(module, generator=torch.Generator().manual_seed(seed))
+    return LayoutLMv3(module.eval(), tokenizer, name="layoutlmv3-start")

@@ -1,0 +1,75 @@
+"""Central training of a small model from scratch on question answering (how the tiny checkpoints are made)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from docleak.documents.page import Page
+from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """AdamW with linear warm-up and cosine decay; every question of a page is asked at once."""
+
+    steps: int = 4000
+    pages_per_step: int = 8
+    questions_per_page: int = 6
+    learning_rate: float = 1e-3
+    warmup_steps: int = 200
+    weight_decay: float = 0.01
+    max_norm: float = 1.0
+
+
+def learning_rate_factor(step: int, config: PretrainConfig) -> float:
+    """Linear warm-up to 1, then half a cosine to 0.02."""
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+def batch_loss(model: DocumentModel, batch: Sequence[Page], per_page: int, rng: np.random.Generator) -> Tensor:
+    """Mean loss over up to ``per_page`` random questions of every (fitted) page of the batch."""
+    pixels = torch.stack([pixels_of(page.image) for page in batch])
+    inputs: list[Encoded] = []
+    owners: list[int] = []
+    for index, page in enumerate(batch):
+        for k in rng.permutation(len(page.questions))[:per_page]:
+            inputs.append(model.encode(page, page.questions[int(k)]))
+            owners.append(index)
+    return model.loss(pixels, inputs, owners).mean()
+
+
+def pretrain(
+    model: DocumentModel,
+    pages: Sequence[Page],
+    config: PretrainConfig,
+    *,
+    rng: np.random.Generator,
+    on_step: Callable[[int, float], None] = lambda step, loss: None,
+) -> None:
+    """Train ``model`` in place on ``pages`` (fitted on the fly), shuffled anew each epoch."""
+    parameters = [p for _, p in trainable(model.module)]
+    optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: learning_rate_factor(step, config))
+    model.module.train()
+    order: list[int] = []
+    for step in range(config.steps):
+        if len(order) < config.pages_per_step:
+            order += rng.permutation(len(pages)).tolist()
+        chosen, order = order[: config.pages_per_step], order[config.pages_per_step :]
+        loss = batch_loss(model, [model.fit(pages[i]) for i in chosen], config.questions_per_page, rng)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(parameters, config.max_norm)
+        optimiser.step()
+        schedule.step()
+        on_step(step, float(loss.detach()))
+    model.module.eval()

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from docleak.documents import Field, Page, Word
+from docleak.documents.page import fault_list
+from docleak.errors import DocumentError
+
+PAPER = np.full((40, 100, 3), 255, dtype=np.uint8)
+
+
+def test_all_faults_of_a_page_are_reported_at_once() -> None:
+    words = (
+        Word("inverted", (10, 5, 8, 9)),
+        Word("outside", (90, 5, 130, 9)),
+        Word("nan", (float("nan"), 5, 130, 9)),
+        Word("fine", (1, 1, 2, 2)),
+    )
+    with pytest.raises(DocumentError) as raised:
+        Page("p", PAPER, words, fields=(Field("total", "1", (7,)),))
+    message = str(raised.value)
+    assert "'inverted'" in message and "inverted or empty" in message
+    assert "'outside'" in message and "leaves the page" in message
+    assert "not finite" in message and "[7] do not exist" in message
+    assert "fine" not in message
+
+
+@pytest.mark.parametrize("image", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)])
+def test_an_image_of_the_wrong_kind_is_refused(image: np.ndarray) -> None:
+    with pytest.raises(DocumentError, match="uint8"):
+        Page("p", image)
+
+
+def test_field_boxes_join_words_of_a_line_and_split_lines() -> None:
+    words = (Word("a", (10, 5, 20, 15)), Word("b", (25, 6, 40, 16)), Word("c", (10, 20, 30, 30)))
+    page = Page("p", PAPER, words, fields=(Field("k", "a b c", (0, 1, 2)),))
+    assert page.field_boxes(page.fields[0]) == ((10, 5, 40, 16), (10, 20, 30, 30))
+
+
+def test_private_fields_are_those_with_a_place() -> None:
+    fields = (Field("a", "x", (0,)), Field("b", "x", ()), Field("c", "x", (0,), private=False))
+    page = Page("p", PAPER, (Word("x", (1, 1, 5, 5)),), fields)
+    assert [f.key for f in page.private_fields] == ["a"]
+
+
+def test_with_image_keeps_the_rest_and_the_size() -> None:
+    page = Page("p", PAPER, provider="acme")
+    assert page.with_image(PAPER // 2).provider == "acme"
+    with pytest.raises(DocumentError, match="expected"):
+        page.with_image(PAPER[:10])
+
+
+def test_long_fault_lists_are_cut_with_a_count() -> None:
+    assert fault_list(["x"] * 25).endswith("... and 5 more")
+    assert fault_list([]) == ""
