@@ -66,7 +66,14 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(DocumentError) as raised:
         funsd.load(tmp_path)
     message = str(raised.value)
-    for part in ("line 1, column 11", "b.json: expected", "entity 0: KeyError", "[1, 9]", "box [1, 2, 3]", "e: no file"):
+    for part in (
+        "line 1, column 11",
+        "b.json: expected",
+        "entity 0: KeyError",
+        "[1, 9]",
+        "box [1, 2, 3]",
+        "e: no file",
+    ):
         assert part in message.replace("(1, 9)", "[1, 9]")
 
 

@@ -32,7 +32,7 @@ def test_where_a_value_is_found(text: str, value: str, words: tuple[int, ...]) -
 
 
 def test_rank_comes_before_spelling_and_order() -> None:
-    stream = WordStream.of("9.00 x 9.00 y 9.00".split())
+    stream = WordStream.of(["9.00", "x", "9.00", "y", "9.00"])
     assert stream.find_all("9.00") == [(0,), (2,), (4,)]
     assert stream.find("9.00", rank=lambda words: float(words[0] == 2)) == (2,)
     assert stream.find("9.00") == (0,)

@@ -48,7 +48,10 @@ def test_records_of_one_image_become_one_page(tmp_path: Path) -> None:
         ("9.00", (40.0, 5.0, 50.0, 10.0)),
         ("edge", (90.0, 45.0, 100.0, 50.0)),
     ]
-    assert [(f.key, f.value, f.words) for f in page.fields] == [("What is the total?", "9.00", (1,)), ("total", "9", ())]
+    assert [(f.key, f.value, f.words) for f in page.fields] == [
+        ("What is the total?", "9.00", (1,)),
+        ("total", "9", ()),
+    ]
     assert [(q.text, q.answers, q.key) for q in page.questions] == [
         ("What is the total?", ("9.00",), "What is the total?"),
         ("Which total?", ("9", "9.00"), "total"),
@@ -90,7 +93,13 @@ def test_every_bad_record_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DocumentError) as raised:
         pfl_docvqa.load(tmp_path, allow_pickle=True)
     message = str(raised.value)
-    for part in ("1: a str", "2: boxes up to 90", "3: 1 ocr_tokens but 5", "4: ocr_normalized_boxes", "5: without answers"):
+    for part in (
+        "1: a str",
+        "2: boxes up to 90",
+        "3: 1 ocr_tokens but 5",
+        "4: ocr_normalized_boxes",
+        "5: without answers",
+    ):
         assert f"element {part}" in message
     assert "element 6" not in message
 

@@ -38,7 +38,9 @@ def test_a_page_with_an_exactly_located_field(tmp_path: Path) -> None:
 def test_faults_of_the_index_and_of_the_ocr(tmp_path: Path) -> None:
     bad = [FIELD | {"word_span": [2, 2]}, FIELD | {"page": "0"}, {k: v for k, v in FIELD.items() if k != "word_span"}]
     root = write_data(tmp_path, bad, [QUESTION], [DOCUMENT], {"words": [{"text": "x"}]})
-    with pytest.raises(DocumentError, match=r"line 2: page is '0'(.|\n)*line 1: word_span(.|\n)*line 3: word_span is None"):
+    with pytest.raises(
+        DocumentError, match=r"line 2: page is '0'(.|\n)*line 1: word_span(.|\n)*line 3: word_span is None"
+    ):
         vrdu.load(root)
     rows = [FIELD, FIELD | {"doc_id": "e"}]
     (root / "fields.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -54,13 +55,13 @@ FAMILIES: tuple[Family, ...] = (
     Family("roboto-medium", "roboto-medium", "roboto-bold", (11, 12)),
     Family("source-serif", "source-serif", "source-serif-bold", (12,)),
     Family("source-serif-semibold", "source-serif-semibold", "source-serif-bold", (12,)),
-    Family("aileron", FALLBACK, FALLBACK, (11, 12)),
+    Family("aileron", FALLBACK, FALLBACK, (12,)),
 )
 #: What a provider falls back on where its own family is too wide for the page.
 NARROW = next(family for family in FAMILIES if family.name == "roboto")
 
 
-@lru_cache(maxsize=None)
+@cache
 def font_path(face: str) -> Path | None:
     """Where the file of ``face`` lies, or None if its package is not installed (or it is the fallback)."""
     if face == FALLBACK:
@@ -73,14 +74,16 @@ def font_path(face: str) -> Path | None:
     return path if path.is_file() else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _load(face: str, size: int) -> ImageFont.FreeTypeFont:
     path = font_path(face)
     if path is not None:
         return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
     default = ImageFont.load_default(size)
     if not isinstance(default, ImageFont.FreeTypeFont):
-        raise RuntimeError("Pillow was built without FreeType, so no scalable font is there. Install a wheel of Pillow.")
+        raise RuntimeError(
+            "Pillow was built without FreeType, so no scalable font is there. Install a wheel of Pillow."
+        )
     return default.font_variant(layout_engine=ImageFont.Layout.BASIC)
 
 
@@ -114,7 +117,7 @@ class Type:
     @property
     def space(self) -> int:
         """Pixels the pen moves between words."""
-        return max(3, round(_load(self.face, self.size).getlength(" ")))
+        return max(math.ceil(self.size * 2 / 7), round(_load(self.face, self.size).getlength(" ")))
 
     def width(self, text: str) -> int:
         """Pixels from the pen to the end of the last word's ink or advance."""
@@ -131,11 +134,11 @@ def word_ink(type_: Type, word: str) -> Glyphs:
     ink: Ink = np.frombuffer(bytes(mask), np.uint8).reshape(height, width)
     rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
     y0, y1, x0, x1 = int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1
-    dx, dy = int(left) + x0, int(top) + y0
+    dx, dy = max(0, int(left) + x0), int(top) + y0  # never left of the pen, so that clearances hold
     return Glyphs(ink[y0:y1, x0:x1], dx, dy, max(round(font.getlength(word)), dx + x1 - x0))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _extent(type_: Type) -> tuple[int, int]:
     glyphs = [word_ink(type_, word) for word in ("HbdflkT(/$@8", "gjpqyQ,;(/$@")]
     return max(-g.dy for g in glyphs), max(g.dy + g.ink.shape[0] for g in glyphs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,7 +83,7 @@ def _labels(page: Page, factor: int, *, values: bool) -> list[Label]:
     private.sort(key=lambda label: (label.wanted, label.boxes[0][0]))
     end = float(page.height * factor)
     rest = [Label(f"public: {text(f)}", DARK, end) for f in page.fields if not f.private]
-    rest += [Label(f"not on the page: {text(f)}", DARK, end) for f in page.fields if f.private and not f.words]
+    rest += [Label(f"not located: {text(f)}", DARK, end) for f in page.fields if f.private and not f.words]
     return private + rest
 
 
@@ -117,9 +118,8 @@ def _shortened(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, ro
     text = " ".join(text.split())
     if font.getlength(text) <= room:
         return text
-    while text and font.getlength(text + "...") > room:
-        text = text[:-1]
-    return text + "..."
+    fitting = bisect_right(range(len(text)), room, key=lambda length: font.getlength(text[:length] + "..."))
+    return text[: max(fitting - 1, 0)] + "..."
 
 
 def _outline(box: Box, factor: int, width: int) -> Box:

@@ -28,6 +28,11 @@ REQUIRED = ("question", "answers", "image_name", "ocr_tokens", "ocr_normalized_b
 #: Normalised boxes may overshoot 1 by rounding; beyond this they are surely pixels.
 _LARGEST_NORMALISED = 1.5
 
+#: What reading a damaged or foreign pickle raises.
+UNPICKLING_ERRORS = (
+    OSError, ValueError, EOFError, pickle.UnpicklingError, ImportError, AttributeError, LookupError, TypeError,
+)  # fmt: skip
+
 #: A record of the .npy file: question, answers, image_name, ocr_tokens, ...
 Record = Mapping[str, Any]
 
@@ -105,7 +110,7 @@ def read_rows(array: Path) -> list[Row]:
             if file.read(6) != b"\x93NUMPY":
                 raise DocumentError(f"{array}: not a NumPy .npy file. Download it again.")
         records = np.load(array, allow_pickle=True)
-    except (OSError, ValueError, EOFError, pickle.UnpicklingError, ImportError, AttributeError) as error:
+    except UNPICKLING_ERRORS as error:
         raise DocumentError(f"{array}: cannot be unpickled ({error}). Download the file again.") from error
     if records.ndim != 1 or records.dtype != object:
         raise DocumentError(
@@ -176,7 +181,9 @@ def _page(name: str, rows: Sequence[Row], image: Path, document: str, provider: 
     height, width = pixels.shape[:2]
     words = tuple(clip_overshoot(word, width, height) for word in _words(rows[0].record, width, height))
     stream = WordStream.of([word.text for word in words])
-    fields = [Field(row.key, row.answers[0], stream.find(row.answers[0])) for row in rows if row.answers]
+    fields = [
+        Field(row.key, row.answers[0], stream.find(row.answers[0])) for row in rows if "".join(row.answers[:1]).strip()
+    ]
     questions = [Question(str(row.record["question"]), row.answers, row.key) for row in rows]
     return Page(
         name=name,

@@ -47,7 +47,7 @@ def load(path: Path, *, limit: int | None = None) -> LazyPages:
     """Receipts in order of file name; provider = company (case, punctuation and spacing unified).
 
     Boxes and entities are read at once, images on access. Lines are split into words in proportion to their
-    characters. A key whose value is not printed as annotated becomes a field without words (see ``notes``).
+    characters. A key whose value is not in the words as annotated becomes a field without words (see ``notes``).
     Raises DocumentError, listing every fault of the data set, for missing files and malformed lines or JSON.
     """
     root = find_root(path)
@@ -72,7 +72,7 @@ def load(path: Path, *, limit: int | None = None) -> LazyPages:
         entries.append(entry)
         missing.update(unfound)
     raise_faults(root, faults, "Restore these files from the data set, or remove the receipts from all three folders.")
-    notes = [f"{n} of {len(entries)} receipts do not print their {key} as annotated" for key, n in missing.items()]
+    notes = [f"{key} not found in the words of {n} of {len(entries)} receipts" for key, n in missing.items()]
     return LazyPages(root, entries, notes=notes)
 
 

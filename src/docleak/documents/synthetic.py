@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from docleak.documents.fonts import set_line
 from docleak.documents.page import Field, Page, Question, Word
 from docleak.documents.phrasings import PHRASINGS
-from docleak.documents.synthetic_blocks import build_template
 from docleak.documents.synthetic_layouts import Slot, Template
 from docleak.documents.synthetic_providers import PROVIDERS
+from docleak.documents.synthetic_templates import build_template
 from docleak.documents.synthetic_values import GROUPS, pick
 from docleak.errors import DocumentError
 
 #: Width x height, in pixels.
 DEFAULT_SIZE = (192, 256)
+#: Below this width or height, some provider has no room for four legible fields.
+MINIMUM_SIZE = (192, 224)
 SPLITS = ("train", "validation", "audit")
 #: Draws of a value before giving up on its slot; a slot takes at least half of all draws.
 ATTEMPTS = 400
@@ -45,8 +48,8 @@ def _draw_values(template: Template, rng: np.random.Generator) -> dict[str, str]
                 break
         else:
             raise DocumentError(
-                f"provider {template.provider.index}: no value for {[s.key for s in wanted]} fits its place on a page of "
-                f"{template.image.shape[1]} x {template.image.shape[0]} pixels. Use a larger size."
+                f"provider {template.provider.index}: no value for {[s.key for s in wanted]} fits its place on a page "
+                f"of {template.size[0]} x {template.size[1]} pixels. Use a larger size."
             )
         values.update({slot.key: drawn[slot.key] for slot in wanted})
     return values
@@ -56,7 +59,7 @@ def _reading_order(words: Sequence[Word], baselines: Sequence[int]) -> list[int]
     return sorted(range(len(words)), key=lambda i: (baselines[i], words[i].box[0]))
 
 
-def _fill(image: np.ndarray, slot: Slot, value: str) -> list[Word]:
+def _fill(image: NDArray[np.uint8], slot: Slot, value: str) -> list[Word]:
     return list(set_line(image, value, slot.type, slot.start(value), slot.baseline, (0, 0, 0)))
 
 
@@ -66,8 +69,9 @@ def _check(seed: int, split: str, size: tuple[int, int]) -> None:
         faults.append(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
     if seed < 0:
         faults.append(f"seed is {seed}; expected 0 or more")
-    if len(size) != 2 or min(size) < 1:
-        faults.append(f"size is {size}; expected (width, height) in pixels")
+    if len(size) != 2 or size[0] < MINIMUM_SIZE[0] or size[1] < MINIMUM_SIZE[1]:
+        least = " x ".join(map(str, MINIMUM_SIZE))
+        faults.append(f"size is {size}; expected (width, height) of at least {least} pixels, to be legible")
     if faults:
         raise DocumentError("synthetic pages: " + "; ".join(faults))
 
@@ -83,7 +87,7 @@ def make_page(
     rng = _generator(seed, split, index, size)
     template = build_template(int(rng.integers(PROVIDERS)), size)
     values = _draw_values(template, rng) if filled else {}
-    image = template.image.copy()
+    image = template.image()
     words, owners = list(template.words), [""] * len(template.words)
     baselines = list(template.baselines)
     for slot in template.slots if filled else ():
@@ -95,7 +99,9 @@ def make_page(
     members: dict[str, list[int]] = {}
     for place, old in enumerate(order):
         members.setdefault(owners[old], []).append(place)
-    fields = tuple(Field(key, values[key], tuple(members[key])) for key in (s.key for s in template.slots) if key in values)
+    fields = tuple(
+        Field(key, values[key], tuple(members[key])) for key in (s.key for s in template.slots) if key in values
+    )
     name = f"{split}-{seed}-{index:06d}"
     return Page(
         name=name,

@@ -1,38 +1,13 @@
-"""The parts a synthetic invoice is stacked from: header, title, fields, total, footer; and the stacking."""
+"""The parts a synthetic invoice is stacked from: header, title, fields, total, footer."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-
-import numpy as np
 
 from docleak.documents.fonts import Type
-from docleak.documents.synthetic_layouts import (
-    LAYOUTS,
-    Block,
-    Sheet,
-    Template,
-    default_unit,
-    needed_width,
-)
+from docleak.documents.synthetic_layouts import Block, Sheet
 from docleak.documents.synthetic_logos import draw_logo
-from docleak.documents.synthetic_providers import Provider, provider, provider_rng
-from docleak.documents.synthetic_values import pick
-from docleak.errors import DocumentError
 
-#: Fields every page has, then those it may have besides (listed twice: twice as likely).
-CORE = ("invoice_number", "date", "customer_name", "total")
-EXTRAS = (
-    "customer_email", "customer_email", "tax_number", "tax_number", "due_date", "order_number", "iban", "subtotal",
-    "tax_amount",
-)  # fmt: skip
-#: The order of fields down the page.
-ORDER = (
-    "invoice_number", "order_number", "date", "due_date", "customer_name", "customer_email", "tax_number", "iban",
-    "subtotal", "tax_amount", "total",
-)  # fmt: skip
 WHITE = (255, 255, 255)
 PALE = 236
 
@@ -68,7 +43,9 @@ def header_block(sheet: Sheet) -> Block:
         x0, x1 = inner
         if logo:
             logo_x = x1 - logo if align == "left" and owner.index % 3 == 0 else x0
-            draw_logo(sheet.image, owner.logo, logo_x, top + pad + sheet.px(1), logo, ink if ink == WHITE else owner.accent)
+            draw_logo(
+                sheet.image, owner.logo, logo_x, top + pad + sheet.px(1), logo, ink if ink == WHITE else owner.accent
+            )
             x0 = x0 + logo + sheet.px(6) if logo_x == x0 else x0
         baseline = top + pad + sheet.heading.ascent
         for number, (text, type_) in enumerate(lines):
@@ -121,8 +98,9 @@ def row_blocks(sheet: Sheet, keys: Sequence[str], *, flush: bool, lines: bool, s
     extra = sheet.px(3) if lines else 0
 
     def block(key: str) -> Block:
-        start = sheet.left + sheet.text.width(sheet.owner.labels[key]) + gap if flush else tab
-        single = start + sheet.need(key) <= sheet.right
+        clear = sheet.left + sheet.text.width(sheet.owner.labels[key]) + gap
+        start = clear if flush else tab
+        single = clear <= start and start + sheet.need(key) <= sheet.right
         indent = 0 if flush else min(sheet.px(8), sheet.span - sheet.need(key))
         height = (row if single else 2 * row) + extra
 
@@ -218,10 +196,9 @@ def total_block(sheet: Sheet) -> Block:
     """The amount to pay."""
     style, label = sheet.layout.total, sheet.owner.labels["total"]
     type_ = sheet.heading if style == "big" else sheet.bold
-    rise, row = _row_height(sheet, type_)
-    pad = {"plain": 0, "big": 0}.get(style, sheet.px(4))
+    pad = sheet.px(1 if style in ("plain", "big") else 4)
     edge = pad if style in ("box", "tag") else 0
-    height = row + 2 * pad
+    height = type_.ascent + type_.descent + 2 * pad + 1
 
     def draw(top: int) -> None:
         ink = (0, 0, 0)
@@ -236,9 +213,16 @@ def total_block(sheet: Sheet) -> Block:
             if style == "double":
                 sheet.rule(top + height - sheet.px(2))
                 sheet.rule(top + height)
-        baseline = top + pad + rise
+        baseline = top + pad + 1 + type_.ascent
         sheet.write(label, type_, sheet.left + edge, baseline, ink)
-        sheet.slot("total", stop + sheet.px(6), sheet.right - (edge if style == "box" else 0), baseline, right=True, type_=type_)
+        sheet.slot(
+            "total",
+            stop + sheet.px(6),
+            sheet.right - (edge if style == "box" else 0),
+            baseline,
+            right=True,
+            type_=type_,
+        )
 
     return Block(height + (sheet.px(2) if style == "double" else 0), draw)
 
@@ -267,68 +251,3 @@ BODIES: dict[str, Callable[[Sheet, Sequence[str]], list[Block]]] = {
     "cells": lambda sheet, keys: grid_blocks(sheet, keys, framed=True, right=False),
     "table": table_blocks,
 }
-
-
-def choose_keys(sheet: Sheet, count: int, order: Sequence[str]) -> list[str]:
-    """``count`` fields down the page: the core and the first extras of ``order``."""
-    extras = [key for key in order if sheet.need(key) <= sheet.span]
-    if sheet.layout.body == "table":
-        extras = ["subtotal", "tax_amount", *(k for k in extras if k not in ("subtotal", "tax_amount"))]
-    chosen = {*CORE, *extras[: count - len(CORE)]}
-    return [key for key in ORDER if key in chosen]
-
-
-def _stack(sheet: Sheet, count: int, order: Sequence[str]) -> bool:
-    """Set the page with ``count`` fields, if it fits."""
-    keys = choose_keys(sheet, count, order)
-    body = BODIES[sheet.layout.body](sheet, [key for key in keys if key != "total"])
-    blocks = [header_block(sheet), title_block(sheet), *body, total_block(sheet)]
-    footer = footer_block(sheet)
-    # Gaps: above the header, after header, after title, within the body (all alike), before the total and the footer.
-    band = sheet.layout.header == "band"
-    least = [0 if band else sheet.px(4), sheet.px(6), sheet.px(5), sheet.px(1), sheet.px(5)]
-    caps = [0 if band else sheet.px(8), sheet.px(20), sheet.px(14), sheet.px(7), sheet.px(20)]
-    counts = np.array([1, 1, 1, len(body) - 1, 1])
-    spare = sheet.height - sheet.px(5) - sum(block.height for block in blocks) - int(counts @ np.array(least))
-    if spare < 0:
-        return False
-    if footer and spare >= footer.height + sheet.px(6):
-        spare -= footer.height + sheet.px(6)
-    else:
-        footer = None
-    shares = sheet.rng.dirichlet([1.0, 2.0, 2.0, 6.0, 3.0]) * spare
-    above, *between = (
-        low + min(int(share // max(1, number)), cap)
-        for low, share, number, cap in zip(least, shares, counts, caps, strict=True)
-    )
-    gaps = [between[0], between[1], *[between[2]] * (len(body) - 1), between[3], 0]
-    top = above
-    for block, gap in zip(blocks, gaps, strict=True):
-        block.draw(top)
-        top += block.height + gap
-    if footer:
-        bottom = sheet.height - sheet.px(5) - footer.height
-        footer.draw(min(top + sheet.px(6) + int(sheet.rng.integers(0, sheet.px(30))), bottom))
-    return True
-
-
-@lru_cache(maxsize=2048)
-def build_template(index: int, size: tuple[int, int]) -> Template:
-    """The blank page of provider ``index`` at ``size`` (width, height); DocumentError if that is too small."""
-    owner: Provider = provider(index)
-    unit = default_unit(size)
-    layout = LAYOUTS[owner.layout % len(LAYOUTS)]
-    wish = pick(provider_rng(index, 3), (4, 5, 5, 6, 6)) + round(2.5 * (size[0] * size[1] / (192 * 256 * unit**2) - 1))
-    shuffled = [EXTRAS[i] for i in provider_rng(index, 4).permutation(len(EXTRAS))]
-    order = list(dict.fromkeys(shuffled))
-    counts = range(min(wish, len(ORDER)), len(CORE) - 1, -1)
-    for squeeze, count in itertools.product(range(3), counts):
-        sheet = Sheet(size[0], size[1], owner, layout, provider_rng(index, 5, *size), unit, squeeze)
-        if sheet.fits_width() and _stack(sheet, count, order):
-            image = sheet.image
-            image.flags.writeable = False
-            return Template(owner, layout, image, tuple(sheet.words), tuple(sheet.baselines), tuple(sheet.slots))
-    raise DocumentError(
-        f"synthetic pages of {size[0]} x {size[1]} pixels: provider {index} ({layout.name}) needs more room for "
-        f"{len(CORE)} legible fields. Use a larger size; the default is 192 x 256."
-    )

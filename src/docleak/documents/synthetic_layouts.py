@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -71,14 +72,23 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """A provider's blank page at one size, with the words printed on it and the slots to fill."""
+    """A provider's blank page at one size, with the words printed on it and the slots to fill.
+
+    The picture is kept compressed, so that hundreds of large templates fit into memory.
+    """
 
     provider: Provider
     layout: Layout
-    image: NDArray[np.uint8]
+    size: tuple[int, int]
+    packed: bytes
     words: tuple[Word, ...]
     baselines: tuple[int, ...]
     slots: tuple[Slot, ...]
+
+    def image(self) -> NDArray[np.uint8]:
+        """A fresh copy of the blank page, uint8 (H, W, 3)."""
+        width, height = self.size
+        return np.frombuffer(bytearray(zlib.decompress(self.packed)), np.uint8).reshape(height, width, 3)
 
 
 @dataclass(frozen=True)
@@ -173,7 +183,9 @@ class Sheet:
         self.fill(x0, y0, x0 + thick, y1, colour)
         self.fill(x1 - thick, y0, x1, y1, colour)
 
-    def slot(self, key: str, x0: int, x1: int, baseline: int, *, right: bool = False, type_: Type | None = None) -> None:
+    def slot(
+        self, key: str, x0: int, x1: int, baseline: int, *, right: bool = False, type_: Type | None = None
+    ) -> None:
         """Reserve the place of a value."""
         self.slots.append(Slot(key, x0, x1, baseline, right, type_ or self.value))
 

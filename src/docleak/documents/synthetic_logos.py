@@ -26,7 +26,8 @@ def logo_ink(shape: str, side: int) -> NDArray[np.uint8]:
         "cross": (np.abs(x) < 0.3) | (np.abs(y) < 0.3),
     }[shape]
     coverage = inside.reshape(side, FINE, side, FINE).mean(axis=(1, 3))
-    return np.round(coverage * 255).astype(np.uint8)
+    ink: NDArray[np.uint8] = np.round(coverage * 255).astype(np.uint8)
+    return ink
 
 
 def draw_logo(image: NDArray[np.uint8], shape: str, x: int, y: int, side: int, colour: tuple[int, int, int]) -> None:

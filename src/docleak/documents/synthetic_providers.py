@@ -3,40 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
 from docleak.documents.fonts import FAMILIES, Family
-from docleak.documents.synthetic_values import Formats, make_formats, pick
+from docleak.documents.synthetic_values import Formats, make_formats, pick, word_list
 
 #: How many providers there are; they are the same for every seed, split and page size.
 PROVIDERS = 400
 
-STEMS = tuple(
+STEMS = word_list(
     """Alder Amber Anchor Apex Argent Aster Atlas Aurora Beacon Birch Borealis Bright Canyon Cedar Cobalt Copper Coral
     Crest Crown Delta Drake Eagle Elm Ember Falcon Fern Fjord Forge Garnet Glacier Granite Harbor Hazel Heron Horizon
     Indigo Ivory Jasper Juniper Kestrel Lantern Larch Laurel Linden Lotus Lumen Lynx Maple Marlow Meridian Metro
     Monarch Nexus Nordic Oak Onyx Opal Orion Osprey Pacific Pearl Pine Pioneer Prairie Quartz Raven Redwood Ridge River
     Rowan Saffron Sierra Silver Solar Spruce Summit Swift Tern Terra Thorn Timber Topaz Union Vega Verdant Vista Walnut
-    Willow Yarrow Zenith Zephyr""".split()
+    Willow Yarrow Zenith Zephyr"""
 )
-TRADES = tuple(
-    """Media Energy Supply Motors Books Foods Tools Travel Energy Water Telecom Dental Garden Print Audio Optics Repair
-    Freight Studio Textiles Works Labs Events Cycles Bakery Clinic Hosting Rentals Systems Paper""".split()
+TRADES = word_list(
+    """Media Energy Supply Motors Books Foods Tools Travel Water Telecom Dental Garden Print Audio Optics Repair
+    Freight Studio Textiles Works Labs Events Cycles Bakery Clinic Hosting Rentals Systems Paper"""
 )
 FORMS = ("Ltd", "Inc", "GmbH", "LLC", "AG", "SA", "BV", "& Co", "Group", "AB")
-STREETS = tuple(
+STREETS = word_list(
     """Park High Mill Station Church Market Bridge Garden North South West King Queen Lake Hill Forest River Spring
-    Harbour Castle Orchard Victoria Tower School""".split()
+    Harbour Castle Orchard Victoria Tower School"""
 )
 WAYS = ("St", "Road", "Lane", "Ave", "Way", "Square")
-TOWNS = tuple(
-    """Bern Graz Lyon Porto Turin Leeds York Bath Derby Exeter Ghent Delft Basel Bonn Kiel Essen Trier Lille Nantes Dijon
-    Parma Pisa Malmo Bergen Turku Gdynia Brno Split Varna Austin Boston Dallas Denver Tampa Fresno Omaha Reno""".split()
+TOWNS = word_list(
+    """Bern Graz Lyon Porto Turin Leeds York Bath Derby Exeter Ghent Delft Basel Bonn Kiel Essen Trier Lille Nantes
+    Dijon Parma Pisa Malmo Bergen Turku Gdynia Brno Split Varna Austin Boston Dallas Denver Tampa Fresno Omaha Reno"""
 )
 #: Title of the page, by frequency.
-TITLES = ("INVOICE", "INVOICE", "INVOICE", "TAX INVOICE", "RECEIPT", "STATEMENT", "Invoice", "Invoice", "Receipt", "BILL")
+TITLES = (
+    "INVOICE",
+    "INVOICE",
+    "INVOICE",
+    "TAX INVOICE",
+    "RECEIPT",
+    "STATEMENT",
+    "Invoice",
+    "Invoice",
+    "Receipt",
+    "BILL",
+)
 #: Dark accents, mostly black.
 ACCENTS = (
     (0, 0, 0),
@@ -93,11 +104,12 @@ def provider_rng(index: int, *purpose: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence((0x0D0C1EAC, index, *purpose)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def provider(index: int) -> Provider:
     """The provider with this number, 0 to PROVIDERS - 1."""
     rng = provider_rng(index)
-    stem, trade = STEMS[(index * 37 + index // len(STEMS)) % len(STEMS)], pick(rng, TRADES)
+    lap, place = divmod(index, len(STEMS))  # a stem meets another trade on every lap, so names are unique
+    stem, trade = STEMS[place], TRADES[(3 * place + 5 * lap) % len(TRADES)]
     name = f"{stem} {trade} {pick(rng, FORMS)}"
     address = f"{rng.integers(2, 99)} {pick(rng, STREETS)} {pick(rng, WAYS)}, {pick(rng, TOWNS)}"
     domain = stem.lower() + pick(rng, ("", "-" + trade.lower())) + pick(rng, (".com", ".net", ".eu", ".biz"))

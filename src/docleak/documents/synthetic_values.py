@@ -9,42 +9,48 @@ from typing import TypeVar
 
 import numpy as np
 
-FIRST_NAMES = tuple(
+
+def word_list(text: str) -> tuple[str, ...]:
+    """The words of a table written as running text."""
+    return tuple(text.split())
+
+
+FIRST_NAMES = word_list(
     """Anna Maria Elena Sara Laura Julia Emma Nora Clara Marta Eva Rosa Paula Carmen Teresa Diana Helena Monica
-    Sandra Petra Karin Ingrid Astrid Freya Hanna Greta Sofia Olga Vera Nadia Tanya Irena Katya Marina Larisa Amina
+    Sandra Petra Karin Astrid Freya Hanna Greta Sofia Olga Vera Nadia Tanya Katya Marina Larisa Amina
     Fatima Leyla Yasmin Samira Aisha Zahra Noor Hana Mei Yuki Sakura Naomi Keiko Emi Akiko Jun Min Hyun Priya
-    Anjali Meera Kavita Divya Neha Asha Uma Grace Ruth Esther Naomi Joy Faith Zoe Chloe Alice Jane Mary Susan Karen
+    Anjali Meera Kavita Divya Neha Asha Uma Grace Ruth Esther Joy Faith Zoe Chloe Alice Jane Mary Susan Karen
     Nancy Betty Donna Carol Megan Rachel Amy Kate Lucy Ella Peter Thomas Martin David Daniel Marco Paolo Bruno
     Carlos Pedro Jorge Diego Pablo Andres Victor Hugo Oscar Felix Max Jonas Lukas Stefan Markus Jan Piet Bram Lars
-    Sven Erik Bjorn Henrik Anders Magnus Aki Mika Timo Ivan Boris Dmitri Sergei Pavel Marek Tomas Jakub Adam Omar
+    Sven Erik Bjorn Henrik Anders Magnus Aki Mika Timo Boris Dmitri Sergei Pavel Marek Tomas Jakub Adam Omar
     Ahmed Hassan Karim Tariq Yusuf Samir Rashid Kenji Hiro Takeshi Wei Feng Chen Ming Hao Raj Arjun Vikram Sanjay
     Anand Ravi Kofi Kwame Chidi Emeka Tunde Jabari James John Robert Michael Steven Kevin Brian George Edward Frank
-    Henry Arthur Simon Oliver Jack Harry Noah Ethan Samuel Nathan Aaron Gareth Owen Rhys Sean Conor""".split()
+    Henry Arthur Simon Jack Harry Noah Ethan Samuel Nathan Aaron Gareth Owen Rhys Sean Conor"""
 )
-LAST_NAMES = tuple(
+LAST_NAMES = word_list(
     """Keller Weber Fischer Becker Hoffmann Wagner Schmidt Krause Vogel Brandt Lorenz Winter Sommer Berger Huber
     Moser Gruber Steiner Baumann Frei Meyer Jansen Visser Bakker Smit Mulder Peters Claes Maes Dubois Durand
     Moreau Fournier Girard Bonnet Mercier Blanc Rousseau Garnier Faure Rossi Russo Ferrari Bianchi Romano Marino
     Greco Bruno Conti Costa Gomez Garcia Navarro Romero Torres Ramos Ortega Castro Delgado Vargas Mendoza Herrera
     Santos Pereira Ferreira Carvalho Rocha Martins Duarte Nunes Hansen Jensen Nielsen Larsen Berg Dahl Haugen Strand
-    Andersson Eriksson Nordin Ekman Virtanen Korhonen Makinen Nowak Kowalski Wozniak Mazur Krawczyk Novak Svoboda
-    Dvorak Horvath Nagy Szabo Varga Popescu Ionescu Petrov Ivanov Sokolov Morozov Orlov Demir Kaya Yilmaz Arslan
+    Andersson Eriksson Nordin Ekman Virtanen Korhonen Makinen Nowak Kowalski Wozniak Mazur Novak Svoboda
+    Dvorak Horvath Nagy Szabo Varga Popescu Petrov Sokolov Morozov Orlov Demir Kaya Yilmaz Arslan
     Haddad Mansour Khoury Rahman Ahmadi Karimi Farouk Mensah Owusu Boateng Adeyemi Okafor Mbeki Banda Tanaka
     Suzuki Yamada Nakamura Mori Kimura Sato Ono Chen Wang Zhang Huang Zhou Park Choi Jung Kang Nguyen Tran Pham
     Sharma Gupta Mehta Kapoor Reddy Banerjee Fernando Perera Smith Jones Taylor Brown Evans Thomas Roberts Walker
     Wright Turner Baker Cooper Morgan Harris Carter Murphy Kennedy Byrne Ryan Fraser Murray Stewart Hunter Parker
     Bennett Foster Graham Hughes Jenkins Barnes Fletcher Sanders Webster Porter Mason Dixon Archer Bishop Marsh
-    Hudson Barker Norton Sutton Warner Thornton""".split()
+    Hudson Barker Norton Sutton Warner Thornton"""
 )
-MAIL_HOSTS = tuple(
+MAIL_HOSTS = word_list(
     """mail.com post.net inbox.org webmail.com mymail.net fastpost.com home.org quickmail.com postbox.eu sunmail.net
-    freemail.org netpost.com maxmail.eu""".split()
+    freemail.org netpost.com maxmail.eu"""
 )
-HANDLES = tuple(
+HANDLES = word_list(
     """sunrise garden harbour teapot marble comet pepper walnut summer copper raven saffron meadow kestrel
-    thunder orchard ember magnet pebble voyage accounts office studio bookings orders contact""".split()
+    thunder orchard ember magnet pebble voyage accounts office studio bookings orders contact"""
 )
-DATE_FORMATS = ("%d/%m/%Y", "%m/%d/%Y", "%Y-%m-%d", "%d.%m.%Y", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y")
+DATE_FORMATS = ("%d/%m/%Y", "%m/%d/%Y", "%Y-%m-%d", "%d.%m.%Y", "%d-%m-%Y", "%b %d, %Y")
 MONEY_FORMATS = ("${:,.2f}", "USD {:,.2f}", "EUR {:,.2f}", "{:,.2f} EUR", "GBP {:,.2f}", "CHF {:,.2f}", "{:,.2f}")
 INVOICE_FORMATS = (
     "INV-#####",
@@ -57,8 +63,17 @@ INVOICE_FORMATS = (
     "R########",
     "NR-######",
 )
-ORDER_FORMATS = ("PO-######", "AB-#####", "##-####-##", "W######", "#########", "PR ####-###", "BT-#######")
-TAX_FORMATS = ("DE#########", "FR###########", "BE##########", "ES B########", "##-#######", "GB ### #### ##", "NL#########B##", "ATU########")
+ORDER_FORMATS = ("PN-######", "AB-#####", "##-####-##", "W######", "#########", "PR ####-###", "BT-#######")
+TAX_FORMATS = (
+    "DE#########",
+    "FR###########",
+    "BE##########",
+    "ES B########",
+    "##-#######",
+    "GB ### #### ##",
+    "NL#########B##",
+    "ATU########",
+)
 IBAN_FORMATS = (
     "DE## #### #### #### ####",
     "FR## #### #### #### ####",
@@ -120,8 +135,9 @@ def draw_person(formats: Formats, rng: np.random.Generator) -> Values:
     """A customer's name, and an e-mail address made from it (two times in three) or not."""
     first, last = pick(rng, FIRST_NAMES), pick(rng, LAST_NAMES)
     a, b = first.lower(), last.lower()
-    styles = (f"{a}.{b}", f"{a[0]}.{b}", f"{a}{rng.integers(22, 99)}", f"{b}.{a}", f"{a}-{b}", b)
-    local = pick(rng, styles) if rng.random() < 2 / 3 else f"{pick(rng, HANDLES)}{rng.integers(2, 100)}"
+    number = 10 * rng.integers(2, 10) + rng.integers(2, 10)  # no 0 and 1: they read as o and l after letters
+    styles = (f"{a}.{b}", f"{a[0]}.{b}", f"{a}{number}", f"{b}.{a}", f"{a}-{b}", b)
+    local = pick(rng, styles) if rng.random() < 2 / 3 else f"{pick(rng, HANDLES)}{number}"
     return {"customer_name": f"{first} {last}", "customer_email": f"{local}@{pick(rng, MAIL_HOSTS)}"}
 
 

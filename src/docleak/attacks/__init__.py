@@ -1,0 +1,1 @@
+"""Attacks: what an adversary recovers from a View and prior knowledge, never from the truth."""

@@ -1,0 +1,30 @@
+"""GI-DQA (Ben Hemo et al., ICML 2025): gradient inversion of document question answering.
+
+``PAPER`` is the published composition: eq. 5's matching, the priors of eq. 7-11 with the published
+weights, exponential decay, Adam (2.0 in 0-255 units). ``ATTACK`` is docleak's default for the same
+threat model: whitened matching, one grey value per pixel (the limit of the channel prior), pixels bounded
+to [0, 1] and L-BFGS-B, which needs some twenty times fewer gradient evaluations.
+"""
+
+from docleak.attacks.gradients.engine import GradientAttack
+from docleak.attacks.gradients.matching import squared_and_cosine
+from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS
+
+PAPER = GradientAttack(
+    name="gi-dqa-adam",
+    paper="Ben Hemo et al. (2025)",
+    summary="the published GI-DQA: squared + cosine per layer, text, Gaussian and TV priors, Adam",
+    matching=squared_and_cosine,
+    solver=Adam(),
+    priors={"text": 0.1, "gaussian": 0.01, "tv-spatial": 0.1, "tv-channel": 0.1},
+    schedule="exponential",
+)
+
+ATTACK = GradientAttack(
+    name="gi-dqa",
+    paper="Ben Hemo et al. (2025), docleak's solver",
+    summary="GI-DQA with whitened matching, grey pixels and bounded L-BFGS (default)",
+    matching=None,
+    solver=BoundedLBFGS(),
+    grey=True,
+)

@@ -1,0 +1,119 @@
+"""Distances between the adversary's gradient and the client's.
+
+A matcher is built once per attack from the observed gradient and then called with the dummy
+gradient; both are dictionaries over the same parameter names. All distances are differentiable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.view import GradientView
+from docleak.models.base import DocumentModel, Encoded
+
+Gradient = Mapping[str, Tensor]
+Distance = Callable[[Gradient], Tensor]
+
+#: Parameters whose gradient is below this share of the largest one are identically zero up to rounding (key
+#: biases, to which softmax is invariant, and tables nothing looked up); their direction is noise.
+NEGLIGIBLE = 1e-7
+
+
+def dummy_gradient(
+    model: DocumentModel, pixels: Tensor, inputs: Sequence[Encoded], names: Sequence[str], *, create_graph: bool
+) -> dict[str, Tensor]:
+    """The gradient of the batch's mean loss with respect to ``names``, as a client computes it.
+
+    Parameters that the loss does not reach get zeros.
+    """
+    parameters = dict(model.module.named_parameters())
+    wanted = [parameters[name] for name in names]
+    loss = model.loss(pixels, inputs).mean()
+    values = torch.autograd.grad(loss, wanted, create_graph=create_graph, allow_unused=True)
+    return {
+        name: torch.zeros_like(parameter) if value is None else value
+        for name, parameter, value in zip(names, wanted, values, strict=True)
+    }
+
+
+def informative(gradient: Gradient) -> tuple[str, ...]:
+    """Names whose gradient is not negligible beside the largest one."""
+    norms = {name: float(value.norm()) for name, value in gradient.items()}
+    top = max(norms.values(), default=0.0)
+    return tuple(name for name, norm in norms.items() if norm > NEGLIGIBLE * top)
+
+
+def squared(view: GradientView) -> Distance:
+    """DLG (Zhu et al., 2019): the sum of squared differences over all parameters."""
+    observed = view.gradient
+
+    def distance(dummy: Gradient) -> Tensor:
+        return torch.stack([(dummy[n] - g).square().sum() for n, g in observed.items()]).sum()
+
+    return distance
+
+
+def cosine(view: GradientView) -> Distance:
+    """Inverting Gradients (Geiping et al., 2020): one minus the cosine of the whole gradients."""
+    observed = view.gradient
+
+    def distance(dummy: Gradient) -> Tensor:
+        dot = torch.stack([(dummy[n] * g).sum() for n, g in observed.items()]).sum()
+        own = torch.stack([dummy[n].square().sum() for n in observed]).sum()
+        true = torch.stack([g.square().sum() for g in observed.values()]).sum()
+        return 1 - dot / (own * true).sqrt().clamp_min(1e-30)
+
+    return distance
+
+
+def squared_and_cosine(view: GradientView) -> Distance:
+    """GI-DQA eq. 5: per layer, mean squared error plus one minus the cosine, summed over layers."""
+    names = informative(view.gradient)
+    observed = {n: view.gradient[n] for n in names}
+
+    def distance(dummy: Gradient) -> Tensor:
+        terms = []
+        for name, true in observed.items():
+            own = dummy[name]
+            similarity = (own * true).sum() / (own.norm() * true.norm()).clamp_min(1e-30)
+            terms.append((own - true).square().mean() + 1 - similarity)
+        return torch.stack(terms).sum()
+
+    return distance
+
+
+#: Parameters that stand for position, per architecture: absolute tables, or Swin's relative ones.
+POSITIONS = ("pos_embed", "embed_positions", "relative_position_bias_table", "position_embeddings")
+
+
+def squared_and_position(view: GradientView, *, weight: float = 1.0) -> Distance:
+    """APRIL (Lu et al., 2021): squared difference, plus the cosine of the position parameters' gradients.
+
+    Swin has no absolute position table; there its relative position bias stands in for it.
+    """
+    base = squared(view)
+    positions = [n for n in informative(view.gradient) if any(part in n for part in POSITIONS)]
+
+    def distance(dummy: Gradient) -> Tensor:
+        total = base(dummy)
+        for name in positions:
+            own, true = dummy[name], view.gradient[name]
+            total = total + weight * (1 - (own * true).sum() / (own.norm() * true.norm()).clamp_min(1e-30))
+        return total
+
+    return distance
+
+
+def relative(view: GradientView) -> Distance:
+    """Mean over parameters of |g' - g|² / |g|²: free of scale, zero only at a match."""
+    names = informative(view.gradient)
+    scales = {n: float(view.gradient[n].square().sum()) for n in names}
+
+    def distance(dummy: Gradient) -> Tensor:
+        terms = [(dummy[n] - view.gradient[n]).square().sum() / scales[n] for n in names]
+        return torch.stack(terms).mean()
+
+    return distance

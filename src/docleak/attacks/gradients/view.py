@@ -1,0 +1,116 @@
+"""What the adversary of a gradient attack is given: a GradientView and Knowledge. Nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from docleak.errors import GradientError
+from docleak.models.base import DocumentModel, Encoded, trainable
+
+
+@dataclass(frozen=True)
+class GradientView:
+    """One client's gradient as an honest-but-curious server holds it, with the model it was sent.
+
+    ``gradient`` maps parameter names to float tensors of the parameter's shape, averaged over
+    ``batch_size`` examples. ``train_mode`` says whether the client ran with dropout on.
+    """
+
+    model: DocumentModel
+    gradient: Mapping[str, Tensor]
+    batch_size: int = 1
+    train_mode: bool = False
+
+    def __post_init__(self) -> None:
+        check_gradient(self.model, self.gradient)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.gradient)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the adversary knows beside the gradient.
+
+    ``template`` (B, 3, H, W) in [0, 1] are the pixels of the public blank forms; ``private``
+    (B, H, W) marks the pixels the template does not tell; ``inputs`` is the text side of the
+    model's input. ``question_known``, ``answer_known`` and ``words_known`` say which parts of
+    ``inputs`` are the client's own and which the adversary had to make up.
+    """
+
+    template: Tensor
+    private: Tensor
+    inputs: Sequence[Encoded]
+    question_known: bool = True
+    answer_known: bool = True
+    words_known: bool = True
+
+    def __post_init__(self) -> None:
+        if self.template.shape[0] != self.private.shape[0] or self.template.shape[2:] != self.private.shape[1:]:
+            raise GradientError(
+                f"template has shape {tuple(self.template.shape)} and private mask {tuple(self.private.shape)}; "
+                "expected (B, 3, H, W) and (B, H, W)."
+            )
+        if not bool(self.private.any()):
+            raise GradientError("no pixel is marked private, so there is nothing to reconstruct. Give the page fields.")
+
+    def sentences(self) -> tuple[str, ...]:
+        """The knowledge in plain words, for the report."""
+        known = "the client's question" if self.question_known else "no question (random tokens instead)"
+        answer = "its answer" if self.answer_known else "no answer (random tokens instead)"
+        lines = ["the blank template of the page, and where its private fields are", f"{known} and {answer}"]
+        if self.inputs and self.inputs[0].words_seen:
+            lines.append(
+                "the OCR words and boxes that the model reads beside the picture (taken as known, as in the paper)"
+                if self.words_known
+                else "no OCR words of the private fields (placeholders instead)"
+            )
+        return tuple(lines)
+
+
+def check_gradient(model: DocumentModel, gradient: Mapping[str, Tensor]) -> None:
+    """Raise GradientError, listing all faults, if the gradient cannot come from the model."""
+    parameters = dict(trainable(model.module))
+    faults = list(_faults(parameters, gradient))
+    if faults:
+        shown = "\n  - ".join(faults[:15])
+        more = f"\n  ... and {len(faults) - 15} more" if len(faults) > 15 else ""
+        raise GradientError(
+            f"the gradient does not fit model {model.name!r} ({len(parameters)} trainable tensors):\n  - {shown}{more}\n"
+            "Expected one finite tensor per named parameter (a tied weight once) with the parameter's shape; "
+            "to audit a subset, pass exactly those names."
+        )
+
+
+def _faults(parameters: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) -> Iterable[str]:
+    if not gradient:
+        yield "it is empty"
+        return
+    for name in sorted(gradient.keys() - parameters.keys()):
+        yield f"{name}: the model has no such trainable parameter"
+    for name in sorted(gradient.keys() & parameters.keys()):
+        value, expected = gradient[name], tuple(parameters[name].shape)
+        if tuple(value.shape) != expected:
+            yield f"{name}: shape {tuple(value.shape)}, expected {expected}"
+        elif not bool(torch.isfinite(value).all()):
+            bad = int((~torch.isfinite(value)).sum())
+            yield f"{name}: {bad} of {value.numel()} values are NaN or infinite (mixed precision overflow?)"
+    norm = math.sqrt(sum(float(v.double().square().nansum()) for v in gradient.values()))
+    if norm == 0.0:
+        yield "all values are zero: the client trained nothing, or the update was subtracted from itself"
+
+
+def require_all(model: DocumentModel, gradient: Mapping[str, Tensor], allowed_missing: Iterable[str] = ()) -> None:
+    """Raise GradientError if trainable parameters are missing that the caller did not leave out on purpose."""
+    missing = sorted({n for n, _ in trainable(model.module)} - gradient.keys() - set(allowed_missing))
+    if missing:
+        raise GradientError(
+            f"the gradient lacks {len(missing)} of the model's parameters, first: {', '.join(missing[:5])}. "
+            "Record all named parameters, or audit the subset with --parameters."
+        )

@@ -1,0 +1,143 @@
+"""Whitened matching (docleak's own): measure a gradient difference by what the unknown pixels could cause.
+
+Plain distances are dominated by the few directions in which every filling of the private region moves
+the gradient alike, so solvers crawl. Here the adversary draws K fillings around the current guess,
+looks how each parameter's gradient varies, and measures differences in units of that variation: for a
+matrix with difference R the distance is |A^-1/2 R B^-1/2|², A and B the covariances of its rows and
+columns over the draws (a Kronecker-factored Mahalanobis distance, the metric in which a linear problem
+with independent pixels is perfectly conditioned; the factors are those of Shampoo, Gupta et al., 2018,
+taken over the data instead of the steps). It needs K first-order gradients and nothing but what the
+adversary has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.matching import Distance, Gradient
+
+#: Sides longer than this (vocabularies) are scaled per row instead of rotated.
+LONGEST_ROTATED = 2048
+#: A parameter whose variation has less than this share of the largest power varies by rounding only (key biases).
+NOISE = 1e-10
+
+
+@dataclass(frozen=True)
+class WhiteningConfig:
+    """``draws`` fillings, Gaussian noise of ``spread`` around the guess; eigenvalues damped relative to the largest.
+
+    The scale of each parameter is set on ``scale_draws`` of the same draws (fresh ones weigh the directions
+    that no draw had reached an order of magnitude less, and the solver then needs three times as long).
+    """
+
+    draws: int = 16
+    spread: float = 0.2
+    damping: float = 1e-4
+    scale_draws: int = 4
+
+
+class Moments:
+    """Running sums of D D^T and D^T D of one parameter's variations."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        self.rows = shape[0] if len(shape) > 1 else 1
+        self.columns = math.prod(shape[1:]) if len(shape) > 1 else shape[0]
+        self.left: Tensor | float = 0.0
+        self.right: Tensor | float = 0.0
+        self.power = 0.0
+
+    def add(self, variation: Tensor) -> None:
+        d = variation.reshape(self.rows, self.columns)
+        self.left = self.left + _second_moment(d)
+        self.right = self.right + _second_moment(d.T)
+        self.power += float(d.square().sum())
+
+
+def _second_moment(d: Tensor) -> Tensor:
+    """D D^T, or only its diagonal where a side is too long to rotate."""
+    return d.square().sum(1) if d.shape[0] > LONGEST_ROTATED else d @ d.T
+
+
+def _inverse_root(moment: Tensor, damping: float) -> Tensor:
+    """(M + damping · max eigenvalue)^-1/2, a matrix, or a vector for a diagonal M."""
+    if moment.ndim == 1:
+        return (moment + damping * moment.max()).rsqrt()
+    values, vectors = torch.linalg.eigh(moment.double())
+    values = values.clamp_min(0) + damping * values.max()
+    return ((vectors * values.rsqrt()) @ vectors.T).to(moment.dtype)
+
+
+class Whitener:
+    """The map R -> A^-1/2 R B^-1/2 of one parameter, scaled so that a draw has squared norm min(rows, columns)."""
+
+    def __init__(self, moments: Moments, damping: float) -> None:
+        self.shape = (moments.rows, moments.columns)
+        assert isinstance(moments.left, Tensor) and isinstance(moments.right, Tensor)
+        self.left = _inverse_root(moments.left, damping) if moments.rows > 1 else None
+        right = moments.right if moments.rows > 1 else moments.right.diagonal() if moments.right.ndim > 1 else moments.right
+        self.right = _inverse_root(right, damping)
+        self.scale = 1.0
+
+    def __call__(self, difference: Tensor) -> Tensor:
+        r = difference.reshape(self.shape)
+        if self.left is not None:
+            r = self.left @ r if self.left.ndim == 2 else self.left[:, None] * r
+        r = r @ self.right if self.right.ndim == 2 else r * self.right
+        return r * self.scale
+
+    def rescale(self, mean_square: float) -> None:
+        if mean_square > 0:
+            self.scale *= math.sqrt(min(self.shape) / mean_square)
+
+
+def fit_whiteners(
+    gradient_at: Callable[[Tensor], Gradient], guess: Tensor, config: WhiteningConfig, generator: torch.Generator
+) -> dict[str, Whitener]:
+    """Whiteners around ``guess`` (flat unknowns in [0, 1]); ``gradient_at`` gives first-order gradients.
+
+    Costs ``1 + draws`` first-order gradients. Parameters that do not vary are left out.
+    """
+    centre = gradient_at(guess)
+    moments = {name: Moments(value.shape) for name, value in centre.items()}
+    remembered: deque[dict[str, Tensor]] = deque(maxlen=max(1, config.scale_draws))
+    for variation in _variations(gradient_at, centre, guess, config, generator):
+        remembered.append(variation)
+        for name, value in variation.items():
+            moments[name].add(value)
+    top = max((m.power for m in moments.values()), default=0.0)
+    kept = {name: m for name, m in moments.items() if m.power > NOISE * top}
+    whiteners = {name: Whitener(m, config.damping) for name, m in kept.items()}
+    for name, whitener in whiteners.items():
+        squares = [float(whitener(variation[name]).square().sum()) for variation in remembered]
+        whitener.rescale(sum(squares) / len(squares))
+    return whiteners
+
+
+def _variations(
+    gradient_at: Callable[[Tensor], Gradient],
+    centre: Gradient,
+    guess: Tensor,
+    config: WhiteningConfig,
+    generator: torch.Generator,
+) -> Iterator[dict[str, Tensor]]:
+    for _ in range(config.draws):
+        noise = torch.randn(guess.shape, generator=generator).to(guess.device)
+        other = gradient_at((guess + config.spread * noise).clamp(0, 1))
+        yield {name: other[name] - value for name, value in centre.items()}
+
+
+def whitened(observed: Mapping[str, Tensor], whiteners: Mapping[str, Whitener]) -> Distance:
+    """Mean over matched directions of the whitened squared difference; about 1 for a random filling."""
+    directions = sum(min(w.shape) for w in whiteners.values())
+
+    def distance(dummy: Gradient) -> Tensor:
+        terms = [w(dummy[name] - observed[name]).square().sum() for name, w in whiteners.items()]
+        return torch.stack(terms).sum() / directions
+
+    return distance

@@ -1,0 +1,67 @@
+"""How much of a text was read back: exact match, fuzz ratio, and DocVQA's accuracy and ANLS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rapidfuzz import fuzz
+from rapidfuzz.distance import Levenshtein
+
+from docleak.errors import DocumentError
+
+
+def normalise(text: str) -> str:
+    """The text without any white space: how recovered text is compared. Case, accents and punctuation stay.
+
+    OCR engines drop and invent spaces at small sizes (rapidocr reads "(555) 123" as "(555)123"), and a space says
+    nothing about what leaked.
+    """
+    return "".join(text.split())
+
+
+def exact(read: str, truth: str) -> bool:
+    """GI-DQA's Binary for one field: the same characters, case included; white space is ignored (see ``normalise``)."""
+    return normalise(read) == normalise(truth)
+
+
+def fuzz_ratio(read: str, truth: str) -> float:
+    """GI-DQA's fuzz ratio for one field, in 0..1: rapidfuzz's ``ratio`` of the normalised texts, divided by 100.
+
+    That is 1 - (insertions + deletions) / (both lengths), so twice the longest common subsequence over the sum of
+    the lengths. It is 1 exactly where ``exact`` holds.
+    """
+    return float(fuzz.ratio(normalise(read), normalise(truth))) / 100
+
+
+def anls(prediction: str, answers: Sequence[str], threshold: float = 0.5) -> float:
+    """Normalised Levenshtein similarity with the nearest answer, in 0..1; below ``threshold`` it counts as 0.
+
+    Biten et al. (2019), eq. 1, for one question; average it over questions. As in the code of DocVQA and of
+    PFL-DocVQA: lower case, outer white space stripped, a similarity of exactly ``threshold`` kept (the paper's
+    formula drops it), an empty prediction 0. PFL-DocVQA also counts the prediction "none" as 0; here it is a text
+    like any other. Raises DocumentError if there are no answers.
+    """
+    given = _folded(prediction)
+    truths = _folded_answers(answers)
+    if not given:
+        return 0.0
+    similarity = max(Levenshtein.normalized_similarity(given, truth) for truth in truths)
+    return float(similarity) if similarity >= threshold else 0.0
+
+
+def accuracy(prediction: str, answers: Sequence[str]) -> float:
+    """1 if the prediction is one of the answers, else 0; lower case, outer white space stripped, as in DocVQA.
+
+    Raises DocumentError if there are no answers.
+    """
+    return float(_folded(prediction) in _folded_answers(answers))
+
+
+def _folded(text: str) -> str:
+    return text.lower().strip()
+
+
+def _folded_answers(answers: Sequence[str]) -> list[str]:
+    if isinstance(answers, str) or not answers:
+        raise DocumentError(f"answers are {answers!r}; expected a sequence of one or more texts")
+    return [_folded(answer) for answer in answers]

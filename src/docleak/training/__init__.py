@@ -1,0 +1,1 @@
+"""Training: objectives, the client's gradient, central pretraining."""

@@ -1,0 +1,40 @@
+"""What a client computes and sends: the gradient of its batch over named parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from docleak.models.base import DocumentModel, Encoded, trainable
+
+
+def client_gradient(
+    model: DocumentModel,
+    pixels: Tensor,
+    inputs: Sequence[Encoded],
+    *,
+    train_mode: bool = False,
+    names: Iterable[str] | None = None,
+) -> dict[str, Tensor]:
+    """The gradient of the batch's mean loss, eq. 1 of GI-DQA, as named tensors.
+
+    ``pixels`` (B, 3, H, W) in [0, 1]. ``train_mode`` runs with dropout (drawn from torch's global
+    generator, as training does). ``names`` restricts the parameters, for instance to one stage.
+    A tied weight appears once; parameters the loss does not reach get zeros.
+    """
+    chosen = dict(trainable(model.module))
+    if names is not None:
+        chosen = {name: chosen[name] for name in names}
+    before = model.module.training
+    model.module.train(train_mode)
+    try:
+        loss = model.loss(pixels, inputs).mean()
+        values = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
+    finally:
+        model.module.train(before)
+    return {
+        name: torch.zeros_like(p) if value is None else value.detach()
+        for (name, p), value in zip(chosen.items(), values, strict=True)
+    }

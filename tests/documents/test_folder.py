@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from docleak.documents import Field, LazyPages, Page, Question, Word, folder
+from docleak.errors import DocumentError
+
+GUIDE = Path(__file__).parents[2] / "docs" / "data-format.md"
+
+texts = st.text(max_size=12)
+
+
+def content(page: Page) -> tuple[Any, ...]:
+    rest = (page.name, page.words, page.fields, page.questions, page.document, page.provider, page.template)
+    return (page.image.shape, page.image.tobytes(), *rest)
+
+
+@st.composite
+def pages(draw: st.DrawFn) -> Page:
+    height, width = draw(st.integers(1, 12)), draw(st.integers(1, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    fraction = st.floats(0, 0.5)
+    words = tuple(
+        Word(draw(texts), (draw(fraction), draw(fraction), draw(st.floats(0.51, width)), draw(st.floats(0.51, height))))
+        for _ in range(draw(st.integers(0, 3)))
+    )
+    places = st.lists(st.integers(0, len(words) - 1), max_size=3).map(tuple) if words else st.just(())
+    return Page(
+        name=draw(texts),
+        image=rng.integers(0, 256, (height, width, 3), dtype=np.uint8),
+        words=words,
+        fields=tuple(draw(st.lists(st.builds(Field, texts, texts, places, st.booleans()), max_size=3))),
+        questions=tuple(
+            draw(st.lists(st.builds(Question, texts, st.lists(texts).map(tuple), st.none() | texts), max_size=2))
+        ),
+        document=draw(texts),
+        provider=draw(texts),
+        template=draw(st.none() | texts),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(pages(), min_size=1, max_size=4))
+def test_what_is_saved_is_read_back_unchanged(saved: list[Page]) -> None:
+    with TemporaryDirectory() as directory:
+        read = folder.load(folder.save(saved, Path(directory) / "pages"))
+        assert [content(page) for page in read] == [content(page) for page in saved]
+
+
+def test_pages_of_the_same_name_get_files_of_their_own(tmp_path: Path) -> None:
+    paper = np.zeros((4, 4, 3), np.uint8)
+    names = ["a", "A", "../a", "", "x" * 200]
+    folder.save((Page(name, paper + i) for i, name in enumerate(names)), tmp_path / "new" / "pages")
+    read = folder.load(tmp_path / "new" / "pages")
+    assert [page.name for page in read] == names and [int(page.image[0, 0, 0]) for page in read] == [0, 1, 2, 3, 4]
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["pages"]  # nothing half written is left beside it
+
+
+def test_save_never_touches_what_is_there_and_leaves_nothing_half_done(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    page = Page("a", np.zeros((4, 4, 3), np.uint8))
+    with pytest.raises(DocumentError, match="only written to a new folder"):
+        folder.save([page], tmp_path / "full")
+    with pytest.raises(DocumentError, match="no pages to write"):
+        folder.save([], tmp_path / "none")
+
+    def broken() -> Any:
+        yield page
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        folder.save(broken(), tmp_path / "broken")
+    assert [p.name for p in tmp_path.iterdir()] == ["full"]
+    (tmp_path / "empty").mkdir()
+    assert len(folder.load(folder.save([page], tmp_path / "empty"))) == 1
+
+
+def write(path: Path, *lines: object) -> Path:
+    Image.new("RGB", (30, 20), "white").save(path / "a.png")
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    (path / folder.INDEX).write_text(text)
+    return path
+
+
+def test_only_the_image_is_needed(tmp_path: Path) -> None:
+    (page,) = folder.load(write(tmp_path, {"image": "a.png"}))
+    assert (page.name, page.width, page.words, page.fields, page.provider, page.template) == ("a", 30, (), (), "", None)
+
+
+def test_a_field_given_by_a_box_gets_a_word(tmp_path: Path) -> None:
+    word = {"text": "x", "box": [0, 0, 5, 5]}
+    fields = [{"key": "k", "value": "v w", "box": [10, 10, 31, 15]}, {"key": "l", "value": "x", "words": [0]}]
+    (page,) = folder.load(write(tmp_path, {"image": "a.png", "words": [word], "fields": fields}))
+    assert page.words == (Word("x", (0, 0, 5, 5)), Word("v w", (10, 10, 30, 15)))
+    assert page.fields == (Field("k", "v w", (1,)), Field("l", "x", (0,)))
+
+
+BAD = [
+    ({"image": "b.png"}, "there is no image 'b.png'"),
+    ({}, "'image' is missing"),
+    ({"image": 3}, "'image' is 3, expected a text"),
+    ({"image": "a.png", "provder": "x"}, "unknown key 'provder'"),
+    ({"image": "a.png", "words": {}}, "'words' is a dict, expected a list"),
+    ({"image": "a.png", "words": [{"text": "x"}]}, "words[0]: 'box' is missing"),
+    ({"image": "a.png", "words": ["x"]}, "words[0] is a str"),
+    ({"image": "a.png", "words": [{"text": 1, "box": [1, 2, 3]}]}, "box [1, 2, 3], expected"),
+    ({"image": "a.png", "words": [{"text": "x", "box": [True, 0, 2, 2]}]}, "box [True, 0, 2, 2], expected"),
+    ({"image": "a.png", "fields": [{"key": "k", "value": "v", "words": [0]}]}, "numbers of the page's 0 words"),
+    ({"image": "a.png", "fields": [{"key": "k", "value": "v", "words": [], "box": [0, 0, 1, 1]}]}, "both 'words'"),
+    ({"image": "a.png", "fields": [{"key": "k", "value": 9, "private": 1}]}, "'private' is 1"),
+    ({"image": "a.png", "questions": [{"text": "t", "answers": "x"}]}, "'answers' is 'x'"),
+    ('{"image": "a.png"', "line 13, column 18: not JSON"),
+]
+
+
+def test_all_faults_of_the_index_are_reported_at_once(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError) as raised:
+        folder.load(write(tmp_path, *(line for line, _ in BAD)))
+    message = str(raised.value)
+    for _, words in BAD[:-1]:
+        assert words in message
+    assert "line 14, column 18: not JSON" in message and "docs/data-format.md" in message
+
+
+def test_boxes_are_held_against_the_image_on_access(tmp_path: Path) -> None:
+    words = [{"text": "far", "box": [0, 0, 90, 9]}, {"text": "turned", "box": [9, 0, 1, 9]}]
+    pages = folder.load(write(tmp_path, {"image": "a.png", "words": words}))
+    with pytest.raises(DocumentError, match=r"'far'.*leaves the page(.|\n)*'turned'.*inverted(.|\n)*pages\.jsonl"):
+        pages[0]
+
+
+def test_folders_without_pages(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match=r'is an empty folder; expected pages\.jsonl(.|\n)*{"image": "page\.png"}'):
+        folder.load(tmp_path)
+    with pytest.raises(DocumentError, match="holds no page"):
+        folder.load(write(tmp_path, ""))
+    assert isinstance(folder.load(write(tmp_path, *[{"image": "a.png"}] * 3), limit=2), LazyPages)
+
+
+def test_the_examples_of_the_guide_work(tmp_path: Path) -> None:
+    text = GUIDE.read_text()
+    (example,) = re.findall(r"```json\n(.*?)```", text, flags=re.DOTALL)
+    Image.new("L", (120, 120), 255).save(tmp_path / "invoice-1.png")
+    (tmp_path / folder.INDEX).write_text(json.dumps(json.loads(example)))
+    (page,) = folder.load(tmp_path)
+    assert [f.key for f in page.private_fields] == ["invoice_number", "total", "signature"]
+    for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(compile(code, str(GUIDE), "exec"), {})

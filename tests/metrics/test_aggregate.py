@@ -1,0 +1,133 @@
+"""Aggregates: means, counts of what was not scored, and intervals that hold when, and only when, they should."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from docleak.errors import RunError
+from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
+
+COLUMNS = {"psnr", "mse", "fft2d", "ssim", "binary", "fuzz_ratio"}
+
+
+def field(exact: bool | None, fuzz: float | None = None) -> FieldScore:
+    scored = exact is not None
+    return FieldScore(
+        "k", "v", "r", 0.9, exact, fuzz if fuzz is not None or not scored else float(exact), 5.0, 20.0, 0.1
+    )
+
+
+def page(document: str, exacts: list[bool | None], psnr: float | None = 20.0) -> PageScore:
+    return PageScore("p", document, tuple(field(e) for e in exacts), 5.0, psnr, 0.1, 0.9, "e 1")
+
+
+def table(scores: list[PageScore], seed: int = 0, **options: float) -> dict[str, Estimate]:
+    return aggregate(scores, rng=np.random.default_rng(seed), **options)  # type: ignore[arg-type]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.booleans(), max_size=4)), max_size=5))
+def test_values_and_counts_agree_with_a_loop(layout: list[tuple[str, list[bool]]]) -> None:
+    scores = [page(document, list(exacts), psnr=10.0 * i) for i, (document, exacts) in enumerate(layout)]
+    found = table(scores, resamples=20)
+    assert set(found) == COLUMNS
+    flat = [exact for _, exacts in layout for exact in exacts]
+    assert found["binary"].value == (pytest.approx(np.mean(flat)) if flat else None)
+    assert found["binary"].n_fields == found["psnr"].n_fields == len(flat)
+    assert found["binary"].n_documents == len({document for document, exacts in layout if exacts})
+    assert found["psnr"].value == (pytest.approx(np.mean([10.0 * i for i in range(len(layout))])) if layout else None)
+    assert found["psnr"].n_documents == len({document for document, _ in layout})
+    for estimate in found.values():
+        assert (estimate.low is None) == (estimate.high is None) == (estimate.n_documents < 2)
+        if estimate.low is not None and estimate.high is not None and estimate.value is not None:
+            assert estimate.low <= estimate.value + 1e-9 and estimate.value <= estimate.high + 1e-9
+
+
+def test_nothing_scored_is_none_and_counted_not_zero() -> None:
+    assert table([])["binary"] == Estimate(None, None, None, 0, 0, 0)
+    found = table([page("a", [None, None]), page("b", [True, None])])["binary"]
+    assert found == Estimate(1.0, None, None, 1, 1, 3)
+
+
+def test_one_document_of_many_pages_has_no_interval() -> None:
+    found = table([page("a", [True, False]) for _ in range(20)])
+    assert all(estimate.low is None and estimate.high is None for estimate in found.values())
+    assert found["binary"].value == 0.5
+
+
+def test_nothing_read_of_ten_documents_does_not_rule_out_everything() -> None:
+    none = table([page(str(i), [False] * 3) for i in range(10)])["binary"]
+    assert (none.value, none.low) == (0.0, 0.0)
+    assert none.high == pytest.approx(0.3085, abs=1e-4)  # Clopper-Pearson, 0 of 10 (R 4: binom.test(0, 10))
+    every = table([page(str(i), [True] * 3) for i in range(10)])["fuzz_ratio"]
+    assert every.high == 1.0 and every.low == pytest.approx(0.6915, abs=1e-4)
+
+
+def test_the_interval_is_a_function_of_the_generator_and_of_the_documents_only() -> None:
+    rng = np.random.default_rng(1)
+    scores = [page(str(i % 7), list(rng.random(4) < 0.5), psnr=rng.normal(20, 3)) for i in range(21)]
+    assert table(scores) == table(scores)
+    doubled = table(scores + scores)
+    for name, estimate in table(scores).items():
+        assert doubled[name].low == pytest.approx(estimate.low)
+        assert doubled[name].high == pytest.approx(estimate.high)
+
+
+def test_a_higher_level_gives_a_wider_interval() -> None:
+    rng = np.random.default_rng(2)
+    scores = [page(str(i), list(rng.random(4) < 0.5)) for i in range(12)]
+    narrow, wide = table(scores, level=0.5)["binary"], table(scores, level=0.99)["binary"]
+    assert narrow.low is not None and narrow.high is not None and wide.low is not None and wide.high is not None
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def clustered(rng: np.random.Generator, documents: int, fields: int) -> list[PageScore]:
+    """Documents whose fields stand or fall together: the chance of a document is Beta(0.8, 0.8), mean 1/2."""
+    chances = rng.beta(0.8, 0.8, size=documents)
+    return [
+        replace(page(str(i), list(rng.random(fields) < chance)), psnr=float(rng.normal(20, 2)))
+        for i, chance in enumerate(chances)
+    ]
+
+
+def coverage(documents: int, *, by_field: bool, repeats: int = 250) -> tuple[float, float]:
+    """How often the 95 % intervals of binary and psnr hold the truth; by_field wrongly calls each field a document."""
+    rng = np.random.default_rng(3)
+    held = np.zeros(2)
+    for _ in range(repeats):
+        scores = clustered(rng, documents, fields=8)
+        if by_field:
+            scores = [
+                PageScore("p", f"{s.document}/{i}", (f,), psnr=s.psnr) for s in scores for i, f in enumerate(s.fields)
+            ]
+        found = aggregate(scores, rng=rng, resamples=400)
+        for column, (name, truth) in enumerate([("binary", 0.5), ("psnr", 20.0)]):
+            low, high = found[name].low, found[name].high
+            held[column] += low is not None and high is not None and low <= truth <= high
+    binary, psnr = held / repeats
+    return binary, psnr
+
+
+@pytest.mark.parametrize("documents", [8, 20])
+def test_intervals_hold_the_truth_as_often_as_they_say(documents: int) -> None:
+    assert min(coverage(documents, by_field=False)) >= 0.91
+
+
+def test_intervals_over_fields_would_not() -> None:
+    assert max(coverage(20, by_field=True, repeats=80)) < 0.85
+
+
+def test_different_engines_are_not_mixed() -> None:
+    with pytest.raises(RunError, match="different OCR engines"):
+        table([page("a", [True]), replace(page("b", [True]), engine="other 2")])
+
+
+@pytest.mark.parametrize("options", [{"level": 0.0}, {"level": 95}, {"resamples": 0}])
+def test_impossible_levels_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="expected a level"):
+        table([page("a", [True])], **options)
