@@ -117,12 +117,23 @@ class Type:
     @property
     def space(self) -> int:
         """Pixels the pen moves between words."""
-        return max(math.ceil(self.size * 2 / 7), round(_load(self.face, self.size).getlength(" ")))
+        return max(math.ceil(self.size * 2 / 7), round(_advance(self, " ")))
 
     def width(self, text: str) -> int:
         """Pixels from the pen to the end of the last word's ink or advance."""
         words = text.split()
         return sum(word_ink(self, w).advance for w in words) + self.space * (len(words) - 1)
+
+    def estimate(self, text: str) -> int:
+        """``width`` without rendering or kerning; within a few pixels of it."""
+        words = text.split()
+        letters = sum(math.ceil(sum(_advance(self, letter) for letter in word)) for word in words)
+        return letters + self.space * (len(words) - 1)
+
+
+@cache
+def _advance(type_: Type, letter: str) -> float:
+    return _load(type_.face, type_.size).getlength(letter)
 
 
 @lru_cache(maxsize=16384)

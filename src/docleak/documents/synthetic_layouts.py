@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from docleak.documents.fonts import NARROW, Type, set_line
 from docleak.documents.page import Word
-from docleak.documents.synthetic_providers import Provider, provider, provider_rng
+from docleak.documents.synthetic_providers import PROVIDERS, Provider, provider, provider_rng
 from docleak.documents.synthetic_values import GROUPS
 
 Colour = tuple[int, int, int]
@@ -195,13 +195,19 @@ class Sheet:
         return x0 + {"left": 0, "centre": spare // 2, "right": spare}[align]
 
 
+@lru_cache(maxsize=PROVIDERS)
+def _samples(index: int) -> dict[str, tuple[str, ...]]:
+    """Thirty values of every key, as provider ``index`` writes them."""
+    rng, formats = provider_rng(index, 7), provider(index).formats
+    drawn = [{k: v for _, draw in GROUPS for k, v in draw(formats, rng).items()} for _ in range(30)]
+    return {key: tuple(values[key] for values in drawn) for key in drawn[0]}
+
+
 @lru_cache(maxsize=16384)
 def needed_width(key: str, index: int, type_: Type) -> int:
-    """Pixels that provider ``index``'s values of ``key`` need: all of them, or 60 % for names and e-mails."""
-    rng, owner = provider_rng(index, 7), provider(index)
-    draw = next(draw for keys, draw in GROUPS if key in keys)
-    widths = sorted(type_.width(draw(owner.formats, rng)[key]) for _ in range(40))
-    return widths[24] if key in ("customer_name", "customer_email") else widths[-1] + 2
+    """Pixels that provider ``index``'s values of ``key`` need: nearly all of them, or 60 % for names and e-mails."""
+    widths = sorted(type_.estimate(text) for text in _samples(index)[key])
+    return widths[18] if key in ("customer_name", "customer_email") else widths[-1] + 2
 
 
 def default_unit(size: tuple[int, int]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -83,7 +84,14 @@ class Donut:
         return (pixels - mean) / std
 
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
-        encoded = self.module.encoder(pixel_values=self.normalise(pixels)).last_hidden_state
+        return self.decoder_loss(self.encoded(pixels), inputs, pages)
+
+    def encoded(self, pixels: Tensor) -> Tensor:
+        """The encoder's output cells, (P, rows * columns, width)."""
+        return cast(Tensor, self.module.encoder(pixel_values=self.normalise(pixels)).last_hidden_state)
+
+    def decoder_loss(self, encoded: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
+        """``loss`` from encoder output on, for callers that need the encoder's cells too."""
         device = encoded.device
         if pages is not None:  # several questions share a page: it was encoded once
             encoded = encoded[torch.tensor(pages, device=device)]
@@ -97,6 +105,14 @@ class Donut:
         counted = (labels != IGNORED).sum(1)
         return token.sum(1) / counted
 
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of the encoder's output cells."""
+        config = self.module.config.encoder
+        stride = int(config.patch_size) * 2 ** (len(config.depths) - 1)
+        width, height = self._image_size
+        return math.ceil(height / stride), math.ceil(width / stride)
+
     def project(self, encoded: Tensor) -> Tensor:
         """Encoder states at the decoder's width (VisionEncoderDecoder adds a layer if they differ)."""
         return self.module.enc_to_dec_proj(encoded) if hasattr(self.module, "enc_to_dec_proj") else encoded
@@ -104,7 +120,7 @@ class Donut:
     @torch.no_grad()
     def answer(self, pixels: Tensor, inputs: Sequence[Encoded]) -> list[Answer]:
         """Greedy decoding; confidence is the product of the chosen tokens' probabilities."""
-        encoded = self.project(self.module.encoder(pixel_values=self.normalise(pixels)).last_hidden_state)
+        encoded = self.project(self.encoded(pixels))
         return [self._decode(encoded[i : i + 1], e) for i, e in enumerate(inputs)]
 
     def _decode(self, encoded: Tensor, example: Encoded) -> Answer:

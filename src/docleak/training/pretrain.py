@@ -12,11 +12,16 @@ from torch import Tensor
 
 from docleak.documents.page import Page
 from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
+from docleak.models.donut import Donut
+from docleak.training.reading import ReadingHead
 
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """AdamW with linear warm-up and cosine decay; every question of a page is asked at once."""
+    """AdamW with linear warm-up and cosine decay; every question of a page is asked at once.
+
+    ``reading_weight`` weighs the dense reading loss of Donut's encoder (see ``reading``).
+    """
 
     steps: int = 4000
     pages_per_step: int = 8
@@ -25,6 +30,7 @@ class PretrainConfig:
     warmup_steps: int = 200
     weight_decay: float = 0.01
     max_norm: float = 1.0
+    reading_weight: float = 1.0
 
 
 def learning_rate_factor(step: int, config: PretrainConfig) -> float:
@@ -35,16 +41,26 @@ def learning_rate_factor(step: int, config: PretrainConfig) -> float:
     return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-def batch_loss(model: DocumentModel, batch: Sequence[Page], per_page: int, rng: np.random.Generator) -> Tensor:
-    """Mean loss over up to ``per_page`` random questions of every (fitted) page of the batch."""
+def batch_loss(
+    model: DocumentModel,
+    batch: Sequence[Page],
+    config: PretrainConfig,
+    rng: np.random.Generator,
+    head: ReadingHead | None = None,
+) -> Tensor:
+    """Mean loss over random questions of every (fitted) page of the batch, plus dense reading if there is a head."""
     pixels = torch.stack([pixels_of(page.image) for page in batch])
     inputs: list[Encoded] = []
     owners: list[int] = []
     for index, page in enumerate(batch):
-        for k in rng.permutation(len(page.questions))[:per_page]:
+        for k in rng.permutation(len(page.questions))[: config.questions_per_page]:
             inputs.append(model.encode(page, page.questions[int(k)]))
             owners.append(index)
-    return model.loss(pixels, inputs, owners).mean()
+    if head is None or not isinstance(model, Donut):
+        return model.loss(pixels, inputs, owners).mean()
+    cells = model.encoded(pixels)
+    answering = model.decoder_loss(cells, inputs, owners).mean()
+    return answering + config.reading_weight * head.loss(cells, batch, model.grid)
 
 
 def pretrain(
@@ -56,7 +72,8 @@ def pretrain(
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> None:
     """Train ``model`` in place on ``pages`` (fitted on the fly), shuffled anew each epoch."""
-    parameters = [p for _, p in trainable(model.module)]
+    head = ReadingHead(int(model.module.encoder.config.hidden_size)) if isinstance(model, Donut) else None
+    parameters = [p for _, p in trainable(model.module)] + (list(head.parameters()) if head else [])
     optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: learning_rate_factor(step, config))
     model.module.train()
@@ -65,7 +82,7 @@ def pretrain(
         if len(order) < config.pages_per_step:
             order += rng.permutation(len(pages)).tolist()
         chosen, order = order[: config.pages_per_step], order[config.pages_per_step :]
-        loss = batch_loss(model, [model.fit(pages[i]) for i in chosen], config.questions_per_page, rng)
+        loss = batch_loss(model, [model.fit(pages[i]) for i in chosen], config, rng, head)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(parameters, config.max_norm)

@@ -1,0 +1,302 @@
+"""A run on disk: ``run.json`` says what was asked for, one folder per unit holds what came out of it.
+
+    OUT/run.json                      version, config, environment, info
+    OUT/units/UNIT/truth.png ...      the pictures of a unit, written first
+    OUT/units/UNIT/snapshots/00050.png
+    OUT/units/UNIT/unit.json          written last: without it the unit does not count as done
+
+Every file appears whole or not at all, so a killed run is resumed by opening it again. Worker processes may write
+different units of one run at the same time; ``run.json`` is written only by the process that opened the run.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import math
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import PIL.Image
+
+import docleak
+from docleak.documents.page import Image
+from docleak.errors import RunError
+
+#: Packages whose version may change a number.
+VERSIONED = ("torch", "transformers", "numpy", "scipy", "rapidocr", "rapidfuzz")
+#: Characters of a unit id that are kept in its folder's name.
+FOLDER_LENGTH = 100
+_TEMPORARY = ".docleak-"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory that exists. Cheap to make and to pickle: everything else is read from disk when asked for."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: Path, config: dict[str, object]) -> Run:
+        """Begin a run in ``path``, or resume the one that is there if it has the same ``config``.
+
+        Raises RunError if the directory belongs to something else or to a run with another config or docleak version,
+        or cannot be written.
+        """
+        run, wanted = cls(Path(path)), _plain(config, "config")
+        with _reported(run.path):
+            run.path.mkdir(parents=True, exist_ok=True)
+            if (run.path / "run.json").exists():
+                run._check_resumable(wanted)
+                return run
+            foreign = sorted(item.name for item in run.path.iterdir() if not item.name.startswith(_TEMPORARY))
+            if foreign:
+                raise RunError(
+                    f"{run.path} holds {', '.join(foreign[:5])}{' ...' if len(foreign) > 5 else ''} but no run.json, so "
+                    "it is no docleak run. Expected an empty or new directory: pass another --out."
+                )
+            _write_json(run.path / "run.json", _new_manifest(wanted))
+        return run
+
+    @classmethod
+    def load(cls, path: Path) -> Run:
+        """The run that is in ``path``; raises RunError if there is none, or its ``run.json`` is damaged."""
+        run = cls(Path(path))
+        run.manifest()
+        return run
+
+    def manifest(self) -> dict[str, Any]:
+        """What ``run.json`` says now: docleak (version), config, environment, created, info."""
+        file = self.path / "run.json"
+        if not self.path.is_dir() or not file.is_file():
+            raise RunError(f"{self.path} is no docleak run: it has no run.json. Pass the --out directory of an audit.")
+        manifest = _read_json(file)
+        kinds = {"docleak": str, "config": dict, "environment": dict, "created": str, "info": dict}
+        faults = [key for key, kind in kinds.items() if not isinstance(manifest.get(key), kind)]
+        if faults:
+            raise RunError(f"{file} lacks {', '.join(faults)}: it is damaged or no docleak run. Delete it or rerun.")
+        return manifest
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return dict(self.manifest()["config"])
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Facts about the whole run that ``write_info`` wrote."""
+        return dict(self.manifest()["info"])
+
+    def write_info(self, key: str, value: object) -> None:
+        """Set one fact about the whole run. Only for the process that opened the run, not for its workers."""
+        manifest = self.manifest()
+        manifest["info"][key] = _plain({key: value}, "info")[key]
+        with _reported(self.path):
+            _write_json(self.path / "run.json", manifest)
+
+    def folder(self, unit_id: str) -> Path:
+        """Where the unit's files are; different ids have different folders, also where case is ignored."""
+        return self.path / "units" / _folder_name(unit_id)
+
+    def has(self, unit_id: str) -> bool:
+        """Whether the unit is finished."""
+        return (self.folder(unit_id) / "unit.json").is_file()
+
+    def write_unit(self, unit_id: str, record: Mapping[str, Any], images: Mapping[str, Image]) -> None:
+        """Finish a unit: the pictures first, then ``unit.json``, so that it exists only if they do.
+
+        ``images`` maps "truth" (written as ``truth.png``) and so on to uint8 RGB (H, W, 3). The record is saved with
+        ``unit`` (its id) and ``images`` (name -> file) added, and ``snapshots`` unless it has its own; numbers that
+        are not finite become null.
+        """
+        folder = self.folder(unit_id)
+        files = {name: f"{name}.png" for name in images}
+        with _reported(folder):
+            for name, image in images.items():
+                _write_png(_inside(folder, files[name]), image)
+            saved = {"snapshots": self._snapshots(folder), **record, "images": {**record.get("images", {}), **files}}
+            _write_json(folder / "unit.json", _plain({**saved, "unit": unit_id}, f"unit {unit_id!r}"))
+
+    def write_snapshot(self, unit_id: str, evaluation: int, image: Image) -> str:
+        """Save how far an attack has come after so many gradient evaluations; returns the name for the record."""
+        relative = f"snapshots/{evaluation:05d}.png"
+        with _reported(self.folder(unit_id)):
+            _write_png(self.folder(unit_id) / relative, image)
+        return relative
+
+    def write_image(self, relative: str, image: Image) -> Path:
+        """Save a picture of the whole run at ``relative`` to the run's directory."""
+        file = _inside(self.path, relative)
+        with _reported(file):
+            _write_png(file, image)
+        return file
+
+    def read_image(self, unit_id: str, relative: str) -> Image:
+        """A picture of a unit, uint8 RGB (H, W, 3); raises RunError if it is missing or damaged."""
+        file = _inside(self.folder(unit_id), relative)
+        try:
+            with PIL.Image.open(file) as picture:
+                return np.asarray(picture.convert("RGB"), dtype=np.uint8)
+        except (OSError, ValueError) as fault:
+            raise RunError(f"{file} cannot be read ({fault}). Delete the folder and rerun the audit.") from fault
+
+    def units(self) -> list[dict[str, Any]]:
+        """The records of all finished units, sorted by id."""
+        records = [_read_json(file) for file in (self.path / "units").glob("*/unit.json")]
+        return sorted(records, key=lambda record: str(record.get("unit")))
+
+    def _snapshots(self, folder: Path) -> list[list[object]]:
+        files = sorted((folder / "snapshots").glob("*.png"), key=lambda file: int(file.stem))
+        return [[int(file.stem), f"snapshots/{file.name}"] for file in files]
+
+    def _check_resumable(self, wanted: dict[str, Any]) -> None:
+        manifest = self.manifest()
+        if manifest["docleak"] != docleak.__version__:
+            raise RunError(
+                f"{self.path} was begun by docleak {manifest['docleak']}, this is {docleak.__version__}; their numbers "
+                "do not belong in one table. Pass another --out, or delete the directory."
+            )
+        found = manifest["config"]
+        differing = [key for key in sorted({*found, *wanted}) if found.get(key, ...) != wanted.get(key, ...)]
+        if differing:
+            lines = "".join(
+                f"\n  - {key}: {_shown(found, key)} there, {_shown(wanted, key)} asked for" for key in differing
+            )
+            raise RunError(
+                f"{self.path} holds a run with another config:{lines}\nPass another --out, or delete the directory."
+            )
+
+
+def _new_manifest(config: dict[str, Any]) -> dict[str, Any]:
+    versions = {}
+    for package in VERSIONED:
+        try:
+            versions[package] = installed_version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    environment = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        **versions,
+    }
+    return {
+        "docleak": docleak.__version__,
+        "config": config,
+        "environment": environment,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "info": {},
+    }
+
+
+def _folder_name(unit_id: str) -> str:
+    """The id itself where it is a safe and portable file name, else its safe part and a digest of all of it."""
+    safe = re.sub(r"[^a-z0-9._-]+", "-", unit_id.lower()).strip(".-")[:FOLDER_LENGTH]
+    if safe == unit_id:
+        return safe
+    return f"{safe}~{hashlib.sha256(unit_id.encode(errors='surrogatepass')).hexdigest()[:10]}"
+
+
+def _inside(folder: Path, relative: str) -> Path:
+    parts = PurePosixPath(relative)
+    if not relative or parts.is_absolute() or ".." in parts.parts or "\\" in relative or "\0" in relative:
+        raise RunError(f"{relative!r} is not the name of a file inside {folder}")
+    return folder / parts
+
+
+def _plain(value: Mapping[str, object], what: str) -> dict[str, Any]:
+    """Plain JSON values; numbers that are not finite become None. Raises RunError for anything else."""
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, np.generic | np.ndarray):
+            item = item.tolist()
+        if isinstance(item, Mapping):
+            return {str(key): plain(inner) for key, inner in item.items()}
+        if isinstance(item, list | tuple):
+            return [plain(inner) for inner in item]
+        if isinstance(item, float):
+            return item if math.isfinite(item) else None
+        if item is None or isinstance(item, str | int):
+            return item
+        if isinstance(item, os.PathLike):
+            return str(item)
+        raise RunError(f"the {what} of a run holds a {type(item).__name__}; expected what JSON can hold")
+
+    return {str(key): plain(item) for key, item in value.items()}
+
+
+def _shown(config: dict[str, Any], key: str) -> str:
+    return json.dumps(config[key]) if key in config else "nothing"
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        raise RunError(f"{file} cannot be read ({fault}). Delete it and rerun the audit.") from fault
+    if not isinstance(saved, dict):
+        raise RunError(f"{file} holds a {type(saved).__name__}, expected an object. Delete it and rerun the audit.")
+    return saved
+
+
+def _write_json(file: Path, value: object) -> None:
+    write_atomically(file, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+
+
+def _write_png(file: Path, image: Image) -> None:
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+        raise RunError(f"{file.name}: the picture is {image.dtype} of shape {image.shape}; expected uint8 (H, W, 3)")
+    buffer = io.BytesIO()
+    PIL.Image.fromarray(image).save(buffer, format="PNG", optimize=True)
+    write_atomically(file, buffer.getvalue())
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """Put ``content`` at ``file``, whole or not at all, surviving a power cut; makes missing parent folders."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=file.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    if sys.platform != "win32":
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals into RunErrors that say what to do."""
+    try:
+        yield
+    except OSError as fault:
+        if fault.errno in (errno.ENOSPC, errno.EDQUOT):
+            what = "the disk is full. Free some space and run the same command again: it continues where it stopped"
+        elif fault.errno in (errno.EEXIST, errno.ENOTDIR):
+            what = f"there is a file in the way ({fault}). Pass another --out"
+        else:
+            what = f"{fault}. Pass an --out that you may write to"
+        raise RunError(f"cannot write {path}: {what}.") from fault
