@@ -19,8 +19,8 @@ import math
 import os
 import platform
 import re
+import secrets
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,8 +66,8 @@ class Run:
             foreign = sorted(item.name for item in run.path.iterdir() if not item.name.startswith(_TEMPORARY))
             if foreign:
                 raise RunError(
-                    f"{run.path} holds {', '.join(foreign[:5])}{' ...' if len(foreign) > 5 else ''} but no run.json, so "
-                    "it is no docleak run. Expected an empty or new directory: pass another --out."
+                    f"{run.path} is no docleak run: it has no run.json but holds {', '.join(foreign[:5])}"
+                    f"{' ...' if len(foreign) > 5 else ''}. Expected an empty or new directory: pass another --out."
                 )
             _write_json(run.path / "run.json", _new_manifest(wanted))
         return run
@@ -126,7 +126,7 @@ class Run:
         files = {name: f"{name}.png" for name in images}
         with _reported(folder):
             for name, image in images.items():
-                _write_png(_inside(folder, files[name]), image)
+                write_png(_inside(folder, files[name]), image)
             saved = {"snapshots": self._snapshots(folder), **record, "images": {**record.get("images", {}), **files}}
             _write_json(folder / "unit.json", _plain({**saved, "unit": unit_id}, f"unit {unit_id!r}"))
 
@@ -134,14 +134,14 @@ class Run:
         """Save how far an attack has come after so many gradient evaluations; returns the name for the record."""
         relative = f"snapshots/{evaluation:05d}.png"
         with _reported(self.folder(unit_id)):
-            _write_png(self.folder(unit_id) / relative, image)
+            write_png(self.folder(unit_id) / relative, image)
         return relative
 
     def write_image(self, relative: str, image: Image) -> Path:
         """Save a picture of the whole run at ``relative`` to the run's directory."""
         file = _inside(self.path, relative)
         with _reported(file):
-            _write_png(file, image)
+            write_png(file, image)
         return file
 
     def read_image(self, unit_id: str, relative: str) -> Image:
@@ -172,11 +172,10 @@ class Run:
         found = manifest["config"]
         differing = [key for key in sorted({*found, *wanted}) if found.get(key, ...) != wanted.get(key, ...)]
         if differing:
-            lines = "".join(
-                f"\n  - {key}: {_shown(found, key)} there, {_shown(wanted, key)} asked for" for key in differing
-            )
+            lines = [f"\n  - {key}: {_shown(found, key)} there, {_shown(wanted, key)} asked for" for key in differing]
             raise RunError(
-                f"{self.path} holds a run with another config:{lines}\nPass another --out, or delete the directory."
+                f"{self.path} holds a run with another config:{''.join(lines)}\n"
+                "Pass another --out, or delete the directory."
             )
 
 
@@ -257,7 +256,7 @@ def _write_json(file: Path, value: object) -> None:
     write_atomically(file, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
 
-def _write_png(file: Path, image: Image) -> None:
+def write_png(file: Path, image: Image) -> None:
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
         raise RunError(f"{file.name}: the picture is {image.dtype} of shape {image.shape}; expected uint8 (H, W, 3)")
     buffer = io.BytesIO()
@@ -268,16 +267,15 @@ def _write_png(file: Path, image: Image) -> None:
 def write_atomically(file: Path, content: bytes) -> None:
     """Put ``content`` at ``file``, whole or not at all, surviving a power cut; makes missing parent folders."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=file.parent)
+    temporary = file.parent / f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        with os.fdopen(descriptor, "wb") as stream:
+        with temporary.open("xb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, file)
+        os.replace(temporary, file)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     if sys.platform != "win32":
         folder = os.open(file.parent, os.O_RDONLY)

@@ -55,6 +55,9 @@ class DocumentModel(Protocol):
     def encode(self, page: Page, question: Question) -> Encoded:
         """Tokens (and boxes, labels) of one question about a fitted page."""
 
+    def scramble(self, example: Encoded, *, question: bool, answer: bool, generator: torch.Generator) -> Encoded:
+        """``example`` with random tokens where the question, or the answer, is not known."""
+
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
         """Per-example training loss, shape (B,), from pixels (P, 3, H, W) in [0, 1].
 

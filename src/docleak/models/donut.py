@@ -78,6 +78,20 @@ class Donut:
         }
         return Encoded(tensors, tuple(self.tokenizer.convert_ids_to_tokens(ids)))
 
+    def scramble(self, example: Encoded, *, question: bool, answer: bool, generator: torch.Generator) -> Encoded:
+        """The input with random tokens of equal number for what an adversary does not know (tags stay)."""
+        ids = torch.cat([example.tensors["decoder_input_ids"], example.tensors["labels"][-1:]])
+        prompt = len(example.tensors["prompt_ids"])
+        plain = torch.tensor([i for i in range(len(self.tokenizer)) if i not in set(self.tokenizer.all_special_ids)])
+        fixed = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids))
+        replaced = plain[torch.randint(len(plain), ids.shape, generator=generator)]
+        unknown = torch.zeros_like(fixed)
+        unknown[:prompt], unknown[prompt:] = question, answer
+        ids = torch.where(unknown & ~fixed, replaced, ids)
+        labels = torch.cat([torch.full((prompt - 1,), IGNORED), ids[prompt:]])
+        tensors = {"decoder_input_ids": ids[:-1], "labels": labels, "prompt_ids": ids[:prompt]}
+        return Encoded(tensors, tuple(self.tokenizer.convert_ids_to_tokens(ids.tolist())))
+
     def normalise(self, pixels: Tensor) -> Tensor:
         mean = torch.tensor(self._mean, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
         std = torch.tensor(self._std, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -93,6 +94,20 @@ class LayoutLMv3:
                 if parts and texts[i : i + len(parts)] == parts:
                     return set(range(i, i + len(parts)))
         return set()
+
+    def scramble(self, example: Encoded, *, question: bool, answer: bool, generator: torch.Generator) -> Encoded:
+        """The input with random question tokens, or a random span, for what an adversary does not know."""
+        tensors = dict(example.tensors)
+        ids, on_page = tensors["input_ids"].clone(), tensors["word_ids"] >= 0
+        special = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids))
+        if question:
+            draw = torch.randint(len(self.tokenizer.all_special_ids), len(self.tokenizer), ids.shape, generator=generator)
+            tensors["input_ids"] = torch.where(~special & ~on_page, draw, ids)
+        if answer:
+            tokens = on_page.nonzero().flatten()
+            picked = tokens[torch.randint(len(tokens), (2,), generator=generator)].sort().values
+            tensors["start"], tensors["end"] = picked[0], picked[1]
+        return replace(example, tensors=tensors)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         mean = torch.tensor(self._mean, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)

@@ -74,18 +74,25 @@ def _inverse_root(moment: Tensor, damping: float) -> Tensor:
 
 
 class Whitener:
-    """The map R -> A^-1/2 R B^-1/2 of one parameter, scaled so that a draw has squared norm min(rows, columns)."""
+    """The map R -> A^-1/2 R B^-1/2 of one parameter, scaled so that a draw has squared norm min(rows, columns).
+
+    Rows and columns that no draw moves (table rows nothing looked up) are left out: pixels cannot change them.
+    """
 
     def __init__(self, moments: Moments, damping: float) -> None:
-        self.shape = (moments.rows, moments.columns)
         assert isinstance(moments.left, Tensor) and isinstance(moments.right, Tensor)
-        self.left = _inverse_root(moments.left, damping) if moments.rows > 1 else None
-        right = moments.right if moments.rows > 1 else moments.right.diagonal() if moments.right.ndim > 1 else moments.right
-        self.right = _inverse_root(right, damping)
+        self.whole = (moments.rows, moments.columns)
+        left, self.rows = _alive(moments.left)
+        right, self.columns = _alive(moments.right)
+        self.shape = (len(self.rows), len(self.columns))
+        self.left = _inverse_root(left, damping) if moments.rows > 1 else None
+        self.right = _inverse_root(right if moments.rows > 1 or right.ndim == 1 else right.diagonal(), damping)
         self.scale = 1.0
 
     def __call__(self, difference: Tensor) -> Tensor:
-        r = difference.reshape(self.shape)
+        r = difference.reshape(self.whole)
+        if self.shape != self.whole:
+            r = r[self.rows][:, self.columns]
         if self.left is not None:
             r = self.left @ r if self.left.ndim == 2 else self.left[:, None] * r
         r = r @ self.right if self.right.ndim == 2 else r * self.right
@@ -94,6 +101,13 @@ class Whitener:
     def rescale(self, mean_square: float) -> None:
         if mean_square > 0:
             self.scale *= math.sqrt(min(self.shape) / mean_square)
+
+
+def _alive(moment: Tensor) -> tuple[Tensor, Tensor]:
+    """A second moment (or its diagonal) without its zero rows, and the indices that are left."""
+    diagonal = moment if moment.ndim == 1 else moment.diagonal()
+    index = (diagonal > 0).nonzero().flatten()
+    return (moment[index] if moment.ndim == 1 else moment[index][:, index]), index
 
 
 def fit_whiteners(

@@ -1,0 +1,141 @@
+"""What docleak's attack engine costs on top of a bare PyTorch loop, per gradient-matching step.
+
+Both do one forward pass, the gradient over all parameters, the double backward pass and a solver step on the tiny
+Donut. The bare loop calls the modules directly, optimises every pixel by the plain sum of squares, and keeps no
+record. The two take turns step by step, so that whatever else the machine does hits both alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from docleak.attacks.gradients import GradientAttack, GradientView, Knowledge, load_attack
+from docleak.attacks.gradients.matching import relative
+from docleak.attacks.gradients.solvers import Adam, Objective, Solver
+from docleak.documents import blank_template, private_mask
+from docleak.documents.synthetic import make_pages
+from docleak.models.base import pixels_of
+from docleak.models.donut import Donut
+from docleak.models.tiny import donut_start
+from docleak.training.update import client_gradient
+
+WARMUP = 5
+STEPS = 60
+#: The engine may cost this much more than the bare loop.
+TARGET = 1.10
+
+RELATIVE_ADAM = GradientAttack(
+    name="relative-adam",
+    paper="docleak's benchmark",
+    summary="relative matching, Adam, no prior",
+    matching=relative,
+    solver=Adam(),
+)
+
+
+def measure() -> dict[str, dict[str, float]]:
+    """Per attack: medians in milliseconds, their ratio, and the quartiles of the ratio over neighbouring steps."""
+    view, knowledge = _victim()
+    attacks = (RELATIVE_ADAM, load_attack("gi-dqa"))
+    return {attack.name: _compare(attack, view, knowledge) for attack in attacks}
+
+
+def _victim() -> tuple[GradientView, Knowledge]:
+    model = donut_start(seed=0)
+    page = model.fit(make_pages(1, seed=0)[0])
+    inputs = [model.encode(page, page.questions[0])]
+    gradient = client_gradient(model, pixels_of(page.image)[None], inputs)
+    template = pixels_of(blank_template(page))[None]
+    private = torch.from_numpy(private_mask(page))[None]
+    return GradientView(model, gradient), Knowledge(template, private, inputs)
+
+
+def _compare(attack: GradientAttack, view: GradientView, knowledge: Knowledge) -> dict[str, float]:
+    assert attack.solver is not None
+    turns = TakingTurns(attack.solver, _bare_loop(view, knowledge))
+    draws = 1 + attack.whitening.draws if attack.matching is None else 0
+    generator = torch.Generator().manual_seed(0)
+    replace(attack, solver=turns).run(view, knowledge, budget=draws + WARMUP + STEPS, generator=generator)
+    return _summary(turns.engine[WARMUP:], turns.bare[WARMUP:])
+
+
+@dataclass(frozen=True)
+class TakingTurns:
+    """A solver that lets the bare loop make a step after each of its own, and times both.
+
+    At its turn neither side holds a graph of the other's: memory that is in use makes a step slower.
+    """
+
+    solver: Solver
+    bare_step: Callable[[], None]
+    engine: list[float] = field(default_factory=list)
+    bare: list[float] = field(default_factory=list)
+
+    def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor:
+        """The solver's own minimise; its time between two evaluations counts as the engine's."""
+        resumed = time.perf_counter()
+
+        def timed(unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
+            nonlocal resumed
+            answer = objective(unknowns, progress)
+            stopped = time.perf_counter()
+            self.bare_step()
+            ended = time.perf_counter()
+            self.engine.append(stopped - resumed)
+            self.bare.append(ended - stopped)
+            resumed = time.perf_counter()
+            return answer
+
+        return self.solver.minimise(timed, start, budget=budget)
+
+
+def _summary(engine: list[float], bare: list[float]) -> dict[str, float]:
+    ratios = [mine / other for mine, other in zip(engine, bare, strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return {
+        "engine_ms": 1e3 * statistics.median(engine),
+        "bare_ms": 1e3 * statistics.median(bare),
+        "ratio": statistics.median(engine) / statistics.median(bare),
+        "ratio_lower_quartile": low,
+        "ratio_upper_quartile": high,
+        "steps": len(ratios),
+        "target": TARGET,
+    }
+
+
+def _bare_loop(view: GradientView, knowledge: Knowledge) -> Callable[[], None]:
+    """One step of the loop that a reader of the paper would write, for this model and one page."""
+    assert isinstance(view.model, Donut)
+    module = view.model.module.eval()
+    parameters = [module.get_parameter(name) for name in view.names]
+    observed = [view.gradient[name] for name in view.names]
+    tensors = knowledge.inputs[0].tensors
+    ids, labels = tensors["decoder_input_ids"][None], tensors["labels"]
+    pixels = torch.rand(knowledge.template.shape, generator=torch.Generator().manual_seed(0)).requires_grad_(True)
+    optimiser = torch.optim.Adam([pixels], lr=Adam().learning_rate)
+
+    def loss_at(image: Tensor) -> Tensor:
+        encoded = module.encoder(pixel_values=(image - 0.5) / 0.5).last_hidden_state
+        logits = module.decoder(input_ids=ids, encoder_hidden_states=encoded, use_cache=False).logits
+        return F.cross_entropy(logits[0], labels, ignore_index=-100)
+
+    def step() -> None:
+        dummy = torch.autograd.grad(loss_at(pixels), parameters, create_graph=True)
+        distance = torch.stack([(a - b).square().sum() for a, b in zip(dummy, observed, strict=True)]).sum()
+        (pixels.grad,) = torch.autograd.grad(distance, pixels)
+        optimiser.step()
+        with torch.no_grad():
+            pixels.clamp_(0.0, 1.0)
+
+    with torch.no_grad():
+        theirs = view.model.loss(pixels, knowledge.inputs).mean()
+        if not torch.allclose(loss_at(pixels), theirs, rtol=1e-5):
+            raise RuntimeError("the bare loop's loss is not the adapter's: they would not do the same work")
+    return step

@@ -1,0 +1,129 @@
+"""The self-test before every gradient attack, run by the evaluator, who holds the truth.
+
+The true input must bring the matching distance to about zero. If it does not, the adversary's copy
+of the training step differs from the client's, every attack would fail for that reason alone, and the
+run stops with the likely cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.engine import inference_mode_of
+from docleak.attacks.gradients.matching import dummy_gradient, informative, relative
+from docleak.attacks.gradients.view import GradientView
+from docleak.errors import SelfTestError
+from docleak.models.base import Encoded
+
+#: Largest relative distance (mean of |g' - g|² / |g|²) that counts as a match: float32 rounding is ~1e-12.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """The distance at the truth, and what probably explains it where it is not ~0."""
+
+    distance: float
+    causes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return self.distance <= TOLERANCE
+
+    def require(self) -> None:
+        """Raise SelfTestError unless passed."""
+        if not self.passed:
+            causes = "\n  - ".join(self.causes or ("no known cause fits; compare loss and inputs with the client's",))
+            raise SelfTestError(
+                f"self-test failed: the true page does not reproduce the client's gradient (relative distance "
+                f"{self.distance:.2e}, expected <= {TOLERANCE:.0e}), so a failed attack would prove nothing. "
+                f"Likely cause:\n  - {causes}\nMend it, or pass --allow-failed-self-test to attack all the same."
+            )
+
+
+def self_test(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> SelfTest:
+    """Compare the gradient of the true batch with the observed one; ``pixels`` (B, 3, H, W) in [0, 1]."""
+    with inference_mode_of(view):
+        distance = _distance(view, pixels, inputs)
+        if distance <= TOLERANCE:
+            return SelfTest(distance)
+        return SelfTest(distance, tuple(_causes(view, pixels, inputs, distance)))
+
+
+def _distance(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> float:
+    dummy = dummy_gradient(view.model, pixels, inputs, view.names, create_graph=False)
+    return float(relative(view)(dummy).detach())
+
+
+def _causes(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], distance: float) -> list[str]:
+    dropout = _dropout_of(view)
+    causes = []
+    if view.train_mode and dropout:
+        causes.append(f"the client trained with dropout on (up to p = {dropout}); its masks cannot be known")
+    scale, left = _best_scale(view, pixels, inputs)
+    if left < 1e-4 * distance or left <= TOLERANCE:
+        causes.append(f"loss scale: the observed gradient is {scale:.4g} times ours (sum instead of mean, or AMP scaling)")
+    for name, other in _other_pixels(view, pixels):
+        if _distance(view, other, inputs) < max(TOLERANCE, 0.01 * distance):
+            causes.append(f"pixel normalisation: it matches when the client's pixels are {name}")
+    unmasked = _unmasked(inputs)
+    if unmasked is not None and _distance(view, pixels, unmasked) < max(TOLERANCE, 0.01 * distance):
+        causes.append("label mask: the client also trains on the question's tokens")
+    worst = _only_tied(view, pixels, inputs)
+    if worst:
+        causes.append(f"tied weights: only {worst} differs; was a shared weight counted once per place?")
+    if not causes and dropout:
+        causes.append(f"train or evaluation mode: the model has dropout (p = {dropout}); say --train-mode if it was on")
+    return causes
+
+
+def _dropout_of(view: GradientView) -> float:
+    rates = [m.p for m in view.model.module.modules() if isinstance(m, torch.nn.Dropout)]
+    rates += [float(v) for m in view.model.module.modules() if isinstance(v := getattr(m, "dropout", None), float)]
+    return max(rates, default=0.0)
+
+
+def _best_scale(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> tuple[float, float]:
+    """The factor s that brings s * ours closest to the observed gradient, and the relative distance left."""
+    ours = dummy_gradient(view.model, pixels, inputs, view.names, create_graph=False)
+    names = informative(view.gradient)
+    dot = sum(float((ours[n] * view.gradient[n]).sum()) for n in names)
+    own = sum(float(ours[n].square().sum()) for n in names)
+    scale = dot / own if own > 0 else 0.0
+    return scale, float(relative(view)({n: v * scale for n, v in ours.items()}))
+
+
+def _other_pixels(view: GradientView, pixels: Tensor) -> list[tuple[str, Tensor]]:
+    """The pixels as they would have to be for other normalisations, given that ours is (x - 0.5) / 0.5."""
+    mean = pixels.new_tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1)
+    std = pixels.new_tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1)
+    return [
+        ("left in [0, 1]", pixels * 0.5 + 0.5),
+        ("left in 0..255", pixels * 255 * 0.5 + 0.5),
+        ("normalised with ImageNet's mean and standard deviation", (pixels - mean) / std * 0.5 + 0.5),
+    ]
+
+
+def _unmasked(inputs: Sequence[Encoded]) -> list[Encoded] | None:
+    if any("decoder_input_ids" not in e.tensors for e in inputs):
+        return None
+    changed = []
+    for e in inputs:
+        ids, labels = e.tensors["decoder_input_ids"], e.tensors["labels"]
+        changed.append(replace(e, tensors={**e.tensors, "labels": torch.cat([ids[1:], labels[-1:]])}))
+    return changed
+
+
+def _only_tied(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> str:
+    """The name of the embedding if it is the only tensor that does not match."""
+    ours = dummy_gradient(view.model, pixels, inputs, view.names, create_graph=False)
+    wrong = []
+    for name in informative(view.gradient):
+        true = view.gradient[name]
+        if float((ours[name] - true).square().sum() / true.square().sum()) > TOLERANCE:
+            wrong.append(name)
+    return wrong[0] if len(wrong) == 1 and "embed" in wrong[0] else ""

@@ -1,0 +1,20 @@
+"""The ``docleak`` command."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point: errors docleak raises on purpose become one message on stderr and exit code 1."""
+    from docleak.cli.app import app
+    from docleak.cli.output import fail
+    from docleak.errors import DocleakError
+
+    try:
+        app(standalone_mode=True)
+    except DocleakError as error:
+        fail(str(error), json_output="--json" in sys.argv)
+    except KeyboardInterrupt:
+        print("\nInterrupted. What was finished is kept; run the same command again to go on.", file=sys.stderr)
+        raise SystemExit(130) from None

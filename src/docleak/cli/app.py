@@ -1,0 +1,184 @@
+"""Command definitions; each body only parses, calls one function and prints."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from docleak.cli import data, models
+from docleak.cli.doctor import checks
+from docleak.cli.output import emit, progress
+from docleak.cli.settings import default_workers, pick_device, split_names, split_stages
+from docleak.errors import DocleakError
+
+app = typer.Typer(
+    help="Train document models together, and measure what they leak. Start with: docleak audit",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(data.app, name="data")
+app.add_typer(models.app, name="models")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines; no progress bar.")]
+Out = Annotated[Path, typer.Option(help="Run directory; an interrupted run in it is continued.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Documents = Annotated[
+    str, typer.Option(help="synthetic, or pages of your own: a folder, or FORMAT:PATH (docleak data list).")
+]
+Pages = Annotated[int, typer.Option(help="How many pages to attack, each on its own.")]
+Budget = Annotated[int, typer.Option(help="Gradient evaluations per attack and page, the same for all attacks.")]
+Seed = Annotated[int, typer.Option(help="Seed of pages, starts and draws.")]
+BatchSize = Annotated[int, typer.Option(help="Pages averaged into the client's gradient; the first is the target.")]
+TrainMode = Annotated[bool, typer.Option("--train-mode", help="The client computes its gradient with dropout on.")]
+Stages = Annotated[
+    str, typer.Option(help="Only these parameters are sent: vision,text,fusion,output. Empty: all of them.")
+]
+Ocr = Annotated[str, typer.Option(help="Engine that reads the pictures: rapidocr, tesseract, trocr:PATH.")]
+Workers = Annotated[int, typer.Option(help="Worker processes, one thread each; 0 means one per core.")]
+AllowPickle = Annotated[
+    bool, typer.Option("--allow-pickle", help="Read pickled .npy files (they can run code: only files you trust).")
+]
+AllowFailed = Annotated[
+    bool, typer.Option("--allow-failed-self-test", help="Attack although the true page does not match the gradient.")
+]
+NoQuestion = Annotated[bool, typer.Option("--no-question", help="The adversary does not know the question.")]
+NoAnswer = Annotated[bool, typer.Option("--no-answer", help="The adversary does not know the answer.")]
+
+
+@app.command()
+def audit(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Shipped name, directory or hub name; repeat for several. Default: the four shipped models."),
+    ] = None,
+    documents: Documents = "synthetic",
+    attacks: Annotated[str, typer.Option(help="Comma-separated; see docleak attack --list.")] = "",
+    pages: Pages = 1,
+    budget: Budget = 150,
+    seed: Seed = 0,
+    out: Out = Path("docleak-audit"),
+    batch_size: BatchSize = 1,
+    train_mode: TrainMode = False,
+    stages: Stages = "",
+    no_question: NoQuestion = False,
+    no_answer: NoAnswer = False,
+    ocr: Ocr = "rapidocr",
+    device: Device = "auto",
+    workers: Workers = 0,
+    allow_failed_self_test: AllowFailed = False,
+    allow_pickle: AllowPickle = False,
+    json_output: Json = False,
+) -> None:
+    """Measure what a server reads out of one client's gradient, and write an HTML report.
+
+    With no arguments: the shipped tiny Donut and LayoutLMv3, at the start of training and trained,
+    on a synthetic invoice, in a few minutes on a laptop. With --model DIR --documents DIR: yours.
+    """
+    from docleak.evidence.audit import AuditConfig
+    from docleak.evidence.case import Exposure
+
+    chosen = {"models": tuple(model)} if model else {}
+    named = {"attacks": split_names(attacks)} if attacks else {}
+    config = AuditConfig(
+        **chosen, **named, documents=documents, pages=pages, budget=budget, seed=seed, batch_size=batch_size,
+        exposure=Exposure(train_mode, split_stages(stages), not no_question, not no_answer), ocr=ocr,
+        allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
+    )  # fmt: skip
+    _run_and_report(config, out, device, workers, json_output)
+
+
+@app.command()
+def attack(
+    name: Annotated[str, typer.Argument(help="Name of the attack, for instance gi-dqa.")] = "",
+    show_list: Annotated[bool, typer.Option("--list", help="List the attacks and stop.")] = False,
+    model: Annotated[str, typer.Option(help="Shipped name, directory or hub name.")] = "donut-start",
+    documents: Documents = "synthetic",
+    gradient: Annotated[
+        str, typer.Option(help="A client's recorded gradient (.safetensors) instead of one computed here.")
+    ] = "",
+    pages: Pages = 1,
+    budget: Budget = 150,
+    seed: Seed = 0,
+    out: Out = Path("docleak-attack"),
+    batch_size: BatchSize = 1,
+    train_mode: TrainMode = False,
+    stages: Stages = "",
+    no_question: NoQuestion = False,
+    no_answer: NoAnswer = False,
+    ocr: Ocr = "rapidocr",
+    device: Device = "auto",
+    workers: Workers = 0,
+    allow_failed_self_test: AllowFailed = False,
+    allow_pickle: AllowPickle = False,
+    json_output: Json = False,
+) -> None:
+    """Run one attack on one model, with all its knobs."""
+    from docleak.attacks.gradients import ATTACKS, load_attack
+    from docleak.evidence.audit import AuditConfig
+    from docleak.evidence.case import Exposure
+
+    if show_list:
+        rows = {key: load_attack(key).summary for key in ATTACKS}
+        emit(rows, "\n".join(f"{key:22}{text}" for key, text in rows.items()), json_output=json_output)
+        return
+    known = Exposure(train_mode, split_stages(stages), not no_question, not no_answer, gradient or None)
+    config = AuditConfig(
+        models=(model,), attacks=(load_attack(name).name,), documents=documents, pages=pages, budget=budget, seed=seed,
+        batch_size=batch_size, exposure=known, ocr=ocr, allow_failed_self_test=allow_failed_self_test,
+        allow_pickle=allow_pickle,
+    )  # fmt: skip
+    _run_and_report(config, out, device, workers, json_output)
+
+
+def _run_and_report(config: object, out: Path, device: str, workers: int, json_output: bool) -> None:
+    import numpy as np
+
+    from docleak.evidence.audit import AuditConfig, run_audit, units_of
+    from docleak.evidence.report import summary_text, write_report
+
+    assert isinstance(config, AuditConfig)
+    budgets = {unit.id: config.budget for unit in units_of(config)}
+    if not json_output:
+        print(f"Pictures appear in {out / 'units'} while this runs.", file=sys.stderr)
+    with progress(budgets, quiet=json_output) as report:
+        run = run_audit(
+            config, out, device=pick_device(device), workers=workers or default_workers(), on_progress=report
+        )
+    run.write_info("command", "docleak " + shlex.join(sys.argv[1:]))
+    page = write_report(run, rng=np.random.default_rng(config.seed))
+    text = f"{summary_text(run, np.random.default_rng(config.seed))}\n\nReport: {page}"
+    emit({"report": str(page), "results": str(run.path / "results.json")}, text, json_output=json_output)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories; several are put into one report.")],
+    json_output: Json = False,
+) -> None:
+    """Write (again) the HTML report of one or several finished runs, from what is on disk."""
+    import numpy as np
+
+    from docleak.evidence.report import summary_text, write_report
+    from docleak.evidence.run import Run
+
+    loaded = [Run.load(path) for path in runs]
+    chosen = loaded[0] if len(loaded) == 1 else loaded
+    page = write_report(chosen, rng=np.random.default_rng(0))
+    text = f"{summary_text(chosen, np.random.default_rng(0))}\n\nReport: {page}"
+    emit({"report": str(page)}, text, json_output=json_output)
+
+
+@app.command()
+def doctor(json_output: Json = False) -> None:
+    """Check that this installation can do its work, and say what to do where it cannot."""
+    results = checks()
+    width = max(len(c.name) for c in results)
+    lines = [f"{'ok ' if c.passed else 'NO '} {c.name:{width}}  {c.detail}" for c in results]
+    emit({c.name: {"passed": c.passed, "detail": c.detail} for c in results}, "\n".join(lines), json_output=json_output)
+    if not all(c.passed or c.optional for c in results):
+        raise DocleakError("this installation cannot do its work; see the lines marked NO.")

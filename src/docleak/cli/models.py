@@ -1,0 +1,45 @@
+"""``docleak models``: the shipped checkpoints, and how they are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from docleak.cli.output import emit
+
+app = typer.Typer(help="Shipped checkpoints and how they are made.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command(name="list")
+def list_models(json_output: Json = False) -> None:
+    """List the shipped checkpoints with size, recipe and answer quality."""
+    from docleak.evidence.audit import model_card
+    from docleak.models import SHIPPED
+
+    rows = {name: {"title": title, **model_card(name)} for name, title in SHIPPED.items()}
+    lines = []
+    for name, row in rows.items():
+        anls = row.get("anls")
+        quality = f"ANLS {anls:.3f} on {row['anls_questions']} unseen questions" if isinstance(anls, float) else "untrained"
+        lines.append(f"{name:20} {row['title']}: {row.get('parameters', 0):,} parameters, {quality}\n{'':21}{row.get('recipe', '')}")
+    emit(rows, "\n".join(lines), json_output=json_output)
+
+
+@app.command()
+def pretrain(
+    architecture: Annotated[str, typer.Argument(help="donut or layoutlmv3.")],
+    out: Annotated[Path, typer.Argument(help="Folder for the two checkpoints, start and trained.")],
+    steps: Annotated[int, typer.Option(help="Training steps; 0 means the recorded recipe's.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of initialisation, pages and order.")] = 0,
+    json_output: Json = False,
+) -> None:
+    """Make the tiny checkpoints: initialise, save the start, train on synthetic invoices, save, measure ANLS."""
+    from docleak.training.recipe import make_checkpoints
+
+    card = make_checkpoints(architecture, out, steps=steps or None, seed=seed, quiet=json_output)
+    emit(card, f"{card['recipe']}\nANLS {card['anls']:.3f} on {card['anls_questions']} unseen questions, saved in {out}",
+         json_output=json_output)  # fmt: skip

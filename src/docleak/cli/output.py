@@ -1,0 +1,51 @@
+"""What commands print: plain text or JSON, progress with ETA on stderr, errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NoReturn
+
+from docleak.evidence.audit import OnProgress
+
+
+def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:
+    """Print ``text``, or ``value`` as one JSON object where --json was given."""
+    print(json.dumps(value, indent=2, default=str) if json_output else text)
+
+
+def fail(message: str, *, json_output: bool) -> NoReturn:
+    """Print the error and exit with code 1."""
+    if json_output:
+        print(json.dumps({"error": message}))
+    print(f"docleak: {message}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+@contextmanager
+def progress(units: Mapping[str, int], *, quiet: bool) -> Iterator[OnProgress]:
+    """A bar over all units' budgets with ETA, on stderr; a line per finished unit where it is no terminal."""
+    total, done = sum(units.values()) or 1, dict.fromkeys(units, 0)
+    if quiet:
+        yield lambda unit, number, budget: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=total)
+
+        def report(unit: str, number: int, budget: int) -> None:
+            done[unit] = min(budget, max(number, done.get(unit, 0)))
+            bar.update(task, completed=sum(done.values()), description=unit)
+            if number == budget and not console.is_terminal:
+                console.print(f"{unit}: {sum(done.values())} of {total} evaluations", highlight=False)
+
+        yield report

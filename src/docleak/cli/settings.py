@@ -1,0 +1,41 @@
+"""Parsing of option values, once, at the edge."""
+
+from __future__ import annotations
+
+import os
+from typing import cast
+
+import torch
+
+from docleak.errors import AttackError, DocleakError
+from docleak.models.base import STAGES, Stage
+
+
+def pick_device(name: str) -> str:
+    """``auto`` is the GPU where there is one; anything else must be a device torch can use."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise DocleakError(f"device {name!r} cannot be used here ({reason}). Try --device auto or cpu.") from error
+    return name
+
+
+def default_workers() -> int:
+    """One worker per core this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def split_stages(text: str) -> tuple[Stage, ...]:
+    """Stages named in a comma-separated list; AttackError names the known ones."""
+    names = split_names(text)
+    unknown = [name for name in names if name not in STAGES]
+    if unknown:
+        raise AttackError(f"unknown stage {', '.join(unknown)}; expected some of {', '.join(STAGES)}.")
+    return cast(tuple[Stage, ...], names)

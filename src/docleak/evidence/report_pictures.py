@@ -1,0 +1,140 @@
+"""The pictures of a report as data URIs: pages side by side, private fields enlarged, the filmstrip.
+
+Returns plain dicts for the template; ``alt`` texts say what a picture shows to who cannot see it.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import PIL.Image
+
+from docleak.documents.page import Box, Image
+from docleak.evidence.report_data import AttackResult, Unit, mark
+from docleak.metrics import FieldScore, PageScore
+from docleak.metrics.image import box_slices
+
+#: Larger pages are shrunk to this many pixels on their longer side; crops are cut before that.
+PAGE_SIDE = 1000
+#: Pages shown in pictures per model, and frames of a filmstrip; the rest stays in the run's directory.
+PAGES_SHOWN = 8
+FRAMES_SHOWN = 6
+FRAME_SIDE = 320
+#: Enlarged fields are about this high on the screen, and at most four times their size.
+CROP_HEIGHT = 40
+#: Paper around a field, in pixels.
+MARGIN = 2
+KINDS = {"template": "Blank template", "reconstruction": "Reconstruction", "truth": "True page"}
+ALTS = {
+    "template": "The blank form, which the attacker knows",
+    "reconstruction": "What the attack rebuilt from the gradient",
+    "truth": "The true private page",
+}
+
+
+def pictures_of(attack: AttackResult, page: str, *, best: bool) -> dict[str, Any] | None:
+    """Everything to show of one attack on one page; the known and the true page only for the ``best`` attack."""
+    unit = next((unit for unit in attack.units if unit.page == page), None)
+    if unit is None:
+        return None
+    images = {kind: unit.run.read_image(str(unit.record["unit"]), unit.record["images"][kind]) for kind in KINDS}
+    shown = list(KINDS) if best else ["reconstruction"]
+    return {
+        "attack": attack.attack,
+        "summary": attack.summary,
+        "paper": attack.paper,
+        "explained": unit.record["finding"].get("explained"),
+        "score": unit.score,
+        "pages": [_page(images[kind], kind, page) for kind in shown],
+        "fields": fields_of(unit, images, shown),
+        "film": film_of(unit, images["reconstruction"]) if best else None,
+    }
+
+
+def fields_of(unit: Unit, images: dict[str, Image], shown: Sequence[str]) -> list[dict[str, Any]]:
+    """Each private field enlarged, with what the OCR engine read under each of the ``shown`` pictures."""
+    scores = {"template": unit.floor, "reconstruction": unit.score, "truth": unit.ceiling}
+    places = boxes_of(unit.score, unit.record["fields"])
+    result = []
+    for index, (field, boxes) in enumerate(zip(unit.score.fields, places, strict=True)):
+        rows = [_row(images[kind], kind, scores[kind].fields[index], boxes) for kind in shown]
+        result.append({"key": field.key, "value": field.value, "mark": mark(field), "fuzz": field.fuzz, "rows": rows})
+    return result
+
+
+def boxes_of(score: PageScore, fields: Sequence[dict[str, Any]]) -> list[list[Box]]:
+    """The boxes of every scored field; keys and values may repeat, and are then taken in order."""
+    left = list(fields)
+    places: list[list[Box]] = []
+    for field in score.fields:
+        found = next((f for f in left if f["key"] == field.key and f["value"] == field.value), None)
+        if found is not None:
+            left.remove(found)
+        places.append([tuple(box) for box in found["boxes"]] if found else [])
+    return places
+
+
+def film_of(unit: Unit, result: Image) -> dict[str, Any] | None:
+    """The reconstruction growing clearer: at most FRAMES_SHOWN snapshots and the narrowest field enlarged in each."""
+    snapshots = sorted((int(number), str(file)) for number, file in unit.record.get("snapshots", []))
+    if len(snapshots) < 2:
+        return None
+    chosen = np.unique(np.linspace(0, len(snapshots) - 1, FRAMES_SHOWN).round().astype(int))
+    frames = [(snapshots[i][0], unit.run.read_image(str(unit.record["unit"]), snapshots[i][1])) for i in chosen]
+    spent = int(unit.record["finding"].get("evaluations") or 0)
+    if spent > frames[-1][0]:
+        frames = [*frames[: FRAMES_SHOWN - 1], (spent, result)]
+    places = zip(unit.score.fields, boxes_of(unit.score, unit.record["fields"]), strict=True)
+    single = [(boxes[0][2] - boxes[0][0], field.key, boxes[0]) for field, boxes in places if len(boxes) == 1]
+    narrowest = min(single) if single else None
+    return {
+        "field": narrowest[1] if narrowest else None,
+        "frames": [
+            {
+                "evaluations": number,
+                "page": _picture(_shrunk(image, FRAME_SIDE), f"The reconstruction after {number} evaluations"),
+                "crop": _crop(image, narrowest[2], f"{narrowest[1]} after {number} evaluations") if narrowest else None,
+            }
+            for number, image in frames
+        ],
+    }
+
+
+def _page(image: Image, kind: str, page: str) -> dict[str, Any]:
+    return {"kind": kind, "label": KINDS[kind], **_picture(_shrunk(image, PAGE_SIDE), f"{ALTS[kind]}: {page}")}
+
+
+def _row(image: Image, kind: str, field: FieldScore, boxes: Sequence[Box]) -> dict[str, Any]:
+    alt = f"{KINDS[kind]}, field {field.key}, enlarged"
+    return {
+        "kind": kind,
+        "label": KINDS[kind],
+        "crops": [_crop(image, box, alt) for box in boxes],
+        "read": field.read,
+        "mark": mark(field),
+    }
+
+
+def _crop(image: Image, box: Box, alt: str) -> dict[str, Any]:
+    crop = image[box_slices(box, image.shape[0], image.shape[1], MARGIN)]
+    scale = int(np.clip(round(CROP_HEIGHT / max(crop.shape[0], 1)), 1, 4))
+    return _picture(crop, alt, scale)
+
+
+def _picture(image: Image, alt: str, scale: int = 1) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    PIL.Image.fromarray(np.ascontiguousarray(image)).save(buffer, format="PNG", optimize=True)
+    uri = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    return {"uri": uri, "alt": alt, "width": image.shape[1] * scale, "height": image.shape[0] * scale}
+
+
+def _shrunk(image: Image, side: int) -> Image:
+    longest = max(image.shape[:2])
+    if longest <= side:
+        return image
+    size = (max(1, round(image.shape[1] * side / longest)), max(1, round(image.shape[0] * side / longest)))
+    return np.asarray(PIL.Image.fromarray(image).resize(size, PIL.Image.Resampling.LANCZOS))

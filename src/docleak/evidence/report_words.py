@@ -1,0 +1,216 @@
+"""The sentences of a report: verdicts, what they mean and do not mean, notices, advice, limits.
+
+Every sentence is computed from the numbers, or is general and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from docleak.evidence.report_data import MOMENTS, NEAR, AttackResult, Counts, ModelResult, ReportData
+from docleak.metrics import Estimate
+
+#: Share of the private fields read exactly from which a leak is called severe.
+SEVERE = 0.5
+#: severity -> the words beside its colour.
+LABELS = {
+    "severe": "Severe leak",
+    "partial": "Partial leak",
+    "none": "Nothing legible recovered",
+    "unknown": "Not measured",
+}
+
+#: Short heading -> what a column of the table means.
+METRICS = (
+    ("Read exactly", "Binary: share of private fields whose text an OCR engine reads back with no character wrong."),
+    ("Fuzz ratio", "How much of a field's text was read back, 1 = all of it, 0 = none (edit similarity)."),
+    ("PSNR", "Likeness of the private pixels in decibels; higher is more alike. 20 dB and more is usually legible."),
+    ("FFT2D", "Distance of the spectra of the private pixels; lower is more alike, 0 = identical."),
+    ("MSE", "Mean squared error of the private pixels on the scale 0-255; lower is more alike."),
+    (
+        "Own confidence",
+        "Share of the gradient that the blank template does not explain and the reconstruction does; 1 = all. The "
+        "adversary can compute it without knowing the page, so it tells them whether to trust the picture.",
+    ),
+    ("Evaluations", "Gradient evaluations spent: the attacker's cost, the same budget for every attack."),
+)
+
+ADVICE = (
+    "Do not let anyone see one client's gradient of the first rounds. Use secure aggregation, so that the server only "
+    "learns the sum over many clients, or differential privacy per provider, with noise added before the update "
+    "leaves the client.",
+    "Make updates coarser: larger batches and several local steps per update mix more pages into each number. That "
+    "makes it harder, though not impossible, to take one page out.",
+    "Do not publish the blank templates of the forms you train on: they give the attacker all pixels that are public.",
+    "Keep logs, crash dumps and debugging copies of single updates as confidential as the pages themselves.",
+)
+
+LIMITS = (
+    "A picture that stayed blurred is no proof of safety: it shows that these attacks, with this budget, did not "
+    "succeed. A later attack may.",
+    "The attack named in a verdict is the one that recovered most here. It was picked after seeing the results, so its "
+    "number leans to the high side when several attacks are close.",
+    "Each attack was given the knowledge listed under the threat model, no less. An attacker with less would do worse; "
+    "one who knows more, for example other pages of the same customer, could do better.",
+    "Text is what one OCR engine reads. A person can read more than it does from the same picture: look at them.",
+    "Intervals describe other pages like these. They do not carry over to other kinds of documents or other models.",
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One model's answer: ``sentence`` first, ``severity`` a key of LABELS, then how it came about and its meaning."""
+
+    sentence: str
+    severity: str
+    label: str
+    how: str
+    meaning: tuple[str, ...]
+
+
+def verdict(model: ModelResult, engines: Sequence[str]) -> Verdict:
+    """From the numbers of the attack that recovered most on average."""
+    best, counts = model.best, model.best.counts
+    severity = severity_of(counts)
+    how = f"By {best.attack}"
+    if len(model.attacks) > 1:
+        how += f", the attack that recovered most on average of the {len(model.attacks)} tried"
+    if best.evaluations.mean is not None:
+        how += f", after {best.evaluations.mean:,.0f} gradient evaluations"
+        how += f" ({duration(best.seconds.mean)})" if best.seconds.mean is not None else ""
+        how += " per page" if len(best.units) > 1 else ""
+    return Verdict(
+        sentence=_sentence(model, severity),
+        severity=severity,
+        label=LABELS[severity],
+        how=how + ".",
+        meaning=tuple(_meaning(model, severity, engines)),
+    )
+
+
+def severity_of(counts: Counts) -> str:
+    """What was read of the scored fields; what the blank template already tells does not count."""
+    if not counts.scored:
+        return "unknown"
+    recovered = counts.exact + counts.near - counts.blank
+    if recovered <= 0:
+        return "none"
+    return "severe" if counts.exact >= SEVERE * counts.scored else "partial"
+
+
+def _sentence(model: ModelResult, severity: str) -> str:
+    counts, sizes = model.best.counts, model.batch_sizes
+    batch = (
+        f" over a batch of {' to '.join(str(s) for s in {sizes[0]: 0, sizes[-1]: 0})} pages" if sizes[-1] > 1 else ""
+    )
+    begin = f"From one client's gradient{batch} {MOMENTS[model.moment]}, the server"
+    pages = f" on {len(model.best.units)} pages" if len(model.best.units) > 1 else ""
+    if severity == "unknown":
+        return f"{begin} made the pictures below; whether their text can be read was not measured."
+    fields = f"{counts.scored} private {'field' if counts.scored == 1 else 'fields'}{pages}"
+    near = f", and {counts.near} more nearly" if counts.near else ""
+    if counts.exact:
+        return f"{begin} read {counts.exact} of {fields} exactly{near}."
+    return f"{begin} read none of {fields} exactly{near.replace(' and', ' but').replace(' more', '')}."
+
+
+def _meaning(model: ModelResult, severity: str, engines: Sequence[str]) -> list[str]:
+    lines = []
+    best, floor, ceiling = model.best, model.floor["binary"], model.ceiling["binary"]
+    if severity == "unknown":
+        lines.append("No OCR engine read the fields. Install one and score the run again, or judge the pictures.")
+    else:
+        reader = engines[0] if engines else "the OCR engine"
+        lines.append(
+            f"Yardsticks: on the true pages {reader} reads {share(ceiling)} of the fields exactly, on the blank "
+            f"template {share(floor)}. What lies between came out of the gradient."
+        )
+    if severity in ("severe", "partial"):
+        lines.append("It means that whoever receives one such update can read private text without seeing the page.")
+    if severity == "none":
+        lines.append("It does not mean that the gradient is safe: these attacks did not succeed within this budget.")
+    if model.documents < 2:
+        lines.append("This is 1 document: an example of what can happen, not a rate at which it happens.")
+    elif severity != "unknown":
+        lines.append(
+            f"Share read exactly: {share(best.estimates['binary'])}, {between(best.estimates['binary'])} over "
+            f"{model.documents} documents, as far as other pages are like these."
+        )
+    if best.counts.blank:
+        lines.append(f"{best.counts.blank} of the fields read can be read on the blank template too.")
+    if best.counts.unscored and severity != "unknown":
+        lines.append(f"{best.counts.unscored} private fields have no text or no place on the page and were not scored.")
+    return lines
+
+
+def notices(data: ReportData) -> list[str]:
+    """What makes the comparison unequal or untrustworthy; printed above everything else."""
+    found = []
+    for model in data.models:
+        most = len(model.best.units)
+        for attack in model.attacks:
+            if len(attack.units) < most:
+                found.append(
+                    f"Unfinished: {attack.attack} has done {len(attack.units)} of {most} pages on {model.title}. "
+                    "Run the same command again to complete it."
+                )
+        if model.self_test_failed:
+            found.append(
+                f"The self test failed on {model.title} for {', '.join(model.self_test_failed[:5])}: the true page "
+                "does not reproduce the observed gradient, so a weak result there says nothing about safety."
+            )
+        if len({attack.budget.mean for attack in model.attacks}) > 1:
+            found.append(f"The attacks on {model.title} had different budgets; the table cannot rank them fairly.")
+    return found
+
+
+def share(estimate: Estimate) -> str:
+    return "not measured" if estimate.value is None else f"{100 * estimate.value:.0f} %"
+
+
+def between(estimate: Estimate, *, percent: bool = True) -> str:
+    """The interval in words, or why there is none."""
+    if estimate.low is None or estimate.high is None:
+        return "no interval from one document"
+    factor, unit = (100, " %") if percent else (1, "")
+    return f"95 % interval {factor * estimate.low:.0f} to {factor * estimate.high:.0f}{unit}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def summary_lines(data: ReportData) -> list[str]:
+    """Verdicts and the best rows of the tables, for a terminal."""
+    lines = [f"Notice: {notice}" for notice in notices(data)[:2]]
+    shown = data.models[:4]
+    for model in shown:
+        found = verdict(model, data.engines)
+        lines += [f"{model.title}: {found.label.lower()}.", f"  {found.sentence}"]
+        lines += [f"  {_row(attack)}" for attack in model.attacks[: 1 if len(shown) > 2 else 3]]
+    if len(data.models) > len(shown):
+        lines.append(f"... and {len(data.models) - len(shown)} more models in the report.")
+    if any(model.documents < 2 for model in data.models):
+        lines.append("One document is an example, not a rate: audit more with --count for an interval.")
+    return lines
+
+
+def _row(attack: AttackResult) -> str:
+    columns = attack.estimates
+    fuzz, psnr = columns["fuzz_ratio"].value, columns["psnr"].value
+    return "  ".join(
+        [
+            f"{attack.attack:<20}",
+            f"exact {attack.counts.exact}/{attack.counts.scored}",
+            f"fuzz {'-' if fuzz is None else format(fuzz, '.2f')}",
+            f"PSNR {'-' if psnr is None else format(psnr, '.1f')} dB",
+            f"confidence {'-' if attack.explained.mean is None else format(attack.explained.mean, '.3f')}",
+        ]
+    )
+
+
+#: Named in the report's legend.
+NEAR_PERCENT = round(100 * NEAR)

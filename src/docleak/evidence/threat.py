@@ -1,0 +1,33 @@
+"""The threat model of a gradient audit, in words a report can print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from docleak.evidence.audit import AuditConfig
+
+
+def threat_model(config: AuditConfig) -> dict[str, object]:
+    """Who the adversary is, what it sees and knows, what it wants and cannot do."""
+    exposure = config.exposure
+    number = "one example" if config.batch_size == 1 else f"a batch of {config.batch_size} pages, averaged"
+    parts = f"of the {' and '.join(exposure.stages)} parameters" if exposure.stages else "of every trainable parameter"
+    dropout = "in training mode (dropout on)" if exposure.train_mode else "with dropout off"
+    return {
+        "title": "Honest-but-curious server of a federated training",
+        "adversary": "the server (or whoever reads its traffic): it follows the protocol and looks at what it receives",
+        "sees": [
+            f"one client's gradient {parts}, computed on {number}, {dropout}",
+            "the weights the client started from",
+        ],
+        "knows": [
+            "the blank template of the page and where its private fields are",
+            "the client's question" if exposure.question_known else "no question: random tokens stand in for it",
+            "the answer" if exposure.answer_known else "no answer: random tokens stand in for it",
+            "for models that read OCR words beside the picture (LayoutLMv3): those words and boxes, as in the "
+            "paper; there the attack shows what the picture alone gives away",
+        ],
+        "wants": "the private fields' pixels, legible enough for an OCR engine to read",
+        "cannot": ["change the model or the protocol", "see any page, or the other clients' data"],
+    }

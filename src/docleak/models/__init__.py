@@ -1,0 +1,18 @@
+"""Thin adapters over ``transformers`` models for document question answering."""
+
+from docleak.models.base import STAGES, Answer, DocumentModel, Encoded, Stage, image_of, pixels_of, trainable
+from docleak.models.loading import SHIPPED, load_model, title_of
+
+__all__ = [
+    "SHIPPED",
+    "STAGES",
+    "Answer",
+    "DocumentModel",
+    "Encoded",
+    "Stage",
+    "image_of",
+    "load_model",
+    "pixels_of",
+    "title_of",
+    "trainable",
+]
