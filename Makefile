@@ -20,7 +20,7 @@ setup:  ## make or refresh .venv (PYTHON=... chooses the interpreter)
 
 audit: setup  ## audit the shipped model on synthetic pages; run again to resume (OUT=folder, ARGS="more options")
 	$(BIN)/docleak audit --out $(OUT) $(ARGS)
-	@echo "The report is in $(OUT):"; ls -1 $(OUT)/*.html
+	@echo "The report: $(abspath $(OUT))/report.html"
 
 test: setup  ## run the tests (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest $(ARGS)

@@ -83,7 +83,8 @@ def as_markdown(where: dict[str, str | int | float], pages: Numbers, attacks: di
     lines += [
         "",
         f"Tiny Donut, one page; medians of {steps:.0f} steps, the two taking turns step by step. The bare loop does",
-        "the same forward, gradient and double backward pass with the plain sum of squares and Adam (`bench/attack.py`).",
+        "the same forward, gradient and double backward pass, with the plain sum of squares and Adam",
+        "(`bench/attack.py`).",
     ]
     return "\n".join(lines) + "\n"
 

@@ -131,8 +131,8 @@ def _given(model: ModelResult) -> list[str]:
         lines.append(f"The gradient of {pages}: {view['numbers']:,} numbers{tensors}, and the model it was taken from.")
     if view.get("train_mode"):
         lines.append("The client ran with dropout on, whose masks the attacker does not know.")
-    known = chain.from_iterable(unit.record["knowledge"] for unit in model.units)
-    lines += [f"Known beforehand: {sentence.rstrip('.')}." for sentence in dict.fromkeys(map(str, known))]
+    known = dict.fromkeys(map(str, chain.from_iterable(unit.record["knowledge"] for unit in model.units)))
+    lines.append(f"Known beforehand: {'; '.join(sentence.rstrip('.') for sentence in known) or 'nothing'}.")
     return [*lines, *_self_tests(model)]
 
 

@@ -105,14 +105,15 @@ def _sentence(model: ModelResult, severity: str) -> str:
         f" over a batch of {' to '.join(str(s) for s in {sizes[0]: 0, sizes[-1]: 0})} pages" if sizes[-1] > 1 else ""
     )
     begin = f"From one client's gradient{batch} {MOMENTS[model.moment]}, the server"
-    pages = f" on {len(model.best.units)} pages" if len(model.best.units) > 1 else ""
+    pages = f", on {len(model.best.units)} pages" if len(model.best.units) > 1 else ""
     if severity == "unknown":
         return f"{begin} made the pictures below; whether their text can be read was not measured."
-    fields = f"{counts.scored} private {'field' if counts.scored == 1 else 'fields'}{pages}"
-    near = f", and {counts.near} more nearly" if counts.near else ""
+    fields = f"{counts.scored} private {'field' if counts.scored == 1 else 'fields'}"
     if counts.exact:
-        return f"{begin} read {counts.exact} of {fields} exactly{near}."
-    return f"{begin} read none of {fields} exactly{near.replace(' and', ' but').replace(' more', '')}."
+        near = f" and {counts.near} more nearly" if counts.near else ""
+        return f"{begin} read {counts.exact} of {fields} exactly{near}{pages}."
+    near = f" but {counts.near} nearly" if counts.near else ""
+    return f"{begin} read none of {fields} exactly{near}{pages}."
 
 
 def _meaning(model: ModelResult, severity: str, engines: Sequence[str]) -> list[str]:
@@ -127,7 +128,8 @@ def _meaning(model: ModelResult, severity: str, engines: Sequence[str]) -> list[
             f"template {share(floor)}. What lies between came out of the gradient."
         )
     if severity in ("severe", "partial"):
-        lines.append("It means that whoever receives one such update can read private text without seeing the page.")
+        reach = "read private text" if best.counts.exact else "come close to private text"
+        lines.append(f"It means that whoever receives one such update can {reach} without ever seeing the page.")
     if severity == "none":
         lines.append("It does not mean that the gradient is safe: these attacks did not succeed within this budget.")
     if model.documents < 2:
@@ -136,6 +138,11 @@ def _meaning(model: ModelResult, severity: str, engines: Sequence[str]) -> list[
         lines.append(
             f"Share read exactly: {share(best.estimates['binary'])}, {between(best.estimates['binary'])} over "
             f"{model.documents} documents, as far as other pages are like these."
+        )
+    if any(unit.record["view"].get("words_known") for unit in model.units):
+        lines.append(
+            "This model reads OCR words beside the picture, and the attacker was given them, as in the paper. So the "
+            "texts were not secret here; the verdict shows what the picture's part of the gradient alone gives away."
         )
     if best.counts.blank:
         lines.append(f"{best.counts.blank} of the fields read can be read on the blank template too.")
@@ -166,7 +173,7 @@ def notices(data: ReportData) -> list[str]:
 
 
 def share(estimate: Estimate) -> str:
-    return "not measured" if estimate.value is None else f"{100 * estimate.value:.0f} %"
+    return "not measured" if estimate.value is None else f"{100 * estimate.value:.0f}\N{NO-BREAK SPACE}%"
 
 
 def between(estimate: Estimate, *, percent: bool = True) -> str:
@@ -194,7 +201,7 @@ def summary_lines(data: ReportData) -> list[str]:
     if len(data.models) > len(shown):
         lines.append(f"... and {len(data.models) - len(shown)} more models in the report.")
     if any(model.documents < 2 for model in data.models):
-        lines.append("One document is an example, not a rate: audit more with --count for an interval.")
+        lines.append("One document is an example, not a rate: audit more pages for an interval.")
     return lines
 
 

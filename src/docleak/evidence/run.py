@@ -118,17 +118,17 @@ class Run:
     def write_unit(self, unit_id: str, record: Mapping[str, Any], images: Mapping[str, Image]) -> None:
         """Finish a unit: the pictures first, then ``unit.json``, so that it exists only if they do.
 
-        ``images`` maps "truth" (written as ``truth.png``) and so on to uint8 RGB (H, W, 3). The record is saved with
-        ``unit`` (its id) and ``images`` (name -> file) added, and ``snapshots`` unless it has its own; numbers that
-        are not finite become null.
+        ``images`` maps "truth.png" (or "truth") and so on to uint8 RGB (H, W, 3). The record is saved with ``unit``
+        (its id), and with ``images`` (name -> file) and ``snapshots`` unless it has its own; numbers that are not
+        finite become null.
         """
         folder = self.folder(unit_id)
-        files = {name: f"{name}.png" for name in images}
+        files = {name.removesuffix(".png"): f"{name.removesuffix('.png')}.png" for name in images}
         with _reported(folder):
-            for name, image in images.items():
-                write_png(_inside(folder, files[name]), image)
-            saved = {"snapshots": self._snapshots(folder), **record, "images": {**record.get("images", {}), **files}}
-            _write_json(folder / "unit.json", _plain({**saved, "unit": unit_id}, f"unit {unit_id!r}"))
+            for file, image in zip(files.values(), images.values(), strict=True):
+                write_png(_inside(folder, file), image)
+            saved = {"images": files, "snapshots": self._snapshots(folder), **record, "unit": unit_id}
+            _write_json(folder / "unit.json", _plain(saved, f"unit {unit_id!r}"))
 
     def write_snapshot(self, unit_id: str, evaluation: int, image: Image) -> str:
         """Save how far an attack has come after so many gradient evaluations; returns the name for the record."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import transformers
 
 from docleak.errors import ModelError
 from docleak.models.base import DocumentModel
@@ -38,6 +39,7 @@ def load_model(source: str, *, device: str | torch.device = "cpu") -> DocumentMo
     """
     where = _locate(source)
     architecture = _architecture(_config(where, source), source)
+    transformers.utils.logging.disable_progress_bar()
     module, function = ARCHITECTURES[architecture].split(":")
     loader = getattr(import_module(module), function)
     try:
