@@ -21,7 +21,7 @@ AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read pickled 
 @app.command(name="list")
 def list_formats(json_output: Json = False) -> None:
     """List the page formats docleak reads."""
-    rows = {name: loader.description for name, loader in LOADERS.items()}
+    rows = {name: loader.about for name, loader in LOADERS.items()}
     emit(rows, "\n".join(f"{name:14}{text}" for name, text in rows.items()), json_output=json_output)
 
 
@@ -64,7 +64,9 @@ def inspect(
     documents: Annotated[str, typer.Argument(help="synthetic, FORMAT:PATH or PATH.")] = "synthetic",
     page: Annotated[int, typer.Option(help="Which page, counted from 0.")] = 0,
     out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("page.png"),
-    template: Annotated[bool, typer.Option("--template", help="Blank the private fields, as an adversary has it.")] = False,
+    template: Annotated[
+        bool, typer.Option("--template", help="Blank the private fields, as an adversary has it.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="For synthetic pages.")] = 0,
     allow_pickle: AllowPickle = False,
     json_output: Json = False,

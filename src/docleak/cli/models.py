@@ -17,15 +17,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 @app.command(name="list")
 def list_models(json_output: Json = False) -> None:
     """List the shipped checkpoints with size, recipe and answer quality."""
-    from docleak.evidence.audit import model_card
-    from docleak.models import SHIPPED
+    from docleak.models import SHIPPED, model_card
 
     rows = {name: {"title": title, **model_card(name)} for name, title in SHIPPED.items()}
     lines = []
     for name, row in rows.items():
-        anls = row.get("anls")
-        quality = f"ANLS {anls:.3f} on {row['anls_questions']} unseen questions" if isinstance(anls, float) else "untrained"
-        lines.append(f"{name:20} {row['title']}: {row.get('parameters', 0):,} parameters, {quality}\n{'':21}{row.get('recipe', '')}")
+        anls = row.get("anls", 0.0)
+        unseen = f"ANLS {anls:.3f} on {row.get('anls_questions')} unseen questions"
+        quality = unseen if "anls" in row else "untrained"
+        lines.append(f"{name:20} {row['title']}: {row.get('parameters', 0):,} parameters, {quality}")
+        lines.append(f"{'':21}{row.get('recipe', '')}")
     emit(rows, "\n".join(lines), json_output=json_output)
 
 
@@ -38,8 +39,8 @@ def pretrain(
     json_output: Json = False,
 ) -> None:
     """Make the tiny checkpoints: initialise, save the start, train on synthetic invoices, save, measure ANLS."""
-    from docleak.training.recipe import make_checkpoints
+    from docleak.evidence.checkpoints import make_checkpoints
 
     card = make_checkpoints(architecture, out, steps=steps or None, seed=seed, quiet=json_output)
-    emit(card, f"{card['recipe']}\nANLS {card['anls']:.3f} on {card['anls_questions']} unseen questions, saved in {out}",
-         json_output=json_output)  # fmt: skip
+    quality = f"ANLS {card['anls']:.3f} on {card['anls_questions']} unseen questions"
+    emit(card, f"{card['recipe']}\n{quality}, saved in {out}", json_output=json_output)

@@ -29,6 +29,7 @@ def default_workers() -> int:
 
 
 def split_names(text: str) -> tuple[str, ...]:
+    """The non-empty parts of a comma-separated list."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 

@@ -22,7 +22,7 @@ from docleak.errors import AttackError
 from docleak.evidence.case import Case, Exposure, build_case, pages_for
 from docleak.evidence.run import Run
 from docleak.metrics import load_engine, score_page
-from docleak.models import DocumentModel, image_of, load_model, title_of, trainable
+from docleak.models import DocumentModel, image_of, load_model, model_card, title_of, trainable
 
 #: Called with (unit id, evaluations done, budget); from worker processes through a queue.
 OnProgress = Callable[[str, int, int], None]
@@ -162,6 +162,7 @@ def _describe(unit: Unit, model: DocumentModel, case: Case, config: AuditConfig)
         "view": {
             "batch_size": config.batch_size,
             "train_mode": config.exposure.train_mode,
+            "words_known": case.knowledge.words_known and bool(case.inputs[0].words_seen),
             "tensors": len(case.view.gradient),
             "numbers": sum(v.numel() for v in case.view.gradient.values()),
         },
@@ -213,16 +214,6 @@ def _write_info(run: Run, config: AuditConfig, device: str) -> None:
         + " ".join(f"{name}:{entry['hash']}" for name, entry in models.items())
         + f" | gradient view, B = {config.batch_size} | {', '.join(config.attacks)} | {config.budget} evaluations",
     )
-
-
-def model_card(source: str) -> dict[str, Any]:
-    """The recipe a shipped checkpoint was made by (docleak.json beside its weights), or nothing."""
-    import json
-
-    from docleak.models.loading import CHECKPOINTS, SHIPPED
-
-    file = (CHECKPOINTS / source if source in SHIPPED else Path(source)) / "docleak.json"
-    return dict(json.loads(file.read_text())) if file.is_file() else {}
 
 
 def weights_hash(model: DocumentModel) -> str:

@@ -13,13 +13,12 @@ import jinja2
 import numpy as np
 
 from docleak.errors import RunError
-from docleak.evidence.report_data import MOMENTS, ModelResult, ReportData, Spread, prepare
+from docleak.evidence.report_data import MOMENTS, NEAR, ModelResult, ReportData, Spread, prepare
 from docleak.evidence.report_pictures import PAGES_SHOWN, pictures_of
 from docleak.evidence.report_words import (
     ADVICE,
     LIMITS,
     METRICS,
-    NEAR_PERCENT,
     between,
     duration,
     notices,
@@ -72,7 +71,7 @@ def _context(data: ReportData) -> dict[str, Any]:
         "metrics": METRICS,
         "advice": ADVICE,
         "limits": LIMITS,
-        "near": NEAR_PERCENT,
+        "near": round(100 * NEAR),
         "pages_shown": PAGES_SHOWN,
     }
 

@@ -197,6 +197,7 @@ def mark(field: FieldScore) -> str:
 
 
 def estimates_json(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
+    """Plain JSON of a table's row."""
     return {name: vars(estimate) for name, estimate in estimates.items()}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from docleak.evidence.report_data import MOMENTS, NEAR, AttackResult, Counts, ModelResult, ReportData
+from docleak.evidence.report_data import MOMENTS, AttackResult, Counts, ModelResult, ReportData
 from docleak.metrics import Estimate
 
 #: Share of the private fields read exactly from which a leak is called severe.
@@ -17,7 +17,7 @@ SEVERE = 0.5
 LABELS = {
     "severe": "Severe leak",
     "partial": "Partial leak",
-    "none": "Nothing legible recovered",
+    "none": "No field read",
     "unknown": "Not measured",
 }
 
@@ -131,7 +131,10 @@ def _meaning(model: ModelResult, severity: str, engines: Sequence[str]) -> list[
         reach = "read private text" if best.counts.exact else "come close to private text"
         lines.append(f"It means that whoever receives one such update can {reach} without ever seeing the page.")
     if severity == "none":
-        lines.append("It does not mean that the gradient is safe: these attacks did not succeed within this budget.")
+        lines.append(
+            "It does not mean that the gradient is safe: these attacks did not succeed within this budget. Look at the "
+            "pictures, too: a person can read more than an OCR engine."
+        )
     if model.documents < 2:
         lines.append("This is 1 document: an example of what can happen, not a rate at which it happens.")
     elif severity != "unknown":
@@ -173,6 +176,7 @@ def notices(data: ReportData) -> list[str]:
 
 
 def share(estimate: Estimate) -> str:
+    """A fraction as a whole percentage."""
     return "not measured" if estimate.value is None else f"{100 * estimate.value:.0f}\N{NO-BREAK SPACE}%"
 
 
@@ -185,6 +189,7 @@ def between(estimate: Estimate, *, percent: bool = True) -> str:
 
 
 def duration(seconds: float) -> str:
+    """Seconds in the unit a person would use."""
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -217,7 +222,3 @@ def _row(attack: AttackResult) -> str:
             f"confidence {'-' if attack.explained.mean is None else format(attack.explained.mean, '.3f')}",
         ]
     )
-
-
-#: Named in the report's legend.
-NEAR_PERCENT = round(100 * NEAR)

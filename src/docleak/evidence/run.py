@@ -39,8 +39,7 @@ from docleak.errors import RunError
 
 #: Packages whose version may change a number.
 VERSIONED = ("torch", "transformers", "numpy", "scipy", "rapidocr", "rapidfuzz")
-#: Characters of a unit id that are kept in its folder's name.
-FOLDER_LENGTH = 100
+FOLDER_LENGTH = 100  # characters of a unit id that are kept in its folder's name
 _TEMPORARY = ".docleak-"
 
 
@@ -205,7 +204,7 @@ def _new_manifest(config: dict[str, Any]) -> dict[str, Any]:
 def _folder_name(unit_id: str) -> str:
     """The id itself where it is a safe and portable file name, else its safe part and a digest of all of it."""
     safe = re.sub(r"[^a-z0-9._-]+", "-", unit_id.lower()).strip(".-")[:FOLDER_LENGTH]
-    if safe == unit_id:
+    if safe and safe == unit_id:
         return safe
     return f"{safe}~{hashlib.sha256(unit_id.encode(errors='surrogatepass')).hexdigest()[:10]}"
 
@@ -257,6 +256,7 @@ def _write_json(file: Path, value: object) -> None:
 
 
 def write_png(file: Path, image: Image) -> None:
+    """Save a picture, whole or not at all; raises RunError if it is not uint8 RGB (H, W, 3)."""
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
         raise RunError(f"{file.name}: the picture is {image.dtype} of shape {image.shape}; expected uint8 (H, W, 3)")
     buffer = io.BytesIO()

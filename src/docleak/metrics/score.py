@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from docleak.documents.page import Field, Image, Page
 from docleak.documents.scrub import private_mask

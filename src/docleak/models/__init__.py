@@ -1,7 +1,7 @@
 """Thin adapters over ``transformers`` models for document question answering."""
 
 from docleak.models.base import STAGES, Answer, DocumentModel, Encoded, Stage, image_of, pixels_of, trainable
-from docleak.models.loading import SHIPPED, load_model, title_of
+from docleak.models.loading import SHIPPED, load_model, model_card, title_of
 
 __all__ = [
     "SHIPPED",
@@ -12,6 +12,7 @@ __all__ = [
     "Stage",
     "image_of",
     "load_model",
+    "model_card",
     "pixels_of",
     "title_of",
     "trainable",

@@ -91,10 +91,6 @@ def trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
 
 
-def device_of(module: nn.Module) -> torch.device:
-    return next(module.parameters()).device
-
-
 def pad(rows: Sequence[Tensor], value: int, device: torch.device) -> Tensor:
     """Stack 1-D or (T, k) integer rows of unequal length, right-padded with ``value``."""
     return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value).to(device)

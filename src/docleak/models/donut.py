@@ -200,5 +200,3 @@ def load(source: str, *, name: str, device: torch.device, revision: str | None =
 def _config_size(module: Any) -> tuple[int, int]:
     size = module.config.encoder.image_size
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
-
-

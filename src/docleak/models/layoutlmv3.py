@@ -101,7 +101,9 @@ class LayoutLMv3:
         ids, on_page = tensors["input_ids"].clone(), tensors["word_ids"] >= 0
         special = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids))
         if question:
-            draw = torch.randint(len(self.tokenizer.all_special_ids), len(self.tokenizer), ids.shape, generator=generator)
+            draw = torch.randint(
+                len(self.tokenizer.all_special_ids), len(self.tokenizer), ids.shape, generator=generator
+            )
             tensors["input_ids"] = torch.where(~special & ~on_page, draw, ids)
         if answer:
             tokens = on_page.nonzero().flatten()

@@ -59,6 +59,12 @@ def title_of(source: str) -> str:
     return SHIPPED.get(source, source.rstrip("/").split("/")[-1])
 
 
+def model_card(source: str) -> dict[str, Any]:
+    """How a checkpoint was made (docleak.json beside its weights), or nothing where it does not say."""
+    file = (CHECKPOINTS / source if source in SHIPPED else Path(source)) / "docleak.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+
+
 def _locate(source: str) -> str:
     if source in SHIPPED:
         path = CHECKPOINTS / source

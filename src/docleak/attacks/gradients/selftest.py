@@ -66,7 +66,9 @@ def _causes(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], dista
         causes.append(f"the client trained with dropout on (up to p = {dropout}); its masks cannot be known")
     scale, left = _best_scale(view, pixels, inputs)
     if left < 1e-4 * distance or left <= TOLERANCE:
-        causes.append(f"loss scale: the observed gradient is {scale:.4g} times ours (sum instead of mean, or AMP scaling)")
+        causes.append(
+            f"loss scale: the observed gradient is {scale:.4g} times ours (sum instead of mean, or AMP scaling)"
+        )
     for name, other in _other_pixels(view, pixels):
         if _distance(view, other, inputs) < max(TOLERANCE, 0.01 * distance):
             causes.append(f"pixel normalisation: it matches when the client's pixels are {name}")

@@ -87,7 +87,7 @@ class TorchLBFGS:
 
         try:
             while used < budget and bool(torch.isfinite(unknowns).all()):
-                optimiser.step(closure)
+                optimiser.step(closure)  # type: ignore[no-untyped-call]
         except OutOfBudget:
             pass
         return unknowns.detach()

@@ -82,7 +82,8 @@ def check_gradient(model: DocumentModel, gradient: Mapping[str, Tensor]) -> None
         shown = "\n  - ".join(faults[:15])
         more = f"\n  ... and {len(faults) - 15} more" if len(faults) > 15 else ""
         raise GradientError(
-            f"the gradient does not fit model {model.name!r} ({len(parameters)} trainable tensors):\n  - {shown}{more}\n"
+            f"the gradient does not fit model {model.name!r} ({len(parameters)} trainable tensors):\n"
+            f"  - {shown}{more}\n"
             "Expected one finite tensor per named parameter (a tied weight once) with the parameter's shape; "
             "to audit a subset, pass exactly those names."
         )

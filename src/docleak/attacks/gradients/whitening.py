@@ -70,7 +70,8 @@ def _inverse_root(moment: Tensor, damping: float) -> Tensor:
         return (moment + damping * moment.max()).rsqrt()
     values, vectors = torch.linalg.eigh(moment.double())
     values = values.clamp_min(0) + damping * values.max()
-    return ((vectors * values.rsqrt()) @ vectors.T).to(moment.dtype)
+    root: Tensor = (vectors * values.rsqrt()) @ vectors.T
+    return root.to(moment.dtype)
 
 
 class Whitener:

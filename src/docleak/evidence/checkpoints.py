@@ -106,7 +106,10 @@ def make_checkpoints(
         + (f", dense reading loss x {config.reading_weight:g}" if architecture == "donut" else "")
         + f"; {minutes:.0f} min on one CPU thread"
     )
-    card = {"recipe": recipe, **measure(model, make_pages(100, seed=seed, split="validation", size=size))}
+    card: dict[str, object] = {
+        "recipe": recipe,
+        **measure(model, make_pages(100, seed=seed, split="validation", size=size)),
+    }
     return write_checkpoint(model, out / f"{architecture}-trained", card)
 
 

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from docleak.documents import load_pages
+from docleak.errors import RunError
+from docleak.evidence.report import summary_text, write_report
+from docleak.evidence.report_data import Counts, prepare
+from docleak.evidence.report_words import severity_of
+from docleak.evidence.run import Run
+from docleak.metrics import PageScore
+
+MakeRun = Callable[..., Run]
+CHROMIUM = Path("/usr/bin/chromium")
+VOID = {"meta", "img", "br", "link", "rect"}
+
+
+class Outline(HTMLParser):
+    """Checks that tags nest, and collects pictures, links and the text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def report(run: Run | list[Run], **more: Any) -> Outline:
+    return Outline(write_report(run, rng=np.random.default_rng(0), **more).read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def run(make_run: MakeRun, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("run") / "out", pages=2)
+
+
+@pytest.fixture(scope="module")
+def page(run: Run) -> Outline:
+    return report(run)
+
+
+def scores(run: Run, model: str, attack: str) -> list[PageScore]:
+    return [PageScore.from_json(u["score"]) for u in run.units() if (u["model"], u["attack"]) == (model, attack)]
+
+
+def test_the_verdict_comes_first_and_is_recomputed(run: Run, page: Outline) -> None:
+    best = [field for score in scores(run, "donut-start", "gi-dqa") for field in score.fields]
+    exact = sum(field.exact is True for field in best)
+    assert exact == len(best)
+    sentence = (
+        f"From one client's gradient at the start of training, the server read {exact} of {len(best)} private fields "
+        "exactly, on 2 pages."
+    )
+    assert sentence in page.text and "Severe leak" in page.text
+    assert page.text.index(sentence) < page.text.index("Threat model: who could do this")
+    assert f"From one client's gradient after training, the server read none of {len(best)}" in page.text
+    assert "By gi-dqa, the attack that recovered most on average of the 3 tried" in page.text
+
+
+def test_every_number_is_recomputed_from_the_units(run: Run, page: Outline) -> None:
+    results = json.loads((run.path / "results.json").read_text("utf-8"))
+    assert [model["model"] for model in results["models"]] == ["donut-start", "donut-trained"]
+    for model in results["models"]:
+        assert model["documents"] == 2
+        for attack in model["attacks"]:
+            found = scores(run, model["model"], attack["attack"])
+            fields = [field for score in found for field in score.fields]
+            means = {
+                "binary": np.mean([bool(field.exact) for field in fields]),
+                "fuzz_ratio": np.mean([field.fuzz for field in fields if field.fuzz is not None]),
+                "psnr": np.mean([score.psnr for score in found if score.psnr is not None]),
+                "mse": np.mean([score.mse for score in found if score.mse is not None]),
+            }
+            for column, mean in means.items():
+                estimate = attack["estimates"][column]
+                assert estimate["value"] == pytest.approx(mean)
+                assert estimate["n_documents"] == 2 and estimate["low"] <= mean + 1e-9 <= estimate["high"] + 2e-9
+            assert f"{attack['estimates']['psnr']['value']:,.1f}" in page.text
+            assert f"{attack['estimates']['mse']['low']:,.0f} to {attack['estimates']['mse']['high']:,.0f}" in page.text
+            assert f"{attack['explained']['mean']:.3f}" in page.text
+        assert model["ceiling"]["binary"]["value"] == 1 and model["floor"]["binary"]["value"] == 0
+
+
+def test_reports_are_the_same_for_the_same_seed(run: Run) -> None:
+    first = write_report(run, rng=np.random.default_rng(3)).read_bytes()
+    assert write_report(run, rng=np.random.default_rng(3)).read_bytes() == first
+
+
+def test_it_contains_everything_asked_for(run: Run, page: Outline) -> None:
+    for words in (
+        "Honest-but-curious server", "the weights the client started from", "change the model or the protocol",
+        "Self test, the true page must reproduce the observed gradient: 2 of 2 passed", "Growing clearer",
+        "ceiling", "floor", "General advice", "docleak audit --documents synthetic --seed 0", "Honest limits",
+        run.info["signature"], run.manifest()["environment"]["numpy"], "95 %", "n = 2 pages of 2 documents",
+    ):  # fmt: skip
+        assert words in page.text.replace("\xa0", " "), words
+    pages = load_pages("synthetic", seed=0, count=2)
+    assert all(field.value in page.text for p in pages for field in p.private_fields)
+    for score in scores(run, "donut-trained", "gi-dqa"):
+        assert all(field.read in page.text for field in score.fields if field.read)
+
+
+def test_it_is_self_contained_and_every_picture_is_described(page: Outline) -> None:
+    source = [
+        value for _, attrs in page.tags for key, value in attrs.items() if key in ("src", "href", "srcset", "data")
+    ]
+    assert source and all(value and value.startswith(("data:image/png;base64,", "#")) for value in source)
+    assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
+    pictures = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert len(pictures) > 50 and all(attrs.get("alt") for attrs in pictures)
+    for attrs in pictures[:10]:
+        PIL.Image.open(io.BytesIO(base64.b64decode(str(attrs["src"]).split(",")[1]))).verify()
+    targets = {attrs["id"] for _, attrs in page.tags if attrs.get("id")}
+    assert all(str(attrs["href"])[1:] in targets for tag, attrs in page.tags if tag == "a")
+
+
+def test_the_style_loads_nothing(run: Run) -> None:
+    text = (run.path / "report.html").read_text("utf-8")
+    assert not re.search(r"https?://|@import|url\(|//[a-z]+\.", re.sub(r"data:image/png;base64,[^\"]*", "", text))
+
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}"
+
+
+def test_hostile_text_is_escaped(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",))
+    (record,) = run.units()
+    for key in ("score", "floor", "ceiling"):
+        record[key]["fields"][0].update(key=HOSTILE, value=HOSTILE, read=HOSTILE)
+    record["fields"][0].update(key=HOSTILE, value=HOSTILE)
+    record.update(page=HOSTILE, question=HOSTILE, provider=HOSTILE, model_title=HOSTILE, attack_summary=HOSTILE,
+                  knowledge=[HOSTILE])  # fmt: skip
+    run.write_unit(record["unit"], record, {})
+    run.write_info("threat_model", {"title": HOSTILE, "adversary": HOSTILE, "sees": [HOSTILE]})
+    run.write_info("command", HOSTILE)
+    page = report(run)
+    assert not [tag for tag, attrs in page.tags if tag == "script" or "onerror" in attrs]
+    assert page.text.count("<script>alert(1)</script>") > 8 and "{{ 7*7 }}" in page.text
+
+
+def test_one_page_is_called_an_example(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",))
+    page = report(run)
+    assert "an example of what can happen, not a rate" in page.text and "One document gives no interval" in page.text
+    assert "of the 1 tried" not in page.text
+
+
+@pytest.mark.parametrize("model", ["donut-start", "donut-trained"])
+def test_batches_failed_self_tests_and_known_words_are_told(make_run: MakeRun, tmp_path: Path, model: str) -> None:
+    run = make_run(
+        tmp_path / "out",
+        models=(model,),
+        attacks=("gi-dqa",),
+        change={
+            "view": {"batch_size": 4, "train_mode": True, "tensors": 2, "numbers": 1234567, "words_known": True},
+            "self_test": {"distance": 0.4, "passed": False, "note": "dropout was on"},
+            "finding": {"explained": None, "evaluations": None, "budget": 9, "seconds": None, "matching": None},
+        },
+    )
+    text = report(run).text
+    assert "From one client's gradient over a batch of 4 pages" in text
+    assert "The self test failed" in text and "dropout was on" in text and "1,234,567 numbers" in text
+    assert "the attacker was given them" in text
+
+
+def test_without_an_ocr_engine_nothing_is_claimed(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",))
+    (record,) = run.units()
+    for key in ("score", "floor", "ceiling"):
+        record[key]["engine"] = None
+        for field in record[key]["fields"]:
+            field.update(read=None, exact=None, fuzz=None, confidence=None)
+    run.write_unit(record["unit"], record, {})
+    text = report(run).text
+    assert "whether their text can be read was not measured" in text and "Not measured" in text
+    assert "Install one" in text and "Severe" not in text and "No field read" not in text
+
+
+@pytest.mark.parametrize(
+    ("counts", "severity"),
+    [
+        (Counts(3, 0, 3, 0), "severe"),
+        (Counts(1, 0, 9, 0), "partial"),
+        (Counts(0, 1, 9, 0), "partial"),
+        (Counts(0, 0, 6, 0), "none"),
+        (Counts(2, 0, 4, 0, blank=2), "none"),
+        (Counts(0, 0, 0, 6), "unknown"),
+    ],
+)
+def test_severity_counts_only_what_the_template_does_not_tell(counts: Counts, severity: str) -> None:
+    assert severity_of(counts) == severity
+
+
+def test_an_unfinished_run_is_reported_and_says_so(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", pages=2, models=("donut-start",), attacks=("gi-dqa", "dlg"))
+    last = [unit for unit in run.units() if unit["attack"] == "dlg"][-1]
+    (run.folder(last["unit"]) / "unit.json").unlink()
+    assert "Unfinished: dlg has done 1 of 2 pages" in report(run).text
+    assert "Unfinished" in summary_text(run, np.random.default_rng(0))
+
+
+def test_nothing_to_report_and_damaged_records_are_refused(tmp_path: Path) -> None:
+    run = Run.open(tmp_path / "out", {})
+    with pytest.raises(RunError, match="no finished unit"):
+        write_report(run, rng=np.random.default_rng(0))
+    with pytest.raises(RunError, match="no run"):
+        prepare([], np.random.default_rng(0))
+    run.write_unit("a", {"model": "m"}, {})
+    with pytest.raises(RunError, match=r"'a' lacks model_title.*score"):
+        write_report(run, rng=np.random.default_rng(0))
+
+
+def test_comparable_runs_are_joined(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / model, models=(model,), attacks=("gi-dqa",)) for model in ("donut-trained", "donut-start")
+    ]
+    outline = report(runs, out=tmp_path / "joined")
+    assert "at the start of training" in outline.text and "after training" in outline.text
+    assert len(json.loads((tmp_path / "joined/results.json").read_text())["models"]) == 2
+    shards = [make_run(tmp_path / f"shard{i}", models=("donut-start",), page_at=i, attacks=("gi-dqa",)) for i in (0, 1)]
+    assert "on 2 pages" in report(shards).text
+
+
+def test_runs_that_differ_in_pages_or_budgets_are_not_joined(make_run: MakeRun, tmp_path: Path) -> None:
+    first = make_run(tmp_path / "a", models=("donut-start",), attacks=("gi-dqa",))
+    budget = make_run(tmp_path / "b", models=("donut-start",), attacks=("dlg",), budget=50)
+    pages = make_run(tmp_path / "c", models=("donut-start",), attacks=("dlg",), page_at=1)
+    for other, fault in ((budget, "budgets differ"), (pages, "pages differ"), (first, "more than one run")):
+        with pytest.raises(RunError, match=fault):
+            write_report([first, other], rng=np.random.default_rng(0))
+
+
+def test_the_summary_is_short_and_agrees(run: Run) -> None:
+    text = summary_text(run, np.random.default_rng(0))
+    assert len(text.splitlines()) <= 15 and max(map(len, text.splitlines())) < 120
+    assert "Severe leak".lower() in text.lower() and "exact 0/" in text
+    assert not re.search(r"<\w", text)
+
+
+PROBE = """<iframe id="f" style="width:{width}px;height:3000px;border:0" srcdoc="{page}"></iframe><script>
+onload = () => {{ const d = document.getElementById("f").contentDocument, wide = [];
+d.querySelectorAll("details").forEach(x => x.open = true);
+const right = x => x.getBoundingClientRect().right;
+d.querySelectorAll("body *").forEach(x => {{ if (right(x) > {width} + 1) wide.push(x.className); }});
+const broken = [...d.images].filter(x => !x.naturalWidth).length;
+document.title = JSON.stringify([d.documentElement.scrollWidth, wide.length, broken, d.images.length]); }};
+</script>"""
+
+
+def browse(page: str, width: int, folder: Path) -> tuple[list[int], list[str]]:
+    """[width it needs, elements that stick out, broken pictures, pictures], and what the console says."""
+    if not CHROMIUM.exists():
+        pytest.skip(f"headless Chromium is not at {CHROMIUM}, so nobody looked at the page")
+    probe = folder / "probe.html"
+    probe.write_text("<!doctype html><title>no</title>" + PROBE.format(width=width, page=html.escape(page)), "utf-8")
+    flags = [
+        *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+        *("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=5000"),
+        *("--dump-dom", "--enable-logging=stderr", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}"),
+    ]
+    done = subprocess.run([str(CHROMIUM), *flags, str(probe)], capture_output=True, text=True, timeout=120, check=True)
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title is not None and title[1] != "no", done.stderr
+    return json.loads(title[1]), re.findall(r".*CONSOLE.*", done.stderr)
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_in_a_browser_it_fits_and_nothing_fails(run: Run, page: Outline, tmp_path: Path, width: int) -> None:
+    (needed, wide, broken, pictures), console = browse((run.path / "report.html").read_text("utf-8"), width, tmp_path)
+    assert (needed, wide, broken, console) == (width, 0, 0, []) and pictures > 50
+
+
+def test_the_browser_check_sees_what_is_wrong(tmp_path: Path) -> None:
+    bad = '<!doctype html><p style="width:500px">x</p><img src="data:,"><script>console.error("planted")</script>'
+    (needed, wide, broken, _), console = browse(bad, 390, tmp_path)
+    assert needed > 390 and wide == 1 and broken == 1 and len(console) == 1

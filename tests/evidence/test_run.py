@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import docleak
+from docleak.documents import Image
+from docleak.errors import RunError
+from docleak.evidence import run as run_module
+from docleak.evidence.run import Run, _folder_name
+
+CONFIG: dict[str, object] = {"seed": 0, "attacks": ("gi-dqa", "dlg"), "budget": 200}
+
+
+def picture(value: int = 7) -> Image:
+    return np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3) + np.uint8(value)
+
+
+def write(run: Run, unit: str, value: int = 0) -> None:
+    run.write_unit(unit, {"value": value}, {"truth": picture(value), "template": picture()})
+
+
+def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    run = Run.open(tmp_path / "out", CONFIG)
+    name = run.write_snapshot("donut--p0--gi-dqa", 50, picture(1))
+    run.write_unit("donut--p0--gi-dqa", {"loss": float("nan"), "n": np.float32(0.5)}, {"truth.png": picture(2)})
+    run.write_info("command", "docleak audit")
+    run.write_image("pages/overview.png", picture(3))
+    loaded = Run.load(tmp_path / "out")
+    assert loaded == run
+    assert loaded.config == {"seed": 0, "attacks": ["gi-dqa", "dlg"], "budget": 200}
+    assert loaded.info == {"command": "docleak audit"}
+    manifest = loaded.manifest()
+    assert manifest["docleak"] == docleak.__version__
+    assert manifest["created"] and {"python", "platform", "cpu_count", "torch", "numpy"} <= set(manifest["environment"])
+    (record,) = loaded.units()
+    assert record == {
+        "images": {"truth": "truth.png"},
+        "snapshots": [[50, name]],
+        "loss": None,
+        "n": 0.5,
+        "unit": "donut--p0--gi-dqa",
+    }
+    assert (loaded.read_image(record["unit"], "truth.png") == picture(2)).all()
+    assert (loaded.read_image(record["unit"], name) == picture(1)).all()
+    assert (tmp_path / "out/pages/overview.png").is_file()
+
+
+def test_the_same_config_resumes_and_keeps_everything(tmp_path: Path) -> None:
+    run = Run.open(tmp_path, CONFIG)
+    write(run, "a")
+    run.write_info("note", 1)
+    before = (tmp_path / "run.json").read_bytes()
+    again = Run.open(tmp_path, {**CONFIG, "attacks": ["gi-dqa", "dlg"]})
+    assert again.has("a") and not again.has("b")
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_another_config_is_refused_and_the_differing_keys_are_named(tmp_path: Path) -> None:
+    Run.open(tmp_path, CONFIG)
+    with pytest.raises(RunError) as refused:
+        Run.open(tmp_path, {"seed": 1, "attacks": ("gi-dqa", "dlg"), "device": "cpu"})
+    message = str(refused.value)
+    assert "seed: 0 there, 1 asked for" in message and "device: nothing there" in message and "budget: 200" in message
+    assert "attacks" not in message and "--out" in message and "delete" in message
+
+
+def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Run.open(tmp_path, CONFIG)
+    monkeypatch.setattr(docleak, "__version__", "99.0")
+    with pytest.raises(RunError, match=r"begun by docleak .*99\.0"):
+        Run.open(tmp_path, CONFIG)
+
+
+def test_foreign_directories_and_files_are_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    with pytest.raises(RunError, match=r"holiday\.jpg"):
+        Run.open(tmp_path, CONFIG)
+    assert [item.name for item in tmp_path.iterdir()] == ["holiday.jpg"]
+    for path in (tmp_path / "holiday.jpg", tmp_path / "holiday.jpg" / "out"):
+        with pytest.raises(RunError, match="file in the way"):
+            Run.open(path, CONFIG)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(RunError, match="may write"):
+        Run.open(tmp_path / "out", CONFIG)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"config": {}}', '{"docleak": 1}'])
+def test_a_damaged_or_missing_manifest_is_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises(RunError, match="no docleak run"):
+        Run.load(tmp_path)
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(RunError):
+        Run.load(tmp_path)
+    with pytest.raises(RunError):
+        Run.open(tmp_path, CONFIG)
+
+
+def test_a_full_disk_is_reported_and_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run.open(tmp_path, CONFIG)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_module.os, "fsync", full)
+    with pytest.raises(RunError, match="disk is full"):
+        write(run, "a")
+    assert not run.has("a") and not [file for file in tmp_path.rglob("*") if file.name.startswith(".docleak")]
+
+
+def test_a_unit_killed_between_its_pictures_and_its_record_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.open(tmp_path, CONFIG)
+    write(run, "done")
+    real = run_module.write_atomically
+
+    def killed(file: Path, content: bytes) -> None:
+        if file.name == "unit.json":
+            raise KeyboardInterrupt
+        real(file, content)
+
+    monkeypatch.setattr(run_module, "write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write(run, "half")
+    assert (run.folder("half") / "truth.png").is_file()
+    assert not run.has("half") and [unit["unit"] for unit in run.units()] == ["done"]
+    monkeypatch.undo()
+    write(Run.open(tmp_path, CONFIG), "half", 5)
+    assert [unit["value"] for unit in run.units()] == [0, 5]
+
+
+WORKER = """
+import sys, numpy as np
+from pathlib import Path
+from docleak.evidence.run import Run
+run, worker = Run.load(Path(sys.argv[1])), int(sys.argv[2])
+for index in range(5):
+    picture = np.full((4, 5, 3), index, np.uint8)
+    run.write_snapshot(f"w{worker}--{index}", 10, picture)
+    run.write_unit(f"w{worker}--{index}", {"value": worker * 10 + index}, {"truth.png": picture})
+"""
+
+
+def test_workers_write_different_units_at_the_same_time(tmp_path: Path) -> None:
+    run = Run.open(tmp_path, CONFIG)
+    started = [subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path), str(worker)]) for worker in (0, 1)]
+    assert [process.wait(60) for process in started] == [0, 0]
+    assert [unit["value"] for unit in run.units()] == [*range(5), *range(10, 15)]
+    assert all(len(unit["snapshots"]) == 1 for unit in run.units())
+
+
+@given(st.lists(st.text(max_size=200), unique=True, max_size=6))
+def test_folders_are_safe_and_never_shared(ids: list[str]) -> None:
+    names = [_folder_name(unit) for unit in ids]
+    assert len({name.lower() for name in names}) == len(ids)
+    for name in names:
+        assert name and not {*name} & {*'/\\:*?"<>|\0'} and not name.startswith(".") and len(name) < 120
+
+
+def test_hostile_unit_ids_stay_inside(tmp_path: Path) -> None:
+    run = Run.open(tmp_path / "out", CONFIG)
+    for unit in ("../../evil", "/etc/passwd", "A b", "a B", "", "ünit", "x" * 300):
+        write(run, unit)
+        assert run.folder(unit).parent == tmp_path / "out" / "units" and run.has(unit)
+    assert len(run.units()) == 7
+    assert {item.name for item in tmp_path.iterdir()} == {"out"}
+
+
+@pytest.mark.parametrize("relative", ["../x.png", "/x.png", "a/../../x.png", "", "a\\..\\x.png"])
+def test_pictures_stay_inside(tmp_path: Path, relative: str) -> None:
+    run = Run.open(tmp_path / "out", CONFIG)
+    with pytest.raises(RunError, match="not the name of a file inside"):
+        run.write_image(relative, picture())
+    with pytest.raises(RunError, match="not the name of a file inside"):
+        run.read_image("a", relative)
+
+
+def test_bad_pictures_and_records_are_refused(tmp_path: Path) -> None:
+    run = Run.open(tmp_path, CONFIG)
+    with pytest.raises(RunError, match="float64"):
+        run.write_unit("a", {}, {"truth": np.zeros((2, 2, 3))})  # type: ignore[dict-item]
+    with pytest.raises(RunError, match="set"):
+        run.write_unit("a", {"x": {1}}, {})
+    with pytest.raises(RunError, match="cannot be read"):
+        run.read_image("a", "truth.png")
+    write(run, "b")
+    (run.folder("b") / "unit.json").write_text("{")
+    with pytest.raises(RunError, match=r"unit\.json"):
+        run.units()
+
+
+def test_files_are_plain_json(tmp_path: Path) -> None:
+    run = Run.open(tmp_path, CONFIG)
+    write(run, "é \ud800")
+    assert json.loads((run.folder("é \ud800") / "unit.json").read_text("utf-8"))["unit"] == "é \ud800"

@@ -1,0 +1,186 @@
+"""What holds for the whole of docleak: direction of imports, layout, sizes, docstrings, and documents that run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "docleak"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+#: Top-level name -> what it may import of docleak. A new package gets a line here.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "documents": {"errors"},
+    "metrics": {"errors", "documents"},
+    "models": {"errors", "documents"},
+    "training": {"errors", "documents", "models"},
+    # No metrics: they hold the truth, which an attack never sees.
+    "attacks": {"errors", "documents", "models", "training"},
+    "evidence": {"errors", "documents", "models", "training", "attacks", "metrics"},
+    "cli": {"errors", "documents", "models", "training", "attacks", "metrics", "evidence"},
+}
+LONGEST_MODULE = 400
+MOST_TOP_LEVEL_NAMES = 10
+WITHOUT_TORCH = ("documents", "metrics")
+
+
+def label(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def top_level(path: Path) -> str:
+    """The top-level name of docleak that a module belongs to; "" for docleak/__init__.py."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The top-level names of docleak that a module imports anywhere, in functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import; write docleak's modules in full"
+            assert all(alias.name != "*" for alias in node.names), f"line {node.lineno}: star import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        parts = [name.split(".") for name in names]
+        yield from (part[1] for part in parts if part[0] == "docleak" and len(part) > 1 and part[1] != "__version__")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=label)
+def test_imports_go_one_way(path: Path) -> None:
+    home = top_level(path)
+    found = set(imported(ast.parse(path.read_text())))
+    if home == "":
+        assert not found, "docleak/__init__.py imports nothing, so that docleak.documents stays light"
+        return
+    assert home in MAY_IMPORT, f"{home} is new: say in MAY_IMPORT what it may import"
+    wrong = found - MAY_IMPORT[home] - {home}
+    assert not wrong, f"{home} must not import {', '.join(sorted(wrong))}"
+
+
+def test_the_import_order_has_no_cycle() -> None:
+    done: set[str] = set()
+    while ready := {name for name, needs in MAY_IMPORT.items() if needs <= done} - done:
+        done |= ready
+    assert done == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("name", WITHOUT_TORCH)
+def test_no_torch_at_import(name: str) -> None:
+    """Every module of the package, in a fresh interpreter."""
+    code = (
+        "import importlib, pkgutil, sys\n"
+        f"import docleak.{name} as package\n"
+        "for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "print(*(m for m in ('torch', 'transformers', 'onnxruntime', 'flwr') if m in sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=PACKAGE.parent)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "", f"docleak.{name} imports {run.stdout.strip()}"
+
+
+def test_few_top_level_names() -> None:
+    names = {p.name for p in PACKAGE.iterdir()} - {"__init__.py", "__pycache__", "py.typed"}
+    assert len(names) <= MOST_TOP_LEVEL_NAMES, sorted(names)
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    """Otherwise an installed docleak would lack it."""
+    missing = {label(p.parent) for p in MODULES if not (p.parent / "__init__.py").exists()}
+    assert not missing
+
+
+@pytest.mark.parametrize("path", MODULES, ids=label)
+def test_size_and_docstrings(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= LONGEST_MODULE, f"more than {LONGEST_MODULE} lines: split it"
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "no module docstring"
+    bare = [node.name for node in public_definitions(tree) if not ast.get_docstring(node)]
+    assert not bare, f"no docstring: {', '.join(bare)}"
+
+
+def public_definitions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+
+
+def test_the_readme_maps_every_package() -> None:
+    readme = (ROOT / "README.md").read_text()
+    missing = [
+        p.name for p in sorted(PACKAGE.iterdir()) if (p / "__init__.py").exists() and f"`{p.name}`" not in readme
+    ]
+    assert not missing, f"no line in the README's map: {', '.join(missing)}"
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """(place, text) of every fenced block of a language in the README and docs/."""
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for match in pattern.finditer(text):
+            line = text[: match.start()].count("\n") + 2
+            found.append((f"{label(page)}:{line}", match[1]))
+    return found
+
+
+@pytest.mark.parametrize(("place", "code"), blocks("python"), ids=lambda value: str(value).splitlines()[0])
+def test_python_blocks_of_the_documents_run(
+    place: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, place, "exec"), {"__name__": "docleak_document"})
+
+
+def commands() -> list[tuple[str, str]]:
+    """(place, command) of every ``$ docleak ...`` and ``$ make ...`` line of the console blocks."""
+    lines = [(place, line) for place, text in blocks("console") for line in text.splitlines()]
+    return [(place, line[2:]) for place, line in lines if line.startswith(("$ docleak", "$ make"))]
+
+
+@pytest.mark.parametrize(("place", "command"), commands())
+def test_commands_of_the_documents_exist(
+    place: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands and options are parsed, with --help added so that nothing runs."""
+    words = shlex.split(command, comments=True)
+    if words[0] == "make":
+        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert {w for w in words[1:] if "=" not in w} <= set(targets)
+        return
+    from docleak.cli import main
+
+    monkeypatch.setattr(sys, "argv", [*words, "--help"])
+    assert exit_code_of(main) == 0, f"{place}: {command}\n{capsys.readouterr().err}"
+
+
+def exit_code_of(main: Callable[[], None]) -> object:
+    try:
+        main()
+    except SystemExit as stop:
+        return stop.code or 0
+    return 0
+
+
+def test_a_command_that_does_not_exist_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from docleak.cli import main
+
+    for wrong in (["no-such-command"], ["audit", "--no-such-option"], ["data", "no-such-command"]):
+        monkeypatch.setattr(sys, "argv", ["docleak", *wrong, "--help"])
+        assert exit_code_of(main) != 0, wrong
