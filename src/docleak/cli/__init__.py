@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+# Before numpy and torch are loaded: several threads per process on busy cores are many times slower than one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def main() -> None:

@@ -147,9 +147,9 @@ def _run_and_report(config: object, out: Path, device: str, workers: int, json_o
         print(f"Pictures appear in {out / 'units'} while this runs.", file=sys.stderr)
     with progress(budgets, quiet=json_output) as report:
         run = run_audit(
-            config, out, device=pick_device(device), workers=workers or default_workers(), on_progress=report
-        )
-    run.write_info("command", "docleak " + shlex.join(sys.argv[1:]))
+            config, out, device=pick_device(device), workers=workers or default_workers(), on_progress=report,
+            command="docleak " + shlex.join(sys.argv[1:]),
+        )  # fmt: skip
     page = write_report(run, rng=np.random.default_rng(config.seed))
     text = f"{summary_text(run, np.random.default_rng(config.seed))}\n\nReport: {page}"
     emit({"report": str(page), "results": str(run.path / "results.json")}, text, json_output=json_output)

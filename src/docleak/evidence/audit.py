@@ -175,14 +175,18 @@ def _describe(unit: Unit, model: DocumentModel, case: Case, config: AuditConfig)
     }
 
 
-def run_audit(config: AuditConfig, out: Path, *, device: str, workers: int, on_progress: OnProgress) -> Run:
-    """Run (or resume) the audit in ``out`` with ``workers`` processes of one thread each."""
+def run_audit(
+    config: AuditConfig, out: Path, *, device: str, workers: int, on_progress: OnProgress, command: str = ""
+) -> Run:
+    """Run (or resume) the audit in ``out`` with ``workers`` processes of one thread each; ``command`` is for the report."""
     run = Run.open(out, {**asdict(config)})
     todo = [unit for unit in units_of(config) if not run.has(unit.id)]
     for source in config.models:
         _model(source, device)  # fail early, in this process, with a clear message
         _pages(source, device, config)
     _write_info(run, config, device)
+    run.write_info("command", command)
+    torch.set_num_threads(1)
     if workers == 1 or len(todo) == 1:
         for unit in todo:
             run_unit(run, config, unit, device, on_progress)

@@ -1,0 +1,221 @@
+"""Loading models: what cannot be loaded says why, and checkpoints unlike the shipped ones work."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from docleak.documents.synthetic import make_pages
+from docleak.errors import ModelError
+from docleak.models import load_model, pixels_of, title_of, trainable
+from docleak.models.donut import Donut
+from docleak.models.loading import CHECKPOINTS
+from docleak.models.preprocessing import ImageSettings, image_settings
+
+
+def copy_of(name: str, directory: Path) -> Path:
+    return Path(shutil.copytree(CHECKPOINTS / name, directory / name))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("./no/such/directory", "there is no model"),
+        ("/no/such/directory", "there is no model"),
+        ("donut-trian", "Did you mean 'donut-trained'?"),
+        ("layoutlmv3-strat", "Did you mean 'layoutlmv3-start'?"),
+        ("resnet", "Shipped: donut-start, donut-trained, layoutlmv3-start, layoutlmv3-trained"),
+        ("nobody/no-such-model", "can be reached"),
+        ("my models/of today", "can be reached"),
+        ("", "there is no model"),
+    ],
+)
+def test_a_model_that_is_not_there(source: str, said: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        load_model(source)
+    assert said in str(caught.value)
+    assert repr(source) in str(caught.value)
+
+
+def test_a_name_unlike_any_gets_no_suggestion() -> None:
+    with pytest.raises(ModelError) as caught:
+        load_model("xyzzy")
+    assert "Did you mean" not in str(caught.value)
+
+
+def test_a_file_instead_of_a_directory(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"")
+    with pytest.raises(ModelError, match="is a file; expected the directory"):
+        load_model(str(file))
+
+
+def test_a_directory_without_config(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{not json", "is not JSON"),
+        ("[1, 2]", "holds a list, expected an object"),
+        ("\udcff", "is not JSON"),
+        ("{}", "architecture None"),
+        ('{"model_type": "bert"}', "architecture 'bert'"),
+        (
+            '{"model_type": "vision-encoder-decoder", "encoder": {"model_type": "vit"}, "decoder": {"model_type": "gpt2"}}',
+            "with encoder 'vit' and decoder 'gpt2'",
+        ),
+        ('{"model_type": "vision-encoder-decoder", "encoder": "swin", "decoder": null}', "vision-encoder-decoder"),
+    ],
+)
+def test_a_config_that_is_none(content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ModelError) as caught:
+        load_model(str(tmp_path))
+    assert said in str(caught.value)
+
+
+def test_another_architecture(tmp_path: Path) -> None:
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"'bert'; docleak audits .*donut-swin.*layoutlmv3"):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["donut-start", "layoutlmv3-start"])
+@pytest.mark.parametrize("damage", ["truncated", "missing weights", "missing tokenizer", "garbage settings"])
+def test_damaged_files(name: str, damage: str, tmp_path: Path) -> None:
+    directory = copy_of(name, tmp_path)
+    if damage == "truncated":
+        weights = directory / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:100_000])
+    elif damage == "missing weights":
+        (directory / "model.safetensors").unlink()
+    elif damage == "missing tokenizer":
+        for file in directory.glob("tokenizer*"):
+            file.unlink()
+    else:
+        (directory / "preprocessor_config.json").write_text("{")
+    with pytest.raises(ModelError) as caught:
+        load_model(str(directory))
+    if damage == "garbage settings":
+        assert "preprocessor_config.json is not JSON" in str(caught.value)
+    else:
+        assert "could not be loaded" in str(caught.value) and "model.safetensors" in str(caught.value)
+
+
+def test_titles() -> None:
+    assert title_of("donut-start") == "Donut (tiny), start of federated training"
+    assert title_of("/home/me/my-donut/") == "my-donut"
+
+
+def word_tokenizer() -> Any:
+    """A vocabulary with merges, and Donut's tags as ordinary added tokens, as in its published checkpoints."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    trainer = ByteLevelBPETokenizer()
+    texts = [w.text for page in make_pages(4, seed=0) for w in page.words] + ["What is the total?"] * 3
+    trainer.train_from_iterator(texts, vocab_size=330, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=trainer._tokenizer, bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+    tokenizer.add_tokens(["<s_docvqa>", "<s_question>", "</s_question>", "<s_answer>", "</s_answer>"])
+    return tokenizer
+
+
+def other_donut(directory: Path, *, decoder_width: int) -> None:
+    """A Donut as transformers' own users save one: three stages, another size, another vocabulary, no docleak."""
+    tokenizer = word_tokenizer()
+    torch.manual_seed(0)
+    encoder = transformers.DonutSwinConfig(
+        image_size=[72, 120], patch_size=4, embed_dim=8, depths=[1, 2, 1], num_heads=[1, 2, 4], window_size=4
+    )
+    decoder = transformers.MBartConfig(
+        vocab_size=len(tokenizer), d_model=decoder_width, decoder_layers=1, decoder_attention_heads=2,
+        decoder_ffn_dim=32, max_position_embeddings=96, is_decoder=True, add_cross_attention=True,
+        add_final_layer_norm=True, is_encoder_decoder=False, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+    )  # fmt: skip
+    module = transformers.VisionEncoderDecoderModel(
+        encoder=transformers.DonutSwinModel(encoder), decoder=transformers.MBartForCausalLM(decoder)
+    )
+    module.config.decoder_start_token_id, module.config.pad_token_id = 0, 1
+    module.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+@pytest.mark.parametrize("decoder_width", [32, 24])
+def test_a_donut_of_another_configuration(decoder_width: int, tmp_path: Path) -> None:
+    other_donut(tmp_path, decoder_width=decoder_width)
+    settings = {"size": [80, 64], "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    model = load_model(str(tmp_path))
+    assert isinstance(model, Donut)
+    assert model.image_size == (80, 64), "the image settings' size counts, not the config's"
+    assert hasattr(model.module, "enc_to_dec_proj") == (decoder_width != 32)
+    page = model.fit(make_pages(1, seed=0)[0])
+    example = model.encode(page, page.questions[0])
+    pixels = pixels_of(page.image)[None]
+    with torch.no_grad():
+        reference = model.module(
+            pixel_values=model.normalise(pixels), decoder_input_ids=example.tensors["decoder_input_ids"][None],
+            labels=example.tensors["labels"][None],
+        ).loss  # fmt: skip
+        torch.testing.assert_close(model.loss(pixels, [example])[0], reference, rtol=1e-5, atol=1e-6)
+        assert model.encoded(pixels).shape[1] == model.grid[0] * model.grid[1] == 4 * 5
+    free = pixels.clone().requires_grad_(True)
+    parameters = [p for _, p in trainable(model.module)]
+    gradient = torch.autograd.grad(model.loss(free, [example]).mean(), parameters, create_graph=True)
+    (second,) = torch.autograd.grad(torch.stack([g.square().sum() for g in gradient]).sum(), free)
+    assert torch.isfinite(second).all() and float(second.abs().max()) > 0
+    assert 0 <= model.answer(pixels, [example])[0].confidence <= 1
+    again = tmp_path / "again"
+    model.save(str(again))
+    with torch.no_grad():
+        assert torch.equal(load_model(str(again)).loss(pixels, [example]), model.loss(pixels, [example]))
+
+
+def test_tags_that_are_no_special_tokens_survive_a_scramble(tmp_path: Path) -> None:
+    other_donut(tmp_path, decoder_width=32)
+    model = load_model(str(tmp_path))
+    assert model.image_size == (120, 72), "without image settings the config's size counts"
+    page = model.fit(make_pages(1, seed=0)[0])
+    example = model.encode(page, page.questions[0])
+    other = model.scramble(example, question=True, answer=True, generator=torch.Generator().manual_seed(0))
+    tags = ["<s_docvqa>", "<s_question>", "</s_question>", "<s_answer>", "</s_answer>"]
+    assert [t for t in other.tokens if t in tags] == tags
+    assert [other.tokens.index(tag) for tag in tags] == [example.tokens.index(tag) for tag in tags]
+
+
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [
+        ({"size": [960, 1280]}, ImageSettings((1280, 960))),
+        ({"size": {"height": 1280, "width": 960}}, ImageSettings((1280, 960))),
+        ({"size": 224}, ImageSettings((224, 224))),
+        ({"size": {"shortest_edge": 224}}, ImageSettings()),
+        ({}, ImageSettings()),
+        (
+            {"image_processor": {"size": [3, 4], "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}},
+            ImageSettings((4, 3), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)),
+        ),
+    ],
+)
+@pytest.mark.parametrize("file", ["preprocessor_config.json", "processor_config.json"])
+def test_image_settings(saved: dict[str, object], expected: ImageSettings, file: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(json.dumps(saved))
+    assert image_settings(str(tmp_path)) == expected
+
+
+def test_no_image_settings(tmp_path: Path) -> None:
+    assert image_settings(str(tmp_path)) == ImageSettings()
+    assert image_settings("nobody/not-in-the-cache") == ImageSettings()
