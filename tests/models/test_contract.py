@@ -137,7 +137,9 @@ def test_layoutlmv3_gives_every_token_its_words_box() -> None:
         if word < 0:
             assert box == [0, 0, 0, 0]
         else:
-            scaled = [v * 1000 / side for v, side in zip(page.words[word].box, (page.width, page.height) * 2, strict=True)]
+            scaled = [
+                v * 1000 / side for v, side in zip(page.words[word].box, (page.width, page.height) * 2, strict=True)
+            ]
             assert all(0 <= s - b < 1 for s, b in zip(scaled, box, strict=True))
 
 

@@ -33,7 +33,6 @@ def copy_of(name: str, directory: Path) -> Path:
         ("resnet", "Shipped: donut-start, donut-trained, layoutlmv3-start, layoutlmv3-trained"),
         ("nobody/no-such-model", "can be reached"),
         ("my models/of today", "can be reached"),
-        ("", "there is no model"),
     ],
 )
 def test_a_model_that_is_not_there(source: str, said: str) -> None:
@@ -70,10 +69,14 @@ def test_a_directory_without_config(tmp_path: Path) -> None:
         ("{}", "architecture None"),
         ('{"model_type": "bert"}', "architecture 'bert'"),
         (
-            '{"model_type": "vision-encoder-decoder", "encoder": {"model_type": "vit"}, "decoder": {"model_type": "gpt2"}}',
+            '{"model_type": "vision-encoder-decoder", "encoder": {"model_type": "vit"}, '
+            '"decoder": {"model_type": "gpt2"}}',
             "with encoder 'vit' and decoder 'gpt2'",
         ),
-        ('{"model_type": "vision-encoder-decoder", "encoder": "swin", "decoder": null}', "vision-encoder-decoder"),
+        (
+            '{"model_type": "vision-encoder-decoder", "encoder": "swin", "decoder": null}',
+            "'vision-encoder-decoder'; docleak",
+        ),
     ],
 )
 def test_a_config_that_is_none(content: str, said: str, tmp_path: Path) -> None:
@@ -125,7 +128,9 @@ def word_tokenizer() -> Any:
 
     trainer = ByteLevelBPETokenizer()
     texts = [w.text for page in make_pages(4, seed=0) for w in page.words] + ["What is the total?"] * 3
-    trainer.train_from_iterator(texts, vocab_size=330, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False)
+    trainer.train_from_iterator(
+        texts, vocab_size=330, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False
+    )
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=trainer._tokenizer, bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     )
@@ -219,3 +224,19 @@ def test_image_settings(saved: dict[str, object], expected: ImageSettings, file:
 def test_no_image_settings(tmp_path: Path) -> None:
     assert image_settings(str(tmp_path)) == ImageSettings()
     assert image_settings("nobody/not-in-the-cache") == ImageSettings()
+
+
+@pytest.mark.parametrize(("name", "lost"), [("donut-start", "encoder.encoder"), ("layoutlmv3-start", "qa_outputs")])
+def test_a_checkpoint_without_all_weights_is_not_filled_up_with_random_ones(
+    name: str, lost: str, tmp_path: Path
+) -> None:
+    """Such as a base model without its head, which every worker process would draw anew."""
+    from safetensors.torch import load_file, save_file
+
+    directory = copy_of(name, tmp_path)
+    weights = load_file(directory / "model.safetensors")
+    kept = {key: value for key, value in weights.items() if not key.startswith(lost)}
+    assert 0 < len(kept) < len(weights)
+    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=f"lacks .* of the network's parameters, first: {lost}"):
+        load_model(str(directory))

@@ -104,6 +104,9 @@ def test_layoutlmv3_draws_no_special_token_wherever_they_stand(layoutlmv3: Docum
         def __len__(self) -> int:
             return 7
 
+        def get_added_vocab(self) -> dict[str, int]:
+            return {"<mask>": 6}
+
         def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
             return [str(i) for i in ids]
 

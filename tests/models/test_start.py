@@ -12,7 +12,7 @@ from docleak.models import DocumentModel, load_model
 from docleak.models.start import spread
 from docleak.models.tiny import byte_pair_tokenizer, character_tokenizer, donut_start, layoutlmv3_start
 
-TEXTS = ["Total 42.00 EUR", "Invoice number 2039", "What is the total?"]
+TEXTS = ["Total 42.00 EUR", "Invoice number 2039", "What is the total?"] * 3
 
 
 class Toy(nn.Module):
@@ -42,6 +42,7 @@ def test_spread_draws_each_kind_at_its_size(name: str, deviation: float) -> None
     toy = Toy()
     spread(toy, generator=torch.Generator().manual_seed(0))
     values = dict(toy.named_parameters())[name]
+    values = values.detach()
     assert float(values.std()) == pytest.approx(deviation, rel=0.1)
     assert abs(float(values.mean())) < 0.2 * deviation
 
@@ -97,6 +98,6 @@ def test_the_byte_pair_tokenizer_is_the_same_each_time_and_knows_its_texts() -> 
     one, two = (byte_pair_tokenizer(TEXTS, vocabulary=300) for _ in range(2))
     assert one.get_vocab() == two.get_vocab()
     assert len(one) <= 300
-    merged = one("What", ["2039"], boxes=[[0, 0, 1, 1]])
-    assert one.decode(merged["input_ids"], skip_special_tokens=True).split() == ["What", "2039"]
-    assert len(merged["input_ids"]) < len("What2039")
+    ids = one("What", ["2039"], boxes=[[0, 0, 1, 1]])["input_ids"]
+    assert one.decode(ids, skip_special_tokens=True).split() == ["What", "2039"]
+    assert len(set(ids) - set(one.all_special_ids)) == 2, "both words are common enough for a token of their own"

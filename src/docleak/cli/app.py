@@ -60,7 +60,7 @@ def audit(
     attacks: Annotated[str, typer.Option(help="Comma-separated; see docleak attack --list.")] = "",
     pages: Pages = 1,
     budget: Budget = 150,
-    seed: Seed = 0,
+    seed: Seed = 5,
     out: Out = Path("docleak-audit"),
     batch_size: BatchSize = 1,
     train_mode: TrainMode = False,
@@ -103,7 +103,7 @@ def attack(
     ] = "",
     pages: Pages = 1,
     budget: Budget = 150,
-    seed: Seed = 0,
+    seed: Seed = 5,
     out: Out = Path("docleak-attack"),
     batch_size: BatchSize = 1,
     train_mode: TrainMode = False,
@@ -144,7 +144,7 @@ def _run_and_report(config: object, out: Path, device: str, workers: int, json_o
     assert isinstance(config, AuditConfig)
     budgets = {unit.id: config.budget for unit in units_of(config)}
     if not json_output:
-        print(f"Pictures appear in {out / 'units'} while this runs.", file=sys.stderr)
+        print(f"{len(budgets)} units; pictures appear in {out / 'units'} while this runs.", file=sys.stderr)
     with progress(budgets, quiet=json_output) as report:
         run = run_audit(
             config, out, device=pick_device(device), workers=workers or default_workers(), on_progress=report,

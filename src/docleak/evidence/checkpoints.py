@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
@@ -20,10 +21,26 @@ from docleak.models.tiny import DONUT_SIZE, LAYOUTLMV3_SIZE, donut_start, layout
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 PAGES = 3000
-RECIPES = {
-    "donut": PretrainConfig(steps=5000, pages_per_step=4, questions_per_page=4),
-    "layoutlmv3": PretrainConfig(steps=2500, pages_per_step=4, questions_per_page=4),
+#: Phases per architecture; each starts the optimiser and the learning rate's course anew.
+RECIPES: dict[str, tuple[PretrainConfig, ...]] = {
+    "donut": (
+        PretrainConfig(steps=5000, pages_per_step=4, questions_per_page=4),
+        PretrainConfig(steps=3500, pages_per_step=4, questions_per_page=4, learning_rate=7e-4),
+    ),
+    "layoutlmv3": (PretrainConfig(steps=4000, pages_per_step=8, questions_per_page=3, text_only_steps=3600),),
 }
+
+
+def phases_of(architecture: str, steps: int | None) -> tuple[PretrainConfig, ...]:
+    """The recorded phases, shortened or stretched in proportion to ``steps`` in all."""
+    phases = RECIPES[architecture]
+    if steps is None:
+        return phases
+    share = steps / sum(phase.steps for phase in phases)
+    return tuple(
+        replace(p, steps=max(1, round(p.steps * share)), text_only_steps=round(p.text_only_steps * share))
+        for p in phases
+    )
 
 
 class Remembered(Sequence[Page]):
@@ -82,9 +99,8 @@ def make_checkpoints(
     size = DONUT_SIZE if architecture == "donut" else (LAYOUTLMV3_SIZE, LAYOUTLMV3_SIZE)
     pages = Remembered(make_pages(PAGES, seed=seed, split="train", size=size))
     model = start_model(architecture, pages, seed=seed)
-    config = RECIPES[architecture]
-    if steps is not None:
-        config = PretrainConfig(steps, config.pages_per_step, config.questions_per_page)
+    phases = phases_of(architecture, steps)
+    total = sum(phase.steps for phase in phases)
     start = f"spread initialisation, seed {seed}"
     write_checkpoint(model, out / f"{architecture}-start", {"recipe": start})
     began = time.perf_counter()
@@ -92,25 +108,29 @@ def make_checkpoints(
 
     def show(step: int, loss: float) -> None:
         recent.append(loss)
-        if not quiet and (step + 1) % 50 == 0:
-            spent = time.perf_counter() - began
-            left = spent / (step + 1) * (config.steps - step - 1)
+        if not quiet and len(recent) % 50 == 0:
+            left = (time.perf_counter() - began) / len(recent) * (total - len(recent))
             mean = float(np.mean(recent[-50:]))
-            print(f"step {step + 1} of {config.steps}: loss {mean:.3f}, ETA {left / 60:.0f} min", file=sys.stderr)
+            print(f"step {len(recent)} of {total}: loss {mean:.3f}, ETA {left / 60:.0f} min", file=sys.stderr)
 
-    pretrain(model, pages, config, rng=np.random.default_rng(seed), on_step=show)
+    for number, phase in enumerate(phases):
+        pretrain(model, pages, phase, rng=np.random.default_rng(seed + number), on_step=show)
     minutes = (time.perf_counter() - began) / 60
-    recipe = (
-        f"{start}; {config.steps} steps of {config.pages_per_step} pages x {config.questions_per_page} questions from "
-        f"{PAGES} synthetic invoices (split train), AdamW {config.learning_rate:g} cosine"
-        + (f", dense reading loss x {config.reading_weight:g}" if architecture == "donut" else "")
-        + f"; {minutes:.0f} min on one CPU thread"
-    )
+    recipe = f"{start}; {describe(phases)}; {minutes:.0f} min on one CPU thread"
     card: dict[str, object] = {
         "recipe": recipe,
         **measure(model, make_pages(100, seed=seed, split="validation", size=size)),
     }
     return write_checkpoint(model, out / f"{architecture}-trained", card)
+
+
+def describe(phases: Sequence[PretrainConfig]) -> str:
+    """The phases in words."""
+    parts = []
+    for p in phases:
+        words = f"{p.steps} steps of {p.pages_per_step} pages x {p.questions_per_page} questions at {p.learning_rate:g}"
+        parts.append(words + (f" (the first {p.text_only_steps} without the picture)" if p.text_only_steps else ""))
+    return f"{' then '.join(parts)}, AdamW, {PAGES} synthetic invoices (split train)"
 
 
 def write_checkpoint(model: DocumentModel, directory: Path, card: dict[str, object]) -> dict[str, object]:

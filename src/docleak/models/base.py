@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -58,6 +58,9 @@ class DocumentModel(Protocol):
     def scramble(self, example: Encoded, *, question: bool, answer: bool, generator: torch.Generator) -> Encoded:
         """``example`` with random tokens where the question, or the answer, is not known."""
 
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Pixels (B, 3, H, W) in [0, 1] as the network takes them: an affine map per channel."""
+
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
         """Per-example training loss, shape (B,), from pixels (P, 3, H, W) in [0, 1].
 
@@ -89,6 +92,12 @@ def image_of(pixels: Tensor) -> Image:
 def trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Named parameters that training changes; a tied weight appears once."""
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+
+
+def plain_ids(tokenizer: Any) -> Tensor:
+    """The ids of a vocabulary without special tokens and added ones (tags), ascending."""
+    fixed = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
+    return torch.tensor([i for i in range(len(tokenizer)) if i not in fixed])
 
 
 def pad(rows: Sequence[Tensor], value: int, device: torch.device) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question
 from docleak.errors import ModelError
-from docleak.models.base import Answer, Encoded, Stage, pad
+from docleak.models.base import Answer, Encoded, Stage, pad, plain_ids
 
 PROMPT = "<s_docvqa><s_question>{question}</s_question><s_answer>"
 END = "</s_answer>"
@@ -82,8 +82,8 @@ class Donut:
         """The input with random tokens of equal number for what an adversary does not know (tags stay)."""
         ids = torch.cat([example.tensors["decoder_input_ids"], example.tensors["labels"][-1:]])
         prompt = len(example.tensors["prompt_ids"])
-        plain = torch.tensor([i for i in range(len(self.tokenizer)) if i not in set(self.tokenizer.all_special_ids)])
-        fixed = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids))
+        plain = plain_ids(self.tokenizer)
+        fixed = ~torch.isin(ids, plain)
         replaced = plain[torch.randint(len(plain), ids.shape, generator=generator)]
         unknown = torch.zeros_like(fixed)
         unknown[:prompt], unknown[prompt:] = question, answer
@@ -178,18 +178,19 @@ class Donut:
 
 def load(source: str, *, name: str, device: torch.device, revision: str | None = None) -> Donut:
     """Load a Donut from a directory or hub name, ready for double backward (eager attention)."""
-    from transformers import AutoTokenizer, VisionEncoderDecoderModel
+    from transformers import VisionEncoderDecoderModel
 
-    from docleak.models.preprocessing import image_settings
+    from docleak.models.preprocessing import image_settings, require_weights, tokenizer_of
 
-    module: Any = VisionEncoderDecoderModel.from_pretrained(
-        source, attn_implementation="eager", dtype=torch.float32, revision=revision or "main"
+    module, found = VisionEncoderDecoderModel.from_pretrained(
+        source, attn_implementation="eager", dtype=torch.float32, revision=revision or "main", output_loading_info=True
     )
+    require_weights(source, module, found["missing_keys"])
     settings = image_settings(source)
     height, width = settings.size or tuple(_config_size(module))
     return Donut(
         module.to(device).eval(),
-        AutoTokenizer.from_pretrained(source),
+        tokenizer_of(source),
         image_size=(int(width), int(height)),
         mean=settings.mean or (0.5, 0.5, 0.5),
         std=settings.std or (0.5, 0.5, 0.5),

@@ -92,11 +92,11 @@ def _config(where: str, source: str) -> dict[str, Any]:
     path = Path(where) / "config.json"
     if not path.is_file():
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
         try:
             path = Path(hf_hub_download(where, "config.json"))
-        except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
             raise ModelError(
                 f"model {source!r} is neither a directory nor a hub model that can be reached "
                 f"({type(error).__name__}). Without a network, download it elsewhere and give its directory."
@@ -114,7 +114,8 @@ def _architecture(config: dict[str, Any], source: str) -> str:
     kind = config.get("model_type")
     if kind == "layoutlmv3":
         return "layoutlmv3"
-    inner = (config.get("encoder") or {}).get("model_type"), (config.get("decoder") or {}).get("model_type")
+    parts = (config.get("encoder"), config.get("decoder"))
+    inner = [part.get("model_type") if isinstance(part, dict) else None for part in parts]
     if kind == "vision-encoder-decoder" and inner[0] == "donut-swin":
         return "donut"
     found = f"{kind!r}" + (f" with encoder {inner[0]!r} and decoder {inner[1]!r}" if any(inner) else "")

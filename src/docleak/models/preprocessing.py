@@ -1,10 +1,12 @@
-"""Image settings (size, mean, standard deviation) as a checkpoint's preprocessor file states them."""
+"""What a checkpoint holds beside its network: image settings and tokenizer; and whether it holds all weights."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from docleak.errors import ModelError
 
@@ -54,3 +56,27 @@ def _settings_file(source: str) -> Path | None:
         if isinstance(found, str):
             return Path(found)
     return None
+
+
+def tokenizer_of(source: str) -> Any:
+    """The checkpoint's tokenizer; ModelError where its files are missing (transformers makes an empty one then)."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ModelError(
+            f"model {source!r} could not be loaded: its tokenizer has no vocabulary. Expected the files "
+            "save_pretrained writes: config.json, model.safetensors, and the tokenizer's files (tokenizer.json)."
+        )
+    return tokenizer
+
+
+def require_weights(source: str, module: Any, missing: Iterable[str]) -> None:
+    """Raise ModelError if the checkpoint lacks parameters: transformers would draw them at random."""
+    lacking = sorted({name for name, _ in module.named_parameters()} & set(missing))
+    if lacking:
+        raise ModelError(
+            f"model {source!r} could not be loaded: its model.safetensors lacks {len(lacking)} of the network's "
+            f"parameters, first: {', '.join(lacking[:5])}. Is it a base model without its question-answering head? "
+            "Save the model that is trained, head and all, with save_pretrained."
+        )

@@ -15,7 +15,7 @@ from torch import nn
 
 
 @torch.no_grad()
-def spread(module: nn.Module, *, generator: torch.Generator, gain: float = 0.7) -> None:
+def spread(module: nn.Module, *, generator: torch.Generator, gain: float = 0.7, head_width: int = 32) -> None:
     """Re-initialise in place: matrices N(0, gain²/fan_in), position tables N(0, 1), biases 0.
 
     Embedding tables that stand alone (tokens, absolute positions, boxes) are drawn as
@@ -24,9 +24,13 @@ def spread(module: nn.Module, *, generator: torch.Generator, gain: float = 0.7) 
     for name, parameter in module.named_parameters():
         if "relative_position_bias_table" in name:
             parameter.normal_(0.0, 1.0, generator=generator)
+        elif ".rel_pos" in name:  # LayoutLMv3 divides these by sqrt(head width), and never trains them
+            parameter.normal_(0.0, math.sqrt(head_width), generator=generator)
         elif name.endswith(("cls_token", "pos_embed")):
             parameter.normal_(0.0, 0.5, generator=generator)
         elif "embed" in name and parameter.ndim == 2:
             parameter.normal_(0.0, 1.0 / math.sqrt(parameter.shape[1]), generator=generator)
         elif parameter.ndim >= 2:
             parameter.normal_(0.0, gain / math.sqrt(parameter[0].numel()), generator=generator)
+        elif name.endswith("bias"):
+            parameter.zero_()

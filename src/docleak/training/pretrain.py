@@ -13,6 +13,7 @@ from torch import Tensor
 from docleak.documents.page import Page
 from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
 from docleak.models.donut import Donut
+from docleak.models.layoutlmv3 import LayoutLMv3
 from docleak.training.reading import ReadingHead
 
 
@@ -20,7 +21,8 @@ from docleak.training.reading import ReadingHead
 class PretrainConfig:
     """AdamW with linear warm-up and cosine decay; every question of a page is asked at once.
 
-    ``reading_weight`` weighs the dense reading loss of Donut's encoder (see ``reading``).
+    ``reading_weight`` weighs the dense reading loss of Donut's encoder (see ``reading``). A LayoutLMv3 learns
+    from words and boxes alone for the first ``text_only_steps``; its patches make a step four times as dear.
     """
 
     steps: int = 4000
@@ -31,6 +33,7 @@ class PretrainConfig:
     weight_decay: float = 0.01
     max_norm: float = 1.0
     reading_weight: float = 1.0
+    text_only_steps: int = 0
 
 
 def learning_rate_factor(step: int, config: PretrainConfig) -> float:
@@ -47,15 +50,19 @@ def batch_loss(
     config: PretrainConfig,
     rng: np.random.Generator,
     head: ReadingHead | None = None,
+    *,
+    text_only: bool = False,
 ) -> Tensor:
     """Mean loss over random questions of every (fitted) page of the batch, plus dense reading if there is a head."""
-    pixels = torch.stack([pixels_of(page.image) for page in batch])
     inputs: list[Encoded] = []
     owners: list[int] = []
     for index, page in enumerate(batch):
         for k in rng.permutation(len(page.questions))[: config.questions_per_page]:
             inputs.append(model.encode(page, page.questions[int(k)]))
             owners.append(index)
+    if text_only and isinstance(model, LayoutLMv3):
+        return model.text_loss(inputs).mean()
+    pixels = torch.stack([pixels_of(page.image) for page in batch])
     if head is None or not isinstance(model, Donut):
         return model.loss(pixels, inputs, owners).mean()
     cells = model.encoded(pixels)
@@ -82,7 +89,8 @@ def pretrain(
         if len(order) < config.pages_per_step:
             order += rng.permutation(len(pages)).tolist()
         chosen, order = order[: config.pages_per_step], order[config.pages_per_step :]
-        loss = batch_loss(model, [model.fit(pages[i]) for i in chosen], config, rng, head)
+        batch = [model.fit(pages[i]) for i in chosen]
+        loss = batch_loss(model, batch, config, rng, head, text_only=step < config.text_only_steps)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(parameters, config.max_norm)

@@ -69,9 +69,10 @@ def _causes(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], dista
         causes.append(
             f"loss scale: the observed gradient is {scale:.4g} times ours (sum instead of mean, or AMP scaling)"
         )
-    for name, other in _other_pixels(view, pixels):
-        if _distance(view, other, inputs) < max(TOLERANCE, 0.01 * distance):
-            causes.append(f"pixel normalisation: it matches when the client's pixels are {name}")
+    # Only the best match: layer norms hide most of an input's scale, so that several come close.
+    left, name = min((_distance(view, other, inputs), name) for name, other in _other_pixels(view, pixels))
+    if left < max(TOLERANCE, 0.01 * distance):
+        causes.append(f"pixel normalisation: it matches when the client's pixels are {name}")
     unmasked = _unmasked(inputs)
     if unmasked is not None and _distance(view, pixels, unmasked) < max(TOLERANCE, 0.01 * distance):
         causes.append("label mask: the client also trains on the question's tokens")
@@ -100,14 +101,18 @@ def _best_scale(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -
 
 
 def _other_pixels(view: GradientView, pixels: Tensor) -> list[tuple[str, Tensor]]:
-    """The pixels as they would have to be for other normalisations, given that ours is (x - 0.5) / 0.5."""
+    """What to give our model so that its network sees the pixels under another normalisation (each is affine)."""
     mean = pixels.new_tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1)
     std = pixels.new_tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1)
-    return [
-        ("left in [0, 1]", pixels * 0.5 + 0.5),
-        ("left in 0..255", pixels * 255 * 0.5 + 0.5),
-        ("normalised with ImageNet's mean and standard deviation", (pixels - mean) / std * 0.5 + 0.5),
+    offset = view.model.normalise(torch.zeros_like(pixels))
+    slope = view.model.normalise(torch.ones_like(pixels)) - offset
+    others = [
+        ("left in [0, 1]", pixels),
+        ("left in 0..255", pixels * 255),
+        ("normalised with mean and standard deviation 0.5", (pixels - 0.5) / 0.5),
+        ("normalised with ImageNet's mean and standard deviation", (pixels - mean) / std),
     ]
+    return [(name, (seen - offset) / slope) for name, seen in others]
 
 
 def _unmasked(inputs: Sequence[Encoded]) -> list[Encoded] | None:

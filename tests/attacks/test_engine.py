@@ -1,0 +1,199 @@
+"""The loop behind every attack, and every registered attack on a small problem."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients import ATTACKS, GradientAttack, Knowledge, load_attack
+from docleak.attacks.gradients.engine import explained_share
+from docleak.attacks.gradients.matching import dummy_gradient, squared_and_cosine
+from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Objective
+from docleak.attacks.gradients.whitening import WhiteningConfig
+from docleak.errors import AttackError
+
+BUDGET = 25
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def outside(knowledge: Knowledge) -> Tensor:
+    return ~knowledge.private[:, None].expand_as(knowledge.template)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_registered_attack_runs_within_its_budget(name: str, small: Any) -> None:
+    attack = load_attack(name)
+    seen: list[tuple[int, float, tuple[int, ...]]] = []
+    finding = attack.run(
+        small.view, small.knowledge, budget=BUDGET, generator=generator(),
+        on_evaluation=lambda number, loss, pixels: seen.append((number, loss, tuple(pixels.shape))),
+    )  # fmt: skip
+    assert attack.name == name and attack.paper and attack.summary
+    assert finding.pixels.shape == small.pixels.shape and finding.pixels.dtype == torch.float32
+    assert finding.pixels.min() >= 0 and finding.pixels.max() <= 1
+    assert torch.equal(finding.pixels[outside(small.knowledge)], small.knowledge.template[outside(small.knowledge)])
+    assert finding.evaluations <= BUDGET
+    assert finding.seconds > 0
+    assert [(number, loss) for number, loss, _ in seen] == list(finding.history)
+    assert all(shape == tuple(small.pixels.shape) for _, _, shape in seen)
+    if attack.solver is None:
+        assert finding.evaluations == 0 and finding.history == ()
+    else:
+        numbers = [number for number, _ in finding.history]
+        draws = 0 if attack.matching else 1 + attack.whitening.draws
+        assert numbers == list(range(draws + 1, finding.evaluations + 1))
+        assert finding.matching == min(loss for _, loss in finding.history)
+        assert finding.matching < finding.history[0][1], "it got no better than its start"
+    json.dumps([finding.matching, finding.explained, finding.evaluations, finding.seconds, finding.history])
+
+
+@pytest.mark.parametrize("name", ["gi-dqa", "april", "random"])
+def test_the_generator_decides(name: str, small: Any) -> None:
+    one, two, other = (
+        load_attack(name).run(small.view, small.knowledge, budget=19, generator=generator(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(one.pixels, two.pixels)
+    assert replace(one, pixels=two.pixels, seconds=two.seconds) == two
+    assert not torch.equal(one.pixels, other.pixels)
+
+
+def test_what_is_returned_has_the_matching_that_is_reported(small: Any) -> None:
+    """The best visited point by the attack's own objective, not the last one."""
+
+    class Wander:
+        """Half way towards white, white, and black at last."""
+
+        def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor:
+            for point in (start, (start + 1) / 2, torch.ones_like(start), torch.zeros_like(start)):
+                objective(point, 0.0)
+            return point
+
+    attack = replace(load_attack("gi-dqa-adam"), solver=Wander(), priors={})
+    finding = attack.run(small.view, small.knowledge, budget=4, generator=generator())
+    losses = [loss for _, loss in finding.history]
+    assert len(losses) == 4 and losses[-1] > min(losses)
+    dummy = dummy_gradient(small.model, finding.pixels, small.inputs, small.view.names, create_graph=False)
+    assert float(squared_and_cosine(small.view)(dummy)) == pytest.approx(finding.matching, rel=1e-4)
+
+
+def test_the_priors_pull_the_picture(small: Any) -> None:
+    plain = replace(load_attack("gi-dqa-adam"), priors={})
+    smooth = replace(plain, priors={"tv-spatial": 1e4}, schedule="constant")
+    late = replace(smooth, schedule="delayed")
+    roughness = []
+    for attack in (plain, smooth, late):
+        found = attack.run(small.view, small.knowledge, budget=8, generator=generator()).pixels
+        inside = found[:, :, 40:54, 32:46]
+        roughness.append(float(inside.diff(dim=2).abs().mean() + inside.diff(dim=3).abs().mean()))
+    assert roughness[1] < 0.95 * roughness[0]
+    assert roughness[1] < roughness[2] < roughness[0], "the delayed prior counts in the second half only"
+
+
+def test_grey_attacks_give_grey(small: Any) -> None:
+    grey = load_attack("gi-dqa").run(small.view, small.knowledge, budget=18, generator=generator()).pixels
+    free = load_attack("april").run(small.view, small.knowledge, budget=3, generator=generator()).pixels
+    assert torch.equal(grey[:, 0], grey[:, 1]) and torch.equal(grey[:, 0], grey[:, 2])
+    assert not torch.equal(free[:, 0], free[:, 1])
+
+
+def test_the_whole_page_can_be_asked_for(small: Any) -> None:
+    attack = replace(load_attack("april"), region="all")
+    found = attack.run(small.view, small.knowledge, budget=2, generator=generator()).pixels
+    changed = (found != small.knowledge.template).any(1)
+    assert float(changed[~small.knowledge.private].float().mean()) > 0.9
+
+
+def test_a_batch(make_small: Callable[..., Any]) -> None:
+    pair = make_small("42", "17")
+    finding = load_attack("gi-dqa").run(pair.view, pair.knowledge, budget=20, generator=generator())
+    assert finding.pixels.shape == pair.pixels.shape
+    assert not torch.equal(finding.pixels[0], finding.pixels[1])
+    assert torch.equal(finding.pixels[outside(pair.knowledge)], pair.knowledge.template[outside(pair.knowledge)])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_models_mode_is_put_back(training: bool, small: Any) -> None:
+    modes: list[bool] = []
+    small.model.module.train(training)
+    try:
+        load_attack("april").run(
+            small.view, small.knowledge, budget=2, generator=generator(),
+            on_evaluation=lambda *_: modes.append(small.model.module.training),
+        )  # fmt: skip
+        assert small.model.module.training is training
+        assert modes == [False, False], "dropout was on during the attack"
+
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            load_attack("april").run(small.view, small.knowledge, budget=2, generator=generator(), on_evaluation=stop)
+        assert small.model.module.training is training
+    finally:
+        small.model.module.eval()
+
+
+def test_parameters_are_left_as_they_were(small: Any) -> None:
+    before = {name: p.detach().clone() for name, p in small.model.module.named_parameters()}
+    load_attack("gi-dqa").run(small.view, small.knowledge, budget=20, generator=generator())
+    for name, parameter in small.model.module.named_parameters():
+        assert torch.equal(parameter, before[name])
+        assert parameter.grad is None
+
+
+def test_explained_is_all_at_the_truth_and_nothing_at_the_template(small: Any) -> None:
+    assert explained_share(small.view, small.knowledge, small.pixels) == pytest.approx(1, abs=1e-4)
+    assert explained_share(small.view, small.knowledge, small.knowledge.template) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("budget", [0, -3])
+def test_a_budget_below_one_is_refused(budget: int, small: Any) -> None:
+    with pytest.raises(AttackError, match=f"budget is {budget}; expected at least one"):
+        load_attack("dlg").run(small.view, small.knowledge, budget=budget, generator=generator())
+
+
+@pytest.mark.parametrize("budget", [1, 17])
+def test_a_budget_spent_by_the_whitening_is_refused(budget: int, small: Any) -> None:
+    with pytest.raises(AttackError, match=f"budget {budget} is spent by the 17 draws"):
+        load_attack("gi-dqa").run(small.view, small.knowledge, budget=budget, generator=generator())
+
+
+def test_unknown_parts_are_refused() -> None:
+    made = {"name": "mine", "paper": "none", "summary": "none", "matching": None, "solver": BoundedLBFGS()}
+    with pytest.raises(AttackError, match=r"unknown prior \['smooth'\].*tv-spatial"):
+        GradientAttack(**made, priors={"smooth": 1.0, "text": 0.1})  # type: ignore[arg-type]
+    with pytest.raises(AttackError, match=r"schedule 'sometimes'.*exponential"):
+        GradientAttack(**made, schedule="sometimes")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        GradientAttack(**made, learning_rate=0.1)  # type: ignore[call-arg, arg-type]
+
+
+def test_an_unknown_attack_lists_the_known_ones() -> None:
+    with pytest.raises(AttackError, match="Did you mean 'gi-dqa'") as caught:
+        load_attack("gi-dqua")
+    assert all(name in str(caught.value) for name in ATTACKS)
+    with pytest.raises(AttackError) as unlike:
+        load_attack("")
+    assert "Did you mean" not in str(unlike.value)
+
+
+def test_the_whitening_can_be_made_cheaper(small: Any) -> None:
+    attack = replace(load_attack("gi-dqa"), whitening=WhiteningConfig(draws=4))
+    finding = attack.run(small.view, small.knowledge, budget=8, generator=generator())
+    assert [number for number, _ in finding.history] == [6, 7, 8]
+
+
+def test_the_published_gi_dqa_has_the_published_parts() -> None:
+    paper = load_attack("gi-dqa-adam")
+    assert dict(paper.priors) == {"text": 0.1, "gaussian": 0.01, "tv-spatial": 0.1, "tv-channel": 0.1}
+    assert paper.solver == Adam(learning_rate=2 / 255, final_factor=0.999**5000)
+    assert (paper.schedule, paper.grey, paper.matching) == ("exponential", False, squared_and_cosine)

@@ -1,0 +1,108 @@
+"""What an adversary is given is checked first, and every fault is told at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients import GradientView, Knowledge
+from docleak.attacks.gradients.view import check_gradient, require_all
+from docleak.errors import GradientError
+from docleak.models import Encoded
+
+
+def copy_of(small: Any) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in small.view.gradient.items()}
+
+
+def test_the_clients_gradient_is_accepted_whole_or_in_part(small: Any) -> None:
+    gradient = copy_of(small)
+    assert GradientView(small.model, gradient).names == tuple(gradient)
+    check_gradient(small.model, {name: gradient[name] for name in list(gradient)[:3]})
+    require_all(small.model, gradient)
+
+
+def test_all_faults_are_told_at_once(small: Any) -> None:
+    gradient = copy_of(small)
+    shape, nan, infinite, *_ = gradient
+    gradient["no.such.weight"] = torch.ones(2)
+    gradient[shape] = gradient[shape][:1]
+    gradient[nan].view(-1)[:2] = float("nan")
+    gradient[infinite].view(-1)[0] = float("inf")
+    with pytest.raises(GradientError) as caught:
+        GradientView(small.model, gradient)
+    said = str(caught.value)
+    assert "no.such.weight: the model has no such trainable parameter" in said
+    assert f"{shape}: shape {tuple(gradient[shape].shape)}, expected {tuple(small.view.gradient[shape].shape)}" in said
+    assert f"{nan}: 2 of {gradient[nan].numel()} values are NaN or infinite" in said
+    assert f"{infinite}: 1 of {gradient[infinite].numel()} values are NaN or infinite" in said
+    assert repr(small.model.name) in said
+    assert said.count("\n  - ") == 4
+
+
+def test_many_faults_are_counted(small: Any) -> None:
+    gradient = {name: value[None] for name, value in copy_of(small).items()}
+    with pytest.raises(GradientError, match=rf"\.\.\. and {len(gradient) - 15} more"):
+        check_gradient(small.model, gradient)
+
+
+def test_nothing_but_zeros(small: Any) -> None:
+    with pytest.raises(GradientError, match="all values are zero"):
+        check_gradient(small.model, {name: torch.zeros_like(v) for name, v in small.view.gradient.items()})
+
+
+def test_an_empty_gradient(small: Any) -> None:
+    with pytest.raises(GradientError, match="it is empty"):
+        check_gradient(small.model, {})
+
+
+def test_missing_parameters_must_be_left_out_on_purpose(small: Any) -> None:
+    gradient = copy_of(small)
+    first, second, *_ = sorted(gradient)
+    del gradient[first], gradient[second]
+    with pytest.raises(GradientError, match="lacks 2 of the model's parameters") as caught:
+        require_all(small.model, gradient)
+    assert first in str(caught.value) and second in str(caught.value)
+    with pytest.raises(GradientError, match="lacks 1"):
+        require_all(small.model, gradient, {first})
+    require_all(small.model, gradient, {first, second})
+
+
+def test_frozen_parameters_have_no_gradient(small: Any) -> None:
+    name = small.view.names[0]
+    parameter = dict(small.model.module.named_parameters())[name]
+    parameter.requires_grad_(False)
+    try:
+        with pytest.raises(GradientError, match=f"{name}: the model has no such trainable parameter"):
+            check_gradient(small.model, small.view.gradient)
+    finally:
+        parameter.requires_grad_(True)
+
+
+def test_knowledge_that_does_not_fit(small: Any) -> None:
+    known = small.knowledge
+    for private in (known.private[:, :-1], known.private[:, :, :-1], known.private.repeat(2, 1, 1)):
+        with pytest.raises(GradientError, match=r"expected \(B, 3, H, W\) and \(B, H, W\)"):
+            Knowledge(known.template, private, known.inputs)
+
+
+def test_a_page_without_private_pixels_has_nothing_to_attack(small: Any) -> None:
+    known = small.knowledge
+    with pytest.raises(GradientError, match="no pixel is marked private"):
+        Knowledge(known.template, torch.zeros_like(known.private), known.inputs)
+
+
+def test_the_sentences_say_what_is_known(small: Any) -> None:
+    known = small.knowledge
+    assert "the client's question and its answer" in known.sentences()
+    assert not any("OCR" in s for s in known.sentences())
+    blind = Knowledge(known.template, known.private, known.inputs, question_known=False, answer_known=False)
+    text = " ".join(blind.sentences())
+    assert "no question (random tokens instead) and no answer (random tokens instead)" in text
+    words = [Encoded({}, words_seen=(0, 1))]
+    assert any("taken as known" in s for s in Knowledge(known.template, known.private, words).sentences())
+    hidden = Knowledge(known.template, known.private, words, words_known=False)
+    assert any("no OCR words" in s for s in hidden.sentences())
