@@ -270,6 +270,19 @@ def test_channels_are_normalised_separately() -> None:
         torch.testing.assert_close(done[:, c], (pixels[:, c] - mean[c]) / std[c])
 
 
+@pytest.mark.parametrize("name", ["layoutlmv3-start", "layoutlmv3-trained"])
+def test_layoutlmv3s_text_loss_looks_at_words_only(name: str) -> None:
+    model = shipped(name)
+    assert isinstance(model, LayoutLMv3)
+    pixels, inputs = batch_of(model)
+    text = model.text_loss(inputs)
+    assert text.shape == (2,)
+    torch.testing.assert_close(text[1], model.text_loss(inputs[1:])[0], rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(text, model.loss(pixels, inputs), rtol=1e-5)
+    patches = dict(model.module.named_parameters())["layoutlmv3.patch_embed.proj.weight"]
+    assert torch.autograd.grad(text.sum(), patches, allow_unused=True) == (None,)
+
+
 def test_an_answer_that_is_not_on_the_page_points_at_the_first_token() -> None:
     model = shipped("layoutlmv3-start")
     page = pages_of(model)[0]

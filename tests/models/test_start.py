@@ -25,6 +25,7 @@ class Toy(nn.Module):
         self.pos_embed = nn.Parameter(torch.zeros(1, 50, 64))
         self.cls_token = nn.Parameter(torch.zeros(1, 1, 600))
         self.norm = nn.LayerNorm(16)
+        self.encoder = nn.ModuleDict({"rel_pos_bias": nn.Linear(64, 64, bias=False)})
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,7 @@ class Toy(nn.Module):
         ("relative_position_bias_table", 1.0),
         ("pos_embed", 0.5),
         ("cls_token", 0.5),
+        ("encoder.rel_pos_bias.weight", math.sqrt(32)),
     ],
 )
 def test_spread_draws_each_kind_at_its_size(name: str, deviation: float) -> None:
@@ -65,7 +67,8 @@ def test_position_matters_at_the_start(name: str) -> None:
     """Position tables are filled, biases zero, and the same ink elsewhere gives another loss."""
     model = load_model(name)
     parameters = dict(model.module.named_parameters())
-    tables = [n for n in parameters if "pos_embed" in n or "relative_position" in n or "embed_positions" in n]
+    kinds = ("pos_embed", "relative_position", "embed_positions", ".rel_pos")
+    tables = [n for n in parameters if any(kind in n for kind in kinds)]
     assert tables
     assert all(float(parameters[n].detach().std()) > 0.05 for n in tables)
     assert not any(bool(p.detach().any()) for n, p in parameters.items() if n.endswith(".bias"))

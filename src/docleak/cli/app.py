@@ -159,12 +159,14 @@ def _run_and_report(config: object, out: Path, device: str, workers: int, json_o
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; several are put into one report.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the report; needed to join several runs.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Also write the numbers as a Markdown table here.")] = None,
     json_output: Json = False,
 ) -> None:
     """Write (again) the HTML report of one or several finished runs, from what is on disk."""
     import numpy as np
 
     from docleak.errors import RunError
+    from docleak.evidence.markdown import write_markdown
     from docleak.evidence.report import summary_text, write_report
     from docleak.evidence.run import Run
 
@@ -173,6 +175,8 @@ def report(
         raise RunError(f"{len(loaded)} runs are to be joined; say with --out into which folder the report goes.")
     chosen, seed = loaded[0] if len(loaded) == 1 else loaded, int(loaded[0].config.get("seed", 0))
     page = write_report(chosen, rng=np.random.default_rng(seed), out=out)
+    if markdown is not None:
+        write_markdown(loaded, markdown, rng=np.random.default_rng(seed))
     text = f"{summary_text(chosen, np.random.default_rng(seed))}\n\nReport: {page}"
     emit({"report": str(page)}, text, json_output=json_output)
 

@@ -178,7 +178,7 @@ def _describe(unit: Unit, model: DocumentModel, case: Case, config: AuditConfig)
 def run_audit(
     config: AuditConfig, out: Path, *, device: str, workers: int, on_progress: OnProgress, command: str = ""
 ) -> Run:
-    """Run (or resume) the audit in ``out`` with ``workers`` processes of one thread each; ``command`` is for the report."""
+    """Run (or resume) the audit in ``out``, in ``workers`` processes of one thread; the report prints ``command``."""
     for source in config.models:  # fail early, in this process, before anything is written
         _model(source, device)
         _pages(source, device, config)
