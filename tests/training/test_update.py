@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from docleak.documents.synthetic import make_pages
@@ -120,3 +122,12 @@ def test_frozen_parameters_are_not_sent() -> None:
     finally:
         for parameter in frozen:
             parameter.requires_grad_(True)
+
+
+def test_it_can_be_recorded_as_the_documents_say(client: Any, tmp_path: Path) -> None:
+    """Autograd's own tensors may share memory (class token and position table), which safetensors refuses."""
+    gradient = client_gradient(*client)
+    save_file(gradient, tmp_path / "update.safetensors")
+    again = load_file(tmp_path / "update.safetensors")
+    assert again.keys() == gradient.keys()
+    assert all(torch.equal(again[name], value) for name, value in gradient.items())

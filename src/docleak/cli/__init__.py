@@ -19,6 +19,5 @@ def main() -> None:
         app(standalone_mode=True)
     except DocleakError as error:
         fail(str(error), json_output="--json" in sys.argv)
-    except KeyboardInterrupt:
-        print("\nInterrupted. What was finished is kept; run the same command again to go on.", file=sys.stderr)
-        raise SystemExit(130) from None
+    except OSError as error:  # a path that cannot be read or written; wherever docleak knows more, it says so itself
+        fail(f"{error}. Check the path, its permissions and the space left.", json_output="--json" in sys.argv)

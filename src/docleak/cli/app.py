@@ -11,7 +11,7 @@ import typer
 
 from docleak.cli import data, models
 from docleak.cli.doctor import checks
-from docleak.cli.output import emit, progress
+from docleak.cli.output import emit, progress, resumable
 from docleak.cli.settings import default_workers, pick_device, split_names, split_stages
 from docleak.errors import DocleakError
 
@@ -145,11 +145,16 @@ def _run_and_report(config: object, out: Path, device: str, workers: int, json_o
     budgets = {unit.id: config.budget for unit in units_of(config)}
     if not json_output:
         print(f"{len(budgets)} units; pictures appear in {out / 'units'} while this runs.", file=sys.stderr)
-    with progress(budgets, quiet=json_output) as report:
+    command = "docleak " + shlex.join(sys.argv[1:])
+    with progress(budgets, quiet=json_output) as report, resumable(out):
         run = run_audit(
-            config, out, device=pick_device(device), workers=workers or default_workers(), on_progress=report,
-            command="docleak " + shlex.join(sys.argv[1:]),
-        )  # fmt: skip
+            config,
+            out,
+            device=pick_device(device),
+            workers=workers or default_workers(),
+            on_progress=report,
+            command=command,
+        )
     page = write_report(run, rng=np.random.default_rng(config.seed))
     text = f"{summary_text(run, np.random.default_rng(config.seed))}\n\nReport: {page}"
     emit({"report": str(page), "results": str(run.path / "results.json")}, text, json_output=json_output)
@@ -188,5 +193,8 @@ def doctor(json_output: Json = False) -> None:
     width = max(len(c.name) for c in results)
     lines = [f"{'ok ' if c.passed else 'NO '} {c.name:{width}}  {c.detail}" for c in results]
     emit({c.name: {"passed": c.passed, "detail": c.detail} for c in results}, "\n".join(lines), json_output=json_output)
-    if not all(c.passed or c.optional for c in results):
-        raise DocleakError("this installation cannot do its work; see the lines marked NO.")
+    if all(c.passed or c.optional for c in results):
+        return
+    if json_output:  # the object is printed: a second one with the error would make it unreadable
+        raise typer.Exit(1)
+    raise DocleakError("this installation cannot do its work; see the lines marked NO.")

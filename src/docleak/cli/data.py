@@ -75,8 +75,10 @@ def inspect(
     from docleak.errors import DocumentError
     from docleak.evidence.run import write_png
 
+    if page < 0:
+        raise DocumentError(f"page {page} does not exist: pages are counted from 0.")
     pages = load_pages(documents, count=page + 1, seed=seed, allow_pickle=allow_pickle)
-    if page >= len(pages) or page < 0:
+    if page >= len(pages):
         raise DocumentError(f"page {page} does not exist: {documents!r} has {len(pages)} pages, counted from 0.")
     chosen = pages[page]
     write_png(out, draw(chosen, template=template))

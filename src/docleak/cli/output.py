@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from docleak.evidence.audit import OnProgress
@@ -43,9 +44,20 @@ def progress(units: Mapping[str, int], *, quiet: bool) -> Iterator[OnProgress]:
         task = bar.add_task("starting", total=total)
 
         def report(unit: str, number: int, budget: int) -> None:
+            first = done.get(unit, 0) < budget <= number
             done[unit] = min(budget, max(number, done.get(unit, 0)))
             bar.update(task, completed=sum(done.values()), description=unit)
-            if number == budget and not console.is_terminal:
+            if first and not console.is_terminal:
                 console.print(f"{unit}: {sum(done.values())} of {total} evaluations", highlight=False)
 
         yield report
+
+
+@contextmanager
+def resumable(out: Path) -> Iterator[None]:
+    """Tell whoever presses Ctrl-C that nothing finished is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\nInterrupted. What is finished is in {out}; the same command goes on from there.", file=sys.stderr)
+        raise

@@ -18,8 +18,8 @@ import docleak
 from docleak.attacks.gradients import load_attack
 from docleak.attacks.gradients.selftest import self_test
 from docleak.documents import Page, blank_template
-from docleak.errors import AttackError
-from docleak.evidence.case import Case, Exposure, build_case, pages_for
+from docleak.errors import AttackError, DocumentError, RunError
+from docleak.evidence.case import Case, Exposure, build_case, pages_for, read_gradient
 from docleak.evidence.run import Run
 from docleak.metrics import load_engine, score_page
 from docleak.models import DocumentModel, image_of, load_model, model_card, title_of, trainable
@@ -27,6 +27,8 @@ from docleak.models import DocumentModel, image_of, load_model, model_card, titl
 #: Called with (unit id, evaluations done, budget); from worker processes through a queue.
 OnProgress = Callable[[str, int, int], None]
 SNAPSHOTS = 8
+#: Parts of a config that let a unit be computed but change none of its numbers: a run may be resumed with others.
+PERMISSIONS = ("allow_failed_self_test", "allow_pickle")
 
 
 @dataclass(frozen=True)
@@ -181,9 +183,16 @@ def run_audit(
     """Run (or resume) the audit in ``out``, in ``workers`` processes of one thread; the report prints ``command``."""
     for source in config.models:  # fail early, in this process, before anything is written
         _model(source, device)
-        _pages(source, device, config)
+        found = len(_pages(source, device, config))
+        if found < config.batch_size:
+            raise DocumentError(
+                f"{config.documents!r} has {found} pages with private fields, fewer than a batch of "
+                f"{config.batch_size}. Lower --batch-size or give more pages."
+            )
     _engine(config.ocr)
-    run = Run.open(out, {**asdict(config)})
+    if config.exposure.gradient_file:
+        read_gradient(Path(config.exposure.gradient_file))
+    run = Run.open(out, {key: value for key, value in asdict(config).items() if key not in PERMISSIONS})
     todo = [unit for unit in units_of(config) if not run.has(unit.id)]
     _write_info(run, config, device)
     run.write_info("command", command)
@@ -210,15 +219,23 @@ def _write_info(run: Run, config: AuditConfig, device: str) -> None:
             "trained": recipe.get("recipe", ""),
             "anls": recipe.get("anls"),
         }
-    run.write_info("models", models)
-    run.write_info("threat_model", threat_model(config))
     data = data_hash([page for source in config.models for page in _pages(source, device, config)])
-    run.write_info(
-        "signature",
+    recorded = config.exposure.gradient_file
+    signature = (
         f"docleak {docleak.__version__} | seed {config.seed} | data {data} | "
         + " ".join(f"{name}:{entry['hash']}" for name, entry in models.items())
-        + f" | gradient view, B = {config.batch_size} | {', '.join(config.attacks)} | {config.budget} evaluations",
+        + (f" | recorded gradient {hashlib.sha256(Path(recorded).read_bytes()).hexdigest()[:10]}" if recorded else "")
+        + f" | gradient view, B = {config.batch_size} | {', '.join(config.attacks)} | {config.budget} evaluations"
     )
+    before = run.info.get("signature")
+    if before not in (None, signature) and run.units():
+        raise RunError(
+            f"{run.path} holds results of other weights, pages or gradients under the same names:\n"
+            f"  - there: {before}\n  - now: {signature}\nPass another --out, or delete the directory."
+        )
+    run.write_info("models", models)
+    run.write_info("threat_model", threat_model(config))
+    run.write_info("signature", signature)
 
 
 def weights_hash(model: DocumentModel) -> str:

@@ -81,8 +81,10 @@ def build_case(model: DocumentModel, pages: Sequence[Page], exposure: Exposure, 
     pixels = torch.stack([pixels_of(page.image, device) for page in pages])
     names = [n for n, _ in trainable(model.module) if not exposure.stages or model.stage(n) in exposure.stages]
     if exposure.gradient_file:
-        gradient = read_gradient(Path(exposure.gradient_file), device)
-        require_all(model, gradient, {n for n, _ in trainable(model.module)} - set(names))
+        unsent = {n for n, _ in trainable(model.module)} - set(names)
+        recorded = read_gradient(Path(exposure.gradient_file), device)
+        gradient = {name: value for name, value in recorded.items() if name not in unsent}
+        require_all(model, gradient, unsent)
     else:
         torch.manual_seed(seed)  # dropout masks of a client in training mode
         gradient = client_gradient(model, pixels, inputs, train_mode=exposure.train_mode, names=names)

@@ -23,10 +23,7 @@ from docleak.training.pretrain import PretrainConfig, pretrain
 PAGES = 3000
 #: Phases per architecture; each starts the optimiser and the learning rate's course anew.
 RECIPES: dict[str, tuple[PretrainConfig, ...]] = {
-    "donut": (
-        PretrainConfig(steps=5000, pages_per_step=4, questions_per_page=4),
-        PretrainConfig(steps=3500, pages_per_step=4, questions_per_page=4, learning_rate=7e-4),
-    ),
+    "donut": (PretrainConfig(steps=5000, pages_per_step=4, questions_per_page=4),),
     "layoutlmv3": (PretrainConfig(steps=4000, pages_per_step=8, questions_per_page=3, text_only_steps=3600),),
 }
 

@@ -22,7 +22,8 @@ def client_gradient(
 
     ``pixels`` (B, 3, H, W) in [0, 1]. ``train_mode`` runs with dropout (drawn from torch's global
     generator, as training does). ``names`` restricts the parameters, for instance to one stage.
-    A tied weight appears once; parameters the loss does not reach get zeros.
+    A tied weight appears once; parameters the loss does not reach get zeros. The tensors share no memory, so that
+    ``safetensors.torch.save_file`` takes them.
     """
     chosen = dict(trainable(model.module))
     if names is not None:
@@ -35,6 +36,6 @@ def client_gradient(
     finally:
         model.module.train(before)
     return {
-        name: torch.zeros_like(p) if value is None else value.detach()
+        name: torch.zeros_like(p) if value is None else value.detach().clone(memory_format=torch.contiguous_format)
         for (name, p), value in zip(chosen.items(), values, strict=True)
     }

@@ -113,5 +113,5 @@ def require_all(model: DocumentModel, gradient: Mapping[str, Tensor], allowed_mi
     if missing:
         raise GradientError(
             f"the gradient lacks {len(missing)} of the model's parameters, first: {', '.join(missing[:5])}. "
-            "Record all named parameters, or audit the subset with --parameters."
+            "Record all named parameters, or audit some stages with --stages."
         )

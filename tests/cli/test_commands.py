@@ -1,0 +1,410 @@
+"""The command line: what it prints, and that its exit code is 0 only if the work was done."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+import typer.main
+
+from docleak.attacks.gradients import ATTACKS
+from docleak.cli import main
+from docleak.cli.app import app
+from docleak.cli.doctor import Check
+from docleak.cli.output import progress
+from docleak.cli.settings import default_workers, pick_device, split_names, split_stages
+from docleak.documents import LOADERS, Page, Question, blank_template, load_pages
+from docleak.documents.folder import save
+from docleak.documents.synthetic import make_pages
+from docleak.errors import AttackError, DocleakError
+from docleak.models import SHIPPED
+from docleak.models.tiny import donut_start
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """Standard output as one JSON value."""
+        return json.loads(self.out)
+
+
+Docleak = Callable[..., Result]
+
+
+@pytest.fixture
+def docleak(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Docleak:
+    """Run a command in this process, in an empty folder, as the installed script does."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["docleak", *map(str, words)])
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+def failed(result: Result, *said: str) -> None:
+    """Exit code 1 and one message on stderr, no traceback."""
+    assert result.code == 1, result
+    assert result.err.startswith("docleak: ") or "\ndocleak: " in result.err
+    assert "Traceback" not in result.err
+    for part in said:
+        assert part in result.err, result.err
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command: its words, and what typer made of it."""
+
+    def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield words, command
+        else:
+            for name, child in inner.items():
+                yield from walk(child, (*words, name))
+
+    return walk(typer.main.get_command(app), ())
+
+
+COMMANDS = dict(commands())
+
+
+def test_these_are_the_commands() -> None:
+    wanted = (
+        "audit, attack, report, doctor, data list, data make, data convert, data inspect, models list, models pretrain"
+    )
+    assert {" ".join(words) for words in COMMANDS} >= set(wanted.split(", "))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_has_help_and_json(words: tuple[str, ...], docleak: Docleak) -> None:
+    result = docleak(*words, "--help")
+    assert result.code == 0
+    assert "--json" in result.out
+    command = COMMANDS[words]
+    assert command.help and command.help.splitlines()[0] in result.out
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), f"{parameter.name} has no help"
+
+
+@pytest.mark.parametrize("words", [(), ("data",), ("models",)])
+def test_no_command_shows_what_there_is(words: tuple[str, ...], docleak: Docleak) -> None:
+    result = docleak(*words)
+    shown = result.out + result.err
+    assert all(name[len(words)] in shown for name in COMMANDS if name[: len(words)] == words)
+
+
+def in_a_process(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    source = Path(__file__).parents[2] / "src"
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    code = "from docleak.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, cwd=cwd, env=environment
+    )
+
+
+def test_in_a_process_of_its_own(tmp_path: Path) -> None:
+    wrong = in_a_process("attack", "gi-dqua", "--json", cwd=tmp_path)
+    assert wrong.returncode == 1
+    assert set(json.loads(wrong.stdout)) == {"error"}
+    assert wrong.stderr.startswith("docleak: unknown attack 'gi-dqua'") and "Traceback" not in wrong.stderr
+    assert not list(tmp_path.iterdir())
+
+
+# -- attacks and audits ------------------------------------------------------------------------------------------------
+
+
+def test_attack_list(docleak: Docleak) -> None:
+    assert set(docleak("attack", "--list", "--json").json()) == set(ATTACKS)
+    lines = docleak("attack", "--list").out.splitlines()
+    assert [line.split()[0] for line in lines] == list(ATTACKS)
+
+
+@pytest.mark.parametrize("words", [("attack", "gi-dqua"), ("attack",), ("audit", "--attacks", "random,gi-dqua")])
+def test_an_unknown_attack_lists_the_known_ones(words: tuple[str, ...], docleak: Docleak, tmp_path: Path) -> None:
+    failed(docleak(*words), "unknown attack", *ATTACKS)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("attack", "random", "--model", "donut-strat"), "Did you mean 'donut-start'"),
+        (("audit", "--model", "/no/such/model"), "there is no model '/no/such/model'"),
+        (("attack", "random", "--documents", "no/such/pages"), "neither a format nor an existing path"),
+        (("attack", "random", "--stages", "vision,middle"), "unknown stage middle; expected some of vision, text"),
+        (("attack", "random", "--device", "abacus"), "device 'abacus' cannot be used here"),
+        (("attack", "random", "--ocr", "eyes"), "OCR engine 'eyes' is unknown"),
+        (("attack", "random", "--pages", "0"), "pages is 0; expected at least 1"),
+        (("attack", "random", "--budget", "-5"), "budget is -5; expected at least 1"),
+        (("attack", "random", "--gradient", "no.safetensors"), "there is no gradient file 'no.safetensors'"),
+        (("attack", "random", "--seed", "-1"), "seed is -1"),
+    ],
+)
+def test_what_cannot_be_done_is_said_plainly_and_as_json(
+    words: tuple[str, ...], said: str, docleak: Docleak, tmp_path: Path
+) -> None:
+    failed(docleak(*words), said)
+    result = docleak(*words, "--json", "--out", tmp_path / "other")
+    assert result.code == 1
+    assert said in result.json()["error"]
+
+
+def test_usage_errors_have_another_exit_code(docleak: Docleak) -> None:
+    assert docleak("audit", "--pages", "many").code == 2
+    assert docleak("audti").code == 2
+
+
+def test_an_out_that_is_a_file(docleak: Docleak, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    failed(docleak("attack", "random", "--out", "taken"), "there is a file in the way", "another --out")
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_an_out_that_is_somebody_elses_folder(docleak: Docleak, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_text("meow")
+    failed(docleak("attack", "random", "--out", "photos"), "no docleak run", "cat.jpg")
+
+
+def small_pages(directory: Path) -> None:
+    """Pages of 192 x 224 with the question cut short, for the few positions of a tiny model."""
+    pages = []
+    for page in make_pages(2, seed=0, size=(192, 224)):
+        question = page.questions[0]
+        pages.append(Page(page.name, page.image, page.words, page.fields, (Question("Q?", question.answers),)))
+    save(pages, directory)
+
+
+def test_attack_and_report(docleak: Docleak, tmp_path: Path) -> None:
+    donut_start(seed=0, size=(96, 112)).save(str(tmp_path / "model"))
+    small_pages(tmp_path / "pages")
+    words = ("attack", "random", "--model", "model", "--documents", "pages", "--out", "run", "--workers", "1")
+    result = docleak(*words, "--json")
+    assert result.code == 0, result.err
+    done = result.json()
+    assert Path(done["report"]).is_file()
+    assert json.loads(Path(done["results"]).read_text())
+    (unit,) = (tmp_path / "run" / "units").iterdir()
+    assert {"unit.json", "truth.png", "template.png", "reconstruction.png"} <= {file.name for file in unit.iterdir()}
+    page = Path(done["report"]).read_text()
+    assert "random" in page and "docleak attack random" in page
+
+    Path(done["report"]).unlink()
+    again = docleak("report", "run", "--json")
+    assert again.code == 0 and Path(again.json()["report"]).is_file()
+
+    resumed = docleak(*words)
+    assert resumed.code == 0 and "Report:" in resumed.out
+    failed(docleak(*words, "--seed", "77"), "another config", "seed")
+
+
+def test_progress_is_not_on_standard_output(docleak: Docleak, tmp_path: Path) -> None:
+    donut_start(seed=0, size=(96, 112)).save(str(tmp_path / "model"))
+    small_pages(tmp_path / "pages")
+    words = ("attack", "random", "--model", "model", "--documents", "pages", "--workers", "1")
+    result = docleak(*words, "--pages", "2", "--out", "run")
+    assert result.code == 0
+    assert "units; pictures appear in" in result.err and "units; pictures" not in result.out
+    finished = [line for line in result.err.splitlines() if line.endswith("evaluations")]
+    assert [line.split(": ")[1] for line in finished] == ["150 of 300 evaluations", "300 of 300 evaluations"]
+
+
+def test_every_finished_unit_has_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress({"a": 10, "b": 10}, quiet=False) as report:
+        for number in (3, 10, 10):
+            report("a", number, 10)
+        report("b", 10, 10)
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 20" in line]
+    assert lines == ["a: 10 of 20 evaluations", "b: 20 of 20 evaluations"]
+    with progress({"a": 10}, quiet=True) as report:
+        report("a", 10, 10)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_report_of_what_is_no_run(docleak: Docleak, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    failed(docleak("report", "empty"), "no docleak run", "run.json")
+    failed(docleak("report", "no/such/run"), "no docleak run")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "run.json").write_text("{")
+    failed(docleak("report", "damaged"), "run.json cannot be read")
+    assert "no docleak run" in docleak("report", "empty", "--json").json()["error"]
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+def test_data_list(docleak: Docleak) -> None:
+    rows = docleak("data", "list", "--json").json()
+    assert set(rows) == set(LOADERS)
+    assert all(len(text) > 20 for text in rows.values())
+    plain = docleak("data", "list")
+    assert plain.code == 0 and all(text in plain.out for text in rows.values())
+
+
+def test_data_make_is_what_the_library_makes(docleak: Docleak, tmp_path: Path) -> None:
+    result = docleak("data", "make", "new/pages", "--count", 2, "--seed", 5, "--json")
+    assert result.code == 0
+    assert result.json() == {"pages": 2, "out": "new/pages"}
+    made, expected = load_pages(str(tmp_path / "new/pages"), seed=0), make_pages(2, seed=5)
+    assert [page.name for page in made] == [page.name for page in expected]
+    assert (made[1].image == expected[1].image).all()
+    failed(docleak("data", "make", "new/pages"), "pages are only written to a new folder")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--count", "0"), "no pages to write"),
+        (("--count", "-1"), "count is -1"),
+        (("--width", "50"), "at least 192 x 224"),
+        (("--seed", "-1"), "seed is -1"),
+    ],
+)
+def test_data_make_refuses(words: tuple[str, ...], said: str, docleak: Docleak, tmp_path: Path) -> None:
+    failed(docleak("data", "make", "pages", *words), said)
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_make_below_a_file(docleak: Docleak, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    failed(docleak("data", "make", "file/pages", "--count", "1"), "file")
+
+
+def test_data_convert(docleak: Docleak, tmp_path: Path) -> None:
+    save(make_pages(3, seed=1), tmp_path / "pages")
+    result = docleak("data", "convert", "folder:pages", "copy", "--count", 2)
+    assert result.code == 0 and "2 pages written to copy" in result.out
+    old, new = load_pages("folder:pages", seed=0), load_pages("copy", seed=0)
+    assert len(new) == 2
+    assert all((a.image == b.image).all() and a.fields == b.fields for a, b in zip(old, new, strict=False))
+    failed(docleak("data", "convert", "nowhere", "other"), "'nowhere' is neither a format nor an existing path")
+    failed(docleak("data", "convert", "synthetc", "other"), "Did you mean synthetic?")
+    failed(docleak("data", "convert", "pages", "copy"), "only written to a new folder")
+
+
+def test_data_inspect(docleak: Docleak, tmp_path: Path) -> None:
+    page = make_pages(2, seed=3)[1]
+    result = docleak("data", "inspect", "--seed", 3, "--page", 1, "--out", "one.png", "--json")
+    assert result.code == 0
+    assert result.json() == {
+        "name": page.name, "fields": {f.key: f.value for f in page.fields}, "picture": "one.png",
+    }  # fmt: skip
+    drawn = np.asarray(PIL.Image.open(tmp_path / "one.png"))
+    factor = drawn.shape[0] // page.height
+    assert factor >= 2 and drawn.shape[1] > factor * page.width
+    plain = docleak("data", "inspect", "--seed", 3, "--page", 1, "--template", "--out", "blank.png")
+    assert page.name in plain.out and page.fields[0].value in plain.out
+    blank = np.asarray(PIL.Image.open(tmp_path / "blank.png"))
+    inside = slice(None, factor * page.height, factor), slice(None, factor * page.width, factor)
+    assert (blank[inside] == blank_template(page)).mean() > (drawn[inside] == blank_template(page)).mean()
+
+
+@pytest.mark.parametrize(("number", "said"), [(2, "has 2 pages"), (99, "has 2 pages"), (-1, "counted from 0")])
+def test_data_inspect_of_a_page_that_does_not_exist(number: int, said: str, docleak: Docleak, tmp_path: Path) -> None:
+    save(make_pages(2, seed=0), tmp_path / "pages")
+    failed(docleak("data", "inspect", "pages", "--page", number), f"page {number} does not exist", said)
+
+
+def test_data_inspect_of_a_corrupt_image(docleak: Docleak, tmp_path: Path) -> None:
+    save(make_pages(1, seed=0), tmp_path / "pages")
+    (image,) = (tmp_path / "pages").glob("*.png")
+    image.write_bytes(image.read_bytes()[:200])
+    failed(docleak("data", "inspect", "pages"), "cannot be decoded as an image", image.name)
+    assert not (tmp_path / "page.png").exists()
+
+
+def test_data_inspect_to_a_place_that_cannot_be_written(docleak: Docleak, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    failed(docleak("data", "inspect", "--out", "folder"), "folder")
+    failed(docleak("data", "inspect", "--out", "file/page.png"), "file")
+
+
+# -- models and doctor -------------------------------------------------------------------------------------------------
+
+
+def test_models_list(docleak: Docleak) -> None:
+    rows = docleak("models", "list", "--json").json()
+    assert {name: row["title"] for name, row in rows.items()} == SHIPPED
+    plain = docleak("models", "list")
+    assert plain.code == 0 and all(name in plain.out for name in SHIPPED)
+
+
+def test_models_pretrain_of_an_unknown_architecture(docleak: Docleak, tmp_path: Path) -> None:
+    failed(docleak("models", "pretrain", "bert", "new"), "unknown architecture 'bert'", "donut, layoutlmv3")
+    assert not list(tmp_path.iterdir())
+
+
+def test_doctor(docleak: Docleak) -> None:
+    result = docleak("doctor", "--json")
+    assert result.code == 0, result.out
+    rows = result.json()
+    assert {"torch", "checkpoints", "ocr", "double backward", "fonts", "gpu"} <= set(rows)
+    assert all(rows[name]["passed"] for name in ("torch", "checkpoints", "ocr", "double backward", "fonts"))
+    assert all(name in rows["checkpoints"]["detail"] for name in SHIPPED)
+
+
+def test_a_doctor_who_finds_something(docleak: Docleak, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(*, optional: bool) -> list[Check]:
+        return [Check("torch", True, "fine"), Check("fonts", False, "RuntimeError: no fonts", optional)]
+
+    monkeypatch.setattr("docleak.cli.app.checks", lambda: found(optional=False))
+    plain = docleak("doctor")
+    failed(plain, "cannot do its work")
+    assert "NO  fonts  RuntimeError: no fonts" in plain.out
+    result = docleak("doctor", "--json")
+    assert result.code == 1
+    assert result.json()["fonts"] == {"passed": False, "detail": "RuntimeError: no fonts"}
+    monkeypatch.setattr("docleak.cli.app.checks", lambda: found(optional=True))
+    assert docleak("doctor").code == 0
+
+
+def test_a_broken_check_is_reported_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    from docleak.cli import doctor
+
+    def broken() -> str:
+        raise ValueError("no such font")
+
+    monkeypatch.setattr(doctor, "_fonts", broken)
+    monkeypatch.setattr(doctor, "_ocr", lambda: "reads")
+    monkeypatch.setattr(doctor, "_double_backward", lambda: "finite")
+    (fonts,) = [check for check in doctor.checks() if check.name == "fonts"]
+    assert not fonts.passed and fonts.detail == "ValueError: no such font" and not fonts.optional
+
+
+# -- option values -----------------------------------------------------------------------------------------------------
+
+
+def test_values_are_parsed_at_the_edge() -> None:
+    assert split_names(" a, b ,,c ") == ("a", "b", "c")
+    assert split_names("") == ()
+    assert split_stages("vision, output") == ("vision", "output")
+    with pytest.raises(AttackError, match="unknown stage Vision, head"):
+        split_stages("Vision,head,text")
+    assert pick_device("cpu") == "cpu"
+    assert pick_device("auto") in ("cpu", "cuda")
+    with pytest.raises(DocleakError, match="Try --device auto or cpu"):
+        pick_device("cuda:99")
+    assert 1 <= default_workers() <= (os.cpu_count() or 1)

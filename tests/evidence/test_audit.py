@@ -1,0 +1,421 @@
+"""The audit as a whole: one unit per model, page and attack, computed once and kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from safetensors.torch import save_file
+
+from docleak.documents import Field, Page, Question, Word, blank_template
+from docleak.documents.folder import save
+from docleak.documents.synthetic import make_pages
+from docleak.errors import AttackError, DocumentError, GradientError, ModelError, RunError, SelfTestError
+from docleak.evidence import audit
+from docleak.evidence.audit import AuditConfig, data_hash, run_audit, title_key, units_of, weights_hash
+from docleak.evidence.case import Exposure, build_case, pages_for
+from docleak.evidence.run import Run
+from docleak.evidence.threat import threat_model
+from docleak.metrics import Reading
+from docleak.models import load_model
+from docleak.models.tiny import donut_start
+
+SMALL = (64, 64)
+
+
+class FakeEngine:
+    """Reads the mean grey level, which any change of a picture changes."""
+
+    name, version = "fake", "1"
+
+    def read(self, crops: list[Any]) -> list[Reading]:
+        return [Reading(f"{crop.mean():.3f}", 0.5) for crop in crops]
+
+
+@pytest.fixture
+def _fake_ocr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "_engine", lambda name: FakeEngine())
+
+
+def small_page(value: str) -> Page:
+    picture = Image.new("RGB", SMALL, "white")
+    pen = ImageDraw.Draw(picture)
+    pen.text((3, 3), "Total", fill="black", font=ImageFont.load_default(10))
+    pen.text((32, 40), value, fill="black", font=ImageFont.load_default(12))
+    words = (Word("Total", (3, 3, 30, 14)), Word(value, (32, 40, 46, 54)))
+    question = Question("Total?", (value,), "total")
+    return Page(f"small-{value}", np.asarray(picture), words, (Field("total", value, (1,)),), (question,))
+
+
+@pytest.fixture(scope="module")
+def small_config(tmp_path_factory: pytest.TempPathFactory) -> AuditConfig:
+    """A Donut of 64 x 64 pixels and two pages, on disk: an attack takes a second."""
+    folder = tmp_path_factory.mktemp("small")
+    donut_start(seed=0, size=SMALL).save(str(folder / "model"))
+    save([small_page("42"), small_page("17")], folder / "pages")
+    return AuditConfig(
+        models=(str(folder / "model"),),
+        documents=str(folder / "pages"),
+        attacks=("random", "gi-dqa"),
+        budget=30,
+        seed=0,
+    )
+
+
+def quiet(unit: str, number: int, budget: int) -> None:
+    """No progress."""
+
+
+def run_one(config: AuditConfig, out: Path, *, workers: int = 1, on_progress: Callable[..., None] = quiet) -> Run:
+    return run_audit(config, out, device="cpu", workers=workers, on_progress=on_progress)
+
+
+def units_by_attack(run: Run) -> dict[str, dict[str, Any]]:
+    return {unit["attack"]: unit for unit in run.units()}
+
+
+def comparable(unit: dict[str, Any]) -> dict[str, Any]:
+    """A unit's record without what may differ between two runs of it."""
+    return {**unit, "finding": {key: value for key, value in unit["finding"].items() if key != "seconds"}}
+
+
+def pictures(run: Run, unit: dict[str, Any]) -> dict[str, bytes]:
+    folder = run.folder(unit["unit"])
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.png"))}
+
+
+def assert_same_but_for_rounding(run: Run, unit: dict[str, Any], other: Run, whole: dict[str, Any]) -> None:
+    """Another order of summation or another process may round differently."""
+    assert unit["images"] == whole["images"] and unit["snapshots"] == whole["snapshots"]
+    for name in [*unit["images"].values(), *(name for _, name in unit["snapshots"])]:
+        one, two = (r.read_image(u["unit"], name).astype(float) for r, u in ((run, unit), (other, whole)))
+        assert np.abs(one - two).mean() < 0.1, name
+    found, expected = unit["finding"], whole["finding"]
+    assert found["explained"] == pytest.approx(expected["explained"], abs=0.02)
+    assert [number for number, _ in found["history"]] == [number for number, _ in expected["history"]]
+
+
+@pytest.fixture(scope="module")
+def finished(small_config: AuditConfig, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A small audit in one process, left untouched by the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audit, "_engine", lambda name: FakeEngine())
+        return run_one(small_config, tmp_path_factory.mktemp("finished") / "run")
+
+
+# -- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def test_units_come_by_attack_so_that_pictures_of_every_model_come_early() -> None:
+    config = AuditConfig(models=("donut-start", "layoutlmv3-start"), attacks=("gi-dqa", "dlg"), pages=2)
+    ids = [unit.id for unit in units_of(config)]
+    assert ids[:4] == [
+        "donut-start--000--gi-dqa", "donut-start--001--gi-dqa", "layoutlmv3-start--000--gi-dqa",
+        "layoutlmv3-start--001--gi-dqa",
+    ]  # fmt: skip
+    assert len(ids) == len(set(ids)) == 8
+
+
+def test_models_of_the_same_last_name_have_different_keys() -> None:
+    assert title_key("donut-start") == "donut-start"
+    assert title_key("/a/model") != title_key("/b/model")
+    assert title_key("/a/model").startswith("model-")
+    assert title_key("owner/model") == title_key("owner/model")
+
+
+@pytest.mark.parametrize("field", ["pages", "budget", "batch_size"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_numbers_below_one_are_refused(field: str, value: int) -> None:
+    with pytest.raises(AttackError, match=f"{field} is {value}; expected at least 1"):
+        AuditConfig(**{field: value})  # type: ignore[arg-type]
+
+
+def test_unknown_attacks_are_refused() -> None:
+    with pytest.raises(AttackError, match="unknown attack 'gidqa'"):
+        AuditConfig(attacks=("dlg", "gidqa"))
+
+
+# -- what is written --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_an_audit_of_the_shipped_layoutlmv3(tmp_path: Path) -> None:
+    config = AuditConfig(models=("layoutlmv3-start",), attacks=("random", "gi-dqa"), budget=30, seed=0)
+    events: list[tuple[str, int, int]] = []
+    run = run_one(config, tmp_path / "run", on_progress=lambda *event: events.append(event))
+    model = load_model("layoutlmv3-start")
+    (page,) = pages_for(model, "synthetic", count=1, seed=0)
+    units = units_by_attack(run)
+    assert set(units) == {"random", "gi-dqa"}
+    for name, unit in units.items():
+        assert unit["unit"] == f"layoutlmv3-start--000--{name}"
+        assert (unit["model"], unit["architecture"], unit["moment"]) == ("layoutlmv3-start", "layoutlmv3", "start")
+        assert (unit["page"], unit["provider"]) == (page.name, page.provider)
+        assert (unit["question"], unit["answer"]) == (page.questions[0].text, page.questions[0].answers[0])
+        assert [f["value"] for f in unit["fields"]] == [f.value for f in page.private_fields]
+        assert unit["self_test"]["passed"] and unit["self_test"]["distance"] < 1e-6
+        assert (run.read_image(unit["unit"], "truth.png") == page.image).all()
+        assert (run.read_image(unit["unit"], "template.png") == blank_template(page)).all()
+        assert unit["ceiling"]["mse"] == 0 < unit["floor"]["mse"]
+        assert unit["view"]["numbers"] == sum(p.numel() for p in model.module.parameters())
+        assert events[[e[0] for e in events].index(unit["unit"]) :]
+    found = units["gi-dqa"]["finding"]
+    assert found["evaluations"] == found["budget"] == 30
+    assert found["history"][0][0] == 18, "17 evaluations went into the whitening"
+    assert found["explained"] > units["random"]["finding"]["explained"]
+    assert units["random"]["finding"]["matching"] is None and units["random"]["snapshots"] == []
+    assert units["gi-dqa"]["score"]["mse"] < units["random"]["score"]["mse"]
+    assert [number for number, _ in units["gi-dqa"]["snapshots"]] == [18, 21, 24, 27, 30]
+    assert {unit for unit, number, budget in events if number == budget == 30} == {u["unit"] for u in units.values()}
+    assert run.info["models"]["layoutlmv3-start"]["hash"] == weights_hash(model)
+    assert run.info["threat_model"] == threat_model(config)
+    for part in ("seed 0", f"data {data_hash([page])}", f"layoutlmv3-start:{weights_hash(model)}", "30 evaluations"):
+        assert part in run.info["signature"]
+
+
+def test_the_score_is_that_of_the_picture_on_disk(finished: Run) -> None:
+    page = small_page("42")
+    for unit in finished.units():
+        found = finished.read_image(unit["unit"], "reconstruction.png").astype(float)
+        boxes = [box for field in unit["fields"] for box in field["boxes"]]
+        ((x0, y0, x1, y1),) = [[int(v) for v in box] for box in boxes]
+        region = (slice(y0 - 1, y1 + 1), slice(x0 - 1, x1 + 1))
+        assert unit["score"]["mse"] == pytest.approx(np.mean((found[region] - page.image[region]) ** 2))
+        outside = np.ones(SMALL, dtype=bool)
+        outside[region] = False
+        assert (found[outside] == page.image[outside]).all()
+
+
+def test_every_picture_and_record_can_be_read(finished: Run) -> None:
+    for unit in finished.units():
+        json.dumps(unit, allow_nan=False)
+        for name in unit["images"].values():
+            assert finished.read_image(unit["unit"], name).shape == (*SMALL, 3)
+        for _, name in unit["snapshots"]:
+            assert PIL.Image.open(finished.folder(unit["unit"]) / name).size == SMALL
+
+
+# -- resuming ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_a_finished_audit_computes_nothing_again(
+    finished: Run, small_config: AuditConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a finished unit was computed again")
+
+    monkeypatch.setattr(audit, "run_unit", refuse)
+    before = {file: file.stat().st_mtime_ns for file in finished.path.rglob("units/**/*") if file.is_file()}
+    assert before
+    again = run_one(small_config, finished.path)
+    assert again.units() == finished.units()
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_a_killed_audit_is_completed(finished: Run, small_config: AuditConfig, tmp_path: Path) -> None:
+    def kill(unit: str, number: int, budget: int) -> None:
+        if unit.endswith("gi-dqa") and number >= 24:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_one(small_config, tmp_path / "run", on_progress=kill)
+    killed = Run.load(tmp_path / "run")
+    assert set(units_by_attack(killed)) == {"random"}
+    kept = killed.folder(units_by_attack(killed)["random"]["unit"]) / "unit.json"
+    written = kept.stat().st_mtime_ns
+    run = run_one(small_config, tmp_path / "run")
+    assert kept.stat().st_mtime_ns == written, "the finished unit was computed again"
+    for name, unit in units_by_attack(run).items():
+        whole = units_by_attack(finished)[name]
+        assert comparable(unit) == comparable(whole)
+        assert pictures(run, unit) == pictures(finished, whole)
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+@pytest.mark.parametrize("change", [{"seed": 1}, {"budget": 31}, {"exposure": Exposure(answer_known=False)}])
+def test_another_config_in_the_same_directory_is_refused(
+    change: dict[str, Any], finished: Run, small_config: AuditConfig
+) -> None:
+    before = (finished.path / "run.json").read_bytes()
+    with pytest.raises(RunError, match="another config") as caught:
+        run_one(replace(small_config, **change), finished.path)
+    assert next(iter(change)) in str(caught.value)
+    assert (finished.path / "run.json").read_bytes() == before
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+@pytest.mark.parametrize("changed", ["weights", "pages"])
+def test_other_weights_or_pages_under_the_same_name_are_refused(
+    changed: str, small_config: AuditConfig, tmp_path: Path
+) -> None:
+    """Otherwise half of the units would be of the old ones, under the signature of the new ones."""
+    donut_start(seed=0, size=SMALL).save(str(tmp_path / "model"))
+    save([small_page("42")], tmp_path / "pages")
+    config = replace(
+        small_config, models=(str(tmp_path / "model"),), documents=str(tmp_path / "pages"), attacks=("random",)
+    )
+    run = run_one(config, tmp_path / "run")
+    signature = run.info["signature"]
+    audit._model.cache_clear()
+    audit._pages.cache_clear()
+    assert run_one(config, tmp_path / "run").info["signature"] == signature
+    if changed == "weights":
+        donut_start(seed=1, size=SMALL).save(str(tmp_path / "model"))
+    else:
+        (image,) = (tmp_path / "pages").glob("*.png")
+        Image.fromarray(small_page("17").image).save(image)
+    audit._model.cache_clear()
+    audit._pages.cache_clear()
+    with pytest.raises(RunError, match="other weights, pages or gradients"):
+        run_one(config, tmp_path / "run")
+    assert run.info["signature"] == signature
+
+
+# -- what is wrong is told before anything is written ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"models": ("donut-strat",)}, ModelError),
+        ({"documents": "no/such/folder"}, DocumentError),
+        ({"ocr": "no-such-engine"}, ModelError),
+        ({"batch_size": 3}, DocumentError),
+        ({"exposure": Exposure(gradient_file="no.safetensors")}, GradientError),
+    ],
+)
+def test_a_mistyped_name_leaves_nothing_behind(
+    change: dict[str, Any], error: type[Exception], small_config: AuditConfig, tmp_path: Path
+) -> None:
+    """So that the corrected command can use the same directory."""
+    with pytest.raises(error):
+        run_one(replace(small_config, **change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_a_file_in_the_way_of_the_directory(small_config: AuditConfig, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(RunError, match="there is a file in the way"):
+        run_one(small_config, tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_more_pages_than_there_are(small_config: AuditConfig, tmp_path: Path) -> None:
+    run = run_one(replace(small_config, pages=5, attacks=("random",)), tmp_path / "run")
+    assert [unit["page"] for unit in run.units()] == ["small-42", "small-17"]
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_a_batch(small_config: AuditConfig, tmp_path: Path) -> None:
+    """Two pages in the client's gradient, the first one is scored."""
+    run = run_one(replace(small_config, batch_size=2, attacks=("gi-dqa",), budget=20), tmp_path / "run")
+    (unit,) = run.units()
+    assert (unit["page"], unit["view"]["batch_size"]) == ("small-42", 2)
+    assert (run.read_image(unit["unit"], "truth.png") == small_page("42").image).all()
+    assert unit["self_test"]["passed"]
+    assert "B = 2" in run.info["signature"]
+
+
+# -- exposures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_a_failed_self_test_stops_the_audit_unless_allowed(small_config: AuditConfig, tmp_path: Path) -> None:
+    config = replace(small_config, exposure=Exposure(train_mode=True), attacks=("random",))
+    with pytest.raises(SelfTestError, match="dropout"):
+        run_one(config, tmp_path / "strict")
+    assert not Run.load(tmp_path / "strict").units()
+    (unit,) = run_one(replace(config, allow_failed_self_test=True), tmp_path / "strict").units()
+    assert not unit["self_test"]["passed"]
+    assert "dropout" in unit["self_test"]["note"]
+    assert unit["view"]["train_mode"] is True
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_a_recorded_gradient_gives_what_the_computed_one_gave(
+    finished: Run, small_config: AuditConfig, tmp_path: Path
+) -> None:
+    model = load_model(small_config.models[0])
+    case = build_case(model, [small_page("42")], Exposure(), seed=0)
+    file = tmp_path / "update.safetensors"
+    save_file(dict(case.view.gradient), file)
+    config = replace(small_config, exposure=Exposure(gradient_file=str(file)), attacks=("gi-dqa",))
+    (unit,) = run_one(config, tmp_path / "run").units()
+    assert_same_but_for_rounding(Run.load(tmp_path / "run"), unit, finished, units_by_attack(finished)["gi-dqa"])
+    save_file({name: 2 * value for name, value in case.view.gradient.items()}, file)
+    with pytest.raises(RunError, match="other weights, pages or gradients"):
+        run_one(config, tmp_path / "run")
+    with pytest.raises(SelfTestError, match="is 2 times ours"):
+        run_one(config, tmp_path / "other")
+    file.write_bytes(b"garbage")
+    with pytest.raises(GradientError, match="is not a safetensors file"):
+        run_one(config, tmp_path / "garbage")
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "said"),
+    [
+        ({}, "sees", "every trainable parameter, computed on one example, with dropout off"),
+        ({"batch_size": 4}, "sees", "a batch of 4 pages"),
+        ({"exposure": Exposure(train_mode=True)}, "sees", "dropout on"),
+        ({"exposure": Exposure(stages=("vision", "text"))}, "sees", "of the vision and text parameters"),
+        ({"exposure": Exposure(question_known=False)}, "knows", "no question"),
+        ({"exposure": Exposure(answer_known=False)}, "knows", "no answer"),
+    ],
+)
+def test_the_threat_model_says_what_was_exposed(change: dict[str, Any], key: str, said: str) -> None:
+    model = threat_model(AuditConfig(**change))
+    assert said in " ".join(model[key])  # type: ignore[arg-type]
+    if change:
+        assert threat_model(AuditConfig()) != model
+    json.dumps(model)
+
+
+# -- hashes ------------------------------------------------------------------------------------------------------------
+
+
+def test_hashes_notice_any_change() -> None:
+    model = donut_start(seed=0, size=SMALL)
+    before = weights_hash(model)
+    assert before == weights_hash(donut_start(seed=0, size=SMALL)) and len(before) == 10
+    with torch.no_grad():
+        next(model.module.parameters()).view(-1)[0] += 1e-6
+    assert weights_hash(model) != before
+    page, other = make_pages(2, seed=0)
+    image = page.image.copy()
+    image[5, 5, 1] ^= 1
+    field = replace(page.fields[0], value=page.fields[0].value + "0")
+    changed = [page.with_image(image), replace(page, fields=(field, *page.fields[1:])), replace(page, name="x"), other]
+    assert len({data_hash([p]) for p in [page, *changed]}) == 5
+    assert data_hash([page]) == data_hash([make_pages(1, seed=0)[0]])
+
+
+# -- worker processes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_worker_processes_give_what_one_process_gives(finished: Run, small_config: AuditConfig, tmp_path: Path) -> None:
+    """Also the text that the real OCR engine reads is there, since workers cannot be given the fake one."""
+    events: list[tuple[str, int, int]] = []
+    run = run_one(small_config, tmp_path / "run", workers=2, on_progress=lambda *event: events.append(event))
+    assert set(units_by_attack(run)) == {"random", "gi-dqa"}
+    for name, unit in units_by_attack(run).items():
+        whole = units_by_attack(finished)[name]
+        assert_same_but_for_rounding(run, unit, finished, whole)
+        assert unit["score"]["mse"] == pytest.approx(whole["score"]["mse"], rel=0.01)
+        assert "rapidocr" in unit["score"]["engine"]
+        assert (unit["unit"], 30, 30) in events
+    numbers = [number for unit, number, _ in events if unit.endswith("gi-dqa")]
+    assert numbers == sorted(numbers) and len(numbers) > 10
