@@ -80,7 +80,7 @@ def test_what_is_returned_has_the_matching_that_is_reported(small: Any) -> None:
     attack = replace(load_attack("gi-dqa-adam"), solver=Wander(), priors={})
     finding = attack.run(small.view, small.knowledge, budget=4, generator=generator())
     losses = [loss for _, loss in finding.history]
-    assert len(losses) == 4 and losses[-1] > min(losses)
+    assert len(losses) == 4 and losses[-1] > min(losses) == finding.matching
     dummy = dummy_gradient(small.model, finding.pixels, small.inputs, small.view.names, create_graph=False)
     assert float(squared_and_cosine(small.view)(dummy)) == pytest.approx(finding.matching, rel=1e-4)
 

@@ -128,12 +128,14 @@ def test_only_the_stages_that_are_sent(model: DocumentModel, pages: list[Page]) 
 @pytest.mark.parametrize(("question", "answer"), [(False, True), (True, False), (False, False), (True, True)])
 def test_what_is_not_known_is_random(question: bool, answer: bool, model: DocumentModel, pages: list[Page]) -> None:
     exposure = Exposure(question_known=question, answer_known=answer)
-    case, again = (build_case(model, pages[:1], exposure, seed=0) for _ in range(2))
+    case, again, other = (build_case(model, pages[:1], exposure, seed=seed) for seed in (0, 0, 1))
     own, known = case.inputs[0].tensors, case.knowledge.inputs[0].tensors
     assert torch.equal(own["input_ids"], known["input_ids"]) is question
     assert (torch.equal(own["start"], known["start"]) and torch.equal(own["end"], known["end"])) is answer
     assert (case.knowledge.question_known, case.knowledge.answer_known) == (question, answer)
     assert all(torch.equal(known[key], value) for key, value in again.knowledge.inputs[0].tensors.items())
+    redrawn = any(not torch.equal(known[key], value) for key, value in other.knowledge.inputs[0].tensors.items())
+    assert redrawn is not (question and answer)
     assert self_test(case.view, case.pixels, case.inputs).passed, "the evaluator holds the truth"
 
 

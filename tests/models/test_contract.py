@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from docleak.documents import Page
+from docleak.documents import Field, Page, Question
 from docleak.documents.synthetic import make_pages
 from docleak.models import SHIPPED, STAGES, DocumentModel, Encoded, load_model, pixels_of, trainable
 from docleak.models.base import image_of
@@ -289,6 +289,18 @@ def test_an_answer_that_is_not_on_the_page_points_at_the_first_token() -> None:
     question = replace(page.questions[0], answers=("nowhere to be seen",), key=None)
     tensors = model.encode(page, question).tensors
     assert (int(tensors["start"]), int(tensors["end"])) == (0, 0)
+
+
+def test_of_two_fields_of_the_same_value_the_questions_key_decides() -> None:
+    model = shipped("layoutlmv3-start")
+    page = pages_of(model)[0]
+    words = (*page.words[:2], replace(page.words[2], text="42"), replace(page.words[3], text="42"))
+    fields = (Field("net", "42", (2,)), Field("total", "42", (3,)))
+    page = replace(page, words=words, fields=fields, questions=())
+    for word, key in ((2, "net"), (3, "total")):
+        tensors = model.encode(page, Question("How much?", ("42",), key)).tensors
+        covered = tensors["word_ids"][int(tensors["start"]) : int(tensors["end"]) + 1].tolist()
+        assert set(covered) == {word}
 
 
 def test_an_answer_without_a_field_is_found_among_the_words() -> None:
