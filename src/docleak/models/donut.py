@@ -106,18 +106,29 @@ class Donut:
 
     def decoder_loss(self, encoded: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
         """``loss`` from encoder output on, for callers that need the encoder's cells too."""
+        out, labels = self._decoded(encoded, inputs, pages)
+        return _mean_per_example(out.logits, labels)
+
+    def attending_loss(
+        self, encoded: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """``decoder_loss``, the last layer's cross-attention (N, heads, T, cells), and the labels (N, T)."""
+        out, labels = self._decoded(encoded, inputs, pages, output_attentions=True)
+        return _mean_per_example(out.logits, labels), out.cross_attentions[-1], labels
+
+    def _decoded(
+        self, encoded: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None, **options: bool
+    ) -> tuple[Any, Tensor]:
         device = encoded.device
         if pages is not None:  # several questions share a page: it was encoded once
             encoded = encoded[torch.tensor(pages, device=device)]
         ids = pad([e.tensors["decoder_input_ids"] for e in inputs], self.module.config.pad_token_id, device)
         labels = pad([e.tensors["labels"] for e in inputs], IGNORED, device)
         # Right padding under a causal mask: no mask is needed, padded positions carry no label.
-        hidden = self.module.decoder(
-            input_ids=ids, encoder_hidden_states=self.project(encoded), use_cache=False
-        ).logits  # (B, T, V)
-        token = F.cross_entropy(hidden.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
-        counted = (labels != IGNORED).sum(1)
-        return token.sum(1) / counted
+        out = self.module.decoder(
+            input_ids=ids, encoder_hidden_states=self.project(encoded), use_cache=False, **options
+        )
+        return out, labels
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -126,6 +137,11 @@ class Donut:
         stride = int(config.patch_size) * 2 ** (len(config.depths) - 1)
         width, height = self._image_size
         return math.ceil(height / stride), math.ceil(width / stride)
+
+    @property
+    def cell_width(self) -> int:
+        """Width of an output cell of the encoder."""
+        return int(self.module.encoder.config.hidden_size)
 
     def project(self, encoded: Tensor) -> Tensor:
         """Encoder states at the decoder's width (VisionEncoderDecoder adds a layer if they differ)."""
@@ -174,6 +190,12 @@ class Donut:
         DonutImageProcessorPil(
             size={"height": height, "width": width}, image_mean=list(self._mean), image_std=list(self._std)
         ).save_pretrained(directory)
+
+
+def _mean_per_example(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy over each example's labelled tokens, logits (N, T, V) and labels (N, T) to (N,)."""
+    token = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    return token.sum(1) / (labels != IGNORED).sum(1)
 
 
 def load(source: str, *, name: str, device: torch.device, revision: str | None = None) -> Donut:

@@ -10,19 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from docleak.documents.page import Page
+from docleak.documents.page import Page, Question
+from docleak.documents.phrasings import PHRASINGS
 from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
 from docleak.models.donut import Donut
 from docleak.models.layoutlmv3 import LayoutLMv3
-from docleak.training.reading import ReadingHead
+from docleak.training.reading import ReadingHead, answer_cells, pointing_loss
 
 
 @dataclass(frozen=True)
 class PretrainConfig:
     """AdamW with linear warm-up and cosine decay; every question of a page is asked at once.
 
-    ``reading_weight`` weighs the dense reading loss of Donut's encoder (see ``reading``). A LayoutLMv3 learns
+    ``reading_weight`` and ``pointing_weight`` weigh Donut's dense supervision (see ``reading``). A LayoutLMv3 learns
     from words and boxes alone for the first ``text_only_steps``; its patches make a step four times as dear.
+    Without ``dropout`` the model is trained in evaluation mode; ``bfloat16`` runs the forward pass in mixed precision.
     """
 
     steps: int = 4000
@@ -33,6 +35,9 @@ class PretrainConfig:
     weight_decay: float = 0.01
     max_norm: float = 1.0
     reading_weight: float = 1.0
+    pointing_weight: float = 0.0
+    dropout: bool = True
+    bfloat16: bool = False
     text_only_steps: int = 0
 
 
@@ -56,18 +61,24 @@ def batch_loss(
     """Mean loss over random questions of every (fitted) page of the batch, plus dense reading if there is a head."""
     inputs: list[Encoded] = []
     owners: list[int] = []
+    asked: list[Question] = []
     for index, page in enumerate(batch):
         for k in rng.permutation(len(page.questions))[: config.questions_per_page]:
             inputs.append(model.encode(page, page.questions[int(k)]))
             owners.append(index)
+            asked.append(page.questions[int(k)])
     if text_only and isinstance(model, LayoutLMv3):
         return model.text_loss(inputs).mean()
     pixels = torch.stack([pixels_of(page.image) for page in batch])
     if head is None or not isinstance(model, Donut):
         return model.loss(pixels, inputs, owners).mean()
     cells = model.encoded(pixels)
-    answering = model.decoder_loss(cells, inputs, owners).mean()
-    return answering + config.reading_weight * head.loss(cells, batch, model.grid)
+    reading = config.reading_weight * head.loss(cells, batch, model.grid)
+    if not config.pointing_weight:
+        return model.decoder_loss(cells, inputs, owners).mean() + reading
+    answering, attention, labels = model.attending_loss(cells, inputs, owners)
+    paths = [answer_cells(batch[owner], question, model.grid) for owner, question in zip(owners, asked, strict=True)]
+    return answering.mean() + reading + config.pointing_weight * pointing_loss(attention, labels, paths)
 
 
 def pretrain(
@@ -79,18 +90,19 @@ def pretrain(
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> None:
     """Train ``model`` in place on ``pages`` (fitted on the fly), shuffled anew each epoch."""
-    head = ReadingHead(int(model.module.encoder.config.hidden_size)) if isinstance(model, Donut) else None
+    head = ReadingHead(model.cell_width, keys=sorted(PHRASINGS)) if isinstance(model, Donut) else None
     parameters = [p for _, p in trainable(model.module)] + (list(head.parameters()) if head else [])
     optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: learning_rate_factor(step, config))
-    model.module.train()
+    model.module.train(config.dropout)
     order: list[int] = []
     for step in range(config.steps):
         if len(order) < config.pages_per_step:
             order += rng.permutation(len(pages)).tolist()
         chosen, order = order[: config.pages_per_step], order[config.pages_per_step :]
         batch = [model.fit(pages[i]) for i in chosen]
-        loss = batch_loss(model, batch, config, rng, head, text_only=step < config.text_only_steps)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.bfloat16):
+            loss = batch_loss(model, batch, config, rng, head, text_only=step < config.text_only_steps)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(parameters, config.max_norm)
