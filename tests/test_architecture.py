@@ -26,8 +26,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"errors", "documents", "models"},
     # No metrics: they hold the truth, which an attack never sees.
     "attacks": {"errors", "documents", "models", "training"},
-    "evidence": {"errors", "documents", "models", "training", "attacks", "metrics"},
-    "cli": {"errors", "documents", "models", "training", "attacks", "metrics", "evidence"},
+    "defenses": {"errors", "documents", "models", "attacks"},
+    "evidence": {"errors", "documents", "models", "training", "attacks", "defenses", "metrics"},
+    "recipes": {"errors", "documents", "models", "attacks", "defenses", "metrics", "evidence"},
+    "cli": {"errors", "documents", "models", "training", "attacks", "defenses", "metrics", "evidence", "recipes"},
 }
 LONGEST_MODULE = 400
 MOST_TOP_LEVEL_NAMES = 10

@@ -29,6 +29,14 @@ class AttackError(DocleakError):
     """An attack is unknown, or its parameters or knowledge make no sense."""
 
 
+class DefenseError(DocleakError):
+    """A defence is unknown, or its parameters make no sense."""
+
+
+class RecipeError(DocleakError):
+    """A recipe is unknown, or its file has wrong keys or values."""
+
+
 class RunError(DocleakError):
     """A run directory cannot be written, read or resumed."""
 

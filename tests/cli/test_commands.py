@@ -159,6 +159,13 @@ def test_an_unknown_attack_lists_the_known_ones(words: tuple[str, ...], docleak:
         (("attack", "random", "--budget", "-5"), "budget is -5; expected at least 1"),
         (("attack", "random", "--gradient", "no.safetensors"), "there is no gradient file 'no.safetensors'"),
         (("attack", "random", "--seed", "-1"), "seed is -1"),
+        (("audit", "--image-size", "big"), "image size 'big' is not WIDTHxHEIGHT"),
+        (("audit", "--image-size", "100"), "image size '100' is not WIDTHxHEIGHT"),
+        (("attack", "random", "--image-size", "0x5"), "image size '0x5' is not WIDTHxHEIGHT"),
+        (("attack", "random", "--image-size", "320x99999"), "image_size is (320, 99999); expected width and height"),
+        (("attack", "random", "--image-size", "9x9"), "9 x 9 pixels are too small for model 'donut-start'"),
+        (("audit", "--image-size", "320x608"), "only takes pages of 224 x 224 pixels, not 320 x 608"),
+        (("attack", "random", "--model", "donut-start@v2"), "only models of the hub have revisions"),
     ],
 )
 def test_what_cannot_be_done_is_said_plainly_and_as_json(
@@ -168,11 +175,31 @@ def test_what_cannot_be_done_is_said_plainly_and_as_json(
     result = docleak(*words, "--json", "--out", tmp_path / "other")
     assert result.code == 1
     assert said in result.json()["error"]
+    assert not list(tmp_path.iterdir()), "the corrected command can use the same directory"
 
 
-def test_usage_errors_have_another_exit_code(docleak: Docleak) -> None:
-    assert docleak("audit", "--pages", "many").code == 2
-    assert docleak("audti").code == 2
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("audit", "--pages", "many"), "Invalid value for '--pages'"),
+        (("audit", "--no-such-option"), "No such option: --no-such-option"),
+        (("audti",), "No such command 'audti'"),
+        (("report",), "Missing argument 'runs'"),
+    ],
+)
+def test_usage_errors_have_another_exit_code(words: tuple[str, ...], said: str, docleak: Docleak) -> None:
+    plain = docleak(*words)
+    assert (plain.code, plain.out) == (2, "") and said in plain.err
+    result = docleak(*words, "--json")
+    assert result.code == 2 and "Traceback" not in result.err
+    assert set(result.json()) == {"error"} and said in result.json()["error"]
+
+
+def test_a_path_that_cannot_be_read_is_one_json_object_too(docleak: Docleak, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for words in (("attack", "random", "--out", "file"), ("data", "make", "file/pages", "--count", "1")):
+        result = docleak(*words, "--json")
+        assert result.code == 1 and set(result.json()) == {"error"}
 
 
 def test_an_out_that_is_a_file(docleak: Docleak, tmp_path: Path) -> None:
@@ -216,7 +243,79 @@ def test_attack_and_report(docleak: Docleak, tmp_path: Path) -> None:
 
     resumed = docleak(*words)
     assert resumed.code == 0 and "Report:" in resumed.out
+    assert "1 unit, 1 done already; pictures" in resumed.err
     failed(docleak(*words, "--seed", "77"), "another config", "seed")
+
+
+def test_fewer_pages_than_asked_for_are_told(docleak: Docleak, tmp_path: Path) -> None:
+    donut_start(seed=0, size=(96, 112)).save(str(tmp_path / "model"))
+    small_pages(tmp_path / "pages")
+    words = ("attack", "random", "--model", "model", "--documents", "pages", "--workers", "1", "--pages", "10")
+    said = "Asked for 10 pages; pages has 2 with private fields, so 2 are audited."
+    result = docleak(*words, "--out", "run")
+    assert result.code == 0
+    assert said in result.err and "2 units; pictures appear in" in result.err and said in result.out
+    again = docleak(*words, "--out", "run", "--json")
+    assert again.code == 0 and said in again.err
+    assert (again.json()["units"], again.json()["shortage"]) == (2, said)
+
+
+def test_an_attack_on_pages_of_another_size(docleak: Docleak, tmp_path: Path) -> None:
+    donut_start(seed=0, size=(96, 112)).save(str(tmp_path / "model"))
+    small_pages(tmp_path / "pages")
+    words = ("attack", "random", "--model", "model", "--documents", "pages", "--workers", "1", "--out", "run")
+    result = docleak(*words, "--image-size", "131x150", "--json")
+    assert result.code == 0, result.err
+    (unit,) = (tmp_path / "run" / "units").iterdir()
+    assert PIL.Image.open(unit / "truth.png").size == (131, 150)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["image_size"] == [131, 150]
+    failed(docleak(*words), "another config", "image_size: [131, 150] there, null asked for")
+
+
+FULL = """
+import os, resource, sys
+limit = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+from docleak.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "unfinished", "more"),
+    [(4_000, True, ("--workers", "2", "--json")), (12_000, False, ("--workers", "1"))],
+)
+def test_a_full_disk_stops_the_audit_and_a_rerun_goes_on(
+    limit: int, unfinished: bool, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The operating system really refuses here: for a picture in a worker process, or only for the report."""
+    donut_start(seed=0, size=(96, 112)).save(str(tmp_path / "model"))
+    small_pages(tmp_path / "pages")
+    words = ("audit", "--attacks", "random", "--model", "model", "--documents", "pages", "--pages", "2", "--out", "run")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    full = subprocess.run(
+        [sys.executable, "-c", FULL, str(limit), *words, *more],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert full.returncode == 1, full.stderr
+    assert "docleak: cannot write" in full.stderr and "a limit on the size of files was reached" in full.stderr
+    assert "run the same command again" in full.stderr and "Traceback" not in full.stderr
+    if "--json" in more:
+        assert set(json.loads(full.stdout)) == {"error"}
+    left = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
+    assert not [file for file in left if file.name.startswith(".docleak")], "half a file was left"
+    assert not (tmp_path / "run" / "report.html").exists()
+    for file in left:
+        if file.suffix == ".json":
+            json.loads(file.read_text())
+        else:
+            PIL.Image.open(file).load()
+    assert len([file for file in left if file.name == "unit.json"]) == (0 if unfinished else 2)
+    done = in_a_process(*words, "--workers", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ("2 units;" if unfinished else "2 units, 2 done already;") in done.stderr
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 def test_progress_is_not_on_standard_output(docleak: Docleak, tmp_path: Path) -> None:
@@ -237,9 +336,35 @@ def test_every_finished_unit_has_one_line(capsys: pytest.CaptureFixture[str]) ->
         report("b", 10, 10)
     lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 20" in line]
     assert lines == ["a: 10 of 20 evaluations", "b: 20 of 20 evaluations"]
+    with progress({"a": 10, "b": 10}, finished={"a"}, quiet=False) as report:
+        report("b", 10, 10)
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 20" in line]
+    assert lines == ["b: 20 of 20 evaluations"], "what was done before counts"
     with progress({"a": 10}, quiet=True) as report:
         report("a", 10, 10)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_resumed_bar_begins_at_what_is_done_and_its_eta_is_about_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    import rich.progress
+
+    made: list[Any] = []
+
+    class Watched(rich.progress.Progress):
+        def __init__(self, *columns: Any, **options: Any) -> None:
+            self.now = 0.0
+            super().__init__(*columns, **options, get_time=lambda: self.now)
+            made.append(self)
+
+    monkeypatch.setattr(rich.progress, "Progress", Watched)
+    units = dict.fromkeys(("a", "b", "c", "d"), 100)
+    with progress(units, finished={"a", "b", "c"}, quiet=False) as report:
+        (bar,) = made
+        assert bar.tasks[0].percentage == 75
+        for number in (10, 20):
+            bar.now += 10.0  # one evaluation a second
+            report("d", number, 100)
+        assert bar.tasks[0].time_remaining == pytest.approx(80)
 
 
 def test_a_report_of_what_is_no_run(docleak: Docleak, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,17 @@ from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, GradientError, ModelError, RunError, SelfTestError
 from docleak.evidence import audit
-from docleak.evidence.audit import AuditConfig, data_hash, run_audit, title_key, units_of, weights_hash
+from docleak.evidence.audit import (
+    AuditConfig,
+    data_hash,
+    planned_units,
+    run_audit,
+    title_key,
+    units_of,
+    weights_hash,
+)
 from docleak.evidence.case import Exposure, build_case, pages_for
+from docleak.evidence.report import write_report
 from docleak.evidence.run import Run
 from docleak.evidence.threat import threat_model
 from docleak.metrics import Reading
@@ -312,9 +322,64 @@ def test_a_file_in_the_way_of_the_directory(small_config: AuditConfig, tmp_path:
 
 
 @pytest.mark.usefixtures("_fake_ocr")
-def test_more_pages_than_there_are(small_config: AuditConfig, tmp_path: Path) -> None:
-    run = run_one(replace(small_config, pages=5, attacks=("random",)), tmp_path / "run")
-    assert [unit["page"] for unit in run.units()] == ["small-42", "small-17"]
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"pages": 5}, r"Asked for 5 pages; .* has 2 with private fields, so 2 are audited\."),
+        ({"pages": 2, "batch_size": 2}, r"Asked for 2 pages in batches of 2; .* has 2 .*, so 1 is audited\."),
+        ({"pages": 2}, ""),
+        ({"pages": 1, "batch_size": 2}, ""),
+    ],
+)
+def test_more_pages_than_there_are(
+    change: dict[str, Any], said: str, small_config: AuditConfig, tmp_path: Path
+) -> None:
+    config = replace(small_config, attacks=("random",), **change)
+    run = run_one(config, tmp_path / "run")
+    units = planned_units(config, "cpu")
+    assert [unit["unit"] for unit in run.units()] == [unit.id for unit in units]
+    assert [unit["page"] for unit in run.units()] == ["small-42", "small-17"][: len(units)]
+    assert re.fullmatch(said, run.info["shortage"])
+    page = write_report(run, rng=np.random.default_rng(0)).read_text()
+    assert ("Asked for" in page) is bool(said)
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_a_value_printed_again_is_blanked_and_counted(small_config: AuditConfig, tmp_path: Path) -> None:
+    page = small_page("4711")
+    picture = page.image.copy()
+    picture[20:34, 2:30] = picture[40:54, 32:60]
+    again = replace(page, image=picture, words=(*page.words, Word("4711", (2, 20, 16, 34))))
+    save([again], tmp_path / "pages")
+    config = replace(small_config, documents=str(tmp_path / "pages"), attacks=("random",))
+    (unit,) = (run := run_one(config, tmp_path / "run")).units()
+    assert unit["repeats"] == [{"key": "total", "value": "4711", "boxes": [[2, 20, 16, 34]]}]
+    template = run.read_image(unit["unit"], "template.png")
+    assert (template[20:34, 2:16] == 255).all() and (template[:14] == picture[:14]).all()
+    assert "printed again at 1 other place" in write_report(run, rng=np.random.default_rng(0)).read_text()
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_pages_of_another_size(small_config: AuditConfig, tmp_path: Path) -> None:
+    config = replace(small_config, image_size=(75, 90), attacks=("gi-dqa",), budget=20)
+    (unit,) = (run := run_one(config, tmp_path / "run")).units()
+    assert run.config["image_size"] == [75, 90] and unit["size"] == [75, 90]
+    assert run.read_image(unit["unit"], "reconstruction.png").shape == (90, 75, 3)
+    assert unit["model"].endswith("-75x90") and unit["model_title"] == "model, at 75 x 90 pixels"
+    assert list(run.info["models"]) == [unit["model"]] and "-75x90:" in run.info["signature"]
+    assert unit["self_test"]["passed"]
+
+
+def test_synthetic_pages_are_made_at_the_size(tmp_path: Path) -> None:
+    model = load_model("donut-start", image_size=(200, 240))
+    (page,) = pages_for(model, "synthetic", count=1, seed=2)
+    assert (page.image == make_pages(1, seed=2, size=(200, 240))[0].image).all()
+
+
+@pytest.mark.parametrize("size", [(0, 5), (-3, 200), (320, 20_000)])
+def test_impossible_sizes_are_refused(size: tuple[int, int]) -> None:
+    with pytest.raises(AttackError, match=r"image_size is .*; expected width and height of 1 to 10000"):
+        AuditConfig(image_size=size)
 
 
 @pytest.mark.usefixtures("_fake_ocr")

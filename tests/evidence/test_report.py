@@ -17,11 +17,12 @@ import pytest
 
 from docleak.documents import load_pages
 from docleak.errors import RunError
+from docleak.evidence.markdown import write_markdown
 from docleak.evidence.report import summary_text, write_report
 from docleak.evidence.report_data import Counts, prepare
 from docleak.evidence.report_words import severity_of
 from docleak.evidence.run import Run
-from docleak.metrics import PageScore
+from docleak.metrics import PageScore, Reading
 
 MakeRun = Callable[..., Run]
 CHROMIUM = Path("/usr/bin/chromium")
@@ -88,7 +89,7 @@ def test_the_verdict_comes_first_and_is_recomputed(run: Run, page: Outline) -> N
     )
     assert sentence in page.text and "Severe leak" in page.text
     assert page.text.index(sentence) < page.text.index("Threat model: who could do this")
-    assert f"From one client's gradient after training, the server read none of {len(best)}" in page.text
+    assert f"From one client's gradient later in training, the server read none of {len(best)}" in page.text
     assert "By gi-dqa, the attack that recovered most on average of the 3 tried" in page.text
 
 
@@ -124,7 +125,7 @@ def test_reports_are_the_same_for_the_same_seed(run: Run) -> None:
 def test_it_contains_everything_asked_for(run: Run, page: Outline) -> None:
     for words in (
         "Honest-but-curious server", "the weights the client started from", "change the model or the protocol",
-        "Self test, the true page must reproduce the observed gradient: 2 of 2 passed", "Growing clearer",
+        "Self test, the true page must reproduce the observed gradient: 2 of 2 passed", "Step by step",
         "ceiling", "floor", "General advice", "docleak audit --documents synthetic --seed 0", "Honest limits",
         run.info["signature"], run.manifest()["environment"]["numpy"], "95 %", "n = 2 pages of 2 documents",
     ):  # fmt: skip
@@ -211,6 +212,101 @@ def test_without_an_ocr_engine_nothing_is_claimed(make_run: MakeRun, tmp_path: P
     assert "Install one" in text and "Severe" not in text and "No field read" not in text
 
 
+class BlindEngine:
+    """Reads nothing anywhere, as an engine does on print that is too small."""
+
+    name, version = "blind", "1"
+
+    def read(self, crops: list[Any]) -> list[Reading]:
+        return [Reading("", 0.0) for _ in crops]
+
+
+@pytest.mark.parametrize("size", [[192, 256], None])
+def test_where_the_true_page_is_illegible_nothing_is_concluded(
+    make_run: MakeRun, tmp_path: Path, size: list[int] | None
+) -> None:
+    """ "No field read" would sound like safety, though a perfect copy could not be read either."""
+    change = {"size": size} if size else {}
+    run = make_run(
+        tmp_path / "out", pages=2, models=("donut-start",), attacks=("gi-dqa",), engine=BlindEngine(), change=change
+    )
+    psnr = np.mean([score.psnr for score in scores(run, "donut-start", "gi-dqa") if score.psnr is not None])
+    outline = report(run)
+    markdown = write_markdown([run], tmp_path / "table.md", rng=np.random.default_rng(0)).read_text()
+    summary = summary_text(run, np.random.default_rng(0))
+    for text in (outline.text, summary, markdown):
+        assert "No field read" not in text and "no field read" not in text
+        assert "no conclusion by reading" in text.lower()
+        assert f"PSNR {psnr:.1f} dB, own confidence 0.998 of 1" in text
+        assert "Audit at a larger size" in text
+        assert ("reading: at 192 x 256 pixels the OCR engine reads none" in text) is bool(size)
+    assert "This is no finding of safety" in outline.text and "--image-size WIDTHxHEIGHT" in outline.text
+    assert "not read, nor on the true page" in outline.text and "0 exact" not in outline.text
+    assert not [attrs for _, attrs in outline.tags if attrs.get("class") in ("verdict none", "pill none")]
+
+
+@pytest.mark.parametrize(("readable", "hardly"), [(6, False), (2, True)])
+def test_a_low_ceiling_is_told(make_run: MakeRun, tmp_path: Path, readable: int, hardly: bool) -> None:
+    run = make_run(tmp_path / "out", models=("donut-trained",), attacks=("gi-dqa",))
+    (record,) = run.units()
+    for field in record["ceiling"]["fields"][readable:]:
+        field.update(exact=False, fuzz=0.0, read="")
+    run.write_unit(record["unit"], record, {})
+    text = report(run).text
+    assert "No field read" in text and ("hardly legible to the engine themselves" in text) is hardly
+
+
+def test_pages_of_the_same_name_are_counted_by_what_they_hold(make_run: MakeRun, tmp_path: Path) -> None:
+    """Synthetic pages of two sizes share their names only; one page seen by two models is one page."""
+    run = make_run(tmp_path / "out", attacks=("gi-dqa", "dlg"))
+    fields = len(run.units()[0]["fields"])
+    asked = "from what a client would send to the server of a joint training, with 2 models."
+    assert f"2 attacks tried to rebuild 1 private page ({fields} private fields) {asked}" in report(run).text
+    for record in run.units():
+        if record["model"] == "donut-trained":
+            for key in ("score", "floor", "ceiling"):
+                record[key]["fields"][0]["value"] += "0"
+                del record[key]["fields"][-1]
+            record["fields"][0]["value"] += "0"
+            run.write_unit(record["unit"], record, {})
+    text = report(run).text
+    assert f"2 attacks tried to rebuild 2 private pages ({2 * fields - 1} private fields) {asked}" in text
+    assert "different pages, even where the pages have the same name" in text
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_field_whose_value_the_attacker_was_given_is_marked(make_run: MakeRun, tmp_path: Path, known: bool) -> None:
+    view = {"batch_size": 1, "train_mode": False, "tensors": 2, "numbers": 9, "answer_known": known}
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",), change={"view": view})
+    (record,) = run.units()
+    assert record["answer"] in [field["value"] for field in record["fields"]]
+    text = report(run).text
+    assert ("1 of the fields read holds the answer to the client's question" in text) is known
+    assert (", the answer to the client\u2019s question, which the attacker was given" in text) is known
+
+
+def test_made_up_pages_are_not_called_confidential(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",))
+    assert "Confidential." in report(run).text
+    manifest = run.manifest()
+    manifest["config"]["documents"] = "synthetic"
+    (run.path / "run.json").write_text(json.dumps(manifest))
+    assert "Made-up pages." in report(run).text and "Confidential." not in report(run).text
+
+
+def test_repeats_and_missing_pages_are_told(make_run: MakeRun, tmp_path: Path) -> None:
+    repeat = {"key": "total", "value": "19.00", "boxes": [[1, 1, 9, 9]]}
+    run = make_run(tmp_path / "out", pages=2, models=("donut-start",), change={"repeats": [repeat, repeat]})
+    run.write_info("shortage", "Asked for 10 pages; DIR has 2 with private fields, so 2 are audited.")
+    outline = report(run)
+    assert "Private values are printed again at 4 other places on 2 pages" in outline.text
+    assert "printed again at 2 other places, blanked too" in outline.text
+    assert "Asked for 10 pages" in outline.text and "Asked for 10 pages" in summary_text(run, np.random.default_rng(0))
+    assert "All attacks on a model had the same pages" in outline.text, "fewer pages do not make a comparison unfair"
+    assert json.loads((run.path / "results.json").read_text())["shortage"][0].startswith("Asked for 10")
+    assert "Asked for 10 pages" in write_markdown([run], tmp_path / "t.md", rng=np.random.default_rng(0)).read_text()
+
+
 @pytest.mark.parametrize(
     ("counts", "severity"),
     [
@@ -250,7 +346,7 @@ def test_comparable_runs_are_joined(make_run: MakeRun, tmp_path: Path) -> None:
         make_run(tmp_path / model, models=(model,), attacks=("gi-dqa",)) for model in ("donut-trained", "donut-start")
     ]
     outline = report(runs, out=tmp_path / "joined")
-    assert "at the start of training" in outline.text and "after training" in outline.text
+    assert "at the start of training" in outline.text and "later in training" in outline.text
     assert len(json.loads((tmp_path / "joined/results.json").read_text())["models"]) == 2
     shards = [make_run(tmp_path / f"shard{i}", models=("donut-start",), page_at=i, attacks=("gi-dqa",)) for i in (0, 1)]
     assert "on 2 pages" in report(shards).text

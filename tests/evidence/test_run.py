@@ -66,19 +66,72 @@ def test_the_same_config_resumes_and_keeps_everything(tmp_path: Path) -> None:
 
 
 def test_another_config_is_refused_and_the_differing_keys_are_named(tmp_path: Path) -> None:
-    Run.open(tmp_path, CONFIG)
+    write(Run.open(tmp_path, CONFIG), "a")
+    before = (tmp_path / "run.json").read_bytes()
     with pytest.raises(RunError) as refused:
         Run.open(tmp_path, {"seed": 1, "attacks": ("gi-dqa", "dlg"), "device": "cpu"})
     message = str(refused.value)
     assert "seed: 0 there, 1 asked for" in message and "device: nothing there" in message and "budget: 200" in message
     assert "attacks" not in message and "--out" in message and "delete" in message
+    assert (tmp_path / "run.json").read_bytes() == before
 
 
 def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Run.open(tmp_path, CONFIG)
+    write(Run.open(tmp_path, CONFIG), "a")
     monkeypatch.setattr(docleak, "__version__", "99.0")
     with pytest.raises(RunError, match=r"begun by docleak .*99\.0"):
         Run.open(tmp_path, CONFIG)
+
+
+def test_a_run_without_results_takes_a_corrected_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an error or Ctrl-C in the first unit; its pictures are not mixed into the new run's."""
+    run = Run.open(tmp_path, CONFIG)
+    run.write_info("command", "docleak audit --seed 0")
+    run.write_snapshot("a", 50, picture())
+    again = Run.open(tmp_path, {**CONFIG, "seed": 1})
+    assert again.config["seed"] == 1 and again.info == {}
+    write(again, "a")
+    (unit,) = again.units()
+    assert unit["snapshots"] == []
+    (again.folder("a") / "unit.json").unlink()
+    monkeypatch.setattr(docleak, "__version__", "99.0")
+    assert Run.open(tmp_path, CONFIG).manifest()["docleak"] == "99.0"
+
+
+def test_a_key_that_an_older_run_does_not_have_counts_as_none(tmp_path: Path) -> None:
+    write(Run.open(tmp_path, CONFIG), "a")
+    assert Run.open(tmp_path, {**CONFIG, "image_size": None}).has("a")
+    with pytest.raises(RunError, match=r"image_size: nothing there, \[3, 4\] asked for"):
+        Run.open(tmp_path, {**CONFIG, "image_size": (3, 4)})
+
+
+CLAIM = """
+import sys
+from pathlib import Path
+from docleak.evidence.run import Run
+with Run.load(Path(sys.argv[1])).claimed():
+    print("claimed", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_run_that_another_process_is_computing_is_left_alone(tmp_path: Path) -> None:
+    run = Run.open(tmp_path, CONFIG)
+    other = subprocess.Popen(
+        [sys.executable, "-c", CLAIM, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None and other.stdout.readline() == "claimed\n"
+    try:
+        with pytest.raises(RunError, match="another docleak is at work"), run.claimed():
+            pass
+        with pytest.raises(RunError, match="another docleak is at work"):
+            Run.open(tmp_path, {**CONFIG, "seed": 1})
+        assert run.config["seed"] == 0
+    finally:
+        other.kill()
+        other.wait(30)
+    with run.claimed():  # a killed process leaves no claim behind
+        pass
 
 
 def test_foreign_directories_and_files_are_refused_untouched(tmp_path: Path) -> None:
@@ -109,14 +162,20 @@ def test_a_damaged_or_missing_manifest_is_refused(tmp_path: Path, content: str) 
         Run.open(tmp_path, CONFIG)
 
 
-def test_a_full_disk_is_reported_and_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.ENOSPC, "disk is full"), (errno.EDQUOT, "disk is full"), (errno.EFBIG, "a limit on the size of files")],
+)
+def test_a_full_disk_is_reported_and_leaves_no_half_file(
+    number: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run.open(tmp_path, CONFIG)
 
     def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(run_module.os, "fsync", full)
-    with pytest.raises(RunError, match="disk is full"):
+    with pytest.raises(RunError, match=f"{said}.*run the same command again"):
         write(run, "a")
     assert not run.has("a") and not [file for file in tmp_path.rglob("*") if file.name.startswith(".docleak")]
 

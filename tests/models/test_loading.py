@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
 from docleak.models import load_model, pixels_of, title_of, trainable
 from docleak.models.donut import Donut
-from docleak.models.loading import CHECKPOINTS
+from docleak.models.loading import CHECKPOINTS, short_name, split_revision
 from docleak.models.preprocessing import ImageSettings, image_settings
 
 
@@ -221,6 +224,50 @@ def test_image_settings(saved: dict[str, object], expected: ImageSettings, file:
     assert image_settings(str(tmp_path)) == expected
 
 
+@pytest.mark.parametrize("name", ["donut-start", "layoutlmv3-start"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"do_normalize": False},
+        {"do_rescale": False},
+        {"do_rescale": False, "do_normalize": False},
+        {"rescale_factor": 1 / 127.5},
+        {"do_rescale": False, "image_mean": None, "image_std": None},
+        {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]},
+    ],
+)
+def test_pixels_are_prepared_as_the_checkpoints_own_processor_does(
+    name: str, change: dict[str, Any], tmp_path: Path
+) -> None:
+    directory = copy_of(name, tmp_path)
+    file = directory / "preprocessor_config.json"
+    file.write_text(json.dumps({k: v for k, v in {**json.loads(file.read_text()), **change}.items() if v is not None}))
+    model = load_model(str(directory))
+    kind = transformers.DonutImageProcessorPil if name == "donut-start" else transformers.LayoutLMv3ImageProcessorPil
+    page = model.fit(make_pages(1, seed=0, size=(230, 300))[0])
+    theirs = kind.from_pretrained(directory)(page.image, return_tensors="pt")["pixel_values"].float()
+    torch.testing.assert_close(model.normalise(pixels_of(page.image)[None]), theirs, rtol=1e-5, atol=1e-4)
+    model.save(str(tmp_path / "again"))
+    again = load_model(str(tmp_path / "again"))
+    torch.testing.assert_close(again.normalise(pixels_of(page.image)[None]), theirs, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("change", [{"rescale_factor": 0}, {"rescale_factor": -1}, {"image_std": [0.5, 0, 0.5]}])
+def test_impossible_image_settings_are_refused(change: dict[str, object], tmp_path: Path) -> None:
+    directory = copy_of("donut-start", tmp_path)
+    (directory / "preprocessor_config.json").write_text(json.dumps(change))
+    with pytest.raises(ModelError, match=r"preprocessor_config\.json has .* expected values above 0"):
+        load_model(str(directory))
+
+
+def test_a_processor_config_about_other_things_does_not_hide_the_image_settings(tmp_path: Path) -> None:
+    """As in many repositories of the hub."""
+    (tmp_path / "processor_config.json").write_text('{"processor_class": "DonutProcessor"}')
+    (tmp_path / "preprocessor_config.json").write_text('{"size": [960, 1280]}')
+    assert image_settings(str(tmp_path)) == ImageSettings((1280, 960))
+
+
 def test_no_image_settings(tmp_path: Path) -> None:
     assert image_settings(str(tmp_path)) == ImageSettings()
     assert image_settings("nobody/not-in-the-cache") == ImageSettings()
@@ -240,3 +287,147 @@ def test_a_checkpoint_without_all_weights_is_not_filled_up_with_random_ones(
     save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=f"lacks .* of the network's parameters, first: {lost}"):
         load_model(str(directory))
+
+
+# -- another size of the pages -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(320, 608), (742, 960), (57, 57), (193, 131), (192, 256)])
+def test_a_donut_runs_on_pages_of_another_size(size: tuple[int, int]) -> None:
+    """The encoder pads odd sizes itself; the grid must still be that of its output."""
+    model = load_model("donut-start", image_size=size)
+    assert isinstance(model, Donut) and model.image_size == size
+    page = model.fit(make_pages(1, seed=0)[0])
+    assert (page.width, page.height) == size
+    pixels = pixels_of(page.image)[None]
+    example = model.encode(page, page.questions[0])
+    with torch.no_grad():
+        assert model.encoded(pixels).shape[1] == model.grid[0] * model.grid[1]
+        assert torch.isfinite(model.loss(pixels, [example])).all()
+    own = load_model("donut-start")
+    for (name, one), (_, other) in zip(trainable(model.module), trainable(own.module), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_the_grid_of_three_stages_at_odd_sizes(tmp_path: Path) -> None:
+    other_donut(tmp_path, decoder_width=32)
+    for size in ((120, 72), (119, 73), (742, 960), (49, 50)):
+        model = load_model(str(tmp_path), image_size=size)
+        assert isinstance(model, Donut)
+        with torch.no_grad():
+            cells = model.encoded(torch.zeros(1, 3, size[1], size[0])).shape[1]
+        assert cells == model.grid[0] * model.grid[1], size
+
+
+def test_another_size_is_twice_differentiable_and_saved(tmp_path: Path) -> None:
+    model = load_model("donut-start", image_size=(71, 90))
+    page = model.fit(make_pages(1, seed=0)[0])
+    free = pixels_of(page.image)[None].requires_grad_(True)
+    parameters = [p for _, p in trainable(model.module)]
+    loss = model.loss(free, [model.encode(page, page.questions[0])]).mean()
+    gradient = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
+    power = torch.stack([g.square().sum() for g in gradient if g is not None]).sum()
+    (second,) = torch.autograd.grad(power, free)
+    assert torch.isfinite(second).all() and float(second.abs().max()) > 0
+    model.save(str(tmp_path / "again"))
+    assert load_model(str(tmp_path / "again")).image_size == (71, 90)
+
+
+@pytest.mark.parametrize("size", [(56, 100), (100, 56), (1, 1)])
+def test_pages_smaller_than_a_window_of_the_last_stage_are_refused(size: tuple[int, int]) -> None:
+    """The network itself fails there, with a message about tensors."""
+    with pytest.raises(ModelError, match=rf"{size[0]} x {size[1]} pixels are too small .* at least 57 pixels"):
+        load_model("donut-start", image_size=size)
+
+
+def test_learned_absolute_positions_fix_the_size(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"LayoutLMv3.*only takes pages of 224 x 224 pixels, not 320 x 608"):
+        load_model("layoutlmv3-start", image_size=(320, 608))
+    assert load_model("layoutlmv3-start", image_size=(224, 224)).image_size == (224, 224)
+    directory = copy_of("donut-start", tmp_path)
+    config = json.loads((directory / "config.json").read_text())
+    config["encoder"]["use_absolute_embeddings"] = True
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="lacks 1 of the network's parameters"):
+        load_model(str(directory))  # which is why the next one cannot be made from it
+    module = transformers.VisionEncoderDecoderModel.from_pretrained(directory)
+    module.save_pretrained(directory)
+    assert load_model(str(directory), image_size=(192, 256)).image_size == (192, 256)
+    with pytest.raises(ModelError, match="learned absolute patch positions"):
+        load_model(str(directory), image_size=(320, 608))
+
+
+# -- revisions of hub models -------------------------------------------------------------------------------------------
+
+
+def hub_cache(home: Path, repository: str, revisions: dict[str, Path]) -> None:
+    """A download cache as huggingface_hub lays it out; each revision is a branch of that name."""
+    folder = home / "hub" / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    for number, (branch, checkpoint) in enumerate(revisions.items(), start=1):
+        commit = f"{number:040x}"
+        shutil.copytree(checkpoint, folder / "snapshots" / commit)
+        (folder / "refs" / branch).write_text(commit)
+
+
+REVISIONS = """
+import json, sys
+from docleak.evidence.audit import weights_hash
+from docleak.models import load_model
+found = {}
+for source in sys.argv[1:]:
+    model = load_model(source)
+    found[source] = [weights_hash(model), model.name, list(model._mean), len(model.tokenizer)]
+print(json.dumps(found))
+"""
+
+
+def test_a_revision_of_a_hub_model(tmp_path: Path) -> None:
+    """Weights, settings and tokenizer are those of the revision; without a network, from the cache."""
+    home = tmp_path / "home"
+    other = copy_of("donut-trained", tmp_path)
+    settings = json.loads((other / "preprocessor_config.json").read_text())
+    (other / "preprocessor_config.json").write_text(json.dumps({**settings, "do_normalize": False}))
+    hub_cache(home, "acme/donut", {"main": CHECKPOINTS / "donut-start", "v2": other})
+    environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    names = ["donut-start", "donut-trained", "acme/donut", "acme/donut@v2", f"acme/donut@{2:040x}"]
+    done = subprocess.run(
+        [sys.executable, "-c", REVISIONS, *names], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    start, trained, main, branch, commit = json.loads(done.stdout).values()
+    assert start[0] == main[0] != trained[0] == branch[0] == commit[0]
+    assert (main[1], branch[1]) == ("donut", "donut@v2")
+    assert (main[2], branch[2], commit[2]) == ([0.5] * 3, [0.0] * 3, [0.0] * 3)
+
+
+def test_an_existing_directory_with_an_at_sign_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / "runs@home" / "donut@v2"
+    shutil.copytree(CHECKPOINTS / "donut-start", directory)
+    assert load_model(str(directory)).name == "donut@v2"
+    assert split_revision(str(directory)) == (str(directory), None)
+    assert title_of(str(directory)) == "donut@v2"
+    monkeypatch.chdir(tmp_path)
+    assert split_revision("runs@home/donut@v2") == ("runs@home/donut@v2", None)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("donut-start@v2", "only models of the hub have revisions"),
+        ("owner/model@", "only models of the hub have revisions"),
+        ("nobody/no-such-model@v2", "can be reached"),
+        ("nobody/no-such-model@refs/pr/3", "can be reached"),
+        ("donut-strat@v2", "Did you mean 'donut-start'"),
+        ("/no/such/directory@v2", "there is no model"),
+    ],
+)
+def test_revisions_of_what_has_none(source: str, said: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        load_model(source)
+    assert said in str(caught.value) and repr(source) in str(caught.value)
+
+
+def test_short_names() -> None:
+    assert short_name("owner/model@refs/pr/3") == "model@refs/pr/3"
+    assert short_name("/home/me/my-donut/") == "my-donut"

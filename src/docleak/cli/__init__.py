@@ -10,14 +10,26 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def main() -> None:
-    """Entry point: errors docleak raises on purpose become one message on stderr and exit code 1."""
+    """Entry point: errors docleak raises on purpose become one message on stderr and exit code 1.
+
+    With --json, every error is one JSON object on stdout as well, also that of a command line that cannot be parsed
+    (exit code 2).
+    """
+    from typer import Abort, TyperException
+
     from docleak.cli.app import app
     from docleak.cli.output import fail
     from docleak.errors import DocleakError
 
+    as_json = "--json" in sys.argv
     try:
-        app(standalone_mode=True)
+        code = app(standalone_mode=not as_json)  # alone, typer draws its own panel of a wrong command line
+        raise SystemExit(code if isinstance(code, int) else 0)
     except DocleakError as error:
-        fail(str(error), json_output="--json" in sys.argv)
+        fail(str(error), json_output=as_json)
+    except TyperException as error:
+        fail(error.format_message() or "no command was given; see docleak --help", json_output=as_json, code=2)
+    except Abort:
+        fail("aborted", json_output=as_json)
     except OSError as error:  # a path that cannot be read or written; wherever docleak knows more, it says so itself
-        fail(f"{error}. Check the path, its permissions and the space left.", json_output="--json" in sys.argv)
+        fail(f"{error}. Check the path, its permissions and the space left.", json_output=as_json)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from docleak.cli import data, models
+from docleak.cli.defend import defend
 from docleak.cli.doctor import checks
 from docleak.cli.output import emit, progress, resumable
-from docleak.cli.settings import default_workers, pick_device, split_names, split_stages
+from docleak.cli.reproduce import reproduce
+from docleak.cli.settings import default_workers, parse_size, pick_device, split_attacks, split_stages
 from docleak.errors import DocleakError
 
 app = typer.Typer(
@@ -23,7 +25,10 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
+app.command()(defend)
+app.command()(reproduce)
 
+MODEL_HELP = "Shipped name, directory, hub name (owner/model) or hub name at a revision (owner/model@v1.0)."
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines; no progress bar.")]
 Out = Annotated[Path, typer.Option(help="Run directory; an interrupted run in it is continued.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
@@ -46,20 +51,41 @@ AllowPickle = Annotated[
 AllowFailed = Annotated[
     bool, typer.Option("--allow-failed-self-test", help="Attack although the true page does not match the gradient.")
 ]
+ImageSize = Annotated[
+    str,
+    typer.Option(
+        metavar="WxH",
+        help="Run the model on pages of this size in pixels, for instance 320x608 (Donut only). Empty: its own.",
+    ),
+]
 NoQuestion = Annotated[bool, typer.Option("--no-question", help="The adversary does not know the question.")]
 NoAnswer = Annotated[bool, typer.Option("--no-answer", help="The adversary does not know the answer.")]
+
+RecoverText = Annotated[
+    bool,
+    typer.Option(
+        "--recover-text", help="The adversary knows no text: it reads question and answer out of the gradient."
+    ),
+]
+DefenseOption = Annotated[
+    str, typer.Option("--defense", help="What the client or the template's owner does; see docleak defend --list.")
+]
+CleanTemplate = Annotated[
+    bool, typer.Option("--clean-template", help="The adversary takes perturbations off the published template first.")
+]
 
 
 @app.command()
 def audit(
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Shipped name, directory or hub name; repeat for several. Default: the four shipped models."),
+        typer.Option(help=f"{MODEL_HELP} Repeat for several. Default: the four shipped models."),
     ] = None,
     documents: Documents = "synthetic",
     attacks: Annotated[str, typer.Option(help="Comma-separated; see docleak attack --list.")] = "",
     pages: Pages = 1,
     budget: Budget = 150,
+    image_size: ImageSize = "",
     seed: Seed = 5,
     out: Out = Path("docleak-audit"),
     batch_size: BatchSize = 1,
@@ -67,6 +93,9 @@ def audit(
     stages: Stages = "",
     no_question: NoQuestion = False,
     no_answer: NoAnswer = False,
+    recover_text: RecoverText = False,
+    defense: DefenseOption = "none",
+    clean_template: CleanTemplate = False,
     ocr: Ocr = "rapidocr",
     device: Device = "auto",
     workers: Workers = 0,
@@ -82,12 +111,16 @@ def audit(
     from docleak.evidence.audit import AuditConfig
     from docleak.evidence.case import Exposure
 
-    chosen = {"models": tuple(model)} if model else {}
-    named = {"attacks": split_names(attacks)} if attacks else {}
+    chosen: dict[str, Any] = {"models": tuple(model)} if model else {}
+    named: dict[str, Any] = {"attacks": split_attacks(attacks)} if attacks else {}
     config = AuditConfig(
         **chosen, **named, documents=documents, pages=pages, budget=budget, seed=seed, batch_size=batch_size,
-        exposure=Exposure(train_mode, split_stages(stages), not no_question, not no_answer), ocr=ocr,
-        allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
+        exposure=Exposure(
+            train_mode, split_stages(stages), not no_question, not no_answer, recover_text=recover_text,
+            defense=defense, clean_template=clean_template,
+        ),
+        ocr=ocr,
+        image_size=parse_size(image_size), allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
     )  # fmt: skip
     _run_and_report(config, out, device, workers, json_output)
 
@@ -96,13 +129,14 @@ def audit(
 def attack(
     name: Annotated[str, typer.Argument(help="Name of the attack, for instance gi-dqa.")] = "",
     show_list: Annotated[bool, typer.Option("--list", help="List the attacks and stop.")] = False,
-    model: Annotated[str, typer.Option(help="Shipped name, directory or hub name.")] = "donut-start",
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "donut-start",
     documents: Documents = "synthetic",
     gradient: Annotated[
         str, typer.Option(help="A client's recorded gradient (.safetensors) instead of one computed here.")
     ] = "",
     pages: Pages = 1,
     budget: Budget = 150,
+    image_size: ImageSize = "",
     seed: Seed = 5,
     out: Out = Path("docleak-attack"),
     batch_size: BatchSize = 1,
@@ -110,6 +144,9 @@ def attack(
     stages: Stages = "",
     no_question: NoQuestion = False,
     no_answer: NoAnswer = False,
+    recover_text: RecoverText = False,
+    defense: DefenseOption = "none",
+    clean_template: CleanTemplate = False,
     ocr: Ocr = "rapidocr",
     device: Device = "auto",
     workers: Workers = 0,
@@ -126,11 +163,14 @@ def attack(
         rows = {key: load_attack(key).summary for key in ATTACKS}
         emit(rows, "\n".join(f"{key:22}{text}" for key, text in rows.items()), json_output=json_output)
         return
-    known = Exposure(train_mode, split_stages(stages), not no_question, not no_answer, gradient or None)
+    known = Exposure(
+        train_mode, split_stages(stages), not no_question, not no_answer, gradient or None, recover_text=recover_text,
+        defense=defense, clean_template=clean_template,
+    )  # fmt: skip
     config = AuditConfig(
         models=(model,), attacks=(load_attack(name).name,), documents=documents, pages=pages, budget=budget, seed=seed,
-        batch_size=batch_size, exposure=known, ocr=ocr, allow_failed_self_test=allow_failed_self_test,
-        allow_pickle=allow_pickle,
+        batch_size=batch_size, exposure=known, ocr=ocr, image_size=parse_size(image_size),
+        allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
     )  # fmt: skip
     _run_and_report(config, out, device, workers, json_output)
 
@@ -138,26 +178,27 @@ def attack(
 def _run_and_report(config: object, out: Path, device: str, workers: int, json_output: bool) -> None:
     import numpy as np
 
-    from docleak.evidence.audit import AuditConfig, run_audit, units_of
+    from docleak.evidence.audit import AuditConfig, compute_units, open_audit, planned_units
     from docleak.evidence.report import summary_text, write_report
 
     assert isinstance(config, AuditConfig)
-    budgets = {unit.id: config.budget for unit in units_of(config)}
-    if not json_output:
-        print(f"{len(budgets)} units; pictures appear in {out / 'units'} while this runs.", file=sys.stderr)
-    command = "docleak " + shlex.join(sys.argv[1:])
-    with progress(budgets, quiet=json_output) as report, resumable(out):
-        run = run_audit(
-            config,
-            out,
-            device=pick_device(device),
-            workers=workers or default_workers(),
-            on_progress=report,
-            command=command,
-        )
+    device = pick_device(device)
+    with resumable(out):
+        run = open_audit(config, out, device=device, command="docleak " + shlex.join(sys.argv[1:]))
+        units = {unit.id: config.budget for unit in planned_units(config, device)}
+        finished = {unit for unit in units if run.has(unit)}
+        if run.info["shortage"]:
+            print(run.info["shortage"], file=sys.stderr)
+        if not json_output:
+            there = "1 unit" if len(units) == 1 else f"{len(units)} units"
+            before = f", {len(finished)} done already" if finished else ""
+            print(f"{there}{before}; pictures appear in {out / 'units'} while this runs.", file=sys.stderr)
+        with progress(units, finished=finished, quiet=json_output) as report:
+            compute_units(run, config, device=device, workers=workers or default_workers(), on_progress=report)
     page = write_report(run, rng=np.random.default_rng(config.seed))
     text = f"{summary_text(run, np.random.default_rng(config.seed))}\n\nReport: {page}"
-    emit({"report": str(page), "results": str(run.path / "results.json")}, text, json_output=json_output)
+    facts = {"units": len(units), "shortage": run.info["shortage"]}
+    emit({"report": str(page), "results": str(run.path / "results.json"), **facts}, text, json_output=json_output)
 
 
 @app.command()

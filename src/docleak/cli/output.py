@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -17,18 +17,22 @@ def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:
     print(json.dumps(value, indent=2, default=str) if json_output else text)
 
 
-def fail(message: str, *, json_output: bool) -> NoReturn:
-    """Print the error and exit with code 1."""
+def fail(message: str, *, json_output: bool, code: int = 1) -> NoReturn:
+    """Print the error and exit with ``code``."""
     if json_output:
         print(json.dumps({"error": message}))
     print(f"docleak: {message}", file=sys.stderr)
-    raise SystemExit(1)
+    raise SystemExit(code)
 
 
 @contextmanager
-def progress(units: Mapping[str, int], *, quiet: bool) -> Iterator[OnProgress]:
-    """A bar over all units' budgets with ETA, on stderr; a line per finished unit where it is no terminal."""
-    total, done = sum(units.values()) or 1, dict.fromkeys(units, 0)
+def progress(units: Mapping[str, int], *, finished: Collection[str] = (), quiet: bool) -> Iterator[OnProgress]:
+    """A bar over all units' budgets with ETA, on stderr; a line per finished unit where it is no terminal.
+
+    It begins at what was ``finished`` before; the ETA is about the rest, at the speed of this call.
+    """
+    total = sum(units.values()) or 1
+    done = {unit: budget if unit in finished else 0 for unit, budget in units.items()}
     if quiet:
         yield lambda unit, number, budget: None
         return
@@ -41,7 +45,7 @@ def progress(units: Mapping[str, int], *, quiet: bool) -> Iterator[OnProgress]:
         TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=total)
+        task = bar.add_task("starting", total=total, completed=sum(done.values()))
 
         def report(unit: str, number: int, budget: int) -> None:
             first = done.get(unit, 0) < budget <= number
@@ -49,6 +53,29 @@ def progress(units: Mapping[str, int], *, quiet: bool) -> Iterator[OnProgress]:
             bar.update(task, completed=sum(done.values()), description=unit)
             if first and not console.is_terminal:
                 console.print(f"{unit}: {sum(done.values())} of {total} evaluations", highlight=False)
+
+        yield report
+
+
+@contextmanager
+def counter(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar over finished units with ETA, on stderr; a line per unit where it is no terminal."""
+    if quiet:
+        yield lambda done, total, label: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("ETA"),
+               TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def report(done: int, total: int, label: str) -> None:
+            bar.update(task, completed=done, total=total, description=label)
+            if not console.is_terminal:
+                console.print(f"{label}: {done} of {total} units", highlight=False)
 
         yield report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import cast
 
 import torch
@@ -31,6 +32,27 @@ def default_workers() -> int:
 def split_names(text: str) -> tuple[str, ...]:
     """The non-empty parts of a comma-separated list."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def parse_size(text: str) -> tuple[int, int] | None:
+    """``WIDTHxHEIGHT`` in pixels, or None for an empty text; AttackError for anything else."""
+    if not text:
+        return None
+    found = re.fullmatch(r"([1-9][0-9]{0,5})[xX]([1-9][0-9]{0,5})", text.strip())
+    if found is None:
+        raise AttackError(f"image size {text!r} is not WIDTHxHEIGHT in pixels; expected for instance 320x608.")
+    return int(found[1]), int(found[2])
+
+
+def split_attacks(text: str) -> tuple[str, ...]:
+    """Attacks named in a comma-separated list; the options of one (``name:key=value,key=value``) stay with it."""
+    found: list[str] = []
+    for part in split_names(text):
+        if found and "=" in part and ":" not in part.split("=")[0]:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return tuple(found)
 
 
 def split_stages(text: str) -> tuple[Stage, ...]:

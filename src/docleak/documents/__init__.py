@@ -3,6 +3,7 @@
 from docleak.documents.loaders import LOADERS, load_pages
 from docleak.documents.page import Box, Field, Image, Page, Question, Word
 from docleak.documents.pages import LazyPages, provider_names
+from docleak.documents.repeats import repeats_of
 from docleak.documents.scrub import blank_template, private_mask
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "load_pages",
     "private_mask",
     "provider_names",
+    "repeats_of",
 ]

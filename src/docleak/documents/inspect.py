@@ -11,6 +11,7 @@ from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
 from docleak.documents.page import Box, Field, Image, Page
+from docleak.documents.repeats import repeats_of
 from docleak.documents.scrub import blank_template
 
 #: The page is enlarged by a whole number until it is at least this wide and its words this high (but not over 3 x).
@@ -41,8 +42,9 @@ def draw(page: Page, *, template: bool = False) -> Image:
     """The enlarged page with a panel of labels on its right, as uint8 RGB.
 
     Words have thin grey boxes; each private field has coloured boxes, and a line to its key and value in the panel.
-    Fields that are public or have no place on the page are listed below in grey. ``template`` draws the blank
-    template instead: private boxes only, on the page without what was in them, and no private values in the panel.
+    A place that prints a private value again has the field's colour too. Fields that are public or have no place on
+    the page are listed below in grey. ``template`` draws the blank template instead: private boxes only, on the page
+    without what was in them, and no private values in the panel.
     """
     factor = enlargement(page)
     pixels = blank_template(page) if template else page.image
@@ -76,9 +78,10 @@ def _labels(page: Page, factor: int, *, values: bool) -> list[Label]:
     def text(field: Field) -> str:
         return f"{field.key}: {field.value}" if values or not field.private else field.key
 
-    private = []
+    private, again = [], repeats_of(page)
     for i, field in enumerate(page.private_fields):
-        boxes = page.field_boxes(field)
+        places = [field, *(r for r in again if (r.key, r.value) == (field.key, field.value))]
+        boxes = tuple(box for place in places for box in page.field_boxes(place))
         private.append(Label(text(field), COLOURS[i % len(COLOURS)], boxes[0][3] * factor, boxes))
     private.sort(key=lambda label: (label.wanted, label.boxes[0][0]))
     end = float(page.height * factor)

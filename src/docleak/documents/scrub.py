@@ -8,29 +8,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from docleak.documents.page import Box, Image, Page
+from docleak.documents.repeats import repeats_of
 
 #: Width in pixels of the ring around a private region in which the paper's colour is looked for.
 RING = 3
 
 
-def private_mask(page: Page, *, margin: int = 1) -> NDArray[np.bool_]:
-    """True on the pixels of private fields, shape (H, W).
+def private_mask(page: Page, *, margin: int = 1, repeats: bool = True) -> NDArray[np.bool_]:
+    """True on the pixels of private fields and of the repeats of their values (``repeats_of``), shape (H, W).
 
     One rectangle per line of each field: rounded outwards to whole pixels, grown by ``margin`` pixels on each side
-    and clipped to the page. A field without words has no pixels. Raises ValueError for a negative margin.
+    and clipped to the page. A field without words has no pixels. ``repeats=False`` leaves the repeats out. Raises
+    ValueError for a negative margin.
     """
     mask = np.zeros((page.height, page.width), dtype=bool)
-    for rows, columns in private_regions(page, margin=margin):
+    for rows, columns in private_regions(page, margin=margin, repeats=repeats):
         mask[rows, columns] = True
     return mask
 
 
-def private_regions(page: Page, *, margin: int = 1) -> list[tuple[slice, slice]]:
-    """Rows and columns of each rectangle of ``private_mask``, in the order of the fields."""
+def private_regions(page: Page, *, margin: int = 1, repeats: bool = True) -> list[tuple[slice, slice]]:
+    """Rows and columns of each rectangle of ``private_mask``, in the order of the fields, repeats last."""
     if margin < 0:
         raise ValueError(f"margin is {margin} pixels; expected 0 or more")
-    boxes = [box for field in page.private_fields for box in page.field_boxes(field)]
-    return [_grown(page, box, margin) for box in boxes]
+    fields = (*page.private_fields, *(repeats_of(page) if repeats else ()))
+    return [_grown(page, box, margin) for field in fields for box in page.field_boxes(field)]
 
 
 def blank_template(page: Page, *, margin: int = 1) -> Image:
@@ -39,6 +41,7 @@ def blank_template(page: Page, *, margin: int = 1) -> Image:
     Each region gets one colour, taken only from public pixels: the commonest colour in the ring of RING pixels
     around it, else (nothing public is near) of the whole page, else white. So neither the ink of a field nor that
     of its neighbours can show in the template: pages that differ only in private pixels have the same template.
+    Places that print a private value again are blanked too, where words are known (``repeats_of``).
     Ink outside the boxes (a tight box, the halo of JPEG compression) stays; a larger ``margin`` takes it away.
     """
     private = private_mask(page, margin=margin)

@@ -5,28 +5,44 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import docleak
 from docleak.attacks.gradients import load_attack
 from docleak.attacks.gradients.selftest import self_test
-from docleak.documents import Page, blank_template
+from docleak.documents import Page, repeats_of
+from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, RunError
 from docleak.evidence.case import Case, Exposure, build_case, pages_for, read_gradient
+from docleak.evidence.identity import data_hash, model_key, model_title, title_key, weights_hash
 from docleak.evidence.run import Run
 from docleak.metrics import load_engine, score_page
-from docleak.models import DocumentModel, image_of, load_model, model_card, title_of, trainable
+from docleak.models import DocumentModel, image_of, load_model, model_card, trainable
+from docleak.training.pretrain import PretrainConfig, pretrain
 
 #: Called with (unit id, evaluations done, budget); from worker processes through a queue.
 OnProgress = Callable[[str, int, int], None]
 SNAPSHOTS = 8
+#: Training before the audited gradient (GI-DQA figure 6 counts its steps but not their learning rate; ours is this).
+FINE_TUNING = PretrainConfig(
+    pages_per_step=4,
+    questions_per_page=2,
+    learning_rate=1e-3,
+    warmup_steps=1,
+    reading_weight=0.0,
+    dropout=False,
+    decay=False,
+)
+#: Pixels a side of a page may have; more is a slip of the keyboard.
+LONGEST_SIDE = 10_000
 #: Parts of a config that let a unit be computed but change none of its numbers: a run may be resumed with others.
 PERMISSIONS = ("allow_failed_self_test", "allow_pickle")
 
@@ -44,6 +60,8 @@ class AuditConfig:
     batch_size: int = 1
     exposure: Exposure = Exposure()
     ocr: str = "rapidocr"
+    fine_tune_steps: int = 0  # training steps on synthetic pages before the client's gradient is taken
+    image_size: tuple[int, int] | None = None  # width and height of the pages; None: the checkpoint's own
     allow_failed_self_test: bool = False
     allow_pickle: bool = False
 
@@ -53,6 +71,10 @@ class AuditConfig:
         for what in ("pages", "budget", "batch_size"):
             if getattr(self, what) < 1:
                 raise AttackError(f"{what} is {getattr(self, what)}; expected at least 1.")
+        if self.fine_tune_steps < 0:
+            raise AttackError(f"fine_tune_steps is {self.fine_tune_steps}; expected 0 or more.")
+        if self.image_size is not None and not all(1 <= side <= LONGEST_SIDE for side in self.image_size):
+            raise AttackError(f"image_size is {self.image_size}; expected width and height of 1 to {LONGEST_SIDE}.")
 
 
 @dataclass(frozen=True)
@@ -68,21 +90,48 @@ class Unit:
         return f"{title_key(self.model)}--{self.page:03d}--{self.attack}"
 
 
-def title_key(model: str) -> str:
-    """A short name for a model in unit ids: its last path part and a digest of the whole."""
-    last = model.rstrip("/").split("/")[-1]
-    return last if last == model else f"{last}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
-
-
 def units_of(config: AuditConfig) -> list[Unit]:
     """All units, the default attack on every model first, so that pictures come early."""
     pairs = [(attack, model) for attack in config.attacks for model in config.models]
     return [Unit(model, page, attack) for attack, model in pairs for page in range(config.pages)]
 
 
+def planned_units(config: AuditConfig, device: str) -> list[Unit]:
+    """The units of ``config`` whose pages there are."""
+    found = {source: len(_pages(source, device, config)) - config.batch_size + 1 for source in config.models}
+    return [unit for unit in units_of(config) if unit.page < found[unit.model]]
+
+
+def shortage(config: AuditConfig, device: str) -> str:
+    """A sentence if there are fewer pages with private fields than asked for, else ""."""
+    found = min(len(_pages(source, device, config)) for source in config.models)
+    audited = found - config.batch_size + 1
+    if audited >= config.pages:
+        return ""
+    batches = f" in batches of {config.batch_size}" if config.batch_size > 1 else ""
+    return (
+        f"Asked for {config.pages} pages{batches}; {config.documents} has {found} with private fields, so {audited} "
+        f"{'is' if audited == 1 else 'are'} audited."
+    )
+
+
 @lru_cache(maxsize=2)
-def _model(source: str, device: str) -> DocumentModel:
-    return load_model(source, device=device)
+def _model(
+    source: str, device: str, fine_tune_steps: int, seed: int, image_size: tuple[int, int] | None
+) -> DocumentModel:
+    model = load_model(source, device=device, image_size=image_size)
+    if fine_tune_steps:
+        pages = make_pages(
+            4 * FINE_TUNING.pages_per_step * fine_tune_steps, seed=seed, size=model.image_size, split="train"
+        )
+        pretrain(model, pages, replace(FINE_TUNING, steps=fine_tune_steps), rng=np.random.default_rng(seed))
+    return model
+
+
+def model_of(config: AuditConfig, source: str, device: str) -> DocumentModel:
+    """The audited model, after the training steps that the config asks for."""
+    seed = config.seed if config.fine_tune_steps else 0
+    return _model(source, device, config.fine_tune_steps, seed, config.image_size)
 
 
 @lru_cache(maxsize=1)
@@ -93,19 +142,19 @@ def _engine(name: str) -> Any:
 @lru_cache(maxsize=4)
 def _pages(source: str, device: str, config: AuditConfig) -> tuple[Page, ...]:
     count = config.pages + config.batch_size - 1
-    model = _model(source, device)
+    model = model_of(config, source, device)
     return tuple(pages_for(model, config.documents, count=count, seed=config.seed, allow_pickle=config.allow_pickle))
 
 
 def run_unit(run: Run, config: AuditConfig, unit: Unit, device: str, report: OnProgress) -> None:
     """Compute one unit and write it; the self-test comes first and stops it if the truth does not match."""
-    model = _model(unit.model, device)
+    model = model_of(config, unit.model, device)
     pages = _pages(unit.model, device, config)
     if unit.page + config.batch_size > len(pages):
         return  # fewer pages with private fields than asked for
     batch = pages[unit.page : unit.page + config.batch_size]
     case = build_case(model, batch, config.exposure, seed=config.seed + unit.page)
-    test = self_test(case.view, case.pixels, case.inputs)
+    test = self_test(case.clean, case.pixels, case.inputs)
     if not config.allow_failed_self_test:
         test.require()
     step = max(1, config.budget // SNAPSHOTS)
@@ -122,7 +171,7 @@ def run_unit(run: Run, config: AuditConfig, unit: Unit, device: str, report: OnP
     )
     images = {
         "truth.png": batch[0].image,
-        "template.png": blank_template(batch[0]),
+        "template.png": image_of(case.knowledge.template[0]),
         "reconstruction.png": image_of(finding.pixels[0]),
     }
     engine = _engine(config.ocr)
@@ -151,38 +200,63 @@ def _describe(unit: Unit, model: DocumentModel, case: Case, config: AuditConfig)
     page = case.pages[0]
     shown = "start" if unit.model.endswith("-start") else "trained" if unit.model.endswith("-trained") else "other"
     return {
-        "model": title_key(unit.model),
-        "model_title": title_of(unit.model),
+        "model": model_key(unit.model, config.image_size),
+        "model_title": model_title(unit.model, config.image_size),
         "architecture": model.architecture,
         "moment": shown,
         "attack": unit.attack,
         "page": page.name,
         "document": page.document,
         "provider": page.provider,
+        "size": [page.width, page.height],
         "question": case.question.text,
         "answer": case.question.answers[0],
         "view": {
             "batch_size": config.batch_size,
             "train_mode": config.exposure.train_mode,
             "words_known": case.knowledge.words_known and bool(case.inputs[0].words_seen),
+            "answer_known": case.knowledge.answer_known,
+            "defense": config.exposure.defense,
             "tensors": len(case.view.gradient),
             "numbers": sum(v.numel() for v in case.view.gradient.values()),
         },
         "knowledge": list(case.knowledge.sentences()),
+        "recovered": text_record(case),
         "fields": [
             {"key": f.key, "value": f.value, "boxes": [list(b) for b in page.field_boxes(f)]}
             for f in page.private_fields
+        ],
+        "repeats": [
+            {"key": f.key, "value": f.value, "boxes": [list(b) for b in page.field_boxes(f)]} for f in repeats_of(page)
         ],
         "images": {"truth": "truth.png", "template": "template.png", "reconstruction": "reconstruction.png"},
     }
 
 
-def run_audit(
-    config: AuditConfig, out: Path, *, device: str, workers: int, on_progress: OnProgress, command: str = ""
-) -> Run:
-    """Run (or resume) the audit in ``out``, in ``workers`` processes of one thread; the report prints ``command``."""
-    for source in config.models:  # fail early, in this process, before anything is written
-        _model(source, device)
+def text_record(case: Case) -> dict[str, object] | None:
+    """How much of the text side the gradient gave away, against the truth; None where it was not looked for."""
+    if case.recovered is None:
+        return None
+    true, found = case.inputs[0].tensors, case.recovered.inputs[0].tensors
+    same = {key: true[key].shape == found[key].shape and bool((true[key] == found[key]).all()) for key in true}
+    key = "decoder_input_ids" if "decoder_input_ids" in true else "input_ids"
+    length = min(len(true[key]), len(found[key]))
+    right = int((true[key][:length] == found[key][:length]).sum())
+    return {
+        "exact": all(same.values()),
+        "believed_exact": case.recovered.exact,
+        "tokens": len(true[key]),
+        "tokens_right": right,
+        "wrong_parts": [name for name, equal in same.items() if not equal],
+        "conditions": [vars(condition) for condition in case.recovered.conditions],
+        "seconds": case.recovered.seconds,
+    }
+
+
+def open_audit(config: AuditConfig, out: Path, *, device: str, command: str = "") -> Run:
+    """Begin or resume the audit in ``out`` without computing anything; raises early what can be known early."""
+    for source in config.models:  # in this process, before anything is written
+        model_of(config, source, device)
         found = len(_pages(source, device, config))
         if found < config.batch_size:
             raise DocumentError(
@@ -193,16 +267,31 @@ def run_audit(
     if config.exposure.gradient_file:
         read_gradient(Path(config.exposure.gradient_file))
     run = Run.open(out, {key: value for key, value in asdict(config).items() if key not in PERMISSIONS})
-    todo = [unit for unit in units_of(config) if not run.has(unit.id)]
     _write_info(run, config, device)
     run.write_info("command", command)
-    torch.set_num_threads(1)
-    if workers == 1 or len(todo) == 1:
-        for unit in todo:
-            run_unit(run, config, unit, device, on_progress)
-    else:
-        _run_parallel(run, config, todo, device, workers, on_progress)
+    run.write_info("shortage", shortage(config, device))
     return run
+
+
+def run_audit(
+    config: AuditConfig, out: Path, *, device: str, workers: int, on_progress: OnProgress, command: str = ""
+) -> Run:
+    """Run (or resume) the audit in ``out``, in ``workers`` processes of one thread; the report prints ``command``."""
+    run = open_audit(config, out, device=device, command=command)
+    compute_units(run, config, device=device, workers=workers, on_progress=on_progress)
+    return run
+
+
+def compute_units(run: Run, config: AuditConfig, *, device: str, workers: int, on_progress: OnProgress) -> None:
+    """Compute what is missing in a run that ``open_audit`` opened; RunError if another process is at it."""
+    todo = [unit for unit in planned_units(config, device) if not run.has(unit.id)]
+    torch.set_num_threads(1)
+    with run.claimed():
+        if workers == 1 or len(todo) == 1:
+            for unit in todo:
+                run_unit(run, config, unit, device, on_progress)
+        else:
+            _run_parallel(run, config, todo, device, workers, on_progress)
 
 
 def _write_info(run: Run, config: AuditConfig, device: str) -> None:
@@ -210,10 +299,10 @@ def _write_info(run: Run, config: AuditConfig, device: str) -> None:
 
     models = {}
     for source in config.models:
-        model = _model(source, device)
+        model = model_of(config, source, device)
         recipe = model_card(source)
-        models[title_key(source)] = {
-            "title": title_of(source),
+        models[model_key(source, config.image_size)] = {
+            "title": model_title(source, config.image_size),
             "parameters": sum(p.numel() for _, p in trainable(model.module)),
             "hash": weights_hash(model),
             "trained": recipe.get("recipe", ""),
@@ -236,24 +325,6 @@ def _write_info(run: Run, config: AuditConfig, device: str) -> None:
     run.write_info("models", models)
     run.write_info("threat_model", threat_model(config))
     run.write_info("signature", signature)
-
-
-def weights_hash(model: DocumentModel) -> str:
-    """Ten hexadecimal digits over all trainable parameters' names and bytes."""
-    digest = hashlib.sha256()
-    for name, parameter in trainable(model.module):
-        digest.update(name.encode())
-        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:10]
-
-
-def data_hash(pages: list[Page]) -> str:
-    """Ten hexadecimal digits over the pages' names, pixels and field values."""
-    digest = hashlib.sha256()
-    for page in pages:
-        digest.update(page.name.encode() + page.image.tobytes())
-        digest.update("|".join(f.value for f in page.fields).encode())
-    return digest.hexdigest()[:10]
 
 
 def _worker_start() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from docleak.attacks.gradients.cleaning import without_perturbation
+from docleak.attacks.gradients.recover import recover
+from docleak.attacks.gradients.recovered import Recovered
 from docleak.attacks.gradients.view import GradientView, Knowledge, require_all
-from docleak.documents import Page, Question, blank_template, load_pages, private_mask
+from docleak.defenses import GradientDefense, TemplateDefense, parse_defense
+from docleak.documents import Page, Question, blank_template, load_pages, private_mask, repeats_of
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
 from docleak.models import DocumentModel, Encoded, Stage, pixels_of, trainable
@@ -25,8 +29,10 @@ class Case:
     question: Question
     pixels: Tensor
     inputs: Sequence[Encoded]
+    clean: GradientView  # what the client computed, before any defence; the self-test is about this one
     view: GradientView
     knowledge: Knowledge
+    recovered: Recovered | None = None
 
 
 def pages_for(model: DocumentModel, documents: str, *, count: int, seed: int, allow_pickle: bool = False) -> list[Page]:
@@ -64,42 +70,103 @@ def question_of(page: Page) -> Question:
 
 @dataclass(frozen=True)
 class Exposure:
-    """How the client trained and what of it the server receives and knows."""
+    """How the client trained and what of it the server receives and knows.
+
+    With ``random_text`` the client itself trains on random tokens, which the adversary knows (GI-DQA Table 3, last
+    row). With ``recover_text`` the adversary reads the text side out of the gradient before it looks for pixels.
+    ``defense`` is a spec for ``parse_defense``. With ``clean_template`` the adversary, who knows of Safe Template,
+    takes perturbations off the published template first (``attacks.gradients.cleaning``).
+    """
 
     train_mode: bool = False
     stages: tuple[Stage, ...] = ()
     question_known: bool = True
     answer_known: bool = True
     gradient_file: str | None = None
+    random_text: bool = False
+    recover_text: bool = False
+    defense: str = "none"
+    clean_template: bool = False
+
+    def __post_init__(self) -> None:
+        parse_defense(self.defense)
+        if self.recover_text and self.question_known and self.answer_known:
+            object.__setattr__(self, "question_known", False)
+            object.__setattr__(self, "answer_known", False)
 
 
 def build_case(model: DocumentModel, pages: Sequence[Page], exposure: Exposure, *, seed: int) -> Case:
     """Let a client compute its gradient on ``pages`` (a batch), and set up the server's view of it."""
-    device = next(model.module.parameters()).device
     questions = [question_of(page) for page in pages]
     inputs = [model.encode(page, question) for page, question in zip(pages, questions, strict=True)]
-    pixels = torch.stack([pixels_of(page.image, device) for page in pages])
-    names = [n for n, _ in trainable(model.module) if not exposure.stages or model.stage(n) in exposure.stages]
-    if exposure.gradient_file:
-        unsent = {n for n, _ in trainable(model.module)} - set(names)
-        recorded = read_gradient(Path(exposure.gradient_file), device)
-        gradient = {name: value for name, value in recorded.items() if name not in unsent}
-        require_all(model, gradient, unsent)
-    else:
-        torch.manual_seed(seed)  # dropout masks of a client in training mode
-        gradient = client_gradient(model, pixels, inputs, train_mode=exposure.train_mode, names=names)
-    view = GradientView(model, gradient, len(pages), exposure.train_mode)
     generator = torch.Generator().manual_seed(seed + 1)
+    if exposure.random_text:
+        inputs = [model.scramble(e, question=True, answer=True, generator=generator) for e in inputs]
+    pixels = torch.stack([pixels_of(page.image, _device(model)) for page in pages])
+    clean = GradientView(model, _gradient(model, pixels, inputs, exposure, seed), len(pages), exposure.train_mode)
+    defense = parse_defense(exposure.defense)
+    view = clean
+    if isinstance(defense, GradientDefense):
+        sent = defense.protect(clean.gradient, model, generator=torch.Generator().manual_seed(seed + 2))
+        view = replace(clean, gradient=sent, imitate=defense.imitate)
+    knowledge = _knowledge(model, pages, inputs, exposure, generator)
+    if isinstance(defense, TemplateDefense):
+        blank = [model.encode(blank_page(page), MADE_UP) for page in pages]
+        drawn = torch.Generator().manual_seed(seed + 2)
+        knowledge = replace(knowledge, template=defense.publish(model, knowledge, blank, generator=drawn))
+    if exposure.clean_template:
+        knowledge = replace(knowledge, template=without_perturbation(knowledge.template))
+    found = None
+    if exposure.recover_text:
+        found = recover(view, knowledge)
+        knowledge = replace(knowledge, inputs=found.inputs, text_recovered=True)
+    return Case(tuple(pages), questions[0], pixels, inputs, clean, view, knowledge, found)
+
+
+#: What the owner of a template asks it; nothing of any client is in it.
+MADE_UP = Question("What is written here?", ("nothing",))
+
+
+def blank_page(page: Page) -> Page:
+    """The page as its template's owner has it: blank, and without the words of private fields."""
+    private = {index for field in (*page.private_fields, *repeats_of(page)) for index in field.words}
+    words = tuple(word for index, word in enumerate(page.words) if index not in private)
+    return replace(page, image=blank_template(page), words=words, fields=(), questions=())
+
+
+def _device(model: DocumentModel) -> torch.device:
+    return next(model.module.parameters()).device
+
+
+def _gradient(
+    model: DocumentModel, pixels: Tensor, inputs: Sequence[Encoded], exposure: Exposure, seed: int
+) -> dict[str, Tensor]:
+    names = [n for n, _ in trainable(model.module) if not exposure.stages or model.stage(n) in exposure.stages]
+    if not exposure.gradient_file:
+        torch.manual_seed(seed)  # dropout masks of a client in training mode
+        return client_gradient(model, pixels, inputs, train_mode=exposure.train_mode, names=names)
+    unsent = {n for n, _ in trainable(model.module)} - set(names)
+    recorded = read_gradient(Path(exposure.gradient_file), _device(model))
+    gradient = {name: value for name, value in recorded.items() if name not in unsent}
+    require_all(model, gradient, unsent)
+    return gradient
+
+
+def _knowledge(
+    model: DocumentModel,
+    pages: Sequence[Page],
+    inputs: Sequence[Encoded],
+    exposure: Exposure,
+    generator: torch.Generator,
+) -> Knowledge:
+    question, answer = exposure.question_known, exposure.answer_known
     known = [
-        model.scramble(e, question=not exposure.question_known, answer=not exposure.answer_known, generator=generator)
-        if not (exposure.question_known and exposure.answer_known)
-        else e
+        e if question and answer else model.scramble(e, question=not question, answer=not answer, generator=generator)
         for e in inputs
     ]
-    template = torch.stack([pixels_of(blank_template(page), device) for page in pages])
-    private = torch.stack([torch.from_numpy(private_mask(page)) for page in pages]).to(device)
-    knowledge = Knowledge(template, private, known, exposure.question_known, exposure.answer_known)
-    return Case(tuple(pages), questions[0], pixels, inputs, view, knowledge)
+    template = torch.stack([pixels_of(blank_template(page), _device(model)) for page in pages])
+    private = torch.stack([torch.from_numpy(private_mask(page)) for page in pages]).to(_device(model))
+    return Knowledge(template, private, known, question, answer)
 
 
 def read_gradient(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:

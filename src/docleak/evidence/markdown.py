@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from docleak.evidence.report_data import AttackResult, ModelResult, prepare
-from docleak.evidence.run import Run, write_atomically
+from docleak.evidence.report_words import verdict
+from docleak.evidence.run import Run, reported, write_atomically
 from docleak.metrics import Estimate
 
 HEAD = "| attack | Binary | fuzz ratio | PSNR, dB | FFT2D | MSE | own confidence | evaluations | seconds |"
@@ -20,12 +21,17 @@ def write_markdown(runs: Sequence[Run], file: Path, *, rng: np.random.Generator)
     lines: list[str] = []
     for model in data.models:
         lines += [f"### {model.title}", "", *_table(model), ""]
+        found = verdict(model, data.engines)
+        if found.severity == "unreadable":
+            lines += [f"**{found.label}.** {found.sentence} {found.more}", ""]
+    lines += [f"{sentence}  " for sentence in data.shortages]
     commands = dict.fromkeys(str(run.info.get("command", "")) for run in runs)
     signatures = dict.fromkeys(str(run.info.get("signature", "")) for run in runs)
     lines += [f"Command: `{text}`  " for text in commands if text]
     lines += [f"Signature: {text}  " for text in signatures if text]
     lines += [f"Read by {', '.join(data.engines)}; 95 % intervals, bootstrap over documents."]
-    write_atomically(file, ("\n".join(lines) + "\n").encode())
+    with reported(file):
+        write_atomically(file, ("\n".join(lines) + "\n").encode())
     return file
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from docleak.errors import RunError
 from docleak.evidence.report_data import MOMENTS, NEAR, ModelResult, ReportData, Spread, prepare
 from docleak.evidence.report_pictures import PAGES_SHOWN, pictures_of
 from docleak.evidence.report_words import (
@@ -26,7 +25,7 @@ from docleak.evidence.report_words import (
     summary_lines,
     verdict,
 )
-from docleak.evidence.run import Run, write_atomically
+from docleak.evidence.run import Run, reported, write_atomically
 from docleak.metrics import PSNR_CAP_DB, Estimate
 
 
@@ -41,11 +40,9 @@ def write_report(run: Run | Sequence[Run], *, rng: np.random.Generator, out: Pat
     folder = Path(out) if out is not None else data.runs[0].path
     html = _environment().get_template("report.html.j2").render(**_context(data))
     results = json.dumps(data.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    try:
+    with reported(folder / "report.html"):
         write_atomically(folder / "results.json", results.encode("utf-8", "backslashreplace"))
         write_atomically(folder / "report.html", html.encode("utf-8", "backslashreplace"))
-    except OSError as fault:
-        raise RunError(f"the report cannot be written to {folder}: {fault}. Free the disk or pass another.") from fault
     return folder / "report.html"
 
 
@@ -63,6 +60,7 @@ def _context(data: ReportData) -> dict[str, Any]:
     info = data.info
     return {
         "notices": notices(data),
+        "remarks": data.shortages,
         "models": [_model(model, data) for model in data.models],
         "counts": _counts(data),
         "threat": info.get("threat_model") or {},
@@ -71,6 +69,7 @@ def _context(data: ReportData) -> dict[str, Any]:
         "metrics": METRICS,
         "advice": ADVICE,
         "limits": LIMITS,
+        "synthetic": all(run.config.get("documents") == "synthetic" for run in data.runs),
         "near": round(100 * NEAR),
         "pages_shown": PAGES_SHOWN,
     }
@@ -78,11 +77,13 @@ def _context(data: ReportData) -> dict[str, Any]:
 
 def _counts(data: ReportData) -> dict[str, int]:
     units = [unit for model in data.models for unit in model.units]
+    fields = {unit.identity: len(unit.score.fields) for unit in units}
     return {
         "models": len(data.models),
         "attacks": len({unit.record["attack"] for unit in units}),
-        "pages": len({unit.page for unit in units}),
-        "fields": sum({unit.page: len(unit.score.fields) for unit in units}.values()),
+        "pages": len(fields),
+        "fields": sum(fields.values()),
+        "namesakes": len(fields) - len({unit.page for unit in units}),
     }
 
 
@@ -113,6 +114,8 @@ def _page(model: ModelResult, name: str) -> dict[str, Any]:
             for label, key in (("Provider", "provider"), ("Document", "document"))
             if record.get(key) and record[key] != name
         ],
+        "repeats": len(record.get("repeats", ())),
+        "answer_given": bool(record["view"].get("answer_known")),
         "question": record.get("question"),
         "answer": record.get("answer"),
         "attacks": [found for found in shown if found is not None],
@@ -132,7 +135,19 @@ def _given(model: ModelResult) -> list[str]:
         lines.append("The client ran with dropout on, whose masks the attacker does not know.")
     known = dict.fromkeys(map(str, chain.from_iterable(unit.record["knowledge"] for unit in model.units)))
     lines.append(f"Known beforehand: {'; '.join(sentence.rstrip('.') for sentence in known) or 'nothing'}.")
-    return [*lines, *_self_tests(model)]
+    return [*lines, *_repeats(model), *_self_tests(model)]
+
+
+def _repeats(model: ModelResult) -> list[str]:
+    counts = [unit.repeats for unit in model.pages if unit.repeats]
+    if not counts:
+        return []
+    places = "1 other place" if sum(counts) == 1 else f"{sum(counts)} other places"
+    pages = "1 page" if len(counts) == 1 else f"{len(counts)} pages"
+    return [
+        f"Private values are printed again at {places} on {pages}. These were blanked in the template too, so the "
+        "attacker did not have them; reading is scored at the fields' own places."
+    ]
 
 
 def _self_tests(model: ModelResult) -> list[str]:
@@ -141,7 +156,7 @@ def _self_tests(model: ModelResult) -> list[str]:
         return ["Self test: none was recorded."]
     distances = [float(test["distance"]) for test in tests.values() if test.get("distance") is not None]
     passed = sum(bool(test.get("passed")) for test in tests.values())
-    worst = f" (largest relative distance {max(distances):.0e})" if distances else ""
+    worst = f" (largest relative distance {f'{max(distances):.0e}' if max(distances) else 0})" if distances else ""
     notes = dict.fromkeys(str(test["note"]).rstrip(".") for test in tests.values() if test.get("note"))
     line = f"Self test, the true page must reproduce the observed gradient: {passed} of {len(tests)} passed{worst}."
     return [line, *(f"{note}." for note in notes)]

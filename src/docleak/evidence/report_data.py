@@ -16,7 +16,7 @@ from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
 #: Fuzz ratio from which a field that is not exact counts as nearly read.
 NEAR = 0.8
 #: Order of models, and the words for when their gradient was taken.
-MOMENTS = {"start": "at the start of training", "trained": "after training", "other": "at the audited moment"}
+MOMENTS = {"start": "at the start of training", "trained": "later in training", "other": "at the audited moment"}
 NEEDED = ("model", "model_title", "moment", "attack", "attack_summary", "page", "view", "knowledge", "finding",
           "images", "fields", "score", "floor", "ceiling")  # fmt: skip
 
@@ -34,6 +34,21 @@ class Unit:
     @property
     def page(self) -> str:
         return str(self.record["page"])
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells this page from all others: its name and private values. Synthetic pages of two sizes share names
+        only; one page scaled for two models is one page."""
+        return (self.page, *((field.key, field.value) for field in self.score.fields))
+
+    @property
+    def repeats(self) -> int:
+        """Places that print a private value again and were blanked with the fields."""
+        return len(self.record.get("repeats", ()))
+
+    def given(self, field: FieldScore) -> bool:
+        """Whether the field's value is the answer to the client's question, and the attacker had that."""
+        return bool(self.record["view"].get("answer_known")) and field.value == self.record.get("answer")
 
     @property
     def self_test_passed(self) -> bool:
@@ -140,6 +155,16 @@ class ModelResult:
         return len({unit.score.document for unit in self.best.units})
 
     @property
+    def pages(self) -> list[Unit]:
+        """One unit per audited page."""
+        return list({unit.identity: unit for unit in self.units}.values())
+
+    @property
+    def sizes(self) -> list[str]:
+        """Width x height of the pages as the model saw them, in words; none in runs that did not record them."""
+        return sorted({"{} x {}".format(*unit.record["size"]) for unit in self.units if unit.record.get("size")})
+
+    @property
     def batch_sizes(self) -> list[int]:
         return sorted({int(unit.record["view"].get("batch_size", 1)) for unit in self.units})
 
@@ -175,6 +200,11 @@ class ReportData:
         return {**{key: value for info in infos for key, value in info.items()}, "models": models}
 
     @property
+    def shortages(self) -> list[str]:
+        """A sentence for each run that had fewer pages than were asked for."""
+        return list(dict.fromkeys(str(run.info["shortage"]) for run in self.runs if run.info.get("shortage")))
+
+    @property
     def engines(self) -> list[str]:
         return sorted({str(u.score.engine) for model in self.models for u in model.units if u.score.engine})
 
@@ -184,6 +214,7 @@ class ReportData:
             "docleak": [manifest["docleak"] for manifest in manifests],
             "signature": [manifest["info"].get("signature") for manifest in manifests],
             "ocr_engine": self.engines,
+            "shortage": self.shortages,
             "interval": "95 %, expanded percentile bootstrap over documents; spreads are least and greatest",
             "models": [model.to_json() for model in self.models],
         }
@@ -240,7 +271,7 @@ def _model(name: str, units: Sequence[Unit], facts: Mapping[str, Any], rng: np.r
     by_attack = _grouped(units, lambda unit: str(unit.record["attack"]))
     attacks = [_attack(attack, group, rng) for attack, group in by_attack.items()]
     attacks.sort(key=AttackResult.rank)
-    pages = list({unit.page: unit for unit in units}.values())
+    pages = list({unit.identity: unit for unit in units}.values())
     first = units[0].record
     return ModelResult(
         model=name,

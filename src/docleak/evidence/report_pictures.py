@@ -62,7 +62,9 @@ def fields_of(unit: Unit, images: dict[str, Image], shown: Sequence[str]) -> lis
     result = []
     for index, (field, boxes) in enumerate(zip(unit.score.fields, places, strict=True)):
         rows = [_row(images[kind], kind, scores[kind].fields[index], boxes) for kind in shown]
-        result.append({"key": field.key, "value": field.value, "mark": mark(field), "fuzz": field.fuzz, "rows": rows})
+        lost = mark(unit.ceiling.fields[index]) == "no"  # the engine cannot read the true page there
+        found = {"key": field.key, "value": field.value, "mark": mark(field), "fuzz": field.fuzz}
+        result.append({**found, "illegible": lost, "given": unit.given(field), "rows": rows})
     return result
 
 

@@ -8,16 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from docleak.evidence.report_data import MOMENTS, AttackResult, Counts, ModelResult, ReportData
+from docleak.evidence.report_data import MOMENTS, AttackResult, Counts, ModelResult, ReportData, mark
 from docleak.metrics import Estimate
 
 #: Share of the private fields read exactly from which a leak is called severe.
 SEVERE = 0.5
+#: Share read exactly on the true pages below which little can be concluded from what was not read.
+LEGIBLE = 0.5
+#: PSNR in dB from which private pixels are usually legible, where the original is.
+ALIKE = 20
 #: severity -> the words beside its colour.
 LABELS = {
     "severe": "Severe leak",
     "partial": "Partial leak",
     "none": "No field read",
+    "unreadable": "No conclusion by reading",
     "unknown": "Not measured",
 }
 
@@ -25,15 +30,25 @@ LABELS = {
 METRICS = (
     ("Read exactly", "Binary: share of private fields whose text an OCR engine reads back with no character wrong."),
     ("Fuzz ratio", "How much of a field's text was read back, 1 = all of it, 0 = none (edit similarity)."),
-    ("PSNR", "Likeness of the private pixels in decibels; higher is more alike. 20 dB and more is usually legible."),
+    (
+        "PSNR",
+        f"Likeness of the private pixels in decibels; higher is more alike. {ALIKE} dB and more is usually legible, if "
+        "the true page is.",
+    ),
     ("FFT2D", "Distance of the spectra of the private pixels; lower is more alike, 0 = identical."),
     ("MSE", "Mean squared error of the private pixels on the scale 0-255; lower is more alike."),
     (
         "Own confidence",
-        "Share of the gradient that the blank template does not explain and the reconstruction does; 1 = all. The "
-        "adversary can compute it without knowing the page, so it tells them whether to trust the picture.",
+        "Share of the gradient that the blank template does not explain and the reconstruction does; 1 = all, below 0 "
+        "= it explains less than the blank template. The attacker can compute it without knowing the page. Only values "
+        "close to 1 tell them to trust the picture.",
     ),
     ("Evaluations", "Gradient evaluations spent: the attacker's cost, the same budget for every attack."),
+)
+
+LARGER = (
+    "Audit at a size at which the true page can be read: --image-size WIDTHxHEIGHT with Donut, otherwise a model with "
+    "a larger input. And look at the pictures."
 )
 
 ADVICE = (
@@ -60,9 +75,11 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """One model's answer: ``sentence`` first, ``severity`` a key of LABELS, then how it came about and its meaning."""
+    """One model's answer: ``sentence`` first and what belongs to it (``more``, often ""), ``severity`` a key of LABELS,
+    then how it came about and its meaning."""
 
     sentence: str
+    more: str
     severity: str
     label: str
     how: str
@@ -73,15 +90,19 @@ def verdict(model: ModelResult, engines: Sequence[str]) -> Verdict:
     """From the numbers of the attack that recovered most on average."""
     best, counts = model.best, model.best.counts
     severity = severity_of(counts)
+    if severity == "none" and model.ceiling["binary"].value == 0:
+        severity = "unreadable"
     how = f"By {best.attack}"
     if len(model.attacks) > 1:
-        how += f", the attack that recovered most on average of the {len(model.attacks)} tried"
+        average = " on average" if len(best.units) > 1 else ""
+        how += f", the attack that recovered most{average} of the {len(model.attacks)} tried"
     if best.evaluations.mean is not None:
         how += f", after {best.evaluations.mean:,.0f} gradient evaluations"
         how += f" ({duration(best.seconds.mean)})" if best.seconds.mean is not None else ""
         how += " per page" if len(best.units) > 1 else ""
     return Verdict(
         sentence=_sentence(model, severity),
+        more=f"{_likeness(best)}. Audit at a larger size." if severity == "unreadable" else "",
         severity=severity,
         label=LABELS[severity],
         how=how + ".",
@@ -109,6 +130,13 @@ def _sentence(model: ModelResult, severity: str) -> str:
     if severity == "unknown":
         return f"{begin} made the pictures below; whether their text can be read was not measured."
     fields = f"{counts.scored} private {'field' if counts.scored == 1 else 'fields'}"
+    if severity == "unreadable":
+        true = "page" if len(model.best.units) == 1 else "pages"
+        size = f"at {' or '.join(model.sizes)} pixels" if model.sizes else "at this size"
+        return (
+            f"From one client's gradient{batch} {MOMENTS[model.moment]}, nothing can be concluded by reading: {size} "
+            f"the OCR engine reads none of {fields} exactly on the true {true} either."
+        )
     if counts.exact:
         near = f" and {counts.near} more nearly" if counts.near else ""
         return f"{begin} read {counts.exact} of {fields} exactly{near}{pages}."
@@ -116,37 +144,72 @@ def _sentence(model: ModelResult, severity: str) -> str:
     return f"{begin} read none of {fields} exactly{near}{pages}."
 
 
+def _likeness(attack: AttackResult) -> str:
+    psnr, explained = attack.estimates["psnr"].value, attack.explained.mean
+    known = [f"PSNR {psnr:.1f} dB"] if psnr is not None else []
+    known += [f"own confidence {explained:.3f} of 1"] if explained is not None else []
+    return ", ".join(known) or "No likeness was measured"
+
+
+def _unreadable(attack: AttackResult) -> list[str]:
+    """What may be said where the engine reads nothing on the true page."""
+    psnr = attack.estimates["psnr"].value
+    lines = [
+        "This is no finding of safety: the engine cannot read the true text at this size, so it would not read a "
+        "perfect copy either."
+    ]
+    if psnr is not None:
+        side = "above" if psnr >= ALIKE else "below"
+        lines.append(
+            f"What can be said: PSNR {psnr:.1f} dB is {side} the {ALIKE} dB from which private pixels are usually "
+            "legible where the true page is. The attacker's own confidence needs no reading."
+        )
+    return [*lines, LARGER]
+
+
 def _meaning(model: ModelResult, severity: str, engines: Sequence[str]) -> list[str]:
     lines = []
     best, floor, ceiling = model.best, model.floor["binary"], model.ceiling["binary"]
+    known = any(unit.record["view"].get("words_known") for unit in model.units)
     if severity == "unknown":
         lines.append("No OCR engine read the fields. Install one and score the run again, or judge the pictures.")
+    elif severity == "unreadable":
+        lines += _unreadable(best)
     else:
         reader = engines[0] if engines else "the OCR engine"
+        true = "page" if len(best.units) == 1 else "pages"
         lines.append(
-            f"Yardsticks: on the true pages {reader} reads {share(ceiling)} of the fields exactly, on the blank "
+            f"Yardsticks: on the true {true} {reader} reads {share(ceiling)} of the fields exactly, on the blank "
             f"template {share(floor)}. What lies between came out of the gradient."
         )
     if severity in ("severe", "partial"):
         reach = "read private text" if best.counts.exact else "come close to private text"
+        reach = "rebuild what private fields look like" if known else reach
         lines.append(f"It means that whoever receives one such update can {reach} without ever seeing the page.")
     if severity == "none":
         lines.append(
             "It does not mean that the gradient is safe: these attacks did not succeed within this budget. Look at the "
             "pictures, too: a person can read more than an OCR engine."
         )
+    if severity in ("none", "partial") and ceiling.value is not None and ceiling.value < LEGIBLE:
+        lines.append(
+            f"The true pages are hardly legible to the engine themselves, so it may miss a good copy. {LARGER}"
+        )
     if model.documents < 2:
         lines.append("This is 1 document: an example of what can happen, not a rate at which it happens.")
-    elif severity != "unknown":
+    elif severity not in ("unknown", "unreadable"):
         lines.append(
             f"Share read exactly: {share(best.estimates['binary'])}, {between(best.estimates['binary'])} over "
             f"{model.documents} documents, as far as other pages are like these."
         )
-    if any(unit.record["view"].get("words_known") for unit in model.units):
+    if known:
         lines.append(
             "This model reads OCR words beside the picture, and the attacker was given them, as in the paper. So the "
             "texts were not secret here; the verdict shows what the picture's part of the gradient alone gives away."
         )
+    elif told := sum(mark(f) in ("exact", "near") and unit.given(f) for unit in best.units for f in unit.score.fields):
+        what = "1 of the fields read holds" if told == 1 else f"{told} of the fields read hold"
+        lines.append(f"{what} the answer to the client's question, which the attacker was given: no secret to it.")
     if best.counts.blank:
         lines.append(f"{best.counts.blank} of the fields read can be read on the blank template too.")
     if best.counts.unscored and severity != "unknown":
@@ -197,11 +260,11 @@ def duration(seconds: float) -> str:
 
 def summary_lines(data: ReportData) -> list[str]:
     """Verdicts and the best rows of the tables, for a terminal."""
-    lines = [f"Notice: {notice}" for notice in notices(data)[:2]]
+    lines = [f"Notice: {notice}" for notice in [*notices(data), *data.shortages][:2]]
     shown = data.models[:4]
     for model in shown:
         found = verdict(model, data.engines)
-        lines += [f"{model.title}: {found.label.lower()}.", f"  {found.sentence}"]
+        lines += [f"{model.title}: {found.label.lower()}.", f"  {found.sentence} {found.more}".rstrip()]
         lines += [f"  {_row(attack)}" for attack in model.attacks[: 1 if len(shown) > 2 else 3]]
     if len(data.models) > len(shown):
         lines.append(f"... and {len(data.models) - len(shown)} more models in the report.")

@@ -53,14 +53,19 @@ class Run:
     def open(cls, path: Path, config: dict[str, object]) -> Run:
         """Begin a run in ``path``, or resume the one that is there if it has the same ``config``.
 
-        Raises RunError if the directory belongs to something else or to a run with another config or docleak version,
-        or cannot be written.
+        A key that only one of the two configs has counts as None in the other. A run without a finished unit holds no
+        results, so another config or docleak version simply takes its place. Raises RunError if the directory belongs
+        to something else or to a run with another config or version, or cannot be written.
         """
         run, wanted = cls(Path(path)), _plain(config, "config")
-        with _reported(run.path):
+        with reported(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
             if (run.path / "run.json").exists():
-                run._check_resumable(wanted)
+                fault = run._unresumable(wanted)
+                if fault and run._finished_any():
+                    raise RunError(fault)
+                if fault:
+                    run._begin_again(wanted)
                 return run
             foreign = sorted(item.name for item in run.path.iterdir() if not item.name.startswith(_TEMPORARY))
             if foreign:
@@ -103,7 +108,7 @@ class Run:
         """Set one fact about the whole run. Only for the process that opened the run, not for its workers."""
         manifest = self.manifest()
         manifest["info"][key] = _plain({key: value}, "info")[key]
-        with _reported(self.path):
+        with reported(self.path):
             _write_json(self.path / "run.json", manifest)
 
     def folder(self, unit_id: str) -> Path:
@@ -123,7 +128,7 @@ class Run:
         """
         folder = self.folder(unit_id)
         files = {name.removesuffix(".png"): f"{name.removesuffix('.png')}.png" for name in images}
-        with _reported(folder):
+        with reported(folder):
             for file, image in zip(files.values(), images.values(), strict=True):
                 write_png(_inside(folder, file), image)
             saved = {"images": files, "snapshots": self._snapshots(folder), **record, "unit": unit_id}
@@ -132,14 +137,14 @@ class Run:
     def write_snapshot(self, unit_id: str, evaluation: int, image: Image) -> str:
         """Save how far an attack has come after so many gradient evaluations; returns the name for the record."""
         relative = f"snapshots/{evaluation:05d}.png"
-        with _reported(self.folder(unit_id)):
+        with reported(self.folder(unit_id)):
             write_png(self.folder(unit_id) / relative, image)
         return relative
 
     def write_image(self, relative: str, image: Image) -> Path:
         """Save a picture of the whole run at ``relative`` to the run's directory."""
         file = _inside(self.path, relative)
-        with _reported(file):
+        with reported(file):
             write_png(file, image)
         return file
 
@@ -161,21 +166,56 @@ class Run:
         files = sorted((folder / "snapshots").glob("*.png"), key=lambda file: int(file.stem))
         return [[int(file.stem), f"snapshots/{file.name}"] for file in files]
 
-    def _check_resumable(self, wanted: dict[str, Any]) -> None:
+    def _finished_any(self) -> bool:
+        return any((self.path / "units").glob("*/unit.json"))
+
+    def _begin_again(self, config: dict[str, Any]) -> None:
+        """Put ``config`` in the place of a run that has no finished unit; its pictures are of other units."""
+        with self.claimed():
+            for file in [*(self.path / "units").glob("*/*.png"), *(self.path / "units").glob("*/snapshots/*.png")]:
+                file.unlink(missing_ok=True)
+            _write_json(self.path / "run.json", _new_manifest(config))
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other processes from computing in this directory; the operating system ends a dead process's claim.
+
+        Raises RunError if another one is at work here. Where there are no such locks, nothing is kept.
+        """
+        if sys.platform == "win32":
+            yield
+            return
+        import fcntl
+
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as fault:
+                raise RunError(
+                    f"another docleak is at work in {self.path}. Wait until it is done, or pass another --out."
+                ) from fault
+            except OSError:  # some network file systems
+                pass
+            yield
+        finally:
+            os.close(folder)
+
+    def _unresumable(self, wanted: dict[str, Any]) -> str:
+        """Why results under ``wanted`` may not be added to what is there; "" if they may."""
         manifest = self.manifest()
         if manifest["docleak"] != docleak.__version__:
-            raise RunError(
+            return (
                 f"{self.path} was begun by docleak {manifest['docleak']}, this is {docleak.__version__}; their numbers "
                 "do not belong in one table. Pass another --out, or delete the directory."
             )
         found = manifest["config"]
-        differing = [key for key in sorted({*found, *wanted}) if found.get(key, ...) != wanted.get(key, ...)]
-        if differing:
-            lines = [f"\n  - {key}: {_shown(found, key)} there, {_shown(wanted, key)} asked for" for key in differing]
-            raise RunError(
-                f"{self.path} holds a run with another config:{''.join(lines)}\n"
-                "Pass another --out, or delete the directory."
-            )
+        differing = [key for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key)]
+        if not differing:
+            return ""
+        lines = [f"\n  - {key}: {_shown(found, key)} there, {_shown(wanted, key)} asked for" for key in differing]
+        advice = "Pass another --out, or delete the directory."
+        return f"{self.path} holds a run with another config:{''.join(lines)}\n{advice}"
 
 
 def _new_manifest(config: dict[str, Any]) -> dict[str, Any]:
@@ -286,13 +326,14 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 
 @contextmanager
-def _reported(path: Path) -> Iterator[None]:
+def reported(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals into RunErrors that say what to do."""
     try:
         yield
     except OSError as fault:
-        if fault.errno in (errno.ENOSPC, errno.EDQUOT):
-            what = "the disk is full. Free some space and run the same command again: it continues where it stopped"
+        if fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            full = "a limit on the size of files was reached" if fault.errno == errno.EFBIG else "the disk is full"
+            what = f"{full}. Make room and run the same command again: it continues where it stopped"
         elif fault.errno in (errno.EEXIST, errno.ENOTDIR):
             what = f"there is a file in the way ({fault}). Pass another --out"
         else:

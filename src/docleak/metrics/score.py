@@ -48,7 +48,8 @@ class FieldScore:
 @dataclass(frozen=True)
 class PageScore:
     """One reconstructed page. ``mse``, ``psnr`` and ``ssim`` are over the pixels of all private fields (boxes grown by
-    one pixel), ``fft2d`` the mean over its private fields; all None if the page has no private field with a place.
+    one pixel; not the places that repeat their values), ``fft2d`` the mean over its private fields; all None if the
+    page has no private field with a place.
 
     ``document`` is the page's name where the page does not say which document it belongs to. ``engine`` names the
     OCR engine and its version.
@@ -111,7 +112,7 @@ def score_page(page: Page, reconstruction: Image, engine: OcrEngine | None, *, m
         if field.private
     )
     spectra = [field.fft2d for field in scored if field.fft2d is not None]
-    mask = private_mask(page)
+    mask = private_mask(page, repeats=False)
     error = mse(page.image, reconstruction, mask) if mask.any() else None
     return PageScore(
         page=page.name,

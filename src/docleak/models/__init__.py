@@ -1,7 +1,7 @@
 """Thin adapters over ``transformers`` models for document question answering."""
 
 from docleak.models.base import STAGES, Answer, DocumentModel, Encoded, Stage, image_of, pixels_of, trainable
-from docleak.models.loading import SHIPPED, load_model, model_card, title_of
+from docleak.models.loading import SHIPPED, load_model, model_card, short_name, title_of
 
 __all__ = [
     "SHIPPED",
@@ -14,6 +14,7 @@ __all__ = [
     "load_model",
     "model_card",
     "pixels_of",
+    "short_name",
     "title_of",
     "trainable",
 ]

@@ -133,8 +133,7 @@ class Donut:
     @property
     def grid(self) -> tuple[int, int]:
         """(rows, columns) of the encoder's output cells."""
-        config = self.module.config.encoder
-        stride = int(config.patch_size) * 2 ** (len(config.depths) - 1)
+        stride = _stride(self.module.config.encoder)
         width, height = self._image_size
         return math.ceil(height / stride), math.ceil(width / stride)
 
@@ -198,8 +197,18 @@ def _mean_per_example(logits: Tensor, labels: Tensor) -> Tensor:
     return token.sum(1) / (labels != IGNORED).sum(1)
 
 
-def load(source: str, *, name: str, device: torch.device, revision: str | None = None) -> Donut:
-    """Load a Donut from a directory or hub name, ready for double backward (eager attention)."""
+def load(
+    source: str,
+    *,
+    name: str,
+    device: torch.device,
+    revision: str | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> Donut:
+    """Load a Donut from a directory or hub name, ready for double backward (eager attention).
+
+    Swin has no absolute positions, so ``image_size`` (width, height) may be another than the checkpoint's.
+    """
     from transformers import VisionEncoderDecoderModel
 
     from docleak.models.preprocessing import image_settings, require_weights, tokenizer_of
@@ -208,16 +217,43 @@ def load(source: str, *, name: str, device: torch.device, revision: str | None =
         source, attn_implementation="eager", dtype=torch.float32, revision=revision or "main", output_loading_info=True
     )
     require_weights(source, module, found["missing_keys"])
-    settings = image_settings(source)
+    settings = image_settings(source, revision=revision)
     height, width = settings.size or tuple(_config_size(module))
+    if image_size is not None:
+        _check_size(module, image_size, own=(int(width), int(height)), name=name)
     return Donut(
         module.to(device).eval(),
-        tokenizer_of(source),
-        image_size=(int(width), int(height)),
+        tokenizer_of(source, revision=revision),
+        image_size=image_size or (int(width), int(height)),
         mean=settings.mean or (0.5, 0.5, 0.5),
         std=settings.std or (0.5, 0.5, 0.5),
         name=name,
     )
+
+
+def _check_size(module: Any, size: tuple[int, int], *, own: tuple[int, int], name: str) -> None:
+    """Raise ModelError unless the encoder takes pages of ``size`` (width, height).
+
+    It pads pages to whole patches and windows itself, but its last stage must be at least one window wide and high.
+    """
+    config = module.config.encoder
+    if config.use_absolute_embeddings and size != own:
+        raise ModelError(
+            f"model {name!r} has learned absolute patch positions, so it only takes pages of {own[0]} x {own[1]} "
+            f"pixels, not {size[0]} x {size[1]}. Leave out --image-size."
+        )
+    stride = _stride(config)
+    least = (int(config.window_size) - 1) * stride + 1
+    if min(size) < least:
+        raise ModelError(
+            f"pages of {size[0]} x {size[1]} pixels are too small for model {name!r}: its encoder needs at least "
+            f"{least} pixels in width and height. Pass a larger --image-size."
+        )
+
+
+def _stride(config: Any) -> int:
+    """Pixels from one output cell of the encoder to the next."""
+    return int(config.patch_size) << (len(config.depths) - 1)  # every stage but the first halves the grid
 
 
 def _config_size(module: Any) -> tuple[int, int]:

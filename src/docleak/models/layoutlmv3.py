@@ -199,8 +199,18 @@ class LayoutLMv3:
         ).save_pretrained(directory)
 
 
-def load(source: str, *, name: str, device: torch.device, revision: str | None = None) -> LayoutLMv3:
-    """Load a LayoutLMv3 question-answering model from a directory or hub name (eager attention)."""
+def load(
+    source: str,
+    *,
+    name: str,
+    device: torch.device,
+    revision: str | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> LayoutLMv3:
+    """Load a LayoutLMv3 question-answering model from a directory or hub name (eager attention).
+
+    Its patches have learned absolute positions, so ``image_size`` may only be the checkpoint's own.
+    """
     from transformers import LayoutLMv3ForQuestionAnswering
 
     from docleak.models.preprocessing import image_settings, require_weights, tokenizer_of
@@ -209,11 +219,19 @@ def load(source: str, *, name: str, device: torch.device, revision: str | None =
         source, attn_implementation="eager", dtype=torch.float32, revision=revision or "main", output_loading_info=True
     )
     require_weights(source, module, found["missing_keys"])
-    settings = image_settings(source)
-    return LayoutLMv3(
+    settings = image_settings(source, revision=revision)
+    model = LayoutLMv3(
         module.to(device).eval(),
-        tokenizer_of(source),
+        tokenizer_of(source, revision=revision),
         mean=settings.mean or (0.5, 0.5, 0.5),
         std=settings.std or (0.5, 0.5, 0.5),
         name=name,
     )
+    if image_size not in (None, model.image_size):
+        width, height = model.image_size
+        raise ModelError(
+            f"model {name!r} is a LayoutLMv3: its patches have learned absolute positions, so it only takes pages of "
+            f"{width} x {height} pixels, not {image_size[0]} x {image_size[1]}. Leave out --image-size, or name "
+            "only Donut models with --model. Pages of any size are scaled to the model's."
+        )
+    return model

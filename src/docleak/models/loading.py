@@ -31,19 +31,26 @@ ARCHITECTURES: dict[str, str] = {
 }
 
 
-def load_model(source: str, *, device: str | torch.device = "cpu") -> DocumentModel:
+def load_model(
+    source: str, *, device: str | torch.device = "cpu", image_size: tuple[int, int] | None = None
+) -> DocumentModel:
     """Load a model for auditing: evaluation mode, float32, eager attention (needed for double backward).
 
-    ``source`` is a name of SHIPPED, a directory written by ``save_pretrained``, or a hub name.
-    Raises ModelError if there is no such thing, or if it is of an architecture docleak does not know.
+    ``source`` is a name of SHIPPED, a directory written by ``save_pretrained``, or a hub name, with ``@`` and a
+    revision (branch, tag or commit) where it is not to be the main one. ``image_size`` (width, height) is the size of
+    the pages the model is run on, by default the checkpoint's own.
+    Raises ModelError if there is no such thing, if it is of an architecture docleak does not know, or if its network
+    cannot take pages of that size.
     """
-    where = _locate(source)
-    architecture = _architecture(_config(where, source), source)
+    where, revision = _locate(source)
+    architecture = _architecture(_config(where, revision, source), source)
     transformers.utils.logging.disable_progress_bar()
     module, function = ARCHITECTURES[architecture].split(":")
     loader = getattr(import_module(module), function)
     try:
-        return cast(DocumentModel, loader(where, name=source.rstrip("/").split("/")[-1], device=torch.device(device)))
+        found = loader(
+            where, name=short_name(source), device=torch.device(device), revision=revision, image_size=image_size
+        )
     except ModelError:
         raise
     except Exception as error:  # the libraries below raise anything from OSError to SafetensorError
@@ -52,11 +59,29 @@ def load_model(source: str, *, device: str | torch.device = "cpu") -> DocumentMo
             f"{type(error).__name__}: {error}. Expected the files save_pretrained writes: config.json, "
             "model.safetensors, and the tokenizer's files."
         ) from error
+    return cast(DocumentModel, found)
+
+
+def split_revision(source: str) -> tuple[str, str | None]:
+    """``name@revision`` as (name, revision); the revision is None without one, or if ``source`` is a path that exists.
+
+    The first ``@`` counts: hub names hold none, but revisions may hold anything.
+    """
+    name, at, revision = source.partition("@")
+    if not at or Path(source).expanduser().exists():
+        return source, None
+    return name, revision
+
+
+def short_name(source: str) -> str:
+    """The last part of a path or hub name, with the revision behind it where one is asked for."""
+    name, revision = split_revision(source)
+    return name.rstrip("/").split("/")[-1] + (f"@{revision}" if revision is not None else "")
 
 
 def title_of(source: str) -> str:
     """A readable title: the shipped checkpoint's, or the last part of the path."""
-    return SHIPPED.get(source, source.rstrip("/").split("/")[-1])
+    return SHIPPED.get(source, short_name(source))
 
 
 def model_card(source: str) -> dict[str, Any]:
@@ -65,37 +90,44 @@ def model_card(source: str) -> dict[str, Any]:
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 
-def _locate(source: str) -> str:
+def _locate(source: str) -> tuple[str, str | None]:
+    """Directory or hub name, and the revision of the latter."""
     if source in SHIPPED:
         path = CHECKPOINTS / source
         if not path.is_dir():
             raise ModelError(f"shipped checkpoint {source!r} is missing at {path}. Reinstall docleak.")
-        return str(path)
+        return str(path), None
     path = Path(source).expanduser()
     if path.is_file():
         raise ModelError(f"model {source!r} is a file; expected the directory that holds config.json.")
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"directory {source!r} has no config.json; expected a model saved by save_pretrained.")
-        return str(path)
-    if source.startswith((".", "/", "~")) or source.count("/") != 1:
-        near = get_close_matches(source, SHIPPED, n=1)
+        return str(path), None
+    name, revision = split_revision(source)
+    if revision is not None and (not revision or name in SHIPPED or Path(name).expanduser().exists()):
+        raise ModelError(
+            f"model {source!r}: only models of the hub have revisions, as in owner/model@v1.0 or owner/model@COMMIT. "
+            f"Pass {name!r} for what is here."
+        )
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        near = get_close_matches(name, SHIPPED, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ModelError(
             f"there is no model {source!r}.{hint} Shipped: {', '.join(SHIPPED)}; otherwise give a directory "
-            "written by save_pretrained, or a hub name like owner/model."
+            "written by save_pretrained, or a hub name like owner/model, or owner/model@revision."
         )
-    return source
+    return name, revision
 
 
-def _config(where: str, source: str) -> dict[str, Any]:
+def _config(where: str, revision: str | None, source: str) -> dict[str, Any]:
     path = Path(where) / "config.json"
     if not path.is_file():
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
         try:
-            path = Path(hf_hub_download(where, "config.json"))
+            path = Path(hf_hub_download(where, "config.json", revision=revision))
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
             raise ModelError(
                 f"model {source!r} is neither a directory nor a hub model that can be reached "

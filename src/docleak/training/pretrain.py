@@ -38,13 +38,16 @@ class PretrainConfig:
     pointing_weight: float = 0.0
     dropout: bool = True
     bfloat16: bool = False
+    decay: bool = True
     text_only_steps: int = 0
 
 
 def learning_rate_factor(step: int, config: PretrainConfig) -> float:
-    """Linear warm-up to 1, then half a cosine to 0.02."""
+    """Linear warm-up to 1, then half a cosine to 0.02 (or 1 throughout, without ``decay``)."""
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
+    if not config.decay:
+        return 1.0
     done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
     return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
@@ -88,9 +91,16 @@ def pretrain(
     *,
     rng: np.random.Generator,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
+    protect: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
 ) -> None:
-    """Train ``model`` in place on ``pages`` (fitted on the fly), shuffled anew each epoch."""
-    head = ReadingHead(model.cell_width, keys=sorted(PHRASINGS)) if isinstance(model, Donut) else None
+    """Train ``model`` in place on ``pages`` (fitted on the fly), shuffled anew each epoch.
+
+    ``protect`` is a defence: it maps each step's named gradients to those that are used; what it leaves out stays
+    as it is.
+    """
+    head = None
+    if isinstance(model, Donut) and (config.reading_weight or config.pointing_weight):
+        head = ReadingHead(model.cell_width, keys=sorted(PHRASINGS))
     parameters = [p for _, p in trainable(model.module)] + (list(head.parameters()) if head else [])
     optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: learning_rate_factor(step, config))
@@ -105,8 +115,17 @@ def pretrain(
             loss = batch_loss(model, batch, config, rng, head, text_only=step < config.text_only_steps)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        if protect is not None:
+            _replace_gradients(model, protect)
         torch.nn.utils.clip_grad_norm_(parameters, config.max_norm)
         optimiser.step()
         schedule.step()
         on_step(step, float(loss.detach()))
     model.module.eval()
+
+
+def _replace_gradients(model: DocumentModel, protect: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    named = dict(trainable(model.module))
+    protected = protect({name: p.grad for name, p in named.items() if p.grad is not None})
+    for name, parameter in named.items():
+        parameter.grad = protected.get(name)

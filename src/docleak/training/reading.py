@@ -136,7 +136,9 @@ def pointing_loss(attention: Tensor, labels: Tensor, paths: Sequence[Sequence[in
     ``attention`` (N, heads, T, cells) is averaged over heads; ``labels`` (N, T) is negative where no
     answer token is; ``paths`` are ``answer_cells`` (empty: that example does not count).
     """
-    rows, steps, cells = [], [], []
+    rows: list[int] = []
+    steps: list[int] = []
+    cells: list[int] = []
     for row, path in enumerate(paths):
         first = int((labels[row] >= 0).nonzero()[0])
         rows += [row] * len(path)

@@ -38,6 +38,12 @@ class Canvas:
         draw = torch.rand if kind == "uniform" else torch.randn
         return draw(self.size, generator=generator).to(self.template.device)
 
+    def unknowns(self, pixels: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (n,): the inverse of ``pixels``; grey is the mean of the channels."""
+        if self.grey:
+            return pixels.mean(dim=1)[self.mask]
+        return pixels[self.mask[:, None].expand_as(pixels)]
+
     def pixels(self, unknowns: Tensor) -> Tensor:
         """(n,) -> (B, 3, H, W), differentiable."""
         full = self.mask[:, None].expand(-1, 3, -1, -1)  # (B, 3, H, W)

@@ -75,14 +75,18 @@ class GradientAttack:
         budget: int,
         generator: torch.Generator,
         on_evaluation: OnEvaluation = lambda number, loss, pixels: None,
+        start_at: Tensor | None = None,
     ) -> Finding:
-        """Reconstruct the private pixels with at most ``budget`` gradient evaluations."""
+        """Reconstruct the private pixels with at most ``budget`` gradient evaluations.
+
+        ``start_at`` (B, 3, H, W) in [0, 1] is where to begin instead of at random.
+        """
         if budget < 1:
             raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
         started = time.perf_counter()
         with inference_mode_of(view):
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)
-            start = canvas.start(self.start, generator)
+            start = canvas.start(self.start, generator) if start_at is None else canvas.unknowns(start_at)
             pursuit = Pursuit(self, view, knowledge, canvas, on_evaluation)
             best = pursuit.pursue(start, budget, generator)
             pixels = canvas.pixels(best).detach().clamp(0, 1)
@@ -127,7 +131,7 @@ class Pursuit:
         self.evaluations += 1
         pixels = self.canvas.pixels(unknowns)
         gradient = dummy_gradient(self.view.model, pixels, self.knowledge.inputs, self.view.names, create_graph=False)
-        return {name: value.detach() for name, value in gradient.items()}
+        return {name: value.detach() for name, value in self.view.as_sent(gradient).items()}
 
     def objective(self, unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
         """One gradient evaluation: matching loss plus scheduled priors (eq. 4), and its gradient."""
@@ -135,7 +139,7 @@ class Pursuit:
         free = unknowns.detach().requires_grad_(True)
         pixels = self.canvas.pixels(free)
         dummy = dummy_gradient(self.view.model, pixels, self.knowledge.inputs, self.view.names, create_graph=True)
-        matching = self.distance(dummy)
+        matching = self.distance(self.view.as_sent(dummy))
         total = matching + self._priors(pixels, progress)
         (gradient,) = torch.autograd.grad(total, free)
         self._note(float(matching.detach()), free.detach(), pixels.detach())
@@ -172,7 +176,7 @@ def explained_share(view: GradientView, knowledge: Knowledge, pixels: Tensor) ->
 
     def at(image: Tensor) -> float:
         dummy = dummy_gradient(view.model, image, knowledge.inputs, view.names, create_graph=False)
-        return float(distance(dummy))
+        return float(distance(view.as_sent(dummy)))
 
     blank = at(knowledge.template)
     return 1 - at(pixels) / blank if blank > 0 else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,13 +18,15 @@ class GradientView:
     """One client's gradient as an honest-but-curious server holds it, with the model it was sent.
 
     ``gradient`` maps parameter names to float tensors of the parameter's shape, averaged over
-    ``batch_size`` examples. ``train_mode`` says whether the client ran with dropout on.
+    ``batch_size`` examples. ``train_mode`` says whether the client ran with dropout on. ``imitate`` is what a known
+    defence does to a gradient (dummy, observed) before it is sent; the adversary does it to its own, differentiably.
     """
 
     model: DocumentModel
     gradient: Mapping[str, Tensor]
     batch_size: int = 1
     train_mode: bool = False
+    imitate: Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None
 
     def __post_init__(self) -> None:
         check_gradient(self.model, self.gradient)
@@ -32,6 +34,10 @@ class GradientView:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.gradient)
+
+    def as_sent(self, dummy: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """A gradient of the adversary's own as the client would have sent it."""
+        return dummy if self.imitate is None else self.imitate(dummy, self.gradient)
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,8 @@ class Knowledge:
     ``template`` (B, 3, H, W) in [0, 1] are the pixels of the public blank forms; ``private``
     (B, H, W) marks the pixels the template does not tell; ``inputs`` is the text side of the
     model's input. ``question_known``, ``answer_known`` and ``words_known`` say which parts of
-    ``inputs`` are the client's own and which the adversary had to make up.
+    ``inputs`` are the client's own and which the adversary had to make up; with ``text_recovered``
+    it read them out of the gradient.
     """
 
     template: Tensor
@@ -50,6 +57,7 @@ class Knowledge:
     question_known: bool = True
     answer_known: bool = True
     words_known: bool = True
+    text_recovered: bool = False
 
     def __post_init__(self) -> None:
         if self.template.shape[0] != self.private.shape[0] or self.template.shape[2:] != self.private.shape[1:]:
@@ -62,6 +70,11 @@ class Knowledge:
 
     def sentences(self) -> tuple[str, ...]:
         """The knowledge in plain words, for the report."""
+        if self.text_recovered:
+            return (
+                "the blank template of the page, and where its private fields are",
+                "nothing of the text: question, answer and words were read out of the gradient first",
+            )
         known = "the client's question" if self.question_known else "no question (random tokens instead)"
         answer = "its answer" if self.answer_known else "no answer (random tokens instead)"
         lines = ["the blank template of the page, and where its private fields are", f"{known} and {answer}"]

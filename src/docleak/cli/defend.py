@@ -1,0 +1,77 @@
+"""``docleak defend``: what each defence leaves of the leak, and what it costs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from docleak.cli.output import counter, emit, resumable
+from docleak.cli.settings import default_workers, pick_device
+
+
+def defend(
+    defenses: Annotated[
+        list[str] | None,
+        typer.Argument(help="Defences such as noise:sigma=1e-4 or safe-template:epsilon=8/255. Empty: one of each."),
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the defences and stop.")] = False,
+    model: Annotated[str, typer.Option(help="Shipped name, directory or hub name.")] = "layoutlmv3-start",
+    documents: Annotated[str, typer.Option(help="synthetic, a folder, or FORMAT:PATH.")] = "synthetic",
+    attack: Annotated[str, typer.Option(help="The attack that measures them.")] = "gi-dqa",
+    pages: Annotated[int, typer.Option(help="Documents per defence.")] = 2,
+    budget: Annotated[int, typer.Option(help="Gradient evaluations per document.")] = 100,
+    utility_steps: Annotated[int, typer.Option(help="Training steps under each defence; 0 measures no utility.")] = 400,
+    seed: Annotated[int, typer.Option(help="Seed of pages, starts, noise and training.")] = 5,
+    out: Annotated[Path, typer.Option(help="Folder; an interrupted comparison in it is continued.")] = Path(
+        "docleak-defend"
+    ),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    workers: Annotated[int, typer.Option(help="Worker processes, one thread each; 0 means one per core.")] = 0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object; no progress bar.")] = False,
+) -> None:
+    """Compare defences: the same attack under each, and the model trained under each.
+
+    Safe Template also writes the templates to publish, each beside the clean one.
+    """
+    import torch
+
+    from docleak.defenses import DEFENSES, TemplateDefense, parse_defense
+    from docleak.evidence.audit import AuditConfig
+    from docleak.recipes import comparison
+    from docleak.recipes.runner import experiments, reproduce
+
+    if show_list:
+        emit(dict(DEFENSES), "\n".join(DEFENSES), json_output=json_output)
+        return
+    config = AuditConfig(models=(model,), attacks=(attack,), documents=documents, pages=pages, budget=budget, seed=seed)
+    recipe = comparison.recipe_of(defenses or comparison.DEFAULT, config)
+    planned = experiments(recipe, "tiny", out, {})
+    torch.set_num_threads(1)
+    command, began, where = "docleak " + shlex.join(sys.argv[1:]), time.perf_counter(), pick_device(device)
+    with counter(quiet=json_output) as on_unit, resumable(out):
+        reproduce(
+            recipe, planned, out, scale="tiny", device=where, workers=workers or default_workers(), command=command,
+            on_unit=on_unit,
+        )  # fmt: skip
+        protected = [e for e in planned if isinstance(parse_defense(e.config.exposure.defense), TemplateDefense)]
+        ssims = {e.config.exposure.defense: comparison.write_templates(e, out, where) for e in protected}
+        done = iter(range(1, len(planned) + 1))
+        utilities = comparison.measure_utilities(
+            planned,
+            out,
+            steps=utility_steps,
+            on_done=lambda spec: on_unit(next(done), len(planned), f"utility, {spec}"),
+        )
+    facts = {"Command": command, "Model": model, "Training steps for utility": str(utility_steps),
+             "Wall time of this call": f"{time.perf_counter() - began:.0f} s"}  # fmt: skip
+    choices = comparison.choices_of(planned, utilities, ssims)
+    page = comparison.write_comparison(choices, out, facts)
+    lost = {c.spec: dict(c.line.failed) for c in choices if c.line.failed}
+    emit({"page": str(page), "failed": lost}, (out / "defences.md").read_text() + f"\n{page}", json_output=json_output)
+    if lost:
+        raise typer.Exit(1)

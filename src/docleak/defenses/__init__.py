@@ -1,0 +1,12 @@
+"""Defences: what a client, or the owner of a template, can do before anything is exposed."""
+
+from docleak.defenses.defense import (
+    DEFENSES,
+    Defense,
+    GradientDefense,
+    NoDefense,
+    TemplateDefense,
+    parse_defense,
+)
+
+__all__ = ["DEFENSES", "Defense", "GradientDefense", "NoDefense", "TemplateDefense", "parse_defense"]

@@ -1,0 +1,38 @@
+"""Attacks with other parts, said in text."""
+
+from __future__ import annotations
+
+import pytest
+
+from docleak.attacks.gradients import load_attack
+from docleak.errors import AttackError
+
+
+def test_options_change_what_they_name_and_nothing_else() -> None:
+    plain, other = load_attack("gi-dqa"), load_attack("gi-dqa:priors=text@0.2+tv-spatial,schedule=delayed,grey=no")
+    assert dict(other.priors) == {"text": 0.2, "tv-spatial": 0.1}
+    assert other.schedule == "delayed" and not other.grey
+    assert other.solver == plain.solver and other.whitening == plain.whitening
+    assert other.name == "gi-dqa:priors=text@0.2+tv-spatial,schedule=delayed,grey=no"
+
+
+def test_no_priors() -> None:
+    assert dict(load_attack("gi-dqa-adam:priors=none").priors) == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("gi-dqa:colour=red", "options are priors"),
+        ("gi-dqa:grey", "key=value"),
+        ("gi-dqa:grey=perhaps", "yes, no"),
+        ("gi-dqa:schedule=never", "schedules"),
+        ("gi-dqa:priors=hope@1", "unknown prior"),
+        ("gi-dqa:priors=text@much", "not a number"),
+        ("gi-dqa:learning-rate=1", "no learning rate"),
+        ("gi-dq:grey=yes", "Did you mean 'gi-dqa'"),
+    ],
+)
+def test_wrong_options_are_refused(spec: str, named: str) -> None:
+    with pytest.raises(AttackError, match=named):
+        load_attack(spec)

@@ -1,0 +1,168 @@
+"""What each defence does to what is exposed, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.view import Knowledge
+from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense, parse_defense
+from docleak.defenses.safe_template import SafeTemplate
+from docleak.documents import blank_template, private_mask
+from docleak.documents.synthetic import make_pages
+from docleak.errors import DefenseError
+from docleak.evidence.case import MADE_UP, Exposure, blank_page, build_case
+from docleak.models import DocumentModel, load_model, pixels_of, trainable
+
+GRADIENT_SPECS = ("noise:sigma=1e-3", "clip:norm=0.5", "top-k:share=0.1", "freeze", "freeze:stages=output")
+
+
+def drawn(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def model() -> DocumentModel:
+    return load_model("layoutlmv3-start")
+
+
+@pytest.fixture(scope="module")
+def gradient(model: DocumentModel) -> dict[str, Tensor]:
+    return {name: torch.randn(p.shape, generator=drawn()) for name, p in trainable(model.module)}
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_every_registered_defence_says_what_it_does(name: str) -> None:
+    spec = "noise:sigma=1" if name == "noise" else name
+    assert parse_defense(spec).summary
+
+
+@pytest.mark.parametrize("spec", GRADIENT_SPECS)
+def test_gradient_defences_keep_names_and_shapes_and_leave_the_original_alone(
+    spec: str, model: DocumentModel, gradient: dict[str, Tensor]
+) -> None:
+    defense = parse_defense(spec)
+    assert isinstance(defense, GradientDefense)
+    before = {name: value.clone() for name, value in gradient.items()}
+    sent = defense.protect(gradient, model, generator=drawn())
+    assert sent.keys() <= gradient.keys()
+    assert all(value.shape == gradient[name].shape for name, value in sent.items())
+    assert all(torch.equal(gradient[name], value) for name, value in before.items())
+    again = defense.protect(gradient, model, generator=drawn())
+    assert all(torch.equal(value, again[name]) for name, value in sent.items())
+
+
+def test_noise_has_the_stated_size(model: DocumentModel, gradient: dict[str, Tensor]) -> None:
+    defense = parse_defense("noise:sigma=1e-3")
+    assert isinstance(defense, GradientDefense)
+    sent = defense.protect(gradient, model, generator=drawn(1))
+    noise = torch.cat([(sent[name] - value).flatten() for name, value in gradient.items()])
+    assert float(noise.std()) == pytest.approx(1e-3, rel=0.01)
+    assert abs(float(noise.mean())) < 1e-5
+
+
+def test_clipping_scales_and_never_enlarges(model: DocumentModel) -> None:
+    defense = parse_defense("clip:norm=2")
+    assert isinstance(defense, GradientDefense)
+    large, small = {"a": torch.tensor([3.0, 4.0])}, {"a": torch.tensor([0.3, 0.4])}
+    assert torch.allclose(defense.protect(large, model, generator=drawn())["a"], torch.tensor([1.2, 1.6]))
+    assert torch.equal(defense.protect(small, model, generator=drawn())["a"], small["a"])
+
+
+def test_top_k_keeps_the_largest(model: DocumentModel) -> None:
+    defense = parse_defense("top-k:share=0.5")
+    assert isinstance(defense, GradientDefense)
+    sent = defense.protect({"a": torch.tensor([[1.0, -5.0], [2.0, 0.5]])}, model, generator=drawn())
+    assert torch.equal(sent["a"], torch.tensor([[0.0, -5.0], [2.0, 0.0]]))
+
+
+def test_freezing_leaves_the_stages_out(model: DocumentModel, gradient: dict[str, Tensor]) -> None:
+    defense = parse_defense("freeze")
+    assert isinstance(defense, GradientDefense)
+    sent = defense.protect(gradient, model, generator=drawn())
+    assert {model.stage(name) for name in sent} == {"fusion", "output"}
+
+
+@pytest.mark.parametrize("spec", ["clip:norm=0.01", "top-k:share=0.05", "freeze", "none"])
+def test_at_the_truth_the_adversarys_gradient_is_what_was_sent(spec: str, model: DocumentModel) -> None:
+    """Otherwise the attack would fail for a reason that has nothing to do with protection."""
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    case = build_case(model, [page], Exposure(defense=spec), seed=0)
+    own = case.view.as_sent({name: case.clean.gradient[name] for name in case.view.names})
+    assert all(torch.allclose(own[name], value, atol=1e-9) for name, value in case.view.gradient.items())
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("nois:sigma=1", "Did you mean 'noise'"),
+        ("noise", "needs sigma"),
+        ("noise:sigma=nan", "sigma is nan"),
+        ("noise:sigma=-1", "sigma is -1"),
+        ("noise:size=1", "it takes sigma"),
+        ("clip:norm=0", "norm is 0"),
+        ("top-k:share=2", "share is 2"),
+        ("freeze:stages=eyes", "'eyes'"),
+        ("freeze:stages=vision+text+fusion+output", "at least one stage left"),
+        ("safe-template:epsilon=-1/255", "epsilon is -0.0039"),
+        ("safe-template:epsilon=inf", "epsilon is inf"),
+        ("safe-template:kind=magic", "pgd or random"),
+        ("safe-template:steps=1.5", "steps is '1.5'"),
+        ("safe-template:epsilon=1/0", "expected a number"),
+    ],
+)
+def test_senseless_parameters_are_refused(spec: str, named: str) -> None:
+    with pytest.raises(DefenseError, match=".*".join(part.replace("(", r"\(") for part in [named])):
+        parse_defense(spec)
+
+
+@pytest.fixture(scope="module")
+def knowledge(model: DocumentModel) -> Knowledge:
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    template = pixels_of(blank_template(page))[None]
+    return Knowledge(template, torch.from_numpy(private_mask(page))[None], [model.encode(page, page.questions[0])])
+
+
+@pytest.mark.parametrize("spec", ["kind=random", "kind=random,norm=l2", "steps=2", "steps=2,norm=l2"])
+def test_safe_template_stays_within_its_budget(spec: str, model: DocumentModel, knowledge: Knowledge) -> None:
+    defense = parse_defense(f"safe-template:epsilon=8/255,{spec}")
+    assert isinstance(defense, SafeTemplate) and isinstance(defense, TemplateDefense)
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    blank = [model.encode(blank_page(page), MADE_UP)]
+    published = defense.publish(model, knowledge, blank, generator=drawn())
+    change = published - knowledge.template
+    assert float(published.min()) >= 0 and float(published.max()) <= 1
+    assert float(change.abs().max()) > 0
+    if defense.norm == "linf":
+        assert float(change.abs().max()) <= 8 / 255 + 1e-6
+    else:
+        assert float(change.square().mean().sqrt()) <= 8 / 255 + 1e-6
+
+
+def test_pgd_moves_the_gradient_further_than_random_signs(model: DocumentModel, knowledge: Knowledge) -> None:
+    from docleak.attacks.gradients.matching import dummy_gradient, squared_and_cosine
+    from docleak.attacks.gradients.view import GradientView
+
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    blank = [model.encode(blank_page(page), MADE_UP)]
+    names = [name for name, _ in trainable(model.module)]
+
+    def moved(kind: str) -> float:
+        defense = SafeTemplate(kind=kind, epsilon=4 / 255, steps=5)
+        published = defense.publish(model, knowledge, blank, generator=drawn())
+        clean = dummy_gradient(model, knowledge.template, blank, names, create_graph=False)
+        view = GradientView(model, {name: value.detach() for name, value in clean.items()})
+        return float(squared_and_cosine(view)(dummy_gradient(model, published, blank, names, create_graph=False)))
+
+    assert moved("pgd") > moved("random")
+
+
+def test_the_published_template_holds_nothing_private(model: DocumentModel) -> None:
+    """Two pages that differ only in private pixels get the same published template."""
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    other = page.image.copy()
+    other[private_mask(page)] = 77
+    exposure = Exposure(defense="safe-template:steps=1")
+    first, second = (build_case(model, [p], exposure, seed=0) for p in (page, page.with_image(other)))
+    assert torch.equal(first.knowledge.template, second.knowledge.template)

@@ -1,0 +1,102 @@
+"""Recipes: the shipped ones are whole, wrong ones say what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from docleak.errors import AttackError, DefenseError, RecipeError
+from docleak.recipes import find_recipe, list_recipes, read_recipe
+
+GOOD = """
+title = "T"
+models = ["m"]
+[fixed]
+budget = 3
+[scales.tiny]
+models = { m = "layoutlmv3-start" }
+pages = 2
+[[rows]]
+name = "a"
+[[rows]]
+name = "b"
+batch_size = 2
+attack_options = "grey=no"
+stages = ["vision"]
+defense = "noise:sigma=1"
+scales.tiny = { pages = 1 }
+printed.m = { binary = 0.5 }
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "mine.toml"
+    file.write_text(text)
+    return file
+
+
+def test_the_papers_tables_are_all_there() -> None:
+    assert {f"gi-dqa/table{n}" for n in range(1, 9)} | {"gi-dqa/figure6", "gi-dqa/section5"} <= set(list_recipes())
+
+
+@pytest.mark.parametrize("name", list_recipes())
+@pytest.mark.parametrize("scale", ["tiny", "paper"])
+def test_every_row_of_every_shipped_recipe_is_a_config(name: str, scale: str) -> None:
+    recipe = find_recipe(name)
+    assert recipe.title and recipe.finding and recipe.paper
+    for row in recipe.rows:
+        assert set(row.printed) <= set(row.models)
+        for model in row.models:
+            config = recipe.config(row, model, scale, {})
+            assert config.pages >= 1 and len(config.attacks) == 1
+            if scale == "paper" and "paper's" not in row.name and "ours" not in row.name and name != "gi-dqa/table1":
+                assert config.attacks[0].startswith("gi-dqa-adam") and config.budget == 5000
+
+
+def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> None:
+    recipe = read_recipe(written(tmp_path, GOOD), "mine")
+    first, second = recipe.rows
+    assert recipe.config(first, "m", "tiny", {}).pages == 2
+    config = recipe.config(second, "m", "tiny", {})
+    assert (config.pages, config.budget, config.batch_size) == (1, 3, 2)
+    assert config.attacks == ("gi-dqa:grey=no",)
+    assert config.exposure.stages == ("vision",) and config.exposure.defense == "noise:sigma=1"
+    assert recipe.config(second, "m", "tiny", {"pages": 7, "models": {"m": "donut-start"}}).pages == 7
+    assert recipe.config(second, "m", "tiny", {"models": {"m": "donut-start"}}).models == ("donut-start",)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (("budget = 3", "bugdet = 3"), r"\[fixed\]: unknown key 'bugdet'; did you mean 'budget'"),
+        (("batch_size", "batchsize"), r"row 2 \(b\): unknown key 'batchsize'; did you mean 'batch_size'"),
+        (('title = "T"', 'titel = "T"'), "unknown key 'titel'; did you mean 'title'"),
+        (("binary = 0.5", "binar = 0.5"), "printed.m: unknown key 'binar'; did you mean 'binary'"),
+        (("[scales.tiny]", "[scales.tinny]"), "unknown key 'tinny'; did you mean 'tiny'"),
+        (('name = "a"', 'title = "a"'), "row 1 has no name"),
+        (('models = ["m"]', 'models = "m"'), "models is a str, expected a list"),
+        (("[[rows]]", "[[rows]"), "cannot be read as TOML"),
+    ],
+)
+def test_wrong_recipes_name_the_fault(tmp_path: Path, change: tuple[str, str], named: str) -> None:
+    with pytest.raises(RecipeError, match=named):
+        read_recipe(written(tmp_path, GOOD.replace(*change)), "mine")
+
+
+def test_wrong_values_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    recipe = read_recipe(written(tmp_path, GOOD.replace("noise:sigma=1", "noise:sigma=nan")), "mine")
+    with pytest.raises(DefenseError, match="sigma is nan"):
+        recipe.config(recipe.rows[1], "m", "tiny", {})
+    recipe = read_recipe(written(tmp_path, GOOD.replace("grey=no", "grey=maybe")), "mine")
+    with pytest.raises(AttackError, match="grey"):
+        recipe.config(recipe.rows[1], "m", "tiny", {})
+    with pytest.raises(RecipeError, match="no checkpoint for 'm'"):
+        recipe.config(recipe.rows[0], "m", "paper", {})
+
+
+def test_unknown_recipes_list_the_known() -> None:
+    with pytest.raises(RecipeError, match=r"Did you mean 'gi-dqa/table1'.*gi-dqa/table8"):
+        find_recipe("gi-dqa/tabel1")
+    with pytest.raises(RecipeError, match="no recipe file"):
+        find_recipe("missing.toml")
