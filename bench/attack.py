@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from docleak.attacks.gradients import GradientAttack, GradientView, Knowledge, load_attack
+from docleak.attacks.gradients import GradientAttack, GradientView, Knowledge, gi_dqa
 from docleak.attacks.gradients.matching import relative
 from docleak.attacks.gradients.solvers import Adam, Objective, Solver
 from docleak.documents import blank_template, private_mask
@@ -43,7 +43,7 @@ RELATIVE_ADAM = GradientAttack(
 def measure() -> dict[str, dict[str, float]]:
     """Per attack: medians in milliseconds, their ratio, and the quartiles of the ratio over neighbouring steps."""
     view, knowledge = _victim()
-    attacks = (RELATIVE_ADAM, load_attack("gi-dqa"))
+    attacks = (RELATIVE_ADAM, gi_dqa.ATTACK)
     return {attack.name: _compare(attack, view, knowledge) for attack in attacks}
 
 

@@ -149,6 +149,16 @@ def test_an_unknown_scale_is_refused(tmp_path: Path) -> None:
         experiments(RECIPE, "paper", tmp_path, {})
 
 
+def test_units_run_on_a_dask_cluster(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("dask.distributed", reason="the cluster extra is not installed")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        planned = run(tmp_path, fine, cluster=cluster.scheduler_address)
+    assert all(job.run.has(job.unit.id) for job in jobs_of(planned, "cpu"))
+    assert set(counts(tmp_path).values()) == {1}
+
+
 def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dask.distributed", reason="the cluster extra is not installed")
     monkeypatch.setattr("docleak.recipes.runner.CLUSTER_TIMEOUT", "1s")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -184,7 +185,7 @@ def _run(jobs: Sequence[Job], workers: int, cluster: str, work: Callable[[Job], 
     from joblib import Parallel, delayed
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    with _backend(cluster, workers):
+    with _backend(cluster):
         try:
             # joblib runs a lone worker's jobs in this process, which a suspect must not take down with it.
             options = {} if cluster else {"n_jobs": max(2, workers), "backend": "loky", "batch_size": 1}
@@ -193,11 +194,12 @@ def _run(jobs: Sequence[Job], workers: int, cluster: str, work: Callable[[Job], 
             return
 
 
-def _backend(cluster: str, workers: int) -> Any:
-    from contextlib import nullcontext
-
+@contextmanager
+def _backend(cluster: str) -> Iterator[None]:
+    """Joblib's own worker processes, or the Dask cluster at that address."""
     if not cluster:
-        return nullcontext()
+        yield
+        return
     try:
         from dask.distributed import Client
     except ImportError as fault:
@@ -205,10 +207,14 @@ def _backend(cluster: str, workers: int) -> Any:
     from joblib import parallel_config
 
     try:
-        Client(cluster, timeout=CLUSTER_TIMEOUT)  # type: ignore[no-untyped-call]
+        client = Client(cluster, timeout=CLUSTER_TIMEOUT)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as fault:
         raise RecipeError(f"no Dask scheduler answers at {cluster!r} ({fault}). Start one: dask scheduler.") from fault
-    return parallel_config(backend="dask", wait_for_workers_timeout=60)
+    try:
+        with parallel_config(backend="dask", wait_for_workers_timeout=60):
+            yield
+    finally:
+        client.close()  # type: ignore[no-untyped-call]
 
 
 def attempt(job: Job) -> str:
