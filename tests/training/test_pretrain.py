@@ -16,7 +16,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.models import DocumentModel, load_model, pixels_of
 from docleak.models.donut import Donut
 from docleak.training.pretrain import PretrainConfig, batch_loss, learning_rate_factor, pretrain
-from docleak.training.reading import ReadingHead
+from docleak.training.reading import ReadingHead, answer_cells, pointing_loss
 
 SHORT = PretrainConfig(steps=3, pages_per_step=1, questions_per_page=3, learning_rate=1e-3, warmup_steps=1)
 
@@ -120,7 +120,7 @@ def test_every_page_is_seen_once_before_any_is_seen_again(monkeypatch: pytest.Mo
             seen.append(page.name)
             return page
 
-    monkeypatch.setattr("docleak.training.pretrain.ReadingHead", lambda width: torch.nn.Linear(1, 1))
+    monkeypatch.setattr("docleak.training.pretrain.ReadingHead", lambda width, keys: torch.nn.Linear(1, 1))
     monkeypatch.setattr(
         "docleak.training.pretrain.batch_loss", lambda model, *_, **__: model.module(torch.ones(1)).sum()
     )
@@ -132,3 +132,35 @@ def test_every_page_is_seen_once_before_any_is_seen_again(monkeypatch: pytest.Mo
     names = sorted(page.name for page in pages)
     assert sorted(seen[:6]) == names and sorted(seen[6:]) == names
     assert seen[:6] != seen[6:]
+
+
+def test_a_defence_decides_which_gradients_are_used(model: DocumentModel) -> None:
+    """What it leaves out stays as it is; what it passes on moves."""
+    page = page_for(model)
+    before = {name: p.detach().clone() for name, p in model.module.named_parameters()}
+
+    def only_output(gradient: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: value for name, value in gradient.items() if model.stage(name) == "output"}
+
+    config = replace(SHORT, reading_weight=0.0)
+    pretrain(model, [page], config, rng=np.random.default_rng(0), protect=only_output)
+    moved = {name for name, p in model.module.named_parameters() if not torch.equal(p, before[name])}
+    assert moved and {model.stage(name) for name in moved} == {"output"}
+
+
+def test_showing_where_to_look_moves_the_attention() -> None:
+    model = load_model("donut-start")
+    page = page_for(model)
+    inputs = [model.encode(page, question) for question in page.questions]
+
+    def pointing() -> float:
+        with torch.no_grad():
+            cells = model.encoded(pixels_of(page.image)[None])
+            _, attention, labels = model.attending_loss(cells, inputs, [0] * len(inputs))
+        return float(pointing_loss(attention, labels, [answer_cells(page, q, model.grid) for q in page.questions]))
+
+    assert isinstance(model, Donut)
+    before = pointing()
+    config = PretrainConfig(steps=6, pages_per_step=1, learning_rate=2e-3, warmup_steps=1, pointing_weight=1.0)
+    pretrain(model, [page], config, rng=np.random.default_rng(0))
+    assert pointing() < before - 0.2

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from docleak.documents import Page, Word
+from docleak.documents import Field, Page, Question, Word
 from docleak.documents.synthetic import make_pages
-from docleak.training.reading import BACKGROUND_WEIGHT, CLASSES, ReadingHead, cell_labels, character_centres
+from docleak.training.reading import (
+    BACKGROUND_WEIGHT,
+    CLASSES,
+    ReadingHead,
+    answer_cells,
+    cell_labels,
+    character_centres,
+    field_labels,
+    pointing_loss,
+)
 
 
 def blank_page(*words: Word) -> Page:
@@ -75,3 +86,45 @@ def test_the_heads_loss_weighs_the_background_down() -> None:
     losses = F.cross_entropy(scores, labels, reduction="none")
     weights = torch.where(labels > 0, 1.0, BACKGROUND_WEIGHT)
     assert found == pytest.approx(float((losses * weights).sum() / weights.sum()))
+
+
+def invoice() -> Page:
+    words = (Word("Total", (0, 0, 24, 8)), Word("AB", (32, 0, 48, 8)), Word("C", (56, 0, 64, 8)))
+    field = Field("total", "AB C", (1, 2))
+    return Page(
+        "page", np.full((16, 80, 3), 255, dtype=np.uint8), words, (field,), (Question("?", ("AB C",), "total"),)
+    )
+
+
+def test_the_path_of_an_answer_goes_through_its_characters_to_just_behind_it() -> None:
+    page = invoice()
+    path = answer_cells(page, page.questions[0], (2, 10))
+    assert path == [4, 5, 6, 7, 8], "A, B, the space before C, C, and the cell behind"
+
+
+def test_an_answer_that_its_words_do_not_spell_has_no_path() -> None:
+    page = invoice()
+    assert answer_cells(page, Question("?", ("AB D",), "total"), (2, 10)) == []
+    assert answer_cells(page, Question("?", ("AB C",), "date"), (2, 10)) == []
+    broken = replace(page, fields=(Field("total", "ABC", (1, 2)),))
+    assert answer_cells(broken, Question("?", ("ABC",), "total"), (2, 10)) == []
+
+
+def test_field_labels_say_whose_and_how_manieth() -> None:
+    owner, place = field_labels(invoice(), (2, 10), ["date", "total"])
+    assert owner.view(2, 10)[0].tolist() == [0, 0, 0, 0, 2, 2, 2, 2, 0, 0]
+    assert place.view(2, 10)[0].tolist() == [-100] * 4 + [0, 1, 2, 3] + [-100] * 2
+
+
+def test_pointing_is_free_where_it_is_right_and_dear_where_it_is_wrong() -> None:
+    labels = torch.tensor([[-100, 7, 8, 9], [-100, -100, 7, 8]])
+    right = torch.full((2, 2, 4, 6), 1e-6)
+    paths = [[0, 1, 2], []]
+    for step, cell in enumerate(paths[0]):
+        right[0, :, 1 + step, cell] = 1.0
+    assert float(pointing_loss(right, labels, paths)) == pytest.approx(0.0, abs=1e-4)
+    assert float(pointing_loss(right, labels, [[3, 4, 5], []])) > 10
+    one_head = right.clone()
+    one_head[:, 1] = 1e-6
+    assert float(pointing_loss(one_head, labels, paths)) == pytest.approx(np.log(2), abs=1e-3)
+    assert float(pointing_loss(right, labels, [[], []])) == 0

@@ -1,0 +1,74 @@
+"""Defences side by side: who dominates whom, and the page that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from docleak.evidence.audit import AuditConfig
+from docleak.evidence.utility import Utility, sent_bytes, utility_under
+from docleak.metrics import Estimate
+from docleak.recipes import comparison
+from docleak.recipes.comparison import Choice, chart, choices_of, recipe_of, write_comparison
+from docleak.recipes.runner import experiments, reproduce
+from docleak.recipes.table import Line
+
+
+def choice(name: str, leakage: float | None, anls: float | None) -> Choice:
+    estimates = {"fuzz_ratio": Estimate(leakage, None, None, 4, 1)}
+    result: Any = None if leakage is None else SimpleNamespace(estimates=estimates)
+    utility = None if anls is None else Utility(anls, 1.0, 10, 0.1, 1000)
+    return Choice(name, name, Line(name, "model", result, None, {}, {}, 1), utility)
+
+
+@pytest.mark.parametrize(
+    ("found", "dominated"),
+    [
+        ([choice("none", 1.0, 0.9), choice("good", 0.1, 0.9)], ["good", ""]),
+        ([choice("none", 1.0, 0.9), choice("dear", 0.1, 0.5)], ["", ""]),
+        ([choice("none", 0.5, 0.9), choice("useless", 0.5, 0.9)], ["", ""]),
+        ([choice("none", 1.0, 0.9), choice("unmeasured", 0.1, None), choice("failed", None, 0.9)], ["", "", ""]),
+    ],
+)
+def test_a_choice_is_dominated_by_one_that_leaks_less_and_answers_as_well(
+    found: list[Choice], dominated: list[str]
+) -> None:
+    assert [comparison._dominating(c, found) for c in found] == dominated
+
+
+def test_the_chart_shows_every_measured_choice_and_no_date() -> None:
+    found = [choice("none", 1.0, 0.9), choice("good", 0.1, 0.9), choice("unmeasured", 0.5, None)]
+    assert chart(found).startswith("<svg") and chart(found).count("PathCollection") == 2
+    assert chart([choice("none", 1.0, None)]) == ""
+    assert chart(found) == chart(found)
+
+
+def test_bytes_of_an_update() -> None:
+    whole = sent_bytes("none", "layoutlmv3-start")
+    assert whole == sent_bytes("noise:sigma=1", "layoutlmv3-start")
+    assert sent_bytes("top-k:share=0.01", "layoutlmv3-start") == pytest.approx(0.02 * whole, rel=0.1)
+    assert sent_bytes("freeze", "layoutlmv3-start") < 0.8 * whole
+
+
+def test_utility_is_reproducible_and_noise_costs_some() -> None:
+    plain = utility_under("none", "layoutlmv3-start", steps=4, seed=0, test_pages=1)
+    again = utility_under("none", "layoutlmv3-start", steps=4, seed=0, test_pages=1)
+    noisy = utility_under("noise:sigma=10", "layoutlmv3-start", steps=4, seed=0, test_pages=1)
+    assert plain.loss == again.loss and plain.anls == again.anls
+    assert noisy.loss > plain.loss
+
+
+def test_a_comparison_end_to_end(tmp_path: Path) -> None:
+    config = AuditConfig(models=("layoutlmv3-start",), attacks=("random",), budget=1)
+    recipe = recipe_of(["safe-template:steps=1", "clip"], config)
+    planned = experiments(recipe, "tiny", tmp_path, {})
+    assert [e.config.exposure.defense for e in planned] == ["none", "safe-template:steps=1", "clip"]
+    reproduce(recipe, planned, tmp_path, scale="tiny", device="cpu", workers=1)
+    ssim = comparison.write_templates(planned[1], tmp_path, "cpu")
+    assert 0.2 < ssim < 1 and len(list((tmp_path / "templates").glob("*.png"))) == 2
+    page = write_comparison(choices_of(planned, {}, {"safe-template:steps=1": ssim}), tmp_path, {"Command": "test"})
+    text = page.read_text()
+    assert "not measured" in text and "clean and published template" in text and f"{ssim:.3f}" in text
