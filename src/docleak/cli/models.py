@@ -44,3 +44,27 @@ def pretrain(
     card = make_checkpoints(architecture, out, steps=steps or None, seed=seed, quiet=json_output)
     quality = f"ANLS {card['anls']:.3f} on {card['anls_questions']} unseen questions"
     emit(card, f"{card['recipe']}\n{quality}, saved in {out}", json_output=json_output)
+
+
+@app.command()
+def attention(
+    models: Annotated[list[str], typer.Argument(help="Donuts: shipped names, directories or hub names.")],
+    out: Annotated[Path, typer.Option(help="The picture, a PNG.")] = Path("attention.png"),
+    documents: Annotated[str, typer.Option(help="synthetic, a folder, or FORMAT:PATH; its first page.")] = "synthetic",
+    key: Annotated[str, typer.Option(help="The field that is asked for; empty: the first question.")] = "date",
+    seed: Annotated[int, typer.Option(help="Seed of the synthetic page.")] = 0,
+    json_output: Json = False,
+) -> None:
+    """Where a Donut's decoder looks for each character of an answer (GI-DQA, figure 5)."""
+    from docleak.evidence.attention import attention_maps, attention_picture, spread_of
+    from docleak.evidence.case import pages_for, question_of
+    from docleak.evidence.run import write_png
+    from docleak.models import load_model
+
+    loaded = [load_model(name) for name in models]
+    page = pages_for(loaded[0], documents, count=1, seed=seed)[0]
+    question = next((q for q in page.questions if q.key == key and q.answers), question_of(page))
+    spread = {m.name: spread_of(attention_maps(m, m.fit(page), question)) for m in loaded}
+    write_png(out, attention_picture(loaded, page, question))
+    text = "\n".join(f"{name}: attention spread over {cells:.1f} cells" for name, cells in spread.items())
+    emit({"picture": str(out), "cells": spread}, f"{text}\n{out}", json_output=json_output)
