@@ -19,7 +19,7 @@ CHECKPOINTS = Path(__file__).parent / "checkpoints"
 #: Shipped checkpoints: name -> what it is.
 SHIPPED: dict[str, str] = {
     "donut-start": "Donut (tiny), start of federated training",
-    "donut-trained": "Donut (tiny), later in training (5,000 steps)",
+    "donut-trained": "Donut (tiny), trained to answer questions",
     "layoutlmv3-start": "LayoutLMv3 (tiny), start of federated training",
     "layoutlmv3-trained": "LayoutLMv3 (tiny), trained to answer questions",
 }
