@@ -1,0 +1,103 @@
+"""Closed-form recovery of a LayoutLMv3 client's page (docleak): patches, text and boxes by linear algebra.
+
+No optimisation where the algebra determines every private pixel; else GI-DQA's parts (Ben Hemo et al., 2025) go on
+from what it gives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients import gi_dqa
+from docleak.attacks.gradients.engine import (
+    Finding,
+    GradientAttack,
+    OnEvaluation,
+    explained_share,
+    inference_mode_of,
+)
+from docleak.attacks.gradients.matching import dummy_gradient, relative
+from docleak.attacks.gradients.recover_layoutlmv3 import recover_pixels, recover_text
+from docleak.attacks.gradients.view import GradientView, Knowledge
+from docleak.errors import AttackError
+from docleak.models.base import Encoded
+
+_NO_HISTORY: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """Recovers pixels by ``recover_pixels``; ``refine`` goes on where some of them are not determined.
+
+    Raises AttackError for other architectures, batches of several pages, and gradients that lack the patches' tensors.
+    The text of ``Knowledge`` serves only to say how much of the gradient is explained; where the adversary had to make
+    it up, it is recovered too.
+    """
+
+    name: str
+    paper: str
+    summary: str
+    refine: GradientAttack = field(default=gi_dqa.ATTACK)
+
+    def run(
+        self,
+        view: GradientView,
+        knowledge: Knowledge,
+        *,
+        budget: int,
+        generator: torch.Generator,
+        on_evaluation: OnEvaluation = lambda number, loss, pixels: None,
+    ) -> Finding:
+        """Recover the private pixels; ``budget`` and ``generator`` serve only where some are not determined."""
+        if budget < 1:
+            raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
+        started = time.perf_counter()
+        pixels, determined, _ = recover_pixels(view, knowledge.template, knowledge.private)
+        known = replace(knowledge, inputs=_inputs(view, knowledge))
+        with inference_mode_of(view):
+            explained = explained_share(view, known, pixels)
+        evaluations, history = 0, _NO_HISTORY
+        if bool((knowledge.private & ~determined).any()) and budget > self._draws:
+            refined = self.refine.run(
+                view, known, budget=budget, generator=generator, on_evaluation=on_evaluation, start_at=pixels
+            )
+            evaluations, history = refined.evaluations, refined.history
+            if refined.explained > explained:
+                pixels, explained = refined.pixels, refined.explained
+        matching = _misfit(view, known, pixels)
+        return Finding(pixels, matching, explained, evaluations, time.perf_counter() - started, history)
+
+    @property
+    def _draws(self) -> int:
+        """Evaluations that the refining attack spends before it begins."""
+        return 0 if self.refine.matching else 1 + self.refine.whitening.draws
+
+
+def _inputs(view: GradientView, knowledge: Knowledge) -> Sequence[Encoded]:
+    """The text to explain the gradient with: what is known, or what the gradient says where that is made up."""
+    if knowledge.text_recovered or (knowledge.question_known and knowledge.answer_known and knowledge.words_known):
+        return knowledge.inputs
+    try:
+        recovered = recover_text(view, knowledge.template, knowledge.private)
+    except AttackError:  # a part of the gradient without the text's tables
+        return knowledge.inputs
+    return recovered.inputs if recovered.exact or not knowledge.words_known else knowledge.inputs
+
+
+def _misfit(view: GradientView, knowledge: Knowledge, pixels: Tensor) -> float:
+    """The relative distance to the observed gradient."""
+    with inference_mode_of(view):
+        dummy = dummy_gradient(view.model, pixels, knowledge.inputs, view.names, create_graph=False)
+    return float(relative(view)(view.as_sent(dummy)))
+
+
+ATTACK = ClosedForm(
+    name="closed-form",
+    paper="docleak",
+    summary="LayoutLMv3's patches, tokens and boxes by linear algebra, no optimisation where that determines them",
+)

@@ -1,0 +1,187 @@
+"""The text side of a LayoutLMv3 client from its gradient, by linear algebra: tokens, boxes and the answer's span.
+
+Each position has a row of its own in the learned position table, so that row's gradient is the gradient of the input
+there; a word's row has the sum over the positions where it stands. ``Cover`` turns the sums back into positions. Known
+for token tables since Fowl et al. (2022) and for positions in text models; boxes, span and patches are docleak's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.recover_boxes import Tables, recover_boxes
+from docleak.attacks.gradients.recover_patches import PATCH_TENSORS, recover_pixels, require_tensors
+from docleak.attacks.gradients.recover_span import HEAD, Span, recover_span
+from docleak.attacks.gradients.recovered import Condition, Recovered
+from docleak.attacks.gradients.subset_sums import (
+    Cover,
+    Floats,
+    Indices,
+    Precision,
+    noise_of,
+    rounding_of,
+    rows_in_use,
+)
+from docleak.attacks.gradients.view import GradientView
+from docleak.models.base import Encoded
+from docleak.models.layoutlmv3 import LayoutLMv3
+
+__all__ = ["recover_pixels", "recover_text"]
+
+TABLE = "layoutlmv3.embeddings.{}.weight"
+WORDS, POSITIONS = TABLE.format("word_embeddings"), TABLE.format("position_embeddings")
+COORDINATES = tuple(TABLE.format(f"{axis}_position_embeddings") for axis in "xyhw")
+TEXT_TENSORS = (WORDS, POSITIONS, *COORDINATES, HEAD)
+#: A coarser rounding than bfloat16's is no rounding; something else was done to the gradient.
+COARSEST = 2.0**-8
+#: What byte-level tokenizers put before a token that begins a word.
+WORD_MARK = "\u0120"
+
+
+def recover_text(view: GradientView, template: Tensor | None = None, private: Tensor | None = None) -> Recovered:
+    """The client's tokens, boxes and answer span, in the form of ``LayoutLMv3.encode``.
+
+    ``template`` (1, 3, H, W) in [0, 1] and ``private`` (1, H, W) help with the picture, which the span depends on a
+    little. Word texts are read off the tokens and numbered as seen; words that truncation cut away are not in the
+    gradient. Raises AttackError for other architectures, batches of several pages, and gradients without the tensors.
+    """
+    started = time.perf_counter()
+    require_tensors(view, TEXT_TENSORS)
+    model = cast(LayoutLMv3, view.model)
+    tables = {name: view.gradient[name].detach().cpu().double().numpy() for name in TEXT_TENSORS}
+    noise = max(noise_of(tables[name]) for name in (WORDS, *COORDINATES))
+    tokens = _tokens(tables, noise, int(model.module.config.pad_token_id))
+    names = model.tokenizer.convert_ids_to_tokens(tokens.ids.tolist())
+    layout = _layout(tokens, names, model.tokenizer.sep_token, tables)
+    example = _encoded(tokens.ids, names, layout, model)
+    span = recover_span(view, _picture(view, template, private), example, layout.words)
+    found = {"start": torch.tensor(span.start), "end": torch.tensor(span.end)}
+    example = Encoded({**example.tensors, **found}, example.tokens, example.words_seen)
+    exact = tokens.proved and layout.proved and span.sure
+    return Recovered((example,), exact, _conditions(view, tokens, layout, span), time.perf_counter() - started)
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """``ids`` (T,) at each position, the input's ``gradients`` (T, h) there; ``proved``: they explain every row."""
+
+    ids: Indices
+    gradients: Floats
+    precision: Precision
+    proved: bool
+
+
+def _tokens(tables: dict[str, Floats], noise: float, padding: int) -> _Tokens:
+    positions = tables[POSITIONS][padding + 1 :]  # RoBERTa's numbering: the first token has position padding + 1
+    length = int(rows_in_use(positions, noise).max(initial=0)) + 1
+    used = rows_in_use(tables[WORDS], noise)
+    if not len(used):  # nothing stands out of the noise
+        used = np.square(tables[WORDS]).sum(axis=1).argmax(keepdims=True)
+    gradients, sums = positions[:length], tables[WORDS][used]
+    rounding = min(rounding_of(gradients, sums), COARSEST) if noise == 0 else Precision().rounding
+    precision = Precision(rounding, noise)
+    norms = np.linalg.norm(gradients, axis=1)
+    cover = Cover(gradients, norms, np.ones(length, dtype=np.intp), sums, precision)
+    while cover.explain():
+        pass
+    cover.guess()
+    return _Tokens(used[cover.owner], gradients, precision, cover.solved)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """``words`` are the token positions of each word of the page, ``boxes`` (T, 4) the box of each token."""
+
+    words: list[list[int]]
+    boxes: Indices
+    proved: bool
+
+
+def _layout(tokens: _Tokens, names: Sequence[str], separator: str | None, tables: dict[str, Floats]) -> _Layout:
+    x, y, height, width = (tables[name] for name in COORDINATES)
+    arguments = (Tables(x, y, height, width), tokens.precision)
+    words, rest = group_words(names, separator)
+    found = recover_boxes(tokens.gradients, words, rest, *arguments)
+    boxes = np.zeros((len(names), 4), dtype=np.intp)
+    for word, box in zip(words, found.boxes, strict=True):
+        boxes[word] = box
+    if (
+        tokens.proved and not found.proved and tokens.precision.noise == 0
+    ):  # perhaps some tokens do not share boxes as we think: each for itself
+        single = recover_boxes(tokens.gradients, [[position] for position in range(len(names))], [], *arguments)
+        if single.proved:
+            return _Layout(_split(words, single.boxes), single.boxes, True)
+    return _Layout(words, boxes, found.proved)
+
+
+def _split(words: list[list[int]], boxes: Indices) -> list[list[int]]:
+    """Words cut where the box changes from one token to the next."""
+    cut: list[list[int]] = []
+    for word in words:
+        for position in word:
+            if position == word[0] or not np.array_equal(boxes[position], boxes[position - 1]):
+                cut.append([])
+            cut[-1].append(position)
+    return cut
+
+
+def group_words(names: Sequence[str], separator: str | None) -> tuple[list[list[int]], list[int]]:
+    """Token positions of each word behind ``<s> question </s></s>``, and those of all other tokens.
+
+    A word begins where a token has the space mark. Without the two separators every token counts as the page's.
+    """
+    at = [i for i, name in enumerate(names) if name == separator]
+    pairs = [i for i, j in pairwise(at) if j == i + 1]
+    first = pairs[0] + 2 if pairs else 0
+    last = at[-1] if at and at[-1] > first else len(names)
+    words: list[list[int]] = []
+    for i in range(first, last):
+        if i == first or names[i].startswith(WORD_MARK):
+            words.append([i])
+        else:
+            words[-1].append(i)
+    return words, [*range(first), *range(last, len(names))]
+
+
+def _encoded(ids: Indices, names: Sequence[str], layout: _Layout, model: LayoutLMv3) -> Encoded:
+    """Everything of ``LayoutLMv3.encode`` but the span."""
+    word_ids = torch.full((len(ids),), -1)
+    for number, word in enumerate(layout.words):
+        word_ids[word] = number
+    tensors = {"input_ids": torch.from_numpy(ids), "bbox": torch.from_numpy(layout.boxes), "word_ids": word_ids}
+    tensors |= {"start": torch.tensor(0), "end": torch.tensor(0)}
+    texts = [model.tokenizer.convert_tokens_to_string([names[i] for i in word]).strip() for word in layout.words]
+    return Encoded(tensors, (*names, *texts), tuple(range(len(texts))))
+
+
+def _picture(view: GradientView, template: Tensor | None, private: Tensor | None) -> Tensor:
+    """The page as far as its gradient gives it away, (1, 3, H, W); white where nothing is known of it."""
+    width, height = view.model.image_size
+    parameter = next(view.model.module.parameters())
+    if template is None or private is None:
+        template = torch.ones(1, 3, height, width, device=parameter.device)
+        private = torch.ones(1, height, width, dtype=torch.bool, device=parameter.device)
+    if any(name not in view.gradient for name in PATCH_TENSORS):
+        return template
+    return recover_pixels(view, template, private)[0]
+
+
+def _conditions(view: GradientView, tokens: _Tokens, layout: _Layout, span: Span) -> tuple[Condition, ...]:
+    noise, rounding = tokens.precision.noise, tokens.precision.rounding
+    found = f"standard deviation {noise:.1e}" if noise else f"none; sums agree to {rounding:.1e}"
+    fit = f"sine of the angle {max(span.sines):.1e}, next best {min(span.next_sines):.1e}"
+    return (
+        Condition("one page in the batch", str(view.batch_size), view.batch_size == 1),
+        Condition("no noise on the gradient", found, noise == 0 and rounding < COARSEST),
+        Condition("the tokens explain every row of the word table", f"{len(tokens.ids)} positions", tokens.proved),
+        Condition("the boxes explain every row of the x, y, h, w tables", f"{len(layout.words)} words", layout.proved),
+        Condition("one answer span fits the last layer's row", fit, span.sure),
+    )

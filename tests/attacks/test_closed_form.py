@@ -1,0 +1,115 @@
+"""The attack that solves for the pixels, and how it goes on by optimisation where it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients import GradientAttack, load_attack
+from docleak.attacks.gradients.canvas import Canvas
+from docleak.attacks.gradients.closed_form import ATTACK
+from docleak.attacks.gradients.matching import relative
+from docleak.attacks.gradients.solvers import Adam
+from docleak.documents.synthetic import make_pages
+from docleak.errors import AttackError
+from docleak.evidence.case import Case, Exposure, build_case
+from docleak.models import load_model
+
+Psnr = Callable[[Tensor, Tensor, Tensor], float]
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    model = load_model("layoutlmv3-start")
+    return build_case(model, make_pages(1, seed=0, size=model.image_size), Exposure(), seed=0)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def noisy(case: Case, sigma: float) -> Case:
+    drawn = generator(1)
+    gradient = {n: v + sigma * torch.randn(v.shape, generator=drawn) for n, v in case.view.gradient.items()}
+    return replace(case, view=replace(case.view, gradient=gradient))
+
+
+def test_the_page_is_solved_for_without_an_evaluation(case: Case, psnr: Psnr) -> None:
+    finding = ATTACK.run(case.view, case.knowledge, budget=100, generator=generator())
+    assert psnr(finding.pixels, case.pixels, case.knowledge.private) > 90
+    assert finding.explained > 0.999999
+    assert finding.matching < 1e-9
+    assert finding.evaluations == 0 and finding.history == ()
+    public = ~case.knowledge.private[:, None].expand_as(finding.pixels)
+    assert torch.equal(finding.pixels[public], case.knowledge.template[public])
+    assert finding.pixels.min() >= 0 and finding.pixels.max() <= 1
+    assert finding.seconds < 5
+    again = ATTACK.run(case.view, case.knowledge, budget=1, generator=generator(7))
+    assert torch.equal(again.pixels, finding.pixels)
+
+
+def test_text_that_is_not_known_is_recovered_first(case: Case) -> None:
+    model = case.view.model
+    guessed = [model.scramble(e, question=True, answer=True, generator=generator()) for e in case.inputs]
+    made_up = replace(case.knowledge, inputs=guessed, question_known=False, answer_known=False)
+    assert ATTACK.run(case.view, made_up, budget=1, generator=generator()).explained > 0.999999
+
+
+def test_a_gradient_of_the_patches_alone_is_enough(case: Case, psnr: Psnr) -> None:
+    names = [name for name in case.view.names if case.view.model.stage(name) == "vision"]
+    part = replace(case.view, gradient={name: case.view.gradient[name] for name in names})
+    made_up = replace(case.knowledge, words_known=False)
+    finding = ATTACK.run(part, made_up, budget=1, generator=generator())
+    assert psnr(finding.pixels, case.pixels, case.knowledge.private) > 90
+
+
+def test_where_noise_leaves_pixels_open_optimisation_goes_on(case: Case) -> None:
+    hidden = noisy(case, 1e-4)
+    attack = replace(
+        ATTACK,
+        refine=GradientAttack(
+            name="few-steps", paper="none", summary="", matching=relative, solver=Adam(learning_rate=1e-3)
+        ),
+    )
+    seen: list[int] = []
+    finding = attack.run(
+        hidden.view, hidden.knowledge, budget=4, generator=generator(),
+        on_evaluation=lambda number, loss, pixels: seen.append(number),
+    )  # fmt: skip
+    assert finding.evaluations == len(finding.history) == len(seen) == 4
+    alone = replace(attack, refine=load_attack("gi-dqa")).run(
+        hidden.view, hidden.knowledge, budget=4, generator=generator()
+    )
+    assert alone.evaluations == 0, "four evaluations are fewer than gi-dqa's whitening draws"
+    assert finding.explained >= alone.explained
+
+
+def test_optimisation_begins_where_it_is_told(case: Case) -> None:
+    attack = GradientAttack(name="a", paper="none", summary="", matching=relative, solver=Adam())
+    at_truth = attack.run(case.view, case.knowledge, budget=1, generator=generator(), start_at=case.pixels)
+    at_random = attack.run(case.view, case.knowledge, budget=1, generator=generator())
+    assert at_truth.history[0][1] < 1e-9 < at_random.history[0][1]
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_unknowns_are_the_inverse_of_pixels(grey: bool, case: Case) -> None:
+    canvas = Canvas.of(case.knowledge.template, case.knowledge.private, region="private", grey=grey)
+    unknowns = torch.rand(canvas.size, generator=generator())
+    torch.testing.assert_close(canvas.unknowns(canvas.pixels(unknowns)), unknowns)
+
+
+def test_other_architectures_batches_and_budgets_are_refused(case: Case, small: Any) -> None:
+    with pytest.raises(AttackError, match="learned absolute position"):
+        ATTACK.run(small.view, small.knowledge, budget=10, generator=generator())
+    with pytest.raises(AttackError, match="average over 3 pages"):
+        ATTACK.run(replace(case.view, batch_size=3), case.knowledge, budget=10, generator=generator())
+    with pytest.raises(AttackError, match="budget is 0"):
+        ATTACK.run(case.view, case.knowledge, budget=0, generator=generator())
+    blind = {name: value for name, value in case.view.gradient.items() if not name.endswith("pos_embed")}
+    with pytest.raises(AttackError, match="pos_embed"):
+        ATTACK.run(replace(case.view, gradient=blind), case.knowledge, budget=10, generator=generator())
