@@ -89,14 +89,12 @@ def assign(mixture: Mixture, costs: Tensor) -> Tensor:
 class Residue:
     """What a hypothesis about all tokens leaves, in units of the noise.
 
-    The largest row, and the singular values number rank and rank + 1. Noise alone leaves rows of about 1 and
-    singular values of at most about ``edge``.
+    The largest row (noise leaves about 1), and the singular values number rank and rank + 1 of W.
     """
 
     largest_row: float
     last: float
     next: float
-    edge: float
 
 
 def residue(mixture: Mixture, tokens: Tensor, noise: Tensor) -> Residue:
@@ -110,7 +108,7 @@ def residue(mixture: Mixture, tokens: Tensor, noise: Tensor) -> Residue:
     norms = torch.cat([_beyond(rows.double() / unit[:, None], outside, values) for rows, unit in blocks])
     norms[keep] = _beyond(left, outside, values)
     at = min(mixture.rank, len(padded) - 1)
-    return Residue(float(norms.max()), padded[max(at - 1, 0)], padded[at], 1 + math.sqrt(len(left) / left.shape[1]))
+    return Residue(float(norms.max()), padded[max(at - 1, 0)], padded[at])
 
 
 def _beyond(rows: Tensor, outside: Tensor, values: Tensor) -> Tensor:
@@ -262,7 +260,7 @@ class _Field:
         fits = [m[t] + k[t, t] * (old - 0.5) for m, k in zip(self.match, self.overlap, strict=True)]
         new = (torch.lerp(fits[0], fits[1], labels) / noise - self.costs[t]).softmax(0)
         change = new - old
-        touched = (change.abs() > 1e-12).nonzero().flatten()
+        touched = (change.abs() > 1e-9).nonzero().flatten()
         for match, overlap in zip(self.match, self.overlap, strict=True):
             match[:, touched] -= overlap[:, t, None] * change[touched]
         self.doubt = others + new * self.mixture.blur + new * (1 - new) * self.power[t]

@@ -43,6 +43,8 @@ HIDDEN = 3
 SETTLED = 0.99
 #: and trusts positions whose gradient is at least this many times as long as its noise.
 CLEAR = 10.0
+#: The output layer's part has the rank it must have if its smallest singular value is this many times the next one.
+GAP = 3.0
 
 
 def recover_text(view: GradientView) -> Recovered:
@@ -283,7 +285,7 @@ class _Reading:
             return decisive, [Condition("token table serves the input only", "the output layer has its own", True)]
         rank = self.mixture.rank
         found = f"singular value {rank} of {width} is {left.last:.1e} times the noise, the next {left.next:.1e}"
-        shown = Condition("the answer's share of the token table shows in full", found, left.last > 2 * left.edge)
+        shown = Condition("the answer's share of the token table shows in full", found, left.last > GAP * left.next)
         fewer = Condition("fewer answer tokens than the width", f"{rank} of {width}", rank < width)
         if self.by_costs:  # the positions alone settle everything, and nothing speaks against it
             return decisive, [shown, fewer]
