@@ -26,6 +26,8 @@ LEVELS = ((0.9, 4), (0.5, 6), (0.0, 12))
 #: Sweeps over all positions per level, and the change of a probability below which a level ends.
 SWEEPS = 3
 SETTLED = 1e-3
+#: Positions of which the costs alone are this sure stay as they are.
+DECIDED = 0.9999
 #: Up to this many tokens all take part. Of larger vocabularies those do that the costs at some position put at most
 #: CANDIDATE behind the likeliest there (log-odds), no more than MOST_TOKENS, and as many again as W needs to show.
 FEW_TOKENS = 512
@@ -78,8 +80,9 @@ def assign(mixture: Mixture, costs: Tensor) -> Tensor:
     keep = _participants(mixture, costs)
     part = mixture.over(keep)
     belief = (-costs[:, keep]).softmax(1)
-    for level in _levels(part, belief):
-        belief = _Field(part, costs[:, keep], belief, level).swept()
+    undecided = (belief.max(1).values < DECIDED).nonzero().flatten().tolist()
+    for level in _levels(part, belief) if undecided else ():
+        belief = _Field(part, costs[:, keep], belief, level).swept(undecided)
     whole = torch.zeros_like(costs)
     whole[:, keep] = belief
     return whole
@@ -242,9 +245,8 @@ class _Field:
         self.overlap = [scaled @ some.T for some in deltas]  # (T, T), for other rows and for those of labels
         self.match = [some @ left.T for some in deltas]  # (T, V): each position against what is left of each row
 
-    def swept(self) -> Tensor:
-        """The belief after at most SWEEPS rounds over all positions, forwards and backwards in turn."""
-        positions = list(range(len(self.costs)))
+    def swept(self, positions: list[int]) -> Tensor:
+        """The belief after at most SWEEPS rounds over these positions, forwards and backwards in turn."""
         for sweep in range(SWEEPS):
             order = positions if sweep % 2 == 0 else positions[::-1]
             if max([self._update(t) for t in order]) < SETTLED:

@@ -38,7 +38,7 @@ ODDS = 12.0
 #: Under noise, log-odds against a fixed token beyond this (3 standard deviations) make another length worth a try.
 STRAIN = 4.5
 #: At most this many positions at the end are taken to be hidden in the noise.
-HIDDEN = 3
+HIDDEN = 5
 #: The adversary calls a position settled from this probability on,
 SETTLED = 0.99
 #: and trusts positions whose gradient is at least this many times as long as its noise.
@@ -58,15 +58,21 @@ def recover_text(view: GradientView) -> Recovered:
     started = time.perf_counter()
     tables = _Tables.of(view)
     protocol = _Protocol.of(tables.model)
-    best = _Reading.of(tables, protocol, tables.signal())
-    if not best.plausible and best.signal.noise > 0:  # the gradients of the last positions may drown in it
-        last = min(best.signal.count + HIDDEN, len(tables.positions))
-        longer = (_Reading.of(tables, protocol, tables.signal(n)) for n in range(best.signal.count + 1, last + 1))
-        best = next((reading for reading in longer if reading.plausible), best)
+    best = _likeliest(tables, protocol)
     inputs = (_encoded(tables.model, best.tokens.tolist(), best.place.answer),)
     decisive, others = best.conditions(tables)
     exact = all(c.holds for c in decisive)
     return Recovered(inputs, exact, (*decisive, *others), time.perf_counter() - started)
+
+
+def _likeliest(tables: _Tables, protocol: _Protocol) -> _Reading:
+    """The shortest text that is plausible, else the most plausible one: the last positions may drown in noise."""
+    readings = [_Reading.of(tables, protocol, tables.signal())]
+    visible = readings[0].signal.count
+    last = min(visible + HIDDEN, len(tables.positions)) if readings[0].signal.noise > 0 else visible
+    while not readings[-1].plausible and readings[-1].signal.count < last:
+        readings.append(_Reading.of(tables, protocol, tables.signal(readings[-1].signal.count + 1)))
+    return min(readings, key=lambda reading: reading.implausibility)
 
 
 @dataclass(frozen=True)
@@ -271,10 +277,15 @@ class _Reading:
         return 1 + (1 + math.sqrt(2 * math.log(rows))) / math.sqrt(2 * width)
 
     @property
-    def plausible(self) -> bool:
-        """Whether the fixed tokens stand in their places and no row is left over, as far as noise lets see."""
+    def implausibility(self) -> tuple[bool, float]:
+        """Whether the fixed tokens cannot stand in their places; how badly the worst of them or of the rows fits."""
         left = self.residue.largest_row if self.residue else 0.0
-        return self.place.strain <= STRAIN and left <= self.tolerance
+        return not self.place.fits, max(left / self.tolerance, self.place.strain / STRAIN)
+
+    @property
+    def plausible(self) -> bool:
+        """Whether everything fits as well as noise lets see."""
+        return self.implausibility <= (False, 1.0)
 
     def conditions(self, tables: _Tables) -> tuple[list[Condition], list[Condition]]:
         """Those that the adversary's belief hangs on, and others."""

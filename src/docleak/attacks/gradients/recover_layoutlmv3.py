@@ -1,8 +1,8 @@
 """The text side of a LayoutLMv3 client from its gradient, by linear algebra: tokens, boxes and the answer's span.
 
 Each position has a row of its own in the learned position table, so that row's gradient is the gradient of the input
-there; a word's row has the sum over the positions where it stands. ``Cover`` turns the sums back into positions. Known
-for token tables since Fowl et al. (2022) and for positions in text models; boxes, span and patches are docleak's own.
+there; a word's row has the sum over the positions where it stands. ``Cover`` turns the sums back into positions. That
+the word table gives away the set of words is known since Melis et al. (2019); order, boxes and span are docleak's own.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def recover_text(view: GradientView, template: Tensor | None = None, private: Te
     """The client's tokens, boxes and answer span, in the form of ``LayoutLMv3.encode``.
 
     ``template`` (1, 3, H, W) in [0, 1] and ``private`` (1, H, W) help with the picture, which the span depends on a
-    little. Word texts are read off the tokens and numbered as seen; words that truncation cut away are not in the
-    gradient. Raises AttackError for other architectures, batches of several pages, and gradients without the tensors.
+    little; without them all of the page is unknown. Word texts are read off the tokens and numbered as seen; words that
+    truncation cut away are not in the gradient. Raises AttackError for other architectures, batches of several pages,
+    and gradients without the tensors.
     """
     started = time.perf_counter()
     require_tensors(view, TEXT_TENSORS)
@@ -62,11 +63,16 @@ def recover_text(view: GradientView, template: Tensor | None = None, private: Te
     names = model.tokenizer.convert_ids_to_tokens(tokens.ids.tolist())
     layout = _layout(tokens, names, model.tokenizer.sep_token, tables)
     example = _encoded(tokens.ids, names, layout, model)
-    span = recover_span(view, _picture(view, template, private), example, layout.words)
+    picture, determined = _picture(view, template, private)
+    span = recover_span(view, picture, example, layout.words)
     found = {"start": torch.tensor(span.start), "end": torch.tensor(span.end)}
     example = Encoded({**example.tensors, **found}, example.tokens, example.words_seen)
     exact = tokens.proved and layout.proved and span.sure
-    return Recovered((example,), exact, _conditions(view, tokens, layout, span), time.perf_counter() - started)
+    conditions = _conditions(view, tokens, layout, span)
+    seconds = time.perf_counter() - started
+    if determined is None:
+        return Recovered((example,), exact, conditions, seconds)
+    return Recovered((example,), exact, conditions, seconds, picture, determined)
 
 
 @dataclass(frozen=True)
@@ -162,16 +168,17 @@ def _encoded(ids: Indices, names: Sequence[str], layout: _Layout, model: LayoutL
     return Encoded(tensors, (*names, *texts), tuple(range(len(texts))))
 
 
-def _picture(view: GradientView, template: Tensor | None, private: Tensor | None) -> Tensor:
-    """The page as far as its gradient gives it away, (1, 3, H, W); white where nothing is known of it."""
+def _picture(view: GradientView, template: Tensor | None, private: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The page, (1, 3, H, W), as far as its gradient gives it away, white otherwise; and what is determined of it."""
     width, height = view.model.image_size
     parameter = next(view.model.module.parameters())
     if template is None or private is None:
         template = torch.ones(1, 3, height, width, device=parameter.device)
         private = torch.ones(1, height, width, dtype=torch.bool, device=parameter.device)
     if any(name not in view.gradient for name in PATCH_TENSORS):
-        return template
-    return recover_pixels(view, template, private)[0]
+        return template, None
+    pixels, determined, _ = recover_pixels(view, template, private)
+    return pixels, determined
 
 
 def _conditions(view: GradientView, tokens: _Tokens, layout: _Layout, span: Span) -> tuple[Condition, ...]:
