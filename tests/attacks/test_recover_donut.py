@@ -1,0 +1,315 @@
+"""Question and answer out of real Donut gradients; and gradients that do not give them away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients import GradientView
+from docleak.attacks.gradients.layernorm import NormInputs
+from docleak.attacks.gradients.peeling import Mixture, assign, dense_rank, residue
+from docleak.attacks.gradients.recover_donut import recover_text
+from docleak.attacks.gradients.recovered import Recovered
+from docleak.documents import Question
+from docleak.documents.synthetic import make_pages
+from docleak.errors import AttackError
+from docleak.evidence.case import Case, Exposure, build_case
+from docleak.models import DocumentModel, Encoded, load_model, pixels_of
+from docleak.models.donut import Donut
+from docleak.models.tiny import donut_start
+from docleak.training.update import client_gradient
+
+POSITIONS = "decoder.model.decoder.embed_positions.weight"
+WORDS = "decoder.model.decoder.embed_tokens.weight"
+WIDTH = 96  # of the tiny Donuts
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, DocumentModel]:
+    return {name: load_model(name) for name in ("donut-start", "donut-trained")}
+
+
+def client(model: DocumentModel, page: int = 0, **exposure: Any) -> Case:
+    made = make_pages(page + 1, seed=0, size=model.image_size)[page]
+    return build_case(model, [model.fit(made)], Exposure(**exposure), seed=page)
+
+
+@pytest.fixture(scope="module")
+def case(models: dict[str, DocumentModel]) -> Case:
+    return client(models["donut-start"])
+
+
+def changed(view: GradientView, change: Callable[[str, Tensor], Tensor]) -> GradientView:
+    return replace(view, gradient={name: change(name, value) for name, value in view.gradient.items()})
+
+
+def noisy(view: GradientView, sigma: float) -> GradientView:
+    generator = torch.Generator().manual_seed(1)
+    return changed(view, lambda _, value: value + sigma * torch.randn(value.shape, generator=generator))
+
+
+def text_of(small: Any, question: str, answer: str) -> Encoded:
+    """A question and an answer about the small page, as the client's model reads them."""
+    example: Encoded = small.model.encode(small.pages[0], Question(question, (answer,), "total"))
+    return example
+
+
+def view_of(model: DocumentModel, small: Any, example: Encoded) -> GradientView:
+    return GradientView(model, client_gradient(model, small.pixels, [example]))
+
+
+def assert_same_text(found: Recovered, true: Encoded) -> None:
+    (example,) = found.inputs
+    assert example.tokens == true.tokens
+    assert example.tensors.keys() == true.tensors.keys()
+    for name, value in true.tensors.items():
+        assert example.tensors[name].dtype == value.dtype and example.tensors[name].device == value.device, name
+        assert torch.equal(example.tensors[name], value), name
+
+
+def share_right(found: Recovered, true: Encoded) -> float:
+    ids, own = true.tensors["decoder_input_ids"], found.inputs[0].tensors["decoder_input_ids"]
+    count = min(len(ids), len(own))
+    return float((ids[:count] == own[:count]).sum()) / len(ids)
+
+
+def condition(found: Recovered, part: str) -> Any:
+    (one,) = [c for c in found.conditions if part in c.name]
+    return one
+
+
+@pytest.mark.parametrize("name", ["donut-start", "donut-trained"])
+@pytest.mark.parametrize("train_mode", [False, True])
+def test_every_token_at_its_position(name: str, train_mode: bool, models: dict[str, DocumentModel]) -> None:
+    for page in range(4):
+        case = client(models[name], page, train_mode=train_mode)
+        found = recover_text(case.view)
+        assert_same_text(found, case.inputs[0])
+        assert found.exact, found.conditions
+        assert found.pixels is None and found.seconds < 20
+        assert condition(found, "one token fits").found.startswith(f"{len(case.inputs[0].tensors['labels'])} of ")
+
+
+def test_the_recovered_text_gives_the_same_gradient(case: Case) -> None:
+    """Labels and prompt are right too: with the true page they reproduce what the client sent."""
+    again = client_gradient(case.view.model, case.pixels, recover_text(case.view).inputs)
+    for name, value in case.view.gradient.items():
+        torch.testing.assert_close(again[name], value, rtol=1e-4, atol=1e-7)
+
+
+def test_it_draws_no_randomness_and_changes_nothing(case: Case) -> None:
+    before, gradient = torch.get_rng_state(), {name: value.clone() for name, value in case.view.gradient.items()}
+    view = noisy(case.view, 1e-5)
+    first, second = recover_text(view), recover_text(view)
+    assert first.conditions == second.conditions and first.inputs[0].tokens == second.inputs[0].tokens
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(case.view.gradient[name], value) for name, value in gradient.items())
+
+
+def test_a_weight_delta_tells_the_same(case: Case) -> None:
+    """What a client sends after one step of SGD: its gradient times minus the learning rate."""
+    found = recover_text(changed(case.view, lambda _, value: -3e-3 * value))
+    assert_same_text(found, case.inputs[0])
+    assert found.exact, found.conditions
+
+
+def test_an_output_layer_of_its_own(small: Any) -> None:
+    model = donut_start(seed=1, size=small.model.image_size)
+    head = model.module.decoder.lm_head
+    head.weight = torch.nn.Parameter(head.weight.detach().clone())
+    example = text_of(small, "What is the total?", "EUR 1,234.56")
+    found = recover_text(view_of(model, small, example))
+    assert_same_text(found, example)
+    assert found.exact and condition(found, "serves the input only").holds
+
+
+def test_more_tokens_than_the_width(small: Any) -> None:
+    example = text_of(
+        small, "Which amount stands at the very bottom of this page, all taxes and tips included, in euros?", "42.00"
+    )
+    assert len(example.tensors["labels"]) > WIDTH
+    found = recover_text(view_of(small.model, small, example))
+    assert_same_text(found, example)
+    assert found.exact, found.conditions
+
+
+def test_an_answer_longer_than_the_width_leaves_the_positions_alone_to_tell(small: Any) -> None:
+    example = text_of(small, "All?", "the quick brown fox jumps over 13 lazy dogs; " * 2 + "sphinx of black quartz")
+    assert int((example.tensors["labels"] >= 0).sum()) > WIDTH
+    found = recover_text(view_of(small.model, small, example))
+    assert share_right(found, example) >= 0.98
+    assert not condition(found, "fewer answer tokens").holds
+
+
+def test_the_position_table_alone_is_nearly_enough(case: Case) -> None:
+    found = recover_text(replace(case.view, gradient={POSITIONS: case.view.gradient[POSITIONS]}))
+    assert share_right(found, case.inputs[0]) > 0.95
+    assert not condition(found, "token table sent").holds
+
+
+@pytest.mark.parametrize(("sigma", "least"), [(1e-6, 1.0), (1e-5, 1.0), (1e-4, 0.9)])
+def test_noise_that_leaves_the_text_readable(case: Case, sigma: float, least: float) -> None:
+    found = recover_text(noisy(case.view, sigma))
+    assert share_right(found, case.inputs[0]) >= least
+    assert not found.exact or least == 1.0
+
+
+def test_noise_that_hides_the_text(case: Case) -> None:
+    found = recover_text(noisy(case.view, 1e-2))
+    assert not found.exact, "the adversary knows that it failed"
+    assert share_right(found, case.inputs[0]) < 0.5
+    assert not condition(found, "times its noise").holds
+
+
+def test_noise_that_hides_every_position(case: Case) -> None:
+    with pytest.raises(AttackError, match="no row .* rises above the noise"):
+        recover_text(noisy(case.view, 10.0))
+
+
+def test_without_the_position_table(case: Case) -> None:
+    gradient = {name: value for name, value in case.view.gradient.items() if name != POSITIONS}
+    with pytest.raises(AttackError, match=f"needs the gradient of {POSITIONS}.*{WORDS}"):
+        recover_text(replace(case.view, gradient=gradient))
+
+
+def test_a_position_table_of_zeros(case: Case) -> None:
+    """A client that froze the table and sent zeros for it."""
+    view = changed(case.view, lambda name, value: torch.zeros_like(value) if name == POSITIONS else value)
+    with pytest.raises(AttackError, match="no text to read"):
+        recover_text(view)
+
+
+def test_several_examples(make_small: Callable[..., Any]) -> None:
+    two = make_small("42", "17")
+    with pytest.raises(AttackError, match="over 2 examples"):
+        recover_text(two.view)
+    assert not recover_text(replace(two.view, batch_size=1)).exact, "the batch size was misstated"
+
+
+def test_other_models() -> None:
+    with pytest.raises(AttackError, match="no Donut"):
+        recover_text(client(load_model("layoutlmv3-start")).view)
+
+
+def with_prompt(model: Any, prompt: str) -> Donut:
+    return Donut(model.module, model.tokenizer, image_size=model.image_size, name=model.name, prompt=prompt)
+
+
+def test_a_client_with_another_prompt(small: Any) -> None:
+    """The tokens are read all the same; the adversary sees that its idea of the prompt is wrong."""
+    other = with_prompt(small.model, "<s_docvqa><s_answer>{question}</s_answer><s_question>")
+    example = other.encode(small.pages[0], small.pages[0].questions[0])
+    found = recover_text(view_of(small.model, small, example))
+    assert not found.exact
+    assert not condition(found, "in their places").holds
+    assert_same_text(found, example)
+    told = recover_text(view_of(other, small, example))
+    assert told.exact, told.conditions
+    assert_same_text(told, example)
+
+
+@pytest.mark.parametrize("prompt", ["<s_docvqa><s_answer>", "<s_docvqa><s_question>{question}"])
+def test_a_prompt_that_does_not_show_where_the_answer_begins(prompt: str, small: Any) -> None:
+    with pytest.raises(AttackError, match="no fixed text after the question"):
+        recover_text(GradientView(with_prompt(small.model, prompt), small.view.gradient))
+
+
+def test_a_token_table_that_does_not_fit_the_positions(case: Case) -> None:
+    """Two rows exchanged: each position's own test still tells its token, but the belief must go."""
+    tokens = case.view.model.tokenizer.convert_tokens_to_ids(["e", "x"])  # type: ignore[attr-defined]
+
+    def exchanged(name: str, value: Tensor) -> Tensor:
+        value = value.clone()
+        if name == WORDS:
+            value[tokens] = value[tokens[::-1]]
+        return value
+
+    found = recover_text(changed(case.view, exchanged))
+    assert not found.exact
+
+
+def normed(count: int, width: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Candidates, places, chosen tokens and the gradient at the input of a LayerNorm, of a random loss."""
+    generator = torch.Generator().manual_seed(seed)
+    candidates, places = torch.randn(500, width, generator=generator), torch.randn(count, width, generator=generator)
+    tokens = torch.randint(500, (count,), generator=generator)
+    inputs = (2 * candidates[tokens] + places).requires_grad_(True)
+    out = torch.nn.functional.layer_norm(inputs, (width,), torch.rand(width, generator=generator) + 0.5)
+    loss = (out * torch.randn(count, width, generator=generator)).sin().sum()
+    return candidates, places, tokens, torch.autograd.grad(loss, inputs)[0]
+
+
+def test_the_gradient_at_a_layernorms_input_is_orthogonal_to_it() -> None:
+    candidates, places, tokens, gradient = normed(40, 64, seed=0)
+    signal = NormInputs.of(torch.cat([gradient, torch.zeros(10, 64)]), torch.zeros(2, 64))
+    assert (signal.count, signal.unused, signal.noise) == (40, 10, 0.0) and signal.rounding < 1e-6
+    costs = signal.costs(candidates, places, scale=2.0, epsilon=1e-5)
+    assert float((costs.argmin(1) == tokens).double().mean()) > 0.95
+    wrong_scale = signal.costs(candidates, places, scale=1.0, epsilon=1e-5)
+    assert float((wrong_scale.argmin(1) == tokens).double().mean()) < 0.1
+
+
+def test_noise_is_measured_where_no_position_is() -> None:
+    _, _, _, gradient = normed(40, 64, seed=1)
+    noise = 1e-3 * torch.randn(102, 64, generator=torch.Generator().manual_seed(2))
+    rows = torch.cat([gradient, torch.zeros(60, 64)]) + noise[:100]
+    signal = NormInputs.of(rows, noise[100:])
+    assert signal.count == 40
+    assert signal.noise == pytest.approx(1e-3, rel=0.05)
+    rounded = NormInputs.of(torch.cat([gradient.bfloat16().float(), torch.zeros(60, 64)]), torch.zeros(2, 64))
+    assert 1e-4 < rounded.rounding < 1e-2, "bfloat16 keeps 8 bits"
+
+
+def planted(rank: int, seed: int = 0) -> tuple[Mixture, Tensor]:
+    """G = 3 Aᵀ Δ + W with 30 positions, 400 tokens, width 64 and noise 1e-4; the last ``rank`` positions are labels."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    deltas, hidden = draw(30, 64) / 8, draw(rank, 64)
+    tokens = torch.randint(400, (30,), generator=generator)
+    shares = draw(400, rank).softmax(0)
+    shares[tokens[30 - rank :], torch.arange(rank)] -= 1
+    rows = shares @ hidden + 1e-4 * draw(400, 64)
+    rows.index_add_(0, tokens, 3 * deltas)
+    return Mixture(rows, deltas, 3.0, variance=1e-8, blur=1e-12, rank=rank, first_label=30 - rank), tokens
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_peeling_tells_tokens_without_any_other_hint(rank: int) -> None:
+    mixture, tokens = planted(rank)
+    belief = assign(mixture, torch.zeros(30, 400, dtype=torch.float64))
+    torch.testing.assert_close(belief.sum(1), torch.ones(30, dtype=torch.float64))
+    assert torch.equal(belief.argmax(1), tokens)
+    assert dense_rank(mixture, tokens) == rank
+
+
+def test_peeling_keeps_to_what_is_excluded() -> None:
+    mixture, tokens = planted(8)
+    costs = torch.zeros(30, 400, dtype=torch.float64)
+    costs[5, tokens[5]] = torch.inf
+    assert assign(mixture, costs)[5, tokens[5]] == 0
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_one_wrong_token_is_left_over(rank: int) -> None:
+    mixture, tokens = planted(rank)
+    noise = torch.full((400,), 1e-4 * 8, dtype=torch.float64)
+    right = residue(mixture, tokens, noise)
+    assert right.largest_row < 1.5 and right.next < 5 and (rank == 0 or right.last > 5 * right.next)
+    wrong = tokens.clone()
+    wrong[3] = (wrong[3] + 1) % 400
+    assert residue(mixture, wrong, noise).largest_row > 10
+
+
+def test_the_view_may_hold_more_positions_than_the_text_uses(models: dict[str, DocumentModel]) -> None:
+    """The number of tokens is read off, not given: a longer and a shorter question of one page."""
+    model = models["donut-start"]
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    for asked in ("No?", page.questions[0].text + " Please answer in one word."):
+        example = model.encode(page, Question(asked, ("7",), "total"))
+        gradient = client_gradient(model, pixels_of(page.image)[None], [example])
+        assert_same_text(recover_text(GradientView(model, gradient)), example)
