@@ -167,7 +167,7 @@ def test_noise_that_hides_the_text(case: Case) -> None:
 
 
 def test_noise_that_hides_every_position(case: Case) -> None:
-    with pytest.raises(AttackError, match="no row .* rises above the noise"):
+    with pytest.raises(AttackError, match=r"no row .* rises above the noise"):
         recover_text(noisy(case.view, 10.0))
 
 
