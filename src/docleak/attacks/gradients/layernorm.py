@@ -60,9 +60,9 @@ class NormInputs:
         count = count or int(seen.nonzero().max()) + 1
         noise = _root_mean_square(torch.cat([always_zero, rows[count:]]))
         used = rows[:count]
-        shifts = used.sum(1) / math.sqrt(width)
+        shifts = used[seen[:count]].sum(1) / math.sqrt(width)
         excess = max(float(shifts.square().median()) / MEDIAN_SQUARE - noise**2, 0.0)
-        length = float(used.norm(dim=1).median())
+        length = float(used[seen[:count]].norm(dim=1).median())
         return cls(centred(used), noise, ROUNDING + math.sqrt(excess) / length, len(rows) - count)
 
     @property
@@ -73,7 +73,8 @@ class NormInputs:
     @property
     def blur(self) -> float:
         """Variance per coordinate of the deltas, by noise and rounding."""
-        return self.noise**2 + (self.rounding * float(self.deltas.norm(dim=1).median())) ** 2
+        lengths = self.deltas.norm(dim=1)
+        return self.noise**2 + (self.rounding * float(lengths[lengths > 0].median())) ** 2
 
     def costs(self, candidates: Tensor, places: Tensor, *, scale: float, epsilon: float) -> Tensor:
         """Negative log-likelihood (T, V), up to a constant per position, that scale * candidate + place was normed.
@@ -90,7 +91,7 @@ class NormInputs:
             norm = words.square().sum(1) + 2 * places @ words.T + places.square().sum(1, keepdim=True)
             share = epsilon / (norm / words.shape[1] + epsilon)
             smallest = length * (self.rounding + EPSILON_SHARE * share) ** 2
-            odds = dot.square() / norm.clamp_min(1e-30) / (self.noise**2 + smallest)
+            odds = dot.square() / norm.clamp_min(1e-30) / (self.noise**2 + smallest).clamp_min(1e-60)
             blocks.append(torch.where(self.noise**2 > 100 * smallest, odds / 2, odds.log1p()))
         return torch.cat(blocks, 1)
 

@@ -37,8 +37,10 @@ ROW_ROUNDING = 3e-7
 ODDS = 12.0
 #: Under noise, log-odds against a fixed token beyond this (3 standard deviations) make another length worth a try.
 STRAIN = 4.5
-#: At most this many positions at the end are taken to be hidden in the noise.
+#: At most this many positions at the end are taken to be hidden in the noise,
 HIDDEN = 5
+#: and each must make the text this much more plausible (found on the shipped models under noise).
+LONGER = 1.2
 #: The adversary calls a position settled from this probability on,
 SETTLED = 0.99
 #: and trusts positions whose gradient is at least this many times as long as its noise.
@@ -66,13 +68,14 @@ def recover_text(view: GradientView) -> Recovered:
 
 
 def _likeliest(tables: _Tables, protocol: _Protocol) -> _Reading:
-    """The shortest text that is plausible, else the most plausible one: the last positions may drown in noise."""
+    """Texts as long as the visible positions, and longer where noise may hide the last ones; the likeliest of them."""
     readings = [_Reading.of(tables, protocol, tables.signal())]
     visible = readings[0].signal.count
     last = min(visible + HIDDEN, len(tables.positions)) if readings[0].signal.noise > 0 else visible
     while not readings[-1].plausible and readings[-1].signal.count < last:
         readings.append(_Reading.of(tables, protocol, tables.signal(readings[-1].signal.count + 1)))
-    return min(readings, key=lambda reading: reading.implausibility)
+    odds = [(misfit, worst * LONGER**extra) for extra, (misfit, worst) in enumerate(r.implausibility for r in readings)]
+    return readings[odds.index(min(odds))]
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,8 @@ class _Tables:
             model=model,
             offset=offset,
             position_gradient=view.gradient[position].cpu(),
-            word_gradient=view.gradient[word].detach().cpu() if word in view.gradient else None,
-            head_gradient=view.gradient[names[id(head)]].detach().cpu() if names[id(head)] in view.gradient else None,
+            word_gradient=_sent(view, word),
+            head_gradient=_sent(view, names[id(head)]),
             positions=decoder.embed_positions.weight.detach().cpu()[offset:],
             words=decoder.embed_tokens.weight.detach().cpu(),
             scale=float(getattr(decoder.embed_tokens, "embed_scale", 1.0)),
@@ -338,6 +341,12 @@ def _encoded(model: Donut, tokens: list[int], answer: int) -> Encoded:
         "prompt_ids": torch.tensor(ids[:answer]),
     }
     return Encoded(tensors, tuple(model.tokenizer.convert_ids_to_tokens(ids)))
+
+
+def _sent(view: GradientView, name: str) -> Tensor | None:
+    """The gradient of that tensor, unless it is missing or all zeros (frozen, or pruned away)."""
+    value = view.gradient.get(name)
+    return None if value is None or not bool(value.any()) else value.detach().cpu()
 
 
 def _ids(model: Donut, text: str) -> tuple[int, ...]:
