@@ -94,7 +94,8 @@ def units_by_attack(run: Run) -> dict[str, dict[str, Any]]:
 
 def comparable(unit: dict[str, Any]) -> dict[str, Any]:
     """A unit's record without what may differ between two runs of it."""
-    return {**unit, "finding": {key: value for key, value in unit["finding"].items() if key != "seconds"}}
+    timed = {part: unit[part] for part in ("finding", "recovered") if unit[part]}
+    return {**unit, **{part: {key: v for key, v in found.items() if key != "seconds"} for part, found in timed.items()}}
 
 
 def pictures(run: Run, unit: dict[str, Any]) -> dict[str, bytes]:

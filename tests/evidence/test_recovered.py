@@ -7,8 +7,8 @@ import torch
 
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
-from docleak.evidence.audit import text_record
 from docleak.evidence.case import Exposure, build_case
+from docleak.evidence.texts import text_record
 from docleak.models import load_model
 
 
@@ -24,6 +24,9 @@ def test_the_gradient_gives_the_whole_text_away(name: str) -> None:
         for key, value in case.inputs[0].tensors.items():
             assert torch.equal(case.knowledge.inputs[0].tensors[key], value), key
         assert "read out of the gradient" in " ".join(case.knowledge.sentences())
+        assert record["question"] == case.question.text and record["answer"] == case.question.answers[0]
+        asked = [field.value == case.question.answers[0] for field in page.private_fields]
+        assert record["fields_read"] == ([True] * len(asked) if record["words"] else asked)
 
 
 @pytest.mark.parametrize("name", ["donut-start", "layoutlmv3-start"])
@@ -49,4 +52,19 @@ def test_without_the_text_tables_there_is_no_closed_form(name: str) -> None:
 def test_nothing_is_recorded_where_it_was_not_looked_for() -> None:
     model = load_model("layoutlmv3-start")
     page = model.fit(make_pages(1, seed=3, size=model.image_size)[0])
-    assert text_record(build_case(model, [page], Exposure(), seed=0)) is None
+    assert text_record(build_case(model, [page], Exposure(), seed=0), look=False) is None
+
+
+def test_an_adversary_who_was_given_the_text_reads_it_all_the_same() -> None:
+    model = load_model("layoutlmv3-start")
+    page = model.fit(make_pages(1, seed=3, size=model.image_size)[0])
+    record = text_record(build_case(model, [page], Exposure(), seed=0))
+    assert record is not None and record["exact"]
+    assert [word["text"] for word in record["words"]] == [word.text for word in page.words]  # type: ignore[index, attr-defined]
+
+
+def test_where_there_is_no_closed_form_the_record_says_why() -> None:
+    model = load_model("layoutlmv3-start")
+    page = model.fit(make_pages(1, seed=3, size=model.image_size)[0])
+    record = text_record(build_case(model, [page], Exposure(stages=("output",)), seed=0))
+    assert record is not None and "embed" in str(record["failed"])

@@ -196,7 +196,7 @@ def test_batches_failed_self_tests_and_known_words_are_told(make_run: MakeRun, t
     text = report(run).text
     assert "From one client's gradient over a batch of 4 pages" in text
     assert "The self test failed" in text and "dropout was on" in text and "1,234,567 numbers" in text
-    assert "the attacker was given them" in text
+    assert "the attacks on the picture were given them" in text
 
 
 def test_without_an_ocr_engine_nothing_is_claimed(make_run: MakeRun, tmp_path: Path) -> None:
@@ -405,3 +405,40 @@ def test_the_browser_check_sees_what_is_wrong(tmp_path: Path) -> None:
     bad = '<!doctype html><p style="width:500px">x</p><img src="data:,"><script>console.error("planted")</script>'
     (needed, wide, broken, _), console = browse(bad, 390, tmp_path)
     assert needed > 390 and wide == 1 and broken == 1 and len(console) == 1
+
+
+TEXT = {
+    "exact": True, "believed_exact": True, "tokens": 7, "tokens_right": 7, "wrong_parts": [], "conditions": [],
+    "seconds": 0.25, "question": "Who <pays>?", "answer": "Ada", "words": [], "fields_read": [False],
+}  # fmt: skip
+
+
+def test_words_read_out_of_the_gradient_are_laid_out_on_the_page(make_run: MakeRun, tmp_path: Path) -> None:
+    blank = make_run(tmp_path / "blank", models=("donut-trained",), attacks=("random",))
+    fields = blank.units()[0]["fields"]
+    box = fields[0]["boxes"][0]
+    words = [{"text": "Ada&Co", "box": box}, {"text": "Invoice", "box": [0, 0, 9, 5]}]
+    found = {**TEXT, "words": words, "fields_read": [True] * len(fields)}
+    change = {"recovered": found, "size": [64, 48]}
+    run = make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change=change)
+    page = report(run)
+    shown = [attrs for tag, attrs in page.tags if tag == "text"]
+    assert [attrs.get("class") for attrs in shown] == ["secret", None]
+    assert float(str(shown[0]["x"])) == box[0] and "Ada&Co" in page.text and "Who <pays>?" in page.text
+    assert f"the server read {len(fields)} of {len(fields)} private fields exactly, out of the words" in page.text
+    assert "Severe leak" in page.text and "out of the picture alone, none of" in page.text
+
+
+def test_without_words_the_verdict_stays_with_the_picture(make_run: MakeRun, tmp_path: Path) -> None:
+    change = {"recovered": TEXT, "size": [64, 48]}
+    text = report(make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change=change)).text
+    assert "All 7 tokens are right" in text and "the gradient tells question and answer exactly" in text
+    assert "out of the words" not in text
+
+
+def test_an_inexact_text_is_not_praised(make_run: MakeRun, tmp_path: Path) -> None:
+    found = {**TEXT, "exact": False, "believed_exact": False, "tokens_right": 3}
+    change = {"recovered": found, "size": [64, 48]}
+    text = report(make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change=change)).text
+    assert "3 of 7 tokens are right" in text and "not to trust all of it" in text
+    assert "gives away 3 of 7 tokens" in text

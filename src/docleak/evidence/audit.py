@@ -24,6 +24,7 @@ from docleak.errors import AttackError, DocumentError, RunError
 from docleak.evidence.case import Case, Exposure, build_case, pages_for, read_gradient
 from docleak.evidence.identity import data_hash, model_key, model_title, title_key, weights_hash
 from docleak.evidence.run import Run
+from docleak.evidence.texts import text_record
 from docleak.metrics import load_engine, score_page
 from docleak.models import DocumentModel, image_of, load_model, model_card, trainable
 from docleak.training.pretrain import PretrainConfig, pretrain
@@ -177,6 +178,7 @@ def run_unit(run: Run, config: AuditConfig, unit: Unit, device: str, report: OnP
     engine = _engine(config.ocr)
     record = {
         **_describe(unit, model, case, config),
+        "recovered": text_record(case, look=unit.attack == config.attacks[0]),
         "attack_summary": attack.summary,
         "attack_paper": attack.paper,
         "self_test": {"distance": test.distance, "passed": test.passed, "note": "; ".join(test.causes)},
@@ -221,7 +223,6 @@ def _describe(unit: Unit, model: DocumentModel, case: Case, config: AuditConfig)
             "numbers": sum(v.numel() for v in case.view.gradient.values()),
         },
         "knowledge": list(case.knowledge.sentences()),
-        "recovered": text_record(case),
         "fields": [
             {"key": f.key, "value": f.value, "boxes": [list(b) for b in page.field_boxes(f)]}
             for f in page.private_fields
@@ -230,26 +231,6 @@ def _describe(unit: Unit, model: DocumentModel, case: Case, config: AuditConfig)
             {"key": f.key, "value": f.value, "boxes": [list(b) for b in page.field_boxes(f)]} for f in repeats_of(page)
         ],
         "images": {"truth": "truth.png", "template": "template.png", "reconstruction": "reconstruction.png"},
-    }
-
-
-def text_record(case: Case) -> dict[str, object] | None:
-    """How much of the text side the gradient gave away, against the truth; None where it was not looked for."""
-    if case.recovered is None:
-        return None
-    true, found = case.inputs[0].tensors, case.recovered.inputs[0].tensors
-    same = {key: true[key].shape == found[key].shape and bool((true[key] == found[key]).all()) for key in true}
-    key = "decoder_input_ids" if "decoder_input_ids" in true else "input_ids"
-    length = min(len(true[key]), len(found[key]))
-    right = int((true[key][:length] == found[key][:length]).sum())
-    return {
-        "exact": all(same.values()),
-        "believed_exact": case.recovered.exact,
-        "tokens": len(true[key]),
-        "tokens_right": right,
-        "wrong_parts": [name for name, equal in same.items() if not equal],
-        "conditions": [vars(condition) for condition in case.recovered.conditions],
-        "seconds": case.recovered.seconds,
     }
 
 

@@ -13,7 +13,7 @@ import jinja2
 import numpy as np
 
 from docleak.evidence.report_data import MOMENTS, NEAR, ModelResult, ReportData, Spread, prepare
-from docleak.evidence.report_pictures import PAGES_SHOWN, pictures_of
+from docleak.evidence.report_pictures import PAGES_SHOWN, pictures_of, text_of
 from docleak.evidence.report_words import (
     ADVICE,
     LIMITS,
@@ -119,6 +119,7 @@ def _page(model: ModelResult, name: str) -> dict[str, Any]:
         "question": record.get("question"),
         "answer": record.get("answer"),
         "attacks": [found for found in shown if found is not None],
+        "text": next((text_of(unit) for unit in model.units if unit.page == name and unit.text is not None), None),
     }
 
 

@@ -46,6 +46,12 @@ class Unit:
         """Places that print a private value again and were blanked with the fields."""
         return len(self.record.get("repeats", ()))
 
+    @property
+    def text(self) -> Mapping[str, Any] | None:
+        """What linear algebra read of the client's text, if it was looked for and there is a closed form."""
+        found = self.record.get("recovered")
+        return found if found and "question" in found else None
+
     def given(self, field: FieldScore) -> bool:
         """Whether the field's value is the answer to the client's question, and the attacker had that."""
         return bool(self.record["view"].get("answer_known")) and field.value == self.record.get("answer")
@@ -163,6 +169,11 @@ class ModelResult:
     def sizes(self) -> list[str]:
         """Width x height of the pages as the model saw them, in words; none in runs that did not record them."""
         return sorted({"{} x {}".format(*unit.record["size"]) for unit in self.units if unit.record.get("size")})
+
+    @property
+    def texts(self) -> list[Mapping[str, Any]]:
+        """What was read of the client's text, one entry per page where it was."""
+        return list({unit.identity: unit.text for unit in self.units if unit.text is not None}.values())
 
     @property
     def batch_sizes(self) -> list[int]:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from docleak.documents.page import Box, Image
+from docleak.documents.page import Box, Image, Word
 from docleak.evidence.report_data import AttackResult, Unit, mark
+from docleak.evidence.texts import words_in
 from docleak.metrics import FieldScore, PageScore
 from docleak.metrics.image import box_slices
 
@@ -26,6 +27,8 @@ FRAMES_SHOWN = 6
 FRAME_SIDE = 320
 #: Enlarged fields are about this high on the screen, and at most four times their size.
 CROP_HEIGHT = 40
+#: What is shown of a recovered text beside its words.
+TEXT_SHOWN = ("question", "answer", "exact", "believed_exact", "tokens", "tokens_right", "seconds")
 #: Paper around a field, in pixels.
 MARGIN = 2
 KINDS = {"template": "Blank template", "reconstruction": "Reconstruction", "truth": "True page"}
@@ -53,6 +56,29 @@ def pictures_of(attack: AttackResult, page: str, *, best: bool) -> dict[str, Any
         "fields": fields_of(unit, images, shown),
         "film": film_of(unit, images["reconstruction"]) if best else None,
     }
+
+
+def text_of(unit: Unit) -> dict[str, Any] | None:
+    """What linear algebra read of the text, its words laid out on the page; the ones in private fields are marked."""
+    found = unit.text
+    if found is None:
+        return None
+    width, height = unit.record["size"]
+    private = [tuple(box) for field in unit.record["fields"] for box in field["boxes"]]
+    words = [Word(str(word["text"]), tuple(word["box"])) for word in found["words"]]
+    secret = words_in(words, private)
+    return {
+        **{key: found[key] for key in TEXT_SHOWN},
+        "fields": len(found["fields_read"]),
+        "fields_read": sum(found["fields_read"]),
+        "width": width,
+        "height": height,
+        "words": [
+            {"text": word.text, "secret": word in secret, "x": word.box[0], "y": word.box[1],
+             "width": max(word.box[2] - word.box[0], 1), "height": max(word.box[3] - word.box[1], 1)}
+            for word in words
+        ],
+    }  # fmt: skip
 
 
 def fields_of(unit: Unit, images: dict[str, Image], shown: Sequence[str]) -> list[dict[str, Any]]:

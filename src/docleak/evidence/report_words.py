@@ -92,7 +92,10 @@ def verdict(model: ModelResult, engines: Sequence[str]) -> Verdict:
     severity = severity_of(counts)
     if severity == "none" and model.ceiling["binary"].value == 0:
         severity = "unreadable"
-    how = f"By {best.attack}"
+    told, of = fields_in_words(model)
+    if told > counts.exact:  # the words give more away than the picture
+        severity = "severe" if told >= SEVERE * of else "partial"
+    how = f"By {best.attack}" if told <= counts.exact else f"By linear algebra; the picture by {best.attack}"
     if len(model.attacks) > 1:
         average = " on average" if len(best.units) > 1 else ""
         how += f", the attack that recovered most{average} of the {len(model.attacks)} tried"
@@ -101,7 +104,7 @@ def verdict(model: ModelResult, engines: Sequence[str]) -> Verdict:
         how += f" ({duration(best.seconds.mean)})" if best.seconds.mean is not None else ""
         how += " per page" if len(best.units) > 1 else ""
     return Verdict(
-        sentence=_sentence(model, severity),
+        sentence=_sentence(model, severity) if told <= counts.exact else _words_sentence(model, told, of),
         more=f"{_likeness(best)}. Audit at a larger size." if severity == "unreadable" else "",
         severity=severity,
         label=LABELS[severity],
@@ -118,6 +121,23 @@ def severity_of(counts: Counts) -> str:
     if recovered <= 0:
         return "none"
     return "severe" if counts.exact >= SEVERE * counts.scored else "partial"
+
+
+def fields_in_words(model: ModelResult) -> tuple[int, int]:
+    """(read word for word, in all) private fields in the text side, on the pages where the model takes words."""
+    fields = [bool(read) for text in model.texts if text["words"] for read in text["fields_read"]]
+    return sum(fields), len(fields)
+
+
+def _words_sentence(model: ModelResult, told: int, of: int) -> str:
+    counts = model.best.counts
+    fields = f"{told} of {of} private {'field' if of == 1 else 'fields'}"
+    pages = f", on {len(model.texts)} pages" if len(model.texts) > 1 else ""
+    picture = f"{counts.exact or 'none'} of {counts.scored}"
+    return (
+        f"From one client's gradient {MOMENTS[model.moment]}, the server read {fields} exactly{pages}, out of "
+        f"the words that the model takes beside the picture; out of the picture alone, {picture}."
+    )
 
 
 def _sentence(model: ModelResult, severity: str) -> str:
@@ -185,6 +205,7 @@ def _meaning(model: ModelResult, severity: str, engines: Sequence[str]) -> list[
     if severity in ("severe", "partial"):
         reach = "read private text" if best.counts.exact else "come close to private text"
         reach = "rebuild what private fields look like" if known else reach
+        reach = "read private text" if fields_in_words(model)[0] else reach
         lines.append(f"It means that whoever receives one such update can {reach} without ever seeing the page.")
     if severity == "none":
         lines.append(
@@ -204,17 +225,34 @@ def _meaning(model: ModelResult, severity: str, engines: Sequence[str]) -> list[
         )
     if known:
         lines.append(
-            "This model reads OCR words beside the picture, and the attacker was given them, as in the paper. So the "
-            "texts were not secret here; the verdict shows what the picture's part of the gradient alone gives away."
+            "This model reads OCR words beside the picture, and the attacks on the picture were given them, as in the "
+            "paper: they show what the picture's part of the gradient alone gives away."
         )
     elif told := sum(mark(f) in ("exact", "near") and unit.given(f) for unit in best.units for f in unit.score.fields):
         what = "1 of the fields read holds" if told == 1 else f"{told} of the fields read hold"
         lines.append(f"{what} the answer to the client's question, which the attacker was given: no secret to it.")
+    lines += _of_text(model)
     if best.counts.blank:
         lines.append(f"{best.counts.blank} of the fields read can be read on the blank template too.")
     if best.counts.unscored and severity != "unknown":
         lines.append(f"{best.counts.unscored} private fields have no text or no place on the page and were not scored.")
     return lines
+
+
+def _of_text(model: ModelResult) -> list[str]:
+    """What the text side gives away without any picture."""
+    texts = model.texts
+    if not texts:
+        return []
+    exact = sum(bool(text["exact"]) for text in texts)
+    where = "exactly" if len(texts) == 1 else f"exactly on {exact} of {len(texts)} pages"
+    if not exact:
+        right, tokens = (sum(int(text[key]) for text in texts) for key in ("tokens_right", "tokens"))
+        return [f"By linear algebra alone the gradient gives away {right} of {tokens} tokens of the client's text."]
+    what = "every word, its place, question and answer" if texts[0]["words"] else "question and answer"
+    fields = [read for text in texts for read in text["fields_read"]]
+    among = f" {sum(fields)} of {len(fields)} private fields are among the words." if texts[0]["words"] else ""
+    return [f"By linear algebra alone, with no text given, the gradient tells {what} {where}.{among}"]
 
 
 def notices(data: ReportData) -> list[str]:

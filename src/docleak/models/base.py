@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from docleak.documents.page import Image, Page, Question
+from docleak.documents.page import Image, Page, Question, Word
 
 #: Where a parameter acts: before the modalities meet (vision, text), while they meet, or after.
 Stage = Literal["vision", "text", "fusion", "output"]
@@ -28,6 +28,15 @@ class Encoded:
     tensors: dict[str, Tensor]
     tokens: tuple[str, ...] = ()
     words_seen: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What a person reads in an ``Encoded``: words (with their places in pixels) only where the model takes them."""
+
+    question: str
+    answer: str
+    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,9 @@ class DocumentModel(Protocol):
 
     def scramble(self, example: Encoded, *, question: bool, answer: bool, generator: torch.Generator) -> Encoded:
         """``example`` with random tokens where the question, or the answer, is not known."""
+
+    def transcript(self, example: Encoded) -> Transcript:
+        """The text of an encoded input, in words."""
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Pixels (B, 3, H, W) in [0, 1] as the network takes them: an affine map per channel."""

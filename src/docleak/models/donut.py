@@ -13,7 +13,7 @@ from torch import Tensor
 from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question
 from docleak.errors import ModelError
-from docleak.models.base import Answer, Encoded, Stage, pad, plain_ids
+from docleak.models.base import Answer, Encoded, Stage, Transcript, pad, plain_ids
 
 PROMPT = "<s_docvqa><s_question>{question}</s_question><s_answer>"
 END = "</s_answer>"
@@ -91,6 +91,14 @@ class Donut:
         labels = torch.cat([torch.full((prompt - 1,), IGNORED), ids[prompt:]])
         tensors = {"decoder_input_ids": ids[:-1], "labels": labels, "prompt_ids": ids[:prompt]}
         return Encoded(tensors, tuple(self.tokenizer.convert_ids_to_tokens(ids.tolist())))
+
+    def transcript(self, example: Encoded) -> Transcript:
+        labels = example.tensors["labels"]
+        texts = (example.tensors["prompt_ids"], labels[labels != IGNORED])
+        question, answer = (str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)) for ids in texts)
+        for tag in self.tokenizer.get_added_vocab():
+            question, answer = question.replace(tag, ""), answer.replace(tag, "")
+        return Transcript(question.strip(), answer.strip())
 
     def normalise(self, pixels: Tensor) -> Tensor:
         mean = torch.tensor(self._mean, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from docleak.documents.fit import fit_page
-from docleak.documents.page import Page, Question
+from docleak.documents.page import Page, Question, Word
 from docleak.errors import ModelError
-from docleak.models.base import Answer, Encoded, Stage, pad, plain_ids
+from docleak.models.base import Answer, Encoded, Stage, Transcript, pad, plain_ids
 
 MAX_ANSWER_TOKENS = 40
 
@@ -120,6 +120,23 @@ class LayoutLMv3:
             picked = tokens[torch.randint(len(tokens), (2,), generator=generator)].sort().values
             tensors["start"], tensors["end"] = picked[0], picked[1]
         return replace(example, tensors=tensors, tokens=shown)
+
+    def transcript(self, example: Encoded) -> Transcript:
+        ids, places = example.tensors["input_ids"], example.tensors["word_ids"]
+        first, last = int(example.tensors["start"]), int(example.tensors["end"])
+        width, height = self.image_size
+        words, answer = [], []
+        for word in sorted({int(w) for w in places if w >= 0}):
+            tokens = (places == word).nonzero().flatten()
+            x0, y0, x1, y1 = (float(edge) / 1000 for edge in example.tensors["bbox"][tokens[0]])
+            text = self._text(ids[tokens])
+            words.append(Word(text, (x0 * width, y0 * height, x1 * width, y1 * height)))
+            if bool(((tokens >= first) & (tokens <= last)).any()):
+                answer.append(text)
+        return Transcript(self._text(ids[places < 0]), " ".join(answer), tuple(words))
+
+    def _text(self, ids: Tensor) -> str:
+        return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
 
     def normalise(self, pixels: Tensor) -> Tensor:
         mean = torch.tensor(self._mean, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
