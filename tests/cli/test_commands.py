@@ -160,6 +160,7 @@ def test_an_unknown_attack_lists_the_known_ones(words: tuple[str, ...], docleak:
         (("attack", "random", "--gradient", "no.safetensors"), "there is no gradient file 'no.safetensors'"),
         (("attack", "random", "--seed", "-1"), "seed is -1"),
         (("audit", "--image-size", "big"), "image size 'big' is not WIDTHxHEIGHT"),
+        (("audit", "--compare-defenses", "--recover-text"), "or use docleak defend"),
         (("audit", "--image-size", "100"), "image size '100' is not WIDTHxHEIGHT"),
         (("attack", "random", "--image-size", "0x5"), "image size '0x5' is not WIDTHxHEIGHT"),
         (("attack", "random", "--image-size", "320x99999"), "image_size is (320, 99999); expected width and height"),

@@ -6,9 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from docleak.evidence.audit import AuditConfig
+from docleak.evidence.audit import AuditConfig, run_audit
+from docleak.evidence.report import write_report
+from docleak.evidence.run import DEFENCES
 from docleak.evidence.utility import Utility, sent_bytes, utility_under
 from docleak.metrics import Estimate
 from docleak.recipes import comparison
@@ -17,11 +20,11 @@ from docleak.recipes.runner import experiments, reproduce
 from docleak.recipes.table import Line
 
 
-def choice(name: str, leakage: float | None, anls: float | None) -> Choice:
+def choice(name: str, leakage: float | None, anls: float | None, kept: float | None = None) -> Choice:
     estimates = {"fuzz_ratio": Estimate(leakage, None, None, 4, 1)}
     result: Any = None if leakage is None else SimpleNamespace(estimates=estimates)
     utility = None if anls is None else Utility(anls, 1.0, 10, 0.1, 1000)
-    return Choice(name, name, Line(name, "model", result, None, {}, {}, 1), utility)
+    return Choice(name, name, Line(name, "model", result, None, {}, {}, 1), utility, update_kept=kept)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,8 @@ def choice(name: str, leakage: float | None, anls: float | None) -> Choice:
         ([choice("none", 1.0, 0.9), choice("dear", 0.1, 0.5)], ["", ""]),
         ([choice("none", 0.5, 0.9), choice("useless", 0.5, 0.9)], ["", ""]),
         ([choice("none", 1.0, 0.9), choice("unmeasured", 0.1, None), choice("failed", None, 0.9)], ["", "", ""]),
+        ([choice("none", 1.0, None, 1.0), choice("free", 0.1, None, 0.9999)], ["free", ""]),
+        ([choice("none", 1.0, None, 1.0), choice("dear", 0.1, None, 0.4)], ["", ""]),
     ],
 )
 def test_a_choice_is_dominated_by_one_that_leaks_less_and_answers_as_well(
@@ -69,6 +74,31 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     reproduce(recipe, planned, tmp_path, scale="tiny", device="cpu", workers=1)
     ssim = comparison.write_templates(planned[1], tmp_path, "cpu")
     assert 0.2 < ssim < 1 and len(list((tmp_path / "templates").glob("*.png"))) == 2
-    page = write_comparison(choices_of(planned, {}, {"safe-template:steps=1": ssim}), tmp_path, {"Command": "test"})
+    kept = {e.config.exposure.defense: comparison.update_kept(e, "cpu") for e in planned}
+    assert all(value == pytest.approx(1) for value in kept.values())  # clipping changes the length only
+    found = choices_of(planned, {}, {"safe-template:steps=1": ssim}, kept)
+    assert [c.words for c in found] == [1.0] * 3 and [c.leakage for c in found] == [1.0] * 3
+    page = write_comparison(found, tmp_path, {"Command": "test"})
     text = page.read_text()
     assert "not measured" in text and "clean and published template" in text and f"{ssim:.3f}" in text
+
+
+def test_little_of_a_sparse_or_noisy_update_arrives(tmp_path: Path) -> None:
+    config = AuditConfig(models=("layoutlmv3-start",), attacks=("random",), budget=1)
+    planned = experiments(recipe_of(["top-k:share=0.01", "noise:sigma=1", "freeze"], config), "tiny", tmp_path, {})
+    none, sparse, noisy, frozen = (comparison.update_kept(e, "cpu") for e in planned)
+    assert none == pytest.approx(1) and 0.1 < sparse < 0.8 and abs(noisy) < 0.1 and 0.2 < frozen < 0.95
+
+
+def test_an_audit_ends_with_the_most_exposed_model(tmp_path: Path) -> None:
+    config = AuditConfig(models=("layoutlmv3-start",), attacks=("random",), budget=9, pages=2)
+    run = run_audit(config, tmp_path / "run", device="cpu", workers=1, on_progress=lambda *event: None)
+    chosen = comparison.most_exposed(config, run)
+    assert (chosen.models, chosen.attacks, chosen.pages, chosen.budget) == (config.models, ("random",), 1, 4)
+    page, choices = comparison.compare(
+        ["clip"], chosen, run.path / DEFENCES, device="cpu", workers=1, command="docleak audit"
+    )
+    assert page.is_file() and len(choices) == 2
+    text = write_report(run, rng=np.random.default_rng(0)).read_text()
+    assert "Defences, measured" in text and "None of the 1 defences tried lowered what was read." in text
+    assert "has not measured a defence" not in text

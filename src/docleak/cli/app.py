@@ -12,7 +12,7 @@ import typer
 from docleak.cli import data, models
 from docleak.cli.defend import defend
 from docleak.cli.doctor import checks
-from docleak.cli.output import emit, progress, resumable
+from docleak.cli.output import counter, emit, progress, resumable
 from docleak.cli.reproduce import reproduce
 from docleak.cli.settings import default_workers, parse_size, pick_device, split_attacks, split_stages
 from docleak.errors import DocleakError
@@ -84,7 +84,7 @@ def audit(
     documents: Documents = "synthetic",
     attacks: Annotated[str, typer.Option(help="Comma-separated; see docleak attack --list.")] = "",
     pages: Pages = 1,
-    budget: Budget = 150,
+    budget: Budget = 120,
     image_size: ImageSize = "",
     seed: Seed = 5,
     out: Out = Path("docleak-audit"),
@@ -96,6 +96,13 @@ def audit(
     recover_text: RecoverText = False,
     defense: DefenseOption = "none",
     clean_template: CleanTemplate = False,
+    compare_defenses: Annotated[
+        bool | None,
+        typer.Option(
+            "--compare-defenses/--no-compare-defenses",
+            help="End with a comparison of defences on the most exposed model. Default: with the default attacks.",
+        ),
+    ] = None,
     ocr: Ocr = "rapidocr",
     device: Device = "auto",
     workers: Workers = 0,
@@ -122,7 +129,14 @@ def audit(
         ocr=ocr,
         image_size=parse_size(image_size), allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
     )  # fmt: skip
-    _run_and_report(config, out, device, workers, json_output)
+    plain = config.exposure == Exposure() and config.batch_size == 1
+    if compare_defenses and not plain:
+        raise DocleakError(
+            "--compare-defenses compares on one client's plain gradient of one page; leave out the options that change "
+            "what is seen or known, or use docleak defend."
+        )
+    compared = plain and not attacks if compare_defenses is None else compare_defenses
+    _run_and_report(config, out, device, workers, json_output, compared=compared)
 
 
 @app.command()
@@ -175,11 +189,14 @@ def attack(
     _run_and_report(config, out, device, workers, json_output)
 
 
-def _run_and_report(config: object, out: Path, device: str, workers: int, json_output: bool) -> None:
+def _run_and_report(
+    config: object, out: Path, device: str, workers: int, json_output: bool, *, compared: bool = False
+) -> None:
     import numpy as np
 
     from docleak.evidence.audit import AuditConfig, compute_units, open_audit, planned_units
     from docleak.evidence.report import summary_text, write_report
+    from docleak.evidence.run import DEFENCES
 
     assert isinstance(config, AuditConfig)
     device = pick_device(device)
@@ -195,6 +212,15 @@ def _run_and_report(config: object, out: Path, device: str, workers: int, json_o
             print(f"{there}{before}; pictures appear in {out / 'units'} while this runs.", file=sys.stderr)
         with progress(units, finished=finished, quiet=json_output) as report:
             compute_units(run, config, device=device, workers=workers or default_workers(), on_progress=report)
+        if compared:
+            from docleak.recipes import comparison
+
+            most = comparison.most_exposed(config, run)
+            with counter(quiet=json_output) as on_unit:
+                comparison.compare(
+                    comparison.DEFAULT, most, out / DEFENCES, device=device, workers=workers or default_workers(),
+                    command="docleak " + shlex.join(sys.argv[1:]), on_unit=on_unit,
+                )  # fmt: skip
     page = write_report(run, rng=np.random.default_rng(config.seed))
     text = f"{summary_text(run, np.random.default_rng(config.seed))}\n\nReport: {page}"
     facts = {"units": len(units), "shortage": run.info["shortage"]}

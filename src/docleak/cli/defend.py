@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -38,39 +37,20 @@ def defend(
 
     Safe Template also writes the templates to publish, each beside the clean one.
     """
-    import torch
-
-    from docleak.defenses import DEFENSES, TemplateDefense, parse_defense
+    from docleak.defenses import DEFENSES
     from docleak.evidence.audit import AuditConfig
     from docleak.recipes import comparison
-    from docleak.recipes.runner import experiments, reproduce
 
     if show_list:
         emit(dict(DEFENSES), "\n".join(DEFENSES), json_output=json_output)
         return
     config = AuditConfig(models=(model,), attacks=(attack,), documents=documents, pages=pages, budget=budget, seed=seed)
-    recipe = comparison.recipe_of(defenses or comparison.DEFAULT, config)
-    planned = experiments(recipe, "tiny", out, {})
-    torch.set_num_threads(1)
-    command, began, where = "docleak " + shlex.join(sys.argv[1:]), time.perf_counter(), pick_device(device)
     with counter(quiet=json_output) as on_unit, resumable(out):
-        reproduce(
-            recipe, planned, out, scale="tiny", device=where, workers=workers or default_workers(), command=command,
-            on_unit=on_unit,
+        page, choices = comparison.compare(
+            defenses or comparison.DEFAULT, config, out, device=pick_device(device),
+            workers=workers or default_workers(), command="docleak " + shlex.join(sys.argv[1:]),
+            utility_steps=utility_steps, on_unit=on_unit,
         )  # fmt: skip
-        protected = [e for e in planned if isinstance(parse_defense(e.config.exposure.defense), TemplateDefense)]
-        ssims = {e.config.exposure.defense: comparison.write_templates(e, out, where) for e in protected}
-        done = iter(range(1, len(planned) + 1))
-        utilities = comparison.measure_utilities(
-            planned,
-            out,
-            steps=utility_steps,
-            on_done=lambda spec: on_unit(next(done), len(planned), f"utility, {spec}"),
-        )
-    facts = {"Command": command, "Model": model, "Training steps for utility": str(utility_steps),
-             "Wall time of this call": f"{time.perf_counter() - began:.0f} s"}  # fmt: skip
-    choices = comparison.choices_of(planned, utilities, ssims)
-    page = comparison.write_comparison(choices, out, facts)
     lost = {c.spec: dict(c.line.failed) for c in choices if c.line.failed}
     emit({"page": str(page), "failed": lost}, (out / "defences.md").read_text() + f"\n{page}", json_output=json_output)
     if lost:

@@ -56,7 +56,7 @@ class AuditConfig:
     documents: str = "synthetic"
     pages: int = 1
     attacks: tuple[str, ...] = ("gi-dqa", "april", "inverting-gradients", "dlg", "random")
-    budget: int = 150
+    budget: int = 120
     seed: int = 5
     batch_size: int = 1
     exposure: Exposure = Exposure()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from docleak.errors import RunError
-from docleak.evidence.run import Run
+from docleak.evidence.run import COMPARISON, DEFENCES, Run
 from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
 
 #: Fuzz ratio from which a field that is not exact counts as nearly read.
@@ -215,6 +216,17 @@ class ReportData:
         """A sentence for each run that had fewer pages than were asked for."""
         return list(dict.fromkeys(str(run.info["shortage"]) for run in self.runs if run.info.get("shortage")))
 
+    @cached_property
+    def defences(self) -> dict[str, Any] | None:
+        """The comparison of defences that the (only) run ended with, as ``docleak defend`` saved it; None without."""
+        file = self.runs[0].path / DEFENCES / COMPARISON
+        if len(self.runs) > 1 or not file.is_file():
+            return None
+        try:
+            return dict(json.loads(file.read_text("utf-8")))
+        except ValueError as fault:
+            raise RunError(f"{file} is not JSON ({fault}). Delete it, or run the comparison again.") from fault
+
     @property
     def engines(self) -> list[str]:
         return sorted({str(u.score.engine) for model in self.models for u in model.units if u.score.engine})
@@ -226,6 +238,9 @@ class ReportData:
             "signature": [manifest["info"].get("signature") for manifest in manifests],
             "ocr_engine": self.engines,
             "shortage": self.shortages,
+            "defences": [
+                {k: v for k, v in row.items() if k != "dominated"} for row in (self.defences or {}).get("rows", [])
+            ],
             "interval": "95 %, expanded percentile bootstrap over documents; spreads are least and greatest",
             "models": [model.to_json() for model in self.models],
         }

@@ -5,8 +5,9 @@ Every sentence is computed from the numbers, or is general and says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from docleak.evidence.report_data import MOMENTS, AttackResult, Counts, ModelResult, ReportData, mark
 from docleak.metrics import Estimate
@@ -253,6 +254,23 @@ def _of_text(model: ModelResult) -> list[str]:
     fields = [read for text in texts for read in text["fields_read"]]
     among = f" {sum(fields)} of {len(fields)} private fields are among the words." if texts[0]["words"] else ""
     return [f"By linear algebra alone, with no text given, the gradient tells {what} {where}.{among}"]
+
+
+def defence_words(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a comparison of defences found, in a sentence; the first row is no defence."""
+    measured = [row for row in rows if row.get("leakage") is not None]
+    if len(measured) < 2 or measured[0] is not rows[0]:
+        return ""
+    plain, tried = measured[0]["leakage"], measured[1:]
+    best = min(tried, key=lambda row: float(row["leakage"]))
+    if best["leakage"] >= plain - 1e-9:
+        return f"None of the {len(tried)} defences tried lowered what was read."
+    useless = [str(row["defence"]) for row in tried if row["leakage"] >= plain - 1e-9]
+    also = f" These changed nothing: {'; '.join(useless)}." if useless else ""
+    return (
+        f"Least was read under: {best['defence']} ({100 * best['leakage']:.0f} % of the private text, against "
+        f"{100 * plain:.0f} % without).{also}"
+    )
 
 
 def notices(data: ReportData) -> list[str]:

@@ -39,6 +39,8 @@ from docleak.errors import RunError
 
 #: Packages whose version may change a number.
 VERSIONED = ("torch", "transformers", "numpy", "scipy", "rapidocr", "rapidfuzz")
+#: Folder of a run in which a comparison of defences may lie, with its numbers as JSON.
+DEFENCES, COMPARISON = "defences", "defences.json"
 FOLDER_LENGTH = 100  # characters of a unit id that are kept in its folder's name
 _TEMPORARY = ".docleak-"
 

@@ -5,28 +5,37 @@ from __future__ import annotations
 import base64
 import io
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
 import PIL.Image
+import torch
 
-from docleak.defenses import TemplateDefense, parse_defense
+from docleak.defenses import GradientDefense, TemplateDefense, parse_defense
 from docleak.documents import blank_template
 from docleak.evidence.audit import AuditConfig, model_of
 from docleak.evidence.case import build_case, pages_for
-from docleak.evidence.run import write_atomically, write_png
+from docleak.evidence.identity import model_key
+from docleak.evidence.report_data import ModelResult, prepare
+from docleak.evidence.report_words import fields_in_words
+from docleak.evidence.run import Run, write_atomically, write_png
 from docleak.evidence.utility import Utility, undefended, utility_under
 from docleak.metrics.image import ssim
 from docleak.models import image_of
 from docleak.recipes.recipe import Recipe, Row
-from docleak.recipes.runner import Experiment
+from docleak.recipes.runner import Experiment, OnUnit, experiments, reproduce
 from docleak.recipes.table import Line, cells, lines_of
 
 DEFAULT = ("noise:sigma=1e-4", "clip:norm=0.1", "top-k:share=0.01", "freeze", "safe-template:epsilon=8/255")
+
+
+#: Leakages and benefits closer than this are taken to be equal.
+SAME = 0.002
 
 
 @dataclass(frozen=True)
@@ -38,12 +47,31 @@ class Choice:
     line: Line
     utility: Utility | None
     template_ssim: float | None = None
+    update_kept: float | None = None  # cosine between what is sent and the client's gradient, mean over pages
     dominated: str = ""
 
     @property
+    def words(self) -> float | None:
+        """Share of the private fields in the words that linear algebra reads; None where the model takes none."""
+        if self.line.context is None:
+            return None
+        read, of = fields_in_words(self.line.context)
+        takes_words = any(unit.record["view"].get("words_known") for unit in self.line.context.units)
+        return read / of if of else 0.0 if takes_words else None
+
+    @property
     def leakage(self) -> float | None:
-        """Mean fuzz ratio of the private fields: finer than the share of exact ones where pages are few."""
-        return None if self.line.result is None else self.line.result.estimates["fuzz_ratio"].value
+        """The larger of the picture's mean fuzz ratio (finer than the share of exact fields where pages are few) and
+        the share of fields in the words."""
+        if self.line.result is None:
+            return None
+        fuzz = self.line.result.estimates["fuzz_ratio"].value
+        return None if fuzz is None else max(fuzz, self.words or 0.0)
+
+    @property
+    def benefit(self) -> float | None:
+        """ANLS of a model trained under it, or where none was trained, the share of the update's direction kept."""
+        return self.update_kept if self.utility is None else self.utility.anls
 
 
 def recipe_of(specs: Sequence[str], config: AuditConfig) -> Recipe:
@@ -54,6 +82,55 @@ def recipe_of(specs: Sequence[str], config: AuditConfig) -> Recipe:
              "ocr": config.ocr, "attack": config.attacks[0], "image_size": config.image_size}  # fmt: skip
     scales = {"tiny": {"models": {"model": config.models[0]}}}
     return Recipe("defences", "Defences", "docleak", "what each defence leaves of the leak", rows, fixed, scales)
+
+
+def compare(
+    specs: Sequence[str],
+    config: AuditConfig,
+    out: Path,
+    *,
+    device: str,
+    workers: int,
+    command: str,
+    utility_steps: int = 0,
+    on_unit: OnUnit = lambda done, total, label: None,
+) -> tuple[Path, list[Choice]]:
+    """Run (or resume) the attack of ``config`` under every defence, measure what each costs, and write the page."""
+    began = time.perf_counter()
+    recipe = recipe_of(specs, config)
+    planned = experiments(recipe, "tiny", out, {})
+    torch.set_num_threads(1)
+    reproduce(recipe, planned, out, scale="tiny", device=device, workers=workers, command=command, on_unit=on_unit)
+    named = {e.config.exposure.defense: e for e in planned}
+    ssims = {
+        spec: write_templates(e, out, device)
+        for spec, e in named.items()
+        if isinstance(parse_defense(spec), TemplateDefense)
+    }
+    done = iter(range(1, len(planned) + 1))
+    utilities = measure_utilities(
+        planned, out, steps=utility_steps, on_done=lambda spec: on_unit(next(done), len(planned), f"utility, {spec}")
+    )
+    kept = {spec: update_kept(e, device) for spec, e in named.items()}
+    choices = choices_of(planned, utilities, ssims, kept)
+    facts = {"Command": command, "Model": config.models[0], "Attack": config.attacks[0],
+             "Budget": f"{config.pages} document{'s' * (config.pages > 1)}, {config.budget} gradient evaluations each",
+             "Training steps for utility": str(utility_steps),
+             "Wall time of this call": f"{time.perf_counter() - began:.0f} s"}  # fmt: skip
+    return write_comparison(choices, out, facts), choices
+
+
+def most_exposed(config: AuditConfig, run: Run) -> AuditConfig:
+    """What a comparison of defences at the end of an audit runs: one page, half the budget, on the model of which
+    most was read (of equals, the one that is attacked fastest), by the first attack."""
+    models = prepare([run], np.random.default_rng(0)).models
+    keys = {model_key(source, config.image_size): source for source in config.models}
+
+    def rank(model: ModelResult) -> tuple[float, float]:
+        return -(model.best.estimates["binary"].value or 0.0), model.best.seconds.mean or 0.0
+
+    chosen = keys[min(models, key=rank).model]
+    return replace(config, models=(chosen,), attacks=config.attacks[:1], pages=1, budget=max(1, config.budget // 2))
 
 
 def measure_utilities(
@@ -94,11 +171,14 @@ def write_templates(e: Experiment, out: Path, device: str) -> float:
 
 
 def choices_of(
-    planned: Sequence[Experiment], utilities: Mapping[str, Utility], ssims: Mapping[str, float]
+    planned: Sequence[Experiment],
+    utilities: Mapping[str, Utility],
+    ssims: Mapping[str, float],
+    kept: Mapping[str, float],
 ) -> list[Choice]:
     """Every defence with its numbers, dominated ones marked."""
     found = [
-        Choice(spec, parse_defense(spec).summary, line, utilities.get(spec), ssims.get(spec))
+        Choice(spec, parse_defense(spec).summary, line, utilities.get(spec), ssims.get(spec), kept.get(spec))
         for e, line in zip(planned, lines_of(planned, seed=0), strict=True)
         for spec in [e.config.exposure.defense]
     ]
@@ -106,20 +186,37 @@ def choices_of(
 
 
 def _dominating(choice: Choice, others: Sequence[Choice]) -> str:
-    if choice.leakage is None or choice.utility is None:
+    if choice.leakage is None or choice.benefit is None:
         return ""
     for other in others:
-        if other is choice or other.leakage is None or other.utility is None:
+        if other is choice or other.leakage is None or other.benefit is None:
             continue
-        less, no_worse = other.leakage < choice.leakage - 1e-9, other.utility.anls >= choice.utility.anls - 1e-9
+        less, no_worse = other.leakage < choice.leakage - SAME, other.benefit >= choice.benefit - SAME
         if less and no_worse:
             return other.summary
     return ""
 
 
+def update_kept(e: Experiment, device: str) -> float:
+    """Cosine between what is sent under the defence and the client's own gradient, mean over the pages."""
+    defense, config = parse_defense(e.config.exposure.defense), e.config
+    if not isinstance(defense, GradientDefense):
+        return 1.0
+    model = model_of(config, config.models[0], device)
+    found = []
+    for number, page in enumerate(pages_for(model, config.documents, count=config.pages, seed=config.seed)):
+        case = build_case(model, [page], config.exposure, seed=config.seed + number)
+        own = torch.cat([value.flatten() for value in case.clean.gradient.values()])
+        sent = torch.cat(
+            [case.view.gradient.get(name, torch.zeros_like(v)).flatten() for name, v in case.clean.gradient.items()]
+        )
+        found.append(float(torch.nn.functional.cosine_similarity(own.double(), sent.double(), dim=0)))
+    return float(np.mean(found))
+
+
 def chart(choices: Sequence[Choice]) -> str:
     """Leakage against utility as SVG; dominated choices grey. Empty where no utility was measured."""
-    shown = [c for c in choices if c.leakage is not None and c.utility is not None]
+    shown = [c for c in choices if c.leakage is not None and c.benefit is not None]
     if not shown:
         return ""
     import matplotlib
@@ -128,14 +225,18 @@ def chart(choices: Sequence[Choice]) -> str:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "docleak"}):
         figure = Figure(figsize=(7.5, 4.6), layout="constrained")
         axes = figure.add_subplot()
-        for number, c in enumerate(shown):
-            assert c.utility is not None and c.leakage is not None
-            colour = "#9aa3af" if c.dominated else "#0b6e4f"
-            axes.scatter(c.utility.anls, c.leakage, s=60, color=colour, zorder=3)
-            axes.annotate(f"{number + 1}", (c.utility.anls, c.leakage), xytext=(7, 5), textcoords="offset points",
-                          color=colour, fontsize=11)  # fmt: skip
-        axes.set_xlabel("utility: ANLS on unseen pages after training under the defence (right is better)")
-        axes.set_ylabel("leakage: fuzz ratio of private fields (low is better)")
+        for place, numbers in _places(choices).items():
+            colour = "#9aa3af" if all(choices[n].dominated for n in numbers) else "#0b6e4f"
+            axes.scatter(*place, s=60, color=colour, zorder=3)
+            label = ", ".join(str(n + 1) for n in numbers)
+            axes.annotate(label, place, xytext=(7, 5), textcoords="offset points", color=colour, fontsize=11)
+        trained = any(c.utility for c in shown)
+        axes.set_xlabel(
+            "utility: ANLS on unseen pages after training under the defence (right is better)"
+            if trained
+            else "share of the update's direction that arrives (cosine; right is better)"
+        )
+        axes.set_ylabel("leakage: private text read, 0 to 1 (low is better)")
         axes.set_ylim(-0.04, 1.08)
         axes.margins(x=0.12)
         axes.grid(alpha=0.3)
@@ -144,10 +245,20 @@ def chart(choices: Sequence[Choice]) -> str:
     return buffer.getvalue()[buffer.getvalue().index("<svg") :]
 
 
+def _places(choices: Sequence[Choice]) -> dict[tuple[float, float], list[int]]:
+    """(benefit, leakage) -> the numbers of the choices that lie there, to three digits."""
+    found: dict[tuple[float, float], list[int]] = {}
+    for number, c in enumerate(choices):
+        if c.leakage is not None and c.benefit is not None:
+            found.setdefault((round(c.benefit, 3), round(c.leakage, 3)), []).append(number)
+    return found
+
+
 def write_comparison(choices: Sequence[Choice], out: Path, facts: Mapping[str, str]) -> Path:
     """Write defences.html, defences.md and defences.json; returns the page."""
     rows = [_row(number + 1, c) for number, c in enumerate(choices)]
-    write_atomically(out / "defences.json", (json.dumps({**facts, "rows": rows}, indent=1) + "\n").encode())
+    saved = {**facts, "chart": chart(choices), "rows": rows}
+    write_atomically(out / "defences.json", (json.dumps(saved, indent=1) + "\n").encode())
     write_atomically(out / "defences.md", _markdown(rows, facts).encode())
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("docleak.recipes", "templates"), autoescape=True, trim_blocks=True
@@ -170,20 +281,36 @@ def _row(number: int, c: Choice) -> dict[str, Any]:
         "binary": values[0],
         "fuzz": values[1],
         "psnr": values[2],
+        "words": "" if c.words is None else f"{100 * c.words:.0f}%",
+        "kept": "" if c.update_kept is None else f"{c.update_kept:.3f}",
         "anls": "not measured" if u is None else f"{u.anls:.3f}",
         "loss": "not measured" if u is None else f"{u.loss:.2f}",
         "kilobytes": "not measured" if u is None else f"{u.bytes_per_round / 1000:,.0f}",
         "milliseconds": "not measured" if u is None else f"{1000 * u.seconds_per_step:.0f}",
         "ssim": "" if c.template_ssim is None else f"{c.template_ssim:.3f}",
+        "leakage": c.leakage,
+        "benefit": c.benefit,
         "dominated": c.dominated,
         "failed": dict(c.line.failed),
     }
 
 
 def _markdown(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, str]) -> str:
-    heads = {"number": "", "defence": "defence", "binary": "Binary", "fuzz": "fuzz ratio", "psnr": "PSNR, dB",
-             "anls": "ANLS", "loss": "loss", "kilobytes": "kB per round", "milliseconds": "ms per step",
-             "ssim": "SSIM of the template", "dominated": "dominated by"}  # fmt: skip
+    heads = {
+        "number": "",
+        "defence": "defence",
+        "binary": "Binary",
+        "fuzz": "fuzz ratio",
+        "psnr": "PSNR, dB",
+        "words": "fields in the words",
+        "kept": "update kept",
+        "anls": "ANLS",
+        "loss": "loss",
+        "kilobytes": "kB per round",
+        "milliseconds": "ms per step",
+        "ssim": "SSIM of the template",
+        "dominated": "dominated by",
+    }
     lines = ["| " + " | ".join(heads.values()) + " |", "|" + "---|" * len(heads)]
     lines += ["| " + " | ".join(str(row[key]) for key in heads) + " |" for row in rows]
     return "\n".join([*lines, "", *(f"{name}: {value}  " for name, value in facts.items())]) + "\n"
