@@ -534,3 +534,31 @@ def test_values_are_parsed_at_the_edge() -> None:
     with pytest.raises(DocleakError, match="Try --device auto or cpu"):
         pick_device("cuda:99")
     assert 1 <= default_workers() <= (os.cpu_count() or 1)
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------------
+
+RECIPE = """
+title = "Guessing"
+models = ["mine"]
+
+[scales.tiny]
+models = { mine = "layoutlmv3-start" }
+attack = "random"
+pages = 1
+budget = 1
+
+[[rows]]
+name = "once"
+"""
+
+
+def test_a_recipe_of_ones_own(docleak: Docleak, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(RECIPE)
+    done = docleak("reproduce", "mine.toml", "--workers", "1", "--out", "run", "--json")
+    assert done.code == 0, done.err
+    assert done.json()["units"] == 1 and not done.json()["failed"] and (tmp_path / "run" / "table.html").is_file()
+    failed(docleak("reproduce", "mine.toml", "--model", "yours=x"), "one of the recipe's models (mine)")
+    failed(docleak("reproduce", "mine.toml", "--image-size", "mine=big"), "image size 'big' is not WIDTHxHEIGHT")
+    sized = docleak("reproduce", "mine.toml", "--image-size", "mine=320x640", "--out", "sized")
+    failed(sized, "only takes pages of 224 x 224 pixels")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from docleak.cli.output import counter, emit, resumable
-from docleak.cli.settings import default_workers, pick_device
+from docleak.cli.settings import default_workers, parse_size, pick_device
 
 if TYPE_CHECKING:
+    from docleak.recipes.recipe import Recipe
     from docleak.recipes.runner import Experiment
 
 
@@ -33,6 +34,9 @@ def reproduce(
     documents: Annotated[str, typer.Option(help="Other pages: synthetic, a folder, or FORMAT:PATH.")] = "",
     pages: Annotated[int, typer.Option(help="Documents per row; 0 means the recipe's.")] = 0,
     budget: Annotated[int, typer.Option(help="Gradient evaluations per document; 0 means the recipe's.")] = 0,
+    image_size: Annotated[
+        list[str] | None, typer.Option(help="Pages of another size in pixels: donut=320x640; may be repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed; -1 means the recipe's.")] = -1,
     rows: Annotated[str, typer.Option(help="Only rows whose name contains this.")] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
@@ -54,42 +58,58 @@ def reproduce(
         return
     recipe = find_recipe(name)
     folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
-    chosen = _changes(model or [], documents, pages, budget, seed)
+    chosen = _changes(recipe, model or [], image_size or [], documents, pages, budget, seed)
     planned = [e for e in experiments(recipe, scale, folder, chosen) if rows in e.row.name]
     if not planned:
         raise RecipeError(f"recipe {name!r} has no row with {rows!r} in its name.")
     if dry_run:
         _show_plan(planned, default_workers() if workers == 0 else workers, json_output)
         return
-    command = "docleak " + shlex.join(sys.argv[1:])
+    command, where = "docleak " + shlex.join(sys.argv[1:]), pick_device(device)
     began = time.perf_counter()
     with counter(quiet=json_output) as on_unit, resumable(folder):
         run_recipe(
-            recipe, planned, folder, scale=scale, device=pick_device(device), workers=workers or default_workers(),
+            recipe, planned, folder, scale=scale, device=where, workers=workers or default_workers(),
             cluster=cluster, command=command, on_unit=on_unit,
         )  # fmt: skip
     facts = _facts(planned, command, time.perf_counter() - began)
     page = write_table(recipe, scale, planned, folder, facts)
     lost = {f"{e.row.name}, {e.model}: {unit}": why for e in planned for unit, why in failures(e.folder).items()}
     text = (folder / "table.md").read_text()
-    emit({"table": str(page), "units": len(jobs_of(planned, device)), "failed": lost}, text, json_output=json_output)
+    emit({"table": str(page), "units": len(jobs_of(planned, where)), "failed": lost}, text, json_output=json_output)
     if lost:
         print(f"docleak: {len(lost)} units failed twice: {next(iter(lost.items()))}", file=sys.stderr)
         raise typer.Exit(1)
 
 
-def _changes(models: list[str], documents: str, pages: int, budget: int, seed: int) -> dict[str, Any]:
-    from docleak.errors import RecipeError
-
-    chosen: dict[str, Any] = {}
-    for text in models:
-        key, equals, source = text.partition("=")
-        if not equals:
-            raise RecipeError(f"--model {text!r}: expected NAME=CHECKPOINT, for instance donut=./my-donut.")
-        chosen.setdefault("models", {})[key] = source
+def _changes(
+    recipe: Recipe, models: list[str], sizes: list[str], documents: str, pages: int, budget: int, seed: int
+) -> dict[str, Any]:
+    """What the command line puts in place of the recipe's settings."""
+    chosen: dict[str, Any] = {"models": _named(recipe, "--model", models, "donut=./my-donut")}
+    chosen["image_sizes"] = {
+        model: parse_size(size) for model, size in _named(recipe, "--image-size", sizes, "donut=320x640").items()
+    }
     given = {"documents": documents or None, "pages": pages or None, "budget": budget or None}
     settings: dict[str, Any] = {**given, "seed": None if seed < 0 else seed}
     return chosen | {key: value for key, value in settings.items() if value is not None}
+
+
+def _named(recipe: Recipe, option: str, texts: list[str], example: str) -> dict[str, str]:
+    """NAME=VALUE per model of the recipe."""
+    from docleak.errors import RecipeError
+
+    known = sorted({model for row in recipe.rows for model in row.models})
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name not in known:
+            raise RecipeError(
+                f"{option} {text!r}: expected NAME=VALUE, for instance {example}, where NAME is one of the recipe's "
+                f"models ({', '.join(known)})."
+            )
+        found[name] = value
+    return found
 
 
 def _show_plan(planned: list[Experiment], workers: int, json_output: bool) -> None:

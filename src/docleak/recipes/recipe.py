@@ -69,7 +69,7 @@ class Recipe:
     def config(self, row: Row, model: str, scale: str, changes: Mapping[str, Any]) -> AuditConfig:
         """What one row runs on one model; ``changes`` come from the command line and win.
 
-        ``changes["models"]`` maps names of models to checkpoints.
+        ``changes["models"]`` maps names of models to checkpoints, ``changes["image_sizes"]`` to page sizes.
         """
         at = self.scales.get(scale, {})
         settings = {**self.fixed, **at, **row.settings, **row.scaled.get(scale, {}), **changes}
@@ -77,6 +77,8 @@ class Recipe:
         if model not in sources:
             raise RecipeError(f"recipe {self.name!r} names no checkpoint for {model!r} at scale {scale!r}.")
         settings.pop("models", None)
+        if size := settings.pop("image_sizes", {}).get(model):
+            settings["image_size"] = size
         exposed = {key: settings.pop(key) for key in list(settings) if key in EXPOSURE}
         if "stages" in exposed:
             exposed["stages"] = tuple(exposed["stages"])
