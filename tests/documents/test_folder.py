@@ -21,7 +21,7 @@ texts = st.text(max_size=12)
 
 
 def content(page: Page) -> tuple[Any, ...]:
-    rest = (page.name, page.words, page.fields, page.questions, page.document, page.provider, page.template)
+    rest = (page.name, page.words, page.fields, page.questions, page.document, page.provider, page.template, page.notes)
     return (page.image.shape, page.image.tobytes(), *rest)
 
 
@@ -46,6 +46,7 @@ def pages(draw: st.DrawFn) -> Page:
         document=draw(texts),
         provider=draw(texts),
         template=draw(st.none() | texts),
+        notes=tuple(draw(st.lists(texts, max_size=2))),
     )
 
 
@@ -119,8 +120,9 @@ BAD = [
     ({"image": "a.png", "fields": [{"key": "k", "value": "v", "words": [0]}]}, "numbers of the page's 0 words"),
     ({"image": "a.png", "fields": [{"key": "k", "value": "v", "words": [], "box": [0, 0, 1, 1]}]}, "both 'words'"),
     ({"image": "a.png", "fields": [{"key": "k", "value": 9, "private": 1}]}, "'private' is 1"),
+    ({"image": "a.png", "notes": "cut"}, "'notes' is 'cut', expected a list of texts"),
     ({"image": "a.png", "questions": [{"text": "t", "answers": "x"}]}, "'answers' is 'x'"),
-    ('{"image": "a.png"', "line 13, column 18: not JSON"),
+    ('{"image": "a.png"', "line 14, column 18: not JSON"),
 ]
 
 
@@ -130,7 +132,7 @@ def test_all_faults_of_the_index_are_reported_at_once(tmp_path: Path) -> None:
     message = str(raised.value)
     for _, words in BAD[:-1]:
         assert words in message
-    assert "line 14, column 18: not JSON" in message and "docs/data-format.md" in message
+    assert "line 15, column 18: not JSON" in message and "docs/data-format.md" in message
 
 
 def test_boxes_are_held_against_the_image_on_access(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ def test_every_loader_of_the_table_is_there_and_documented(name: str) -> None:
 @pytest.mark.parametrize(
     ("folder_name", "name"),
     [("sroie", "sroie"), ("funsd", "funsd"), ("funsd/dataset/testing_data", "funsd"), ("vrdu_pfl", "vrdu"),
-     ("vrdu_pfl/imdb", "pfl-docvqa"), ("vrdu_pfl/imdb/imdb_val.npy", "pfl-docvqa")],
+     ("vrdu_pfl/imdb", "pfl-docvqa"), ("vrdu_pfl/imdb/imdb_val.npy", "pfl-docvqa"), ("wtq", "wtq"),
+     ("wtq/WikiTableQuestions", "wtq"), ("tabfact", "tabfact"), ("tabfact/Table-Fact-Checking", "tabfact")],
 )  # fmt: skip
 def test_real_layouts_are_recognised(shared_data: Path, folder_name: str, name: str) -> None:
     path = shared_data / folder_name
@@ -33,6 +34,12 @@ def test_real_layouts_are_recognised(shared_data: Path, folder_name: str, name: 
     assert [e.name for e in load_pages(f"{name}:{path}", seed=1, count=2, allow_pickle=True).entries] == [
         e.name for e in pages.entries
     ]
+
+
+def test_the_seed_reaches_what_is_drawn(shared_data: Path) -> None:
+    first, again, other = (load_pages(f"wtq:{shared_data / 'wtq'}", seed=seed, count=1)[0] for seed in (1, 1, 2))
+    assert (first.image == again.image).all()
+    assert first.image.shape != other.image.shape or (first.image != other.image).any()
 
 
 def test_pickles_need_permission(shared_data: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
 import typer
 
-from docleak.cli.output import emit
+from docleak.cli.output import counter, emit
 from docleak.documents import LOADERS, load_pages
 from docleak.documents.folder import save
 from docleak.documents.inspect import draw
+from docleak.documents.loaders import DEFAULT_SYNTHETIC_PAGES, SYNTHETIC
 
 app = typer.Typer(help="Pages: formats, synthetic invoices, pictures of pages with their boxes.", no_args_is_help=True)
 
@@ -28,18 +32,75 @@ def list_formats(json_output: Json = False) -> None:
 @app.command()
 def make(
     out: Annotated[Path, typer.Argument(help="New or empty folder to write pages.jsonl and PNGs into.")],
-    count: Annotated[int, typer.Option(help="Number of pages.")] = 16,
-    seed: Annotated[int, typer.Option(help="Same seed, same pages.")] = 0,
-    width: Annotated[int, typer.Option(help="Pixels; at least 192.")] = 192,
-    height: Annotated[int, typer.Option(help="Pixels; at least 224.")] = 256,
+    count: Annotated[
+        int | None, typer.Option(help="Number of pages: 16, or with --documents at most that many of each.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same pages and partition.")] = 0,
+    width: Annotated[int, typer.Option(help="Pixels of synthetic pages; at least 192.")] = 192,
+    height: Annotated[int, typer.Option(help="Pixels of synthetic pages; at least 224.")] = 256,
+    partition: Annotated[int | None, typer.Option(help="Divide the pages into this many silos, a folder each.")] = None,
+    documents: Annotated[
+        list[str] | None,
+        typer.Option(help="With --partition: FORMAT:PATH or PATH to divide; several times for several."),
+    ] = None,
+    by: Annotated[
+        str,
+        typer.Option(help="With --partition: documents (one data set per silo), providers, clients (PFL-DocVQA's)."),
+    ] = "documents",
+    allow_pickle: AllowPickle = False,
     json_output: Json = False,
 ) -> None:
-    """Make synthetic invoices and write them as a folder of pages."""
+    """Make synthetic invoices, or the silos of a federation, and write them as folders of pages."""
+    from docleak.errors import DocumentError
+
+    if partition is not None:
+        if (width, height) != (192, 256):
+            raise DocumentError("--width and --height are for pages without --partition. Leave them out.")
+        specs = documents or [SYNTHETIC]
+        _make_silos(out, specs, partition, by, seed, count, allow_pickle=allow_pickle, json_output=json_output)
+        return
+    if documents:
+        raise DocumentError("--documents needs --partition; `docleak data convert` writes a data set as one folder.")
     from docleak.documents.synthetic import make_pages
 
-    pages = make_pages(count, seed=seed, size=(width, height))
+    pages = make_pages(DEFAULT_SYNTHETIC_PAGES if count is None else count, seed=seed, size=(width, height))
     directory = save(pages, out)
-    emit({"pages": count, "out": str(directory)}, f"{count} pages written to {directory}", json_output=json_output)
+    emit({"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
+         json_output=json_output)  # fmt: skip
+
+
+def _make_silos(
+    out: Path, specs: list[str], clients: int, by: str, seed: int, count: int | None,
+    *, allow_pickle: bool, json_output: bool,
+) -> None:  # fmt: skip
+    from docleak.documents.division import divide
+    from docleak.documents.silos import write_silos
+
+    division = divide(specs, clients, by=by, seed=seed, count=count, allow_pickle=allow_pickle)
+    notes = [f"{name}: {note}" for name, pages in division.sources.items() for note in getattr(pages, "notes", ())]
+    with counter(quiet=json_output) as report:
+        silos = write_silos(division.shares, division.sources, out, by=by, seed=seed, on_page=_now_and_then(report))
+    lines = [f"{'silo':14}{'documents':>10}{'pages':>7}{'questions':>10}{'providers':>10}"]
+    lines += [f"{s.name:14}{s.documents:>10}{s.pages:>7}{s.questions:>10}{len(s.providers) or '-':>10}" for s in silos]
+    cut = sum(silo.cut for silo in silos)
+    if cut:
+        notes.append(f"{cut} of {sum(silo.pages for silo in silos)} pages do not show all of their document")
+    lines += [*notes, f"{len(silos)} silos written to {out}, each with a silo.json"]
+    emit({"silos": [asdict(silo) for silo in silos], "notes": notes, "out": str(out)}, "\n".join(lines),
+         json_output=json_output)  # fmt: skip
+
+
+def _now_and_then(report: Callable[[int, int, str], None]) -> Callable[[int, int, str], None]:
+    """``report``, but not for every page: at most every two seconds."""
+    last = monotonic()
+
+    def told(done: int, total: int, label: str) -> None:
+        nonlocal last
+        if monotonic() - last >= 2.0:
+            last = monotonic()
+            report(done, total, label)
+
+    return told
 
 
 @app.command()

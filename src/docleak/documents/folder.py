@@ -22,7 +22,7 @@ from docleak.errors import DocumentError
 INDEX = "pages.jsonl"
 
 #: Keys of a page and of each of its parts; the first ones, up to the number given, are required.
-PAGE_KEYS = ("image", "name", "words", "fields", "questions", "provider", "document", "template")
+PAGE_KEYS = ("image", "name", "words", "fields", "questions", "provider", "document", "template", "notes")
 PART_KEYS = {
     "words": (("text", "box"), 2),
     "fields": (("key", "value", "words", "box", "private"), 2),
@@ -69,6 +69,7 @@ def _entry(path: Path, row: Json) -> PageEntry:
         document=document,
         provider=provider,
         template=row.get("template"),
+        notes=tuple(row.get("notes", ())),
     )
     make = partial(read_page, blank, path / row["image"], words, upright=True)
     return PageEntry(name, path / INDEX, make, document, provider)
@@ -94,6 +95,9 @@ def page_faults(row: Json, path: Path) -> list[str]:
     faults += [f"{key!r} is {row[key]!r}, expected a text" for key in texts if not isinstance(row[key], str)]
     if isinstance(row.get("image"), str) and not (path / row["image"]).is_file():
         faults.append(f"there is no image {row['image']!r} in the folder")
+    notes = row.get("notes", [])
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        faults.append(f"'notes' is {notes!r}, expected a list of texts")
     for part, (keys, required) in PART_KEYS.items():
         items = row.get(part, [])
         if not isinstance(items, list):
@@ -183,6 +187,8 @@ def page_line(page: Page, image: str) -> dict[str, object]:
     line |= {key: value for key in ("provider", "document") if (value := getattr(page, key))}
     if page.template is not None:
         line["template"] = page.template
+    if page.notes:
+        line["notes"] = list(page.notes)
     return line
 
 

@@ -37,6 +37,12 @@ FACES: dict[str, tuple[str, str]] = {
 FALLBACK = "aileron"
 
 
+#: The face with the most scripts (Greek, Cyrillic, Hebrew, Arabic, signs; no Chinese, Japanese, Korean or Indic ones).
+BROADEST = "dejavu-sans"
+#: A code point that is no character, so that every face draws its sign for a lacking letter.
+LACKING = "\uffff"
+
+
 @dataclass(frozen=True)
 class Family:
     """The faces one provider uses, and the text sizes (pixels, at 192 x 256) at which they are legible."""
@@ -138,15 +144,39 @@ def _advance(type_: Type, letter: str) -> float:
 
 @lru_cache(maxsize=16384)
 def word_ink(type_: Type, word: str) -> Glyphs:
-    """Render ``word`` with grey antialiasing; the array is cropped to its ink."""
+    """Render ``word`` with grey antialiasing; the array is cropped to its ink, and empty where there is none."""
     font = _load(type_.face, type_.size)
     mask, (left, top) = font.getmask2(word, mode="L", anchor="ls")
     width, height = mask.size
     ink: Ink = np.frombuffer(bytes(mask), np.uint8).reshape(height, width)
+    if not ink.any():
+        return Glyphs(np.zeros((0, 0), np.uint8), 0, 0, max(0, round(font.getlength(word))))
     rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
     y0, y1, x0, x1 = int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1
     dx, dy = max(0, int(left) + x0), int(top) + y0  # never left of the pen, so that clearances hold
     return Glyphs(ink[y0:y1, x0:x1], dx, dy, max(round(font.getlength(word)), dx + x1 - x0))
+
+
+@cache
+def _has_glyph(type_: Type, letter: str) -> bool:
+    """Whether the face draws ``letter`` itself, not the sign for a letter it lacks."""
+    font = _load(type_.face, type_.size)
+    return bytes(font.getmask(letter)) != bytes(font.getmask(LACKING))
+
+
+@lru_cache(maxsize=65536)
+def type_for(type_: Type, word: str) -> Type:
+    """``type_``, or the face of BROADEST at its size if that one has letters of ``word`` which ``type_`` lacks."""
+    if word.isascii():
+        return type_
+    lacking = [letter for letter in word if not _has_glyph(type_, letter)]
+    broad = Type(BROADEST, type_.size)
+    return broad if any(_has_glyph(broad, letter) for letter in lacking) else type_
+
+
+def draws(type_: Type, word: str) -> bool:
+    """Whether ``word`` comes out as written, without a sign for a letter that the face lacks."""
+    return word.isascii() or all(_has_glyph(type_for(type_, word), letter) for letter in word)
 
 
 @cache

@@ -25,13 +25,14 @@ class Loader:
     """One on-disk format: where its ``load(path, *, limit)`` is, and how a folder of it is recognised.
 
     A folder is recognised if it has everything of one of the ``marks`` (glob patterns separated by spaces). Formats
-    with ``pickled`` files take ``allow_pickle`` too.
+    with ``pickled`` files take ``allow_pickle`` too, and those whose pages are ``drawn`` by docleak take ``seed``.
     """
 
     target: str
     about: str
     marks: tuple[str, ...]
     pickled: bool = False
+    drawn: bool = False
 
     def function(self) -> Callable[..., Sequence[Page]]:
         """The loading function; its module is imported only now."""
@@ -62,6 +63,23 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
             "vrdu_pfl: public invoices and registration forms with exactly located fields",
             ("docs.jsonl fields.jsonl qa.jsonl ocr images", "vrdu_pfl/fields.jsonl"),
         ),
+        "wtq": Loader(
+            "docleak.documents.wtq:load",
+            "WikiTableQuestions: tables drawn as pages, with questions",
+            ("csv data/training.tsv", "WikiTableQuestions/csv WikiTableQuestions/data/training.tsv"),
+            drawn=True,
+        ),
+        "tabfact": Loader(
+            "docleak.documents.tabfact:load",
+            "TabFact: tables drawn as pages, with statements to confirm or refute (yes, no)",
+            ("data/all_csv tokenized_data", "Table-Fact-Checking/data/all_csv Table-Fact-Checking/tokenized_data"),
+            drawn=True,
+        ),
+        "due": Loader(
+            "docleak.documents.due:load",
+            "DocVQA and others as in the DUE benchmark (document.jsonl, documents_content.jsonl)",
+            ("document.jsonl documents_content.jsonl", "*/document.jsonl */documents_content.jsonl"),
+        ),
         "pfl-docvqa": Loader(
             "docleak.documents.pfl_docvqa:load",
             "PFL-DocVQA: invoice pages with questions and providers (imdb/*.npy)",
@@ -76,7 +94,7 @@ def load_pages(spec: str, *, count: int | None = None, seed: int, allow_pickle: 
     """Open pages by ``spec``: "synthetic", "FORMAT:PATH" with a format of LOADERS, or a PATH whose format is seen.
 
     At most ``count`` pages: the first ones of a data set on disk, or the number made for "synthetic" (16 if None).
-    ``seed`` matters only to what is made. Images of data sets are decoded when a page is asked for. Raises
+    ``seed`` matters only to what is made or drawn. Images of data sets are decoded when a page is asked for. Raises
     DocumentError if there is no such format or path, or the data set is not as its format says.
     """
     if count is not None and count < 1:
@@ -90,6 +108,8 @@ def load_pages(spec: str, *, count: int | None = None, seed: int, allow_pickle: 
     load = loader.function()
     if loader.pickled:
         load = partial(load, allow_pickle=allow_pickle)
+    if loader.drawn:
+        load = partial(load, seed=seed)
     return load(path, limit=count)
 
 

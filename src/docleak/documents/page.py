@@ -59,7 +59,8 @@ class Page:
     """One page image with its OCR words, fields and questions.
 
     ``image`` is uint8 RGB, shape (H, W, 3). ``document`` names the document the page belongs to,
-    ``provider`` who issued it (the unit of privacy), ``template`` the layout it was filled into.
+    ``provider`` who issued it (the unit of privacy), ``template`` the layout it was filled into. ``notes`` says in
+    phrases what of the document the page does not show, such as rows of a table beyond its end.
     Raises DocumentError, listing every fault at once, if boxes or indices do not fit the image.
     """
 
@@ -71,6 +72,7 @@ class Page:
     document: str = ""
     provider: str = ""
     template: str | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         image = self.image

@@ -81,6 +81,13 @@ def provider_names(pages: Sequence[Page]) -> tuple[str, ...]:
     return tuple(page.provider for page in pages)
 
 
+def document_names(pages: Sequence[Page]) -> tuple[str, ...]:
+    """The document of each page, without decoding an image where the pages are lazy."""
+    if isinstance(pages, LazyPages):
+        return tuple(entry.document for entry in pages.entries)
+    return tuple(page.document for page in pages)
+
+
 def at_most(items: Iterable[T], limit: int | None) -> list[T]:
     """The first ``limit`` items, or all for None. Raises DocumentError for a limit below 1."""
     if limit is not None and limit < 1:

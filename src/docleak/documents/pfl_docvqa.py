@@ -9,6 +9,7 @@ ocr_normalized_boxes (x0, y0, x1, y1 in [0, 1]) and perhaps provider, document, 
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -101,6 +102,29 @@ def load(path: Path, *, limit: int | None = None, images: Path | None = None, al
     if not entries:
         raise DocumentError(f"{path}: the .npy files hold a header and no record. Download them again.")
     return LazyPages(path, entries, notes=_notes(rows_[0].record for _, rows_ in chosen))
+
+
+def load_clients(path: Path, *, limit: int | None = None, allow_pickle: bool = False) -> dict[str, LazyPages]:
+    """The pages of each client of the official partition, by its name in ``imdb_train_client_k.npy``, in order of k.
+
+    Raises DocumentError as ``load`` does, and if there is no file of a client or a provider is in two of them.
+    """
+    named = {found[0]: array for array in find_arrays(path) if (found := re.search(r"client_\d+$", array.stem))}
+    if not named:
+        raise DocumentError(
+            f"{path} {describe_folder(path)}; expected PFL-DocVQA's imdb_train_client_<k>.npy. Give the folder that "
+            "holds imdb/, or divide the pages by providers."
+        )
+    order = sorted(named, key=lambda name: int(name.rpartition("_")[2]))
+    clients = {name: load(named[name], limit=limit, allow_pickle=allow_pickle) for name in order}
+    owner: dict[str, str] = {}
+    faults = []
+    for name, pages in clients.items():
+        for provider in sorted({entry.provider for entry in pages.entries} - {""}):
+            if owner.setdefault(provider, name) != name:
+                faults.append(f"provider {provider!r} is in {owner[provider]} and in {name}")
+    raise_faults(path, faults, "A provider belongs to one client. Download the files again, or divide by providers.")
+    return clients
 
 
 def read_rows(array: Path) -> list[Row]:

@@ -1,0 +1,90 @@
+"""From the texts of a command line to the shares of a federation: open the data sets and divide them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from docleak.documents.loaders import SYNTHETIC, load_pages, parse_spec
+from docleak.documents.page import Page
+from docleak.documents.pages import LazyPages, document_names, provider_names
+from docleak.documents.partition import Share, split_documents, split_providers
+from docleak.errors import DocumentError
+
+#: What may be divided among the clients.
+BY = ("documents", "providers", "clients")
+#: Keeps the stream of partitions apart from others of the same seed.
+STREAM = 0x51105
+
+
+@dataclass(frozen=True)
+class Division:
+    """The data sets by name, and what each client holds of them."""
+
+    sources: Mapping[str, Sequence[Page]]
+    shares: tuple[Share, ...]
+
+
+def divide(
+    specs: Sequence[str], clients: int, *, by: str, seed: int, count: int | None = None, allow_pickle: bool = False
+) -> Division:
+    """Open data sets (as ``load_pages`` does; at most ``count`` pages of each) and divide them among ``clients``.
+
+    ``by`` is one of BY: "documents" of any number of data sets, one data set per client (``split_documents``);
+    "providers" of one data set (``split_providers``); "clients", the official ones of PFL-DocVQA. The partition is
+    drawn from ``seed``. Raises DocumentError for another ``by``, more than one data set where only one will do, and
+    whatever cannot be opened or divided.
+    """
+    if by not in BY:
+        raise DocumentError(f"the partition is by {by!r}; expected one of {', '.join(BY)}.")
+    if seed < 0:
+        raise DocumentError(f"the seed is {seed}; expected 0 or more.")
+    if clients < 1:
+        raise DocumentError(f"{clients} clients were asked for; expected 1 or more.")
+    if by != "documents" and len(specs) != 1:
+        raise DocumentError(f"{len(specs)} data sets to divide by {by}; expected one. Divide them by documents.")
+    if by == "clients":
+        return _official(specs[0], clients, count=count, allow_pickle=allow_pickle)
+    sources = {
+        name: load_pages(spec, count=count, seed=seed, allow_pickle=allow_pickle)
+        for name, spec in zip(source_names(specs), specs, strict=True)
+    }
+    rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM)))
+    if by == "documents":
+        documents = {name: document_names(pages) for name, pages in sources.items()}
+        return Division(sources, split_documents(documents, clients, rng=rng))
+    ((name, pages),) = sources.items()
+    shares = split_providers(name, provider_names(pages), document_names(pages), clients, rng=rng)
+    return Division(sources, shares)
+
+
+def source_names(specs: Sequence[str]) -> list[str]:
+    """A name for each data set: its format, with a number where the format comes again."""
+    names: list[str] = []
+    for spec in specs:
+        name = SYNTHETIC if spec == SYNTHETIC else parse_spec(spec)[0]
+        again = sum(other.partition("_")[0] == name for other in names)
+        names.append(f"{name}_{again + 1}" if again else name)
+    return names
+
+
+def _official(spec: str, clients: int, *, count: int | None, allow_pickle: bool) -> Division:
+    from docleak.documents.pfl_docvqa import load_clients
+
+    name, path = parse_spec(spec) if spec != SYNTHETIC else (SYNTHETIC, None)
+    if path is None or name != "pfl-docvqa":
+        raise DocumentError(f"{name} pages have no official clients; expected pfl-docvqa. Divide them by providers.")
+    parts = load_clients(path, limit=count, allow_pickle=allow_pickle)
+    if len(parts) != clients:
+        raise DocumentError(
+            f"{path}: has the {len(parts)} clients {', '.join(parts)}, but {clients} were asked for. Ask for "
+            f"{len(parts)}, or divide the pages by providers."
+        )
+    shares, first = [], 0
+    for client, pages in parts.items():
+        shares.append(Share(client, name, tuple(range(first, first + len(pages)))))
+        first += len(pages)
+    entries = [entry for pages in parts.values() for entry in pages.entries]
+    return Division({name: LazyPages(path, entries)}, tuple(shares))

@@ -1,0 +1,108 @@
+"""TabFact (Chen et al., 2020): tables of Wikipedia, drawn as pages, with statements that they entail or refute.
+
+Layout: ``data/all_csv/<table>.html.csv`` (cells separated by ``#``, no quotes) and
+``tokenized_data/{train,val,test}_examples.json`` = {table: [[statements], [1 entailed, 0 refuted], caption]}. The
+repository is called Table-Fact-Checking. As in DUE and FeDocVQA a statement is a question that "yes" or "no" answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from docleak.documents.files import describe_folder, first_folder, raise_faults, read_json, read_text
+from docleak.documents.page import Page, Question
+from docleak.documents.pages import LazyPages, PageEntry, at_most
+from docleak.documents.table_pages import PAGE_SIZE, style_rng, table_page
+from docleak.documents.tables import Table, make_table
+from docleak.errors import DocumentError
+
+SPLITS = ("train", "val", "test")
+#: Answer by label.
+ANSWERS = ("no", "yes")
+
+#: Table file -> statements, labels and caption.
+Examples = Mapping[str, tuple[Sequence[str], Sequence[int], str]]
+
+
+def load(path: Path, *, seed: int, limit: int | None = None, size: tuple[int, int] = PAGE_SIZE) -> LazyPages:
+    """One page per table, in the order of the examples; the looks of a table follow from ``seed`` and its name.
+
+    ``path`` is the data set's folder or one of its ``*_examples.json``. A folder means its train examples; where there
+    are none it means all examples there are (``notes`` says so). A page is at most ``size`` (width, height); tables
+    are read and drawn on access, with the caption above, and what does not fit is told in the page's ``notes``. Raises
+    DocumentError, listing every fault.
+    """
+    root, files, notes = _find(path)
+    examples: dict[str, tuple[Sequence[str], Sequence[int], str]] = {}
+    for file in files:
+        examples.update(_read_examples(file))
+    chosen = at_most(examples.items(), limit)
+    tables = root / "data" / "all_csv"
+    faults = [f"{name}: there is no such table in data/all_csv/" for name, _ in chosen if not (tables / name).is_file()]
+    raise_faults(root, faults, "Restore these tables, or take their statements out of the examples.")
+    if not chosen:
+        raise DocumentError(f"{files[0]}: holds no statement. Download it again.")
+    return LazyPages(root, [_entry(tables / name, *example, seed, size) for name, example in chosen], notes=notes)
+
+
+def _find(path: Path) -> tuple[Path, list[Path], list[str]]:
+    """The data set's folder, the files of examples that ``path`` means, and what is to be said about that choice."""
+    if path.is_file() and path.name.endswith("_examples.json"):
+        return path.parent.parent, [path], []
+    root = first_folder([path, path / "Table-Fact-Checking"], ["data/all_csv", "tokenized_data"])
+    there = [root / "tokenized_data" / f"{split}_examples.json" for split in SPLITS] if root else []
+    files = [file for file in there if file.is_file()]
+    if root is None or not files:
+        raise DocumentError(
+            f"{path} {describe_folder(path)}; expected TabFact's folder with data/all_csv/ and tokenized_data/"
+            f"{{{','.join(SPLITS)}}}_examples.json, or one of these files. Clone Table-Fact-Checking and give its path."
+        )
+    if files[0] == there[0]:
+        return root, files[:1], []
+    return root, files, [f"no train_examples.json: {' and '.join(file.name for file in files)} were read instead"]
+
+
+def _read_examples(path: Path) -> Examples:
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise DocumentError(f"{path}: a JSON {type(value).__name__}; expected an object of tables. Download it again.")
+    faults = [f"{name}: {fault}" for name, example in value.items() if (fault := _fault(name, example))]
+    raise_faults(path, faults, "Expected {table: [[statements], [labels 0 or 1], caption]}. Download the file again.")
+    return {name: (texts, labels, caption) for name, (texts, labels, caption) in value.items()}
+
+
+def _fault(name: str, example: object) -> str:
+    if Path(name).name != name:
+        return "not a plain file name"
+    if not isinstance(example, list) or len(example) != 3:
+        return "not a list of statements, labels and a caption"
+    texts, labels, caption = example
+    if not isinstance(texts, list) or not isinstance(labels, list) or not isinstance(caption, str):
+        return "not a list of statements, labels and a caption"
+    if len(texts) != len(labels):
+        return f"{len(texts)} statements but {len(labels)} labels"
+    if not all(isinstance(text, str) for text in texts) or not all(type(v) is int and v in (0, 1) for v in labels):
+        return "statements that are no texts, or labels that are not 0 or 1"
+    return ""
+
+
+def read_table(path: Path, name: str, caption: str) -> Table:
+    """The table of one .html.csv file; raises DocumentError if it has no row."""
+    lines = [line.rstrip("\r").split("#") for line in read_text(path).split("\n") if line.strip()]
+    if len(lines) < 2:
+        raise DocumentError(f"{path}: {len(lines)} lines; expected a header and at least one row. Restore the file.")
+    return make_table(name, lines, caption=caption)
+
+
+def _entry(
+    path: Path, texts: Sequence[str], labels: Sequence[int], caption: str, seed: int, size: tuple[int, int]
+) -> PageEntry:
+    name = path.name.removesuffix(".html.csv")
+    questions = tuple(Question(text, (ANSWERS[label],)) for text, label in zip(texts, labels, strict=True))
+    return PageEntry(name, path, partial(_page, path, name, caption, questions, seed, size), document=name)
+
+
+def _page(path: Path, name: str, caption: str, questions: Sequence[Question], seed: int, size: tuple[int, int]) -> Page:
+    return table_page(read_table(path, name, caption), questions, rng=style_rng(seed, "tabfact", name), size=size)
