@@ -1,0 +1,60 @@
+"""Copy finished tables of ``docleak reproduce`` into docs/results, with the paragraph that says what they show.
+
+    python scripts/publish_tables.py RUN...
+
+Each RUN is a folder that ``docleak reproduce`` wrote. The table goes to docs/results/PAPER/TABLE.md and its pictures
+beside it; what stands there below the line "What it shows" is kept. Paths of the machine are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+HEADING = "## What it shows"
+
+
+def publish(run: Path) -> Path:
+    """Copy one finished table; returns the page."""
+    recipe = json.loads((run / "recipe.json").read_text())["recipe"]
+    page = ROOT / "docs" / "results" / f"{recipe}.md"
+    text = (run / "table.md").read_text().replace("## ", "# ", 1).replace("### ", "## ")
+    text = re.sub(r"--out \S+", "--out RUN", text)
+    text = re.sub(r"(\w+):/\S+/(\w+)", r"\1:DATA/\2", text)
+    text = (
+        text.rstrip()
+        + f"  \nMachine: {os.cpu_count()} cores of {_processor()}, other work beside it; commit {_commit()}\n"
+    )
+    if (run / "pictures.png").is_file():
+        picture = page.with_name(f"{page.stem}.png")
+        shutil.copyfile(run / "pictures.png", picture)
+        text += f"\n![The first document under every row]({picture.name})\n"
+    found = page.read_text() if page.is_file() else ""
+    kept = found[found.index(HEADING) :] if HEADING in found else f"{HEADING}\n\nTo be written.\n"
+    page.write_text(f"{text}\n{kept}")
+    return page
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _commit() -> str:
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
+    for name in sys.argv[1:]:
+        print(publish(Path(name)))
