@@ -16,6 +16,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.models import SHIPPED, STAGES, DocumentModel, Encoded, load_model, pixels_of, trainable
 from docleak.models.base import image_of
 from docleak.models.layoutlmv3 import MAX_ANSWER_TOKENS, LayoutLMv3
+from docleak.models.t5 import QUESTION, T5Reader
 
 
 @lru_cache(maxsize=8)
@@ -47,7 +48,8 @@ def batch_of(model: DocumentModel, count: int = 2) -> tuple[Tensor, list[Encoded
 def test_loads_by_name_ready_for_an_audit(model: DocumentModel) -> None:
     assert model.name in SHIPPED and model.name.startswith(model.architecture)
     assert not model.module.training
-    assert all(p.dtype == torch.float32 and p.requires_grad for p in model.module.parameters())
+    assert all(p.dtype == torch.float32 for p in model.module.parameters())
+    assert all(p.requires_grad != name.startswith("dit.") for name, p in model.module.named_parameters())
 
 
 def test_fit_gives_the_models_size_and_moves_the_boxes(model: DocumentModel) -> None:
@@ -78,9 +80,10 @@ def test_the_loss_is_twice_differentiable_in_the_pixels(model: DocumentModel) ->
     assert torch.isfinite(second).all()
     assert float(second.abs().max()) > 0
     direction = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0), dtype=pixels.dtype)
-    step = 1e-5
+    # T5's layer norm and BEiT's softmax round to float32 inside, which small steps would blow up.
+    step, rel = (1e-3, 1e-2) if isinstance(model, T5Reader) else (1e-5, 1e-4)
     ahead, behind = (power(pixels + s * step * direction, graph=False) for s in (1, -1))
-    assert float((second * direction).sum()) == pytest.approx(float(ahead - behind) / (2 * step), rel=1e-4)
+    assert float((second * direction).sum()) == pytest.approx(float(ahead - behind) / (2 * step), rel=rel)
 
 
 def test_a_batchs_losses_are_the_single_ones(model: DocumentModel) -> None:
@@ -119,6 +122,13 @@ def test_encode_can_be_read_back(model: DocumentModel) -> None:
             assert answer == question.answers[0]
             asked = [i for i, w in zip(tensors["input_ids"].tolist(), words, strict=True) if w < 0]
             assert tokenizer.decode(asked, skip_special_tokens=True).strip() == question.text
+        elif isinstance(model, T5Reader):
+            words, ids, labels = (tensors[key] for key in ("word_ids", "input_ids", "labels"))
+            assert tokenizer.decode(ids[words == QUESTION]).strip() == question.text
+            text = " ".join(word.text for word in page.words)
+            assert tokenizer.decode(ids[words >= 0]).strip() == text.lower()
+            assert tokenizer.decode(labels) == f" {question.answers[0].lower()}</s>"
+            assert tokenizer.decode(ids[words < QUESTION]) == " question: context:</s>"
         else:
             ids = [*tensors["decoder_input_ids"].tolist(), tokenizer.eos_token_id]
             prompt = f"<s_docvqa><s_question>{question.text}</s_question><s_answer>"
@@ -215,7 +225,7 @@ def test_vision_parameters_are_those_that_only_pixels_reach(model: DocumentModel
     (_, example) = batch_of(model)[1]
     pixels, _ = batch_of(model, 1)
     names = {name for name, _ in trainable(model.module) if model.stage(name) == "vision"}
-    assert any("patch_embed" in name for name in names)
+    assert any("patch_embed" in name or "visual_projection" in name for name in names)
     assert not any("word_embeddings" in name or "embed_tokens" in name or "decoder" in name for name in names)
     loss = model.loss(pixels, [example]).sum()
     reached = torch.autograd.grad(loss, [dict(model.module.named_parameters())[n] for n in names], allow_unused=True)
@@ -252,8 +262,13 @@ def test_frozen_parameters_are_not_trainable() -> None:
 
 def test_pixels_are_normalised_inside(model: DocumentModel) -> None:
     """Pixels in [0, 1] with mean and deviation 0.5 are what twice as wide pixels are to a model that does nothing."""
-    extra = {"image_size": model.image_size} if model.architecture == "donut" else {}
-    raw = type(model)(model.module, model.tokenizer, mean=(0.0,) * 3, std=(1.0,) * 3, **extra)  # type: ignore[call-arg, attr-defined]
+    raw: DocumentModel
+    if isinstance(model, T5Reader):
+        config = replace(model.config, image_mean=(0.0,) * 3, image_std=(1.0,) * 3)
+        raw = type(model)(model.module, model.tokenizer, config, name="raw")
+    else:
+        extra = {"image_size": model.image_size} if model.architecture == "donut" else {}
+        raw = type(model)(model.module, model.tokenizer, mean=(0.0,) * 3, std=(1.0,) * 3, **extra)  # type: ignore[call-arg, attr-defined]
     pixels, inputs = batch_of(model)
     with torch.no_grad():
         torch.testing.assert_close(model.loss(pixels, inputs), raw.loss(pixels * 2 - 1, inputs), rtol=1e-5, atol=1e-6)
@@ -313,7 +328,7 @@ def test_an_answer_without_a_field_is_found_among_the_words() -> None:
     assert sorted(set(covered)) == [first, first + 1]
 
 
-@pytest.mark.parametrize("name", ["donut-start", "layoutlmv3-start"])
+@pytest.mark.parametrize("name", ["donut-start", "layoutlmv3-start", "vt5-start"])
 def test_a_question_too_long_is_refused_in_words(name: str) -> None:
     from docleak.errors import ModelError
 

@@ -26,7 +26,7 @@ def _same_dropout() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=["donut-start", "layoutlmv3-start"])
+@pytest.fixture(params=["donut-start", "layoutlmv3-start", "vt5-start", "fedocvqa-start"])
 def model(request: pytest.FixtureRequest) -> DocumentModel:
     """A copy of one's own, since training changes it."""
     return load_model(request.param)

@@ -3,7 +3,7 @@
 from docleak.metrics.image import PSNR_CAP_DB, fft2d_distance, mse, psnr, ssim
 from docleak.metrics.ocr import ENGINES, OcrEngine, Reading, has_ink, load_engine
 from docleak.metrics.score import Estimate, FieldScore, PageScore, aggregate, read_fields, score_page
-from docleak.metrics.text import accuracy, anls, exact, fuzz_ratio, normalise
+from docleak.metrics.text import accuracy, anls, exact, fuzz_ratio, normalise, two_stage_average
 
 __all__ = [
     "ENGINES",
@@ -27,4 +27,5 @@ __all__ = [
     "read_fields",
     "score_page",
     "ssim",
+    "two_stage_average",
 ]

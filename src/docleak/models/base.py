@@ -8,12 +8,15 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from docleak.documents.page import Image, Page, Question, Word
 
 #: Where a parameter acts: before the modalities meet (vision, text), while they meet, or after.
 Stage = Literal["vision", "text", "fusion", "output"]
+#: Label of a token that no loss is taken of.
+IGNORED = -100
 STAGES: tuple[Stage, ...] = ("vision", "text", "fusion", "output")
 
 
@@ -110,6 +113,12 @@ def plain_ids(tokenizer: Any) -> Tensor:
     """The ids of a vocabulary without special tokens and added ones (tags), ascending."""
     fixed = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
     return torch.tensor([i for i in range(len(tokenizer)) if i not in fixed])
+
+
+def mean_per_example(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy over each example's labelled tokens, logits (N, T, V) and labels (N, T) to (N,)."""
+    token = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    return token.sum(1) / (labels != IGNORED).sum(1)
 
 
 def pad(rows: Sequence[Tensor], value: int, device: torch.device) -> Tensor:

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question
 from docleak.errors import ModelError
-from docleak.models.base import Answer, Encoded, Stage, Transcript, pad, plain_ids
+from docleak.models.base import IGNORED as IGNORED
+from docleak.models.base import Answer, Encoded, Stage, Transcript, mean_per_example, pad, plain_ids
 
 PROMPT = "<s_docvqa><s_question>{question}</s_question><s_answer>"
 END = "</s_answer>"
-IGNORED = -100
 
 
 class Donut:
@@ -115,14 +114,14 @@ class Donut:
     def decoder_loss(self, encoded: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
         """``loss`` from encoder output on, for callers that need the encoder's cells too."""
         out, labels = self._decoded(encoded, inputs, pages)
-        return _mean_per_example(out.logits, labels)
+        return mean_per_example(out.logits, labels)
 
     def attending_loss(
         self, encoded: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """``decoder_loss``, the last layer's cross-attention (N, heads, T, cells), and the labels (N, T)."""
         out, labels = self._decoded(encoded, inputs, pages, output_attentions=True)
-        return _mean_per_example(out.logits, labels), out.cross_attentions[-1], labels
+        return mean_per_example(out.logits, labels), out.cross_attentions[-1], labels
 
     def _decoded(
         self, encoded: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None, **options: bool
@@ -197,12 +196,6 @@ class Donut:
         DonutImageProcessorPil(
             size={"height": height, "width": width}, image_mean=list(self._mean), image_std=list(self._std)
         ).save_pretrained(directory)
-
-
-def _mean_per_example(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy over each example's labelled tokens, logits (N, T, V) and labels (N, T) to (N,)."""
-    token = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
-    return token.sum(1) / (labels != IGNORED).sum(1)
 
 
 def load(

@@ -22,12 +22,16 @@ SHIPPED: dict[str, str] = {
     "donut-trained": "Donut (tiny), trained to answer questions",
     "layoutlmv3-start": "LayoutLMv3 (tiny), start of federated training",
     "layoutlmv3-trained": "LayoutLMv3 (tiny), trained to answer questions",
+    "vt5-start": "VT5 (tiny), start of federated training",
+    "fedocvqa-start": "FeDocVQA's T5 (tiny), start of federated training",
 }
 
 #: architecture -> "module:loader".
 ARCHITECTURES: dict[str, str] = {
     "donut": "docleak.models.donut:load",
     "layoutlmv3": "docleak.models.layoutlmv3:load",
+    "vt5": "docleak.models.vt5:load",
+    "fedocvqa": "docleak.models.fedocvqa:load",
 }
 
 
@@ -144,8 +148,8 @@ def _config(where: str, revision: str | None, source: str) -> dict[str, Any]:
 
 def _architecture(config: dict[str, Any], source: str) -> str:
     kind = config.get("model_type")
-    if kind == "layoutlmv3":
-        return "layoutlmv3"
+    if kind in ("layoutlmv3", "vt5", "fedocvqa"):
+        return str(kind)
     parts = (config.get("encoder"), config.get("decoder"))
     inner = [part.get("model_type") if isinstance(part, dict) else None for part in parts]
     if kind == "vision-encoder-decoder" and inner[0] == "donut-swin":
@@ -153,5 +157,5 @@ def _architecture(config: dict[str, Any], source: str) -> str:
     found = f"{kind!r}" + (f" with encoder {inner[0]!r} and decoder {inner[1]!r}" if any(inner) else "")
     raise ModelError(
         f"model {source!r} is of architecture {found}; docleak audits 'vision-encoder-decoder' with a "
-        "'donut-swin' encoder (Donut) and 'layoutlmv3' question answering."
+        "'donut-swin' encoder (Donut), 'layoutlmv3' question answering, and docleak's own 'vt5' and 'fedocvqa'."
     )

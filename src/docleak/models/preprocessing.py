@@ -85,11 +85,14 @@ def _settings_files(source: str, revision: str | None) -> list[Path]:
     return found
 
 
-def tokenizer_of(source: str, *, revision: str | None = None) -> Any:
-    """The checkpoint's tokenizer; ModelError where its files are missing (transformers makes an empty one then)."""
-    from transformers import AutoTokenizer
+def tokenizer_of(source: str, *, revision: str | None = None, kind: str = "AutoTokenizer") -> Any:
+    """The checkpoint's tokenizer; ModelError where its files are missing (transformers makes an empty one then).
 
-    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main")
+    ``kind`` is the class in transformers that reads it: by default, the one that config.json asks for.
+    """
+    import transformers
+
+    tokenizer = getattr(transformers, kind).from_pretrained(source, revision=revision or "main")
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ModelError(
             f"model {source!r} could not be loaded: its tokenizer has no vocabulary. Expected the files "

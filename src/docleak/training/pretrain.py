@@ -15,6 +15,7 @@ from docleak.documents.phrasings import PHRASINGS
 from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
 from docleak.models.donut import Donut
 from docleak.models.layoutlmv3 import LayoutLMv3
+from docleak.models.t5 import T5Reader
 from docleak.training.reading import ReadingHead, answer_cells, pointing_loss
 
 
@@ -22,8 +23,8 @@ from docleak.training.reading import ReadingHead, answer_cells, pointing_loss
 class PretrainConfig:
     """AdamW with linear warm-up and cosine decay; every question of a page is asked at once.
 
-    ``reading_weight`` and ``pointing_weight`` weigh Donut's dense supervision (see ``reading``). A LayoutLMv3 learns
-    from words and boxes alone for the first ``text_only_steps``; its patches make a step four times as dear.
+    ``reading_weight`` and ``pointing_weight`` weigh Donut's dense supervision (see ``reading``). A LayoutLMv3 or
+    a T5 reader learns from words and boxes alone for the first ``text_only_steps``; patches make a step dear.
     Without ``dropout`` the model is trained in evaluation mode; ``bfloat16`` runs the forward pass in mixed precision.
     """
 
@@ -70,7 +71,7 @@ def batch_loss(
             inputs.append(model.encode(page, page.questions[int(k)]))
             owners.append(index)
             asked.append(page.questions[int(k)])
-    if text_only and isinstance(model, LayoutLMv3):
+    if text_only and isinstance(model, LayoutLMv3 | T5Reader):
         return model.text_loss(inputs).mean()
     pixels = torch.stack([pixels_of(page.image) for page in batch])
     if head is None or not isinstance(model, Donut):
