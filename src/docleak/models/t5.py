@@ -1,0 +1,298 @@
+"""What VT5 and FeDocVQA's model share: T5 (Raffel et al., 2020) reads question, OCR words and patches, and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from docleak.documents.fit import fit_page
+from docleak.documents.page import Page, Question, Word
+from docleak.errors import ModelError
+from docleak.models.base import IGNORED, Answer, Encoded, Stage, Transcript, mean_per_example, pad, plain_ids
+from docleak.models.preprocessing import image_settings, require_weights, tokenizer_of
+from docleak.models.t5_files import ReaderConfig, read_config, read_weights, require_size, write
+
+#: t5-base's T5Config: 222.9 M parameters.
+T5_BASE: dict[str, Any] = {
+    "vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12,
+}  # fmt: skip
+
+#: ``word_ids`` of tokens that stand for no word of the page.
+QUESTION, FRAME = -1, -2
+
+
+class T5Network(nn.Module):
+    """A T5 whose encoder takes embedded rows; subclasses say how text, boxes and pixels become one row.
+
+    ``image_size`` is the side of the square picture.
+    """
+
+    def __init__(self, t5: Any, image_size: int) -> None:
+        super().__init__()
+        self.t5 = t5
+        self.width = int(t5.config.d_model)
+        self.image_size = image_size
+
+    def rows(
+        self, pixels: Tensor | None, owners: Sequence[int], ids: Tensor, boxes: Tensor, lengths: Sequence[int]
+    ) -> list[Tensor]:
+        """Encoder input per example, (L_i, width) each.
+
+        ``pixels`` (P, 3, H, W) are normalised, or None for words alone; ``owners`` (B,) are their rows; ``ids`` (B, T)
+        and ``boxes`` (B, T, 4) are padded, of which the first ``lengths`` (B,) count.
+        """
+        raise NotImplementedError
+
+
+class T5Reader:
+    """Adapter of a ``T5Network``: the answer is written token by token.
+
+    The encoder reads the question between the two halves of ``config.prompt``, every OCR word (tokenised on its own)
+    with its box in 0..``box_scale``, and the end token; what does not fit in ``max_tokens`` is left out from the page's
+    end. The loss is the mean cross-entropy over the answer's tokens and the end token. What belongs to the picture
+    stands directly behind the text: a batch's padding comes last, so that no example's loss depends on its neighbours
+    (in the public code of both papers the patches come behind the padding).
+    """
+
+    architecture: str
+    module: Any
+
+    def __init__(self, module: T5Network, tokenizer: Any, config: ReaderConfig, *, name: str) -> None:
+        self.module = module
+        self.tokenizer = tokenizer
+        self.config = config
+        self.name = name
+        self._pieces: dict[str, list[int]] = {}
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        return self.module.image_size, self.module.image_size
+
+    def fit(self, page: Page) -> Page:
+        """Stretch to the square input."""
+        return fit_page(page, self.image_size, keep_aspect=False)
+
+    def _ids(self, text: str, *, lowercase: bool = False) -> list[int]:
+        """Tokens of a text, word by word, as SentencePiece would split it."""
+        words = (text.lower() if lowercase else text).split()
+        new = [word for word in dict.fromkeys(words) if word not in self._pieces]
+        if new:
+            found = self.tokenizer(new, add_special_tokens=False)["input_ids"]
+            self._pieces.update(zip(new, found, strict=True))
+        return [piece for word in words for piece in self._pieces[word]]
+
+    def encode(self, page: Page, question: Question) -> Encoded:
+        before, after = (self._ids(part) for part in self.config.prompt.split("{question}"))
+        asked = self._ids(question.text)
+        ids = [*before, *asked, *after]
+        if len(ids) >= self.config.max_tokens:
+            raise ModelError(
+                f"question {question.text[:40]!r} takes {len(ids) + 1} tokens, but {self.name} has "
+                f"{self.config.max_tokens} for it and the page's words. Shorten the question."
+            )
+        owners = [FRAME] * len(before) + [QUESTION] * len(asked) + [FRAME] * len(after)
+        boxes = [list(self.config.prompt_box)] * len(ids)
+        for index, word in enumerate(page.words):
+            pieces = self._ids(word.text, lowercase=self.config.lowercase)
+            ids += pieces
+            owners += [index] * len(pieces)
+            boxes += [self._box(word, page)] * len(pieces)
+        room = self.config.max_tokens - 1
+        ids = [*ids[:room], self.tokenizer.eos_token_id]
+        answer = self._ids(question.answers[0], lowercase=self.config.lowercase) if question.answers else []
+        tensors = {
+            "input_ids": torch.tensor(ids),
+            "bbox": torch.tensor([*boxes[:room], [0, 0, 0, 0]]),
+            "word_ids": torch.tensor([*owners[:room], FRAME]),
+            "labels": torch.tensor([*answer, self.tokenizer.eos_token_id]),
+        }
+        seen = tuple(sorted({owner for owner in owners[:room] if owner >= 0}))
+        return Encoded(tensors, tuple(self.tokenizer.convert_ids_to_tokens(ids)), seen)
+
+    def _box(self, word: Word, page: Page) -> list[int]:
+        scale = self.config.box_scale
+        sides = (page.width, page.height) * 2
+        return [min(scale, max(0, int(v * scale / side))) for v, side in zip(word.box, sides, strict=True)]
+
+    def scramble(self, example: Encoded, *, question: bool, answer: bool, generator: torch.Generator) -> Encoded:
+        """The input with random tokens of equal number for what an adversary does not know (prompt and end stay)."""
+        tensors = dict(example.tensors)
+        plain = plain_ids(self.tokenizer)
+
+        def drawn(ids: Tensor, where: Tensor) -> Tensor:
+            other = plain[torch.randint(len(plain), ids.shape, generator=generator)]
+            return torch.where(where & torch.isin(ids, plain), other, ids)
+
+        if question:
+            tensors["input_ids"] = drawn(tensors["input_ids"], tensors["word_ids"] == QUESTION)
+        if answer:
+            tensors["labels"] = drawn(tensors["labels"], torch.ones_like(tensors["labels"], dtype=torch.bool))
+        shown = tuple(self.tokenizer.convert_ids_to_tokens(tensors["input_ids"].tolist()))
+        return replace(example, tensors=tensors, tokens=shown)
+
+    def transcript(self, example: Encoded) -> Transcript:
+        ids, owners = example.tensors["input_ids"], example.tensors["word_ids"]
+        width, height = self.image_size
+        words = []
+        for word in sorted({int(owner) for owner in owners if owner >= 0}):
+            tokens = (owners == word).nonzero().flatten()
+            edges = (float(edge) / self.config.box_scale for edge in example.tensors["bbox"][tokens[0]])
+            x0, y0, x1, y1 = edges
+            words.append(Word(self._text(ids[tokens]), (x0 * width, y0 * height, x1 * width, y1 * height)))
+        return Transcript(self._text(ids[owners == QUESTION]), self._text(example.tensors["labels"]), tuple(words))
+
+    def _text(self, ids: Tensor) -> str:
+        return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        mean, std = (
+            torch.tensor(values, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
+            for values in (self.config.image_mean, self.config.image_std)
+        )
+        return (pixels - mean) / std
+
+    def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
+        return self._loss(pixels, inputs, range(len(inputs)) if pages is None else pages)
+
+    def text_loss(self, inputs: Sequence[Encoded]) -> Tensor:
+        """``loss`` without the picture, which is faster; pretraining may begin with it."""
+        return self._loss(None, inputs, range(len(inputs)))
+
+    def _loss(self, pixels: Tensor | None, inputs: Sequence[Encoded], owners: Sequence[int]) -> Tensor:
+        encoded, mask = self._encoded(pixels, inputs, owners)
+        labels = pad([e.tensors["labels"] for e in inputs], IGNORED, encoded.device)
+        first = torch.full_like(labels[:, :1], self.module.t5.config.decoder_start_token_id)
+        given = torch.cat([first, labels[:, :-1]], 1).clamp_min(0)  # padded positions carry no label
+        out = self.module.t5(encoder_outputs=(encoded,), attention_mask=mask, decoder_input_ids=given, use_cache=False)
+        return mean_per_example(out.logits, labels)
+
+    def _encoded(
+        self, pixels: Tensor | None, inputs: Sequence[Encoded], owners: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """The encoder's output (B, L, width) and its mask (B, L)."""
+        device = next(self.module.parameters()).device
+        ids = pad([e.tensors["input_ids"] for e in inputs], self.tokenizer.pad_token_id, device)
+        boxes = pad([e.tensors["bbox"] for e in inputs], 0, device)
+        lengths = [len(e.tensors["input_ids"]) for e in inputs]
+        rows = self.module.rows(None if pixels is None else self.normalise(pixels), owners, ids, boxes, lengths)
+        mask = pad([torch.ones(len(row), dtype=torch.long) for row in rows], 0, device)
+        embedded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        out = self.module.t5.encoder(inputs_embeds=embedded, attention_mask=mask)
+        return out.last_hidden_state, mask
+
+    @torch.no_grad()
+    def answer(self, pixels: Tensor, inputs: Sequence[Encoded]) -> list[Answer]:
+        """Greedy decoding, all examples at once; confidence is the product of the tokens' probabilities, end included.
+
+        At most ``max_answer_tokens`` are written. The public code of VT5 leaves the end token out of the product.
+        """
+        encoded, mask = self._encoded(pixels, inputs, range(len(inputs)))
+        config = self.module.t5.config
+        token = torch.full((len(inputs), 1), config.decoder_start_token_id, device=encoded.device)
+        confidence = torch.ones(len(inputs), device=encoded.device)
+        writing = torch.ones(len(inputs), dtype=torch.bool, device=encoded.device)
+        written: list[Tensor] = []
+        cache: Any = None
+        for _ in range(self.config.max_answer_tokens):
+            out = self.module.t5(
+                encoder_outputs=(encoded,), attention_mask=mask, decoder_input_ids=token, past_key_values=cache,
+                use_cache=True,
+            )  # fmt: skip
+            cache = out.past_key_values
+            probability, best = out.logits[:, -1].softmax(-1).max(-1)
+            confidence = torch.where(writing, confidence * probability, confidence)
+            best = best.where(writing, config.pad_token_id)
+            written.append(best)
+            writing = writing & (best != config.eos_token_id)
+            if not writing.any():
+                break
+            token = best[:, None]
+        ids = torch.stack(written, 1).cpu()
+        return [Answer(self._text(row), float(c)) for row, c in zip(ids, confidence, strict=True)]
+
+    def stage(self, parameter_name: str) -> Stage:
+        """Decoder block 0's self-attention sees the answer alone and counts as text, as does the (tied) vocabulary."""
+        if not parameter_name.startswith(("t5.", "spatial.")):
+            return "vision"
+        if parameter_name.startswith(("t5.lm_head", "t5.decoder.final_layer_norm")):
+            return "output"
+        return (
+            "text" if parameter_name.startswith(("t5.shared", "spatial.", "t5.decoder.block.0.layer.0.")) else "fusion"
+        )
+
+    @staticmethod
+    def build(config: ReaderConfig) -> T5Network:
+        """The network: from the checkpoints that ``config`` names, or as the libraries draw it."""
+        raise NotImplementedError
+
+    def vision_values(self) -> dict[str, Any]:
+        """What ``build`` needs to know about the picture's part."""
+        raise NotImplementedError
+
+    def save(self, directory: str) -> None:
+        config = replace(self.config, text=values_of(self.module.t5.config), vision=self.vision_values())
+        write(directory, self.architecture, config, self.module)
+        self.tokenizer.save_pretrained(directory)
+
+
+Reader = TypeVar("Reader", bound=T5Reader)
+
+
+def load_reader(
+    adapter: type[Reader],
+    source: str,
+    *,
+    name: str,
+    device: torch.device,
+    revision: str | None,
+    image_size: tuple[int, int] | None,
+) -> Reader:
+    """Load what ``save`` wrote, or join the two checkpoints that config.json names (eager attention, float32).
+
+    Joined, the layers that neither brings are drawn with the config's seed; tokenizer, mean and deviation of the pixels
+    are the checkpoints' own. The global generator is left as it was.
+    """
+    config = read_config(source, revision=revision)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        module = adapter.build(config)
+    text, vision = config.text, config.vision
+    if isinstance(text, str) and isinstance(vision, str):
+        own = image_settings(vision)
+        config = replace(config, image_mean=own.mean or config.image_mean, image_std=own.std or config.image_std)
+        tokenizer = tokenizer_of(text)
+    else:
+        read_weights(source, module, revision=revision)
+        tokenizer = tokenizer_of(source, revision=revision, kind="PreTrainedTokenizerFast")
+    model = adapter(module.to(device).eval(), tokenizer, config, name=name)
+    require_size(name, model.image_size, image_size)
+    return model
+
+
+def t5_of(text: Mapping[str, Any] | str) -> Any:
+    """A ``T5ForConditionalGeneration`` from its config's values, or from a directory or hub name."""
+    import transformers as t
+
+    if not isinstance(text, str):
+        return t.T5ForConditionalGeneration._from_config(t.T5Config(**text), attn_implementation="eager")
+    return pretrained(t.T5ForConditionalGeneration, text)
+
+
+def pretrained(kind: Any, source: str, **options: Any) -> Any:
+    """``kind`` from a directory or hub name, float32, eager attention; ModelError where weights are missing."""
+    module, found = kind.from_pretrained(
+        source, attn_implementation="eager", dtype=torch.float32, output_loading_info=True, **options
+    )
+    require_weights(source, module, found["missing_keys"])
+    return module
+
+
+def values_of(config: Any) -> dict[str, Any]:
+    """The values of a transformers config that differ from its class's defaults."""
+    return {
+        key: value for key, value in config.to_diff_dict().items() if key not in ("model_type", "transformers_version")
+    }

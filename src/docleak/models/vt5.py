@@ -1,0 +1,100 @@
+"""VT5 (Tito et al., 2023, section 4.2 and appendix B): T5 with boxes in its text and a frozen DiT's patches behind it.
+
+Left open by the paper, and settled by the authors' public code: the four edges of a box are looked up in one table for
+x and one for y, summed, normalised, and mapped by a linear layer before they are added to the token; the picture's
+tokens (one for the whole page, then the patches) go through a linear layer and carry no boxes; the DiT gets no update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from docleak.models.t5 import T5Network, T5Reader, load_reader, pretrained, t5_of, values_of
+from docleak.models.t5_files import ReaderConfig
+
+#: dit-base's BeitConfig, as finetuned for document classes (no final layer norm): 85.8 M parameters.
+DIT_BASE: dict[str, Any] = {
+    "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+    "image_size": 224, "patch_size": 16, "use_absolute_position_embeddings": True, "use_mean_pooling": True,
+}  # fmt: skip
+
+
+class SpatialEmbedding(nn.Module):
+    """Boxes (..., 4), integers below ``positions``, as vectors (..., width)."""
+
+    def __init__(self, width: int, positions: int, dropout: float) -> None:
+        super().__init__()
+        self.x = nn.Embedding(positions, width)
+        self.y = nn.Embedding(positions, width)
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, boxes: Tensor) -> Tensor:
+        x0, y0, x1, y1 = boxes.unbind(-1)
+        summed = self.x(x0) + self.y(y0) + self.x(x1) + self.y(y1)
+        return cast(Tensor, self.linear(self.dropout(self.norm(summed))))
+
+
+class VT5Network(T5Network):
+    """T5, spatial embedding, DiT (a ``BeitModel``, frozen and in evaluation mode unless finetuned), linear layer."""
+
+    def __init__(self, t5: Any, dit: Any, *, positions: int = 1024, finetune: bool = False) -> None:
+        super().__init__(t5, int(dit.config.image_size))
+        self.spatial = SpatialEmbedding(self.width, positions, float(t5.config.dropout_rate))
+        self.dit = dit.requires_grad_(finetune)
+        self.visual_projection = nn.Linear(int(dit.config.hidden_size), self.width)
+        self.finetune = finetune
+
+    def train(self, mode: bool = True) -> VT5Network:
+        super().train(mode)
+        self.dit.train(mode and self.finetune)
+        return self
+
+    def rows(
+        self, pixels: Tensor | None, owners: Sequence[int], ids: Tensor, boxes: Tensor, lengths: Sequence[int]
+    ) -> list[Tensor]:
+        text = self.t5.shared(ids) + self.spatial(boxes)
+        if pixels is None:
+            return [row[:length] for row, length in zip(text, lengths, strict=True)]
+        visual = self.visual_projection(self.dit(pixel_values=pixels).last_hidden_state)  # (P, 1 + patches, width)
+        return [
+            torch.cat([row[:length], visual[owner]]) for row, length, owner in zip(text, lengths, owners, strict=True)
+        ]
+
+
+class VT5(T5Reader):
+    """Adapter of VT5; see ``T5Reader``."""
+
+    architecture = "vt5"
+
+    @staticmethod
+    def build(config: ReaderConfig) -> VT5Network:
+        import transformers as t
+
+        if isinstance(config.vision, str):
+            dit = pretrained(t.BeitModel, config.vision, add_pooling_layer=False)
+        else:
+            dit = t.BeitModel._from_config(
+                t.BeitConfig(**config.vision), attn_implementation="eager", add_pooling_layer=False
+            )
+        return VT5Network(t5_of(config.text), dit, positions=config.positions, finetune=config.finetune_vision)
+
+    def vision_values(self) -> dict[str, Any]:
+        return values_of(self.module.dit.config)
+
+
+def load(
+    source: str,
+    *,
+    name: str,
+    device: torch.device,
+    revision: str | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> VT5:
+    """Load a VT5 from a directory or hub name; see ``load_reader``."""
+    return load_reader(VT5, source, name=name, device=device, revision=revision, image_size=image_size)
