@@ -43,3 +43,7 @@ class RunError(DocleakError):
 
 class MissingExtraError(DocleakError):
     """An optional package is not installed; the message names the pip line."""
+
+
+class FederationError(DocleakError):
+    """A federated round cannot go on: a missing, broken or contradictory update or silo."""

@@ -1,0 +1,96 @@
+"""A client's round: the update is what training changed, and equals a bare loop's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from docleak.documents.synthetic import make_pages
+from docleak.errors import FederationError
+from docleak.models import load_model
+from docleak.models.base import DocumentModel, pixels_of, trainable
+from docleak.training.federated.fedopt import FedOpt, ServerState, step
+from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_locally
+
+PLAN = LocalPlan(batch_size=4, max_steps=2, dropout=False)
+
+
+@pytest.fixture
+def model() -> DocumentModel:
+    return load_model("vt5-start")
+
+
+@pytest.fixture(scope="module")
+def pages() -> list:
+    return list(make_pages(3, seed=1, split="train", size=(224, 224)))
+
+
+def run(model: DocumentModel, pages: list, plan: LocalPlan = PLAN, seed: int = 0):
+    return train_locally(model, pages, plan, client="silo", rng=np.random.default_rng(seed))
+
+
+def test_the_update_is_what_changed_and_is_reproducible(model: DocumentModel, pages: list) -> None:
+    before = parameters_of(model)
+    first = run(model, pages)
+    after = parameters_of(model)
+    assert first.steps == 2 and first.update.examples == sum(len(page.questions) for page in pages)
+    for name, delta in first.update.delta.items():
+        np.testing.assert_array_equal(delta, before[name] - after[name])
+    assert any(np.abs(delta).max() > 0 for delta in first.update.delta.values())
+    set_parameters(model, before)
+    again = run(model, pages)
+    assert all((again.update.delta[name] == first.update.delta[name]).all() for name in before)
+    set_parameters(model, before)
+    other = run(model, pages, seed=1)
+    assert any((other.update.delta[name] != first.update.delta[name]).any() for name in before)
+
+
+def test_one_sgd_step_is_the_gradient(model: DocumentModel, pages: list) -> None:
+    page = replace(pages[0], questions=pages[0].questions[:1])
+    fitted = model.fit(page)
+    loss = model.loss(pixels_of(fitted.image)[None], [model.encode(fitted, page.questions[0])]).mean()
+    gradient = torch.autograd.grad(loss, [p for _, p in trainable(model.module)], allow_unused=True)
+    plan = LocalPlan(batch_size=1, learning_rate=0.125, weight_decay=0.0, optimiser="sgd", dropout=False)
+    update = run(model, [page], plan).update
+    for (name, p), value in zip(trainable(model.module), gradient, strict=True):
+        expected = np.zeros(p.shape) if value is None else value.numpy()
+        np.testing.assert_allclose(update.delta[name] / 0.125, expected, atol=2e-5, rtol=2e-3)
+
+
+def test_a_round_of_one_client_moves_the_server_to_its_model(model: DocumentModel, pages: list) -> None:
+    state = ServerState.of(parameters_of(model))
+    update = run(model, pages).update
+    after = step(state, [update], FedOpt())
+    for name, value in parameters_of(model).items():
+        np.testing.assert_allclose(after.parameters[name], value, atol=1e-7)
+
+
+def test_dropout_leaves_torchs_generator_alone(pages: list) -> None:
+    model = load_model("donut-start")
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    run(model, pages[:1], replace(PLAN, dropout=True, max_steps=1))
+    assert torch.rand(1) == expected and not model.module.training
+
+
+def test_bad_clients_and_plans(model: DocumentModel, pages: list) -> None:
+    with pytest.raises(FederationError, match="client 'silo' has 0 pages and no question"):
+        run(model, [])
+    with pytest.raises(FederationError, match="known: adamw, sgd"):
+        LocalPlan(optimiser="adam")
+    with pytest.raises(FederationError, match=r"epochs is 0.*learning_rate is nan"):
+        LocalPlan(epochs=0, learning_rate=float("nan"))
+    arrays = parameters_of(model)
+    name = next(iter(arrays))
+    with pytest.raises(FederationError, match="Server and silo must use the same model"):
+        set_parameters(model, {key: value for key, value in arrays.items() if key != name})
+    with pytest.raises(FederationError, match="has shape"):
+        set_parameters(model, {**arrays, name: np.zeros((1, 2, 3), np.float32)})
+    with torch.no_grad():
+        next(p for _, p in trainable(model.module)).fill_(float("nan"))
+    with pytest.raises(FederationError, match="the loss of step 1 is nan"):
+        run(model, pages)
