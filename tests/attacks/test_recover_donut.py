@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients import GradientView
-from docleak.attacks.gradients.layernorm import NormInputs
-from docleak.attacks.gradients.peeling import Mixture, assign, dense_rank, residue
-from docleak.attacks.gradients.recover_donut import recover_text
-from docleak.attacks.gradients.recovered import Recovered
+from docleak.attacks.gradients.algebra.donut import recover_text
+from docleak.attacks.gradients.algebra.layernorm import NormInputs
+from docleak.attacks.gradients.algebra.peeling import Mixture, assign, dense_rank, residue
+from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.documents import Question
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients import GradientView
-from docleak.attacks.gradients import recover_boxes as recover_boxes_module
-from docleak.attacks.gradients.recover_boxes import Tables, recover_boxes
-from docleak.attacks.gradients.recover_layoutlmv3 import POSITIONS, WORDS, group_words, recover_pixels, recover_text
-from docleak.attacks.gradients.subset_sums import Cover, Floats, Precision, noise_of, rounding_of, rows_in_use
+from docleak.attacks.gradients.algebra import boxes as recover_boxes_module
+from docleak.attacks.gradients.algebra.boxes import Tables, recover_boxes
+from docleak.attacks.gradients.algebra.layoutlmv3 import POSITIONS, WORDS, group_words, recover_pixels, recover_text
+from docleak.attacks.gradients.algebra.subset_sums import Cover, Floats, Precision, noise_of, rounding_of, rows_in_use
 from docleak.documents import load_pages
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from docleak.attacks.gradients.algebra.recover import recover
+from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.attacks.gradients.cleaning import without_perturbation
-from docleak.attacks.gradients.recover import recover
-from docleak.attacks.gradients.recovered import Recovered
 from docleak.attacks.gradients.view import GradientView, Knowledge, require_all
 from docleak.defenses import GradientDefense, TemplateDefense, parse_defense
 from docleak.documents import Page, Question, blank_template, load_pages, private_mask, repeats_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from docleak.attacks.gradients.recover import recover
-from docleak.attacks.gradients.recovered import Recovered
+from docleak.attacks.gradients.algebra.recover import recover
+from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.documents.page import Box, Word
 from docleak.errors import AttackError
 from docleak.evidence.case import Case

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients import gi_dqa
+from docleak.attacks.gradients.algebra.layoutlmv3 import recover_pixels, recover_text
 from docleak.attacks.gradients.engine import (
     Finding,
     GradientAttack,
@@ -22,7 +23,6 @@ from docleak.attacks.gradients.engine import (
     inference_mode_of,
 )
 from docleak.attacks.gradients.matching import dummy_gradient, relative
-from docleak.attacks.gradients.recover_layoutlmv3 import recover_pixels, recover_text
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.errors import AttackError
 from docleak.models.base import Encoded

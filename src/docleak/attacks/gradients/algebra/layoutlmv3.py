@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.recover_boxes import Tables, recover_boxes
-from docleak.attacks.gradients.recover_patches import PATCH_TENSORS, recover_pixels, require_tensors
-from docleak.attacks.gradients.recover_span import HEAD, Span, recover_span
-from docleak.attacks.gradients.recovered import Condition, Recovered
-from docleak.attacks.gradients.subset_sums import (
+from docleak.attacks.gradients.algebra.boxes import Tables, recover_boxes
+from docleak.attacks.gradients.algebra.patches import PATCH_TENSORS, recover_pixels, require_tensors
+from docleak.attacks.gradients.algebra.recovered import Condition, Recovered
+from docleak.attacks.gradients.algebra.span import HEAD, Span, recover_span
+from docleak.attacks.gradients.algebra.subset_sums import (
     Cover,
     Floats,
     Indices,

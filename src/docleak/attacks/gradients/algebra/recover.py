@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docleak.attacks.gradients.recovered import Recovered
+from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.errors import AttackError
 
@@ -14,11 +14,11 @@ def recover(view: GradientView, knowledge: Knowledge) -> Recovered:
     """
     architecture = view.model.architecture
     if architecture == "donut":
-        from docleak.attacks.gradients.recover_donut import recover_text as of_donut
+        from docleak.attacks.gradients.algebra.donut import recover_text as of_donut
 
         return of_donut(view)
     if architecture == "layoutlmv3":
-        from docleak.attacks.gradients.recover_layoutlmv3 import recover_text as of_layoutlmv3
+        from docleak.attacks.gradients.algebra.layoutlmv3 import recover_text as of_layoutlmv3
 
         return of_layoutlmv3(view, knowledge.template, knowledge.private)
     raise AttackError(f"the text input of a {architecture} has no closed-form recovery; give it, or use random tokens.")

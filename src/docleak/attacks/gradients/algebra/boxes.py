@@ -15,7 +15,15 @@ from itertools import pairwise
 import numpy as np
 from scipy.optimize import nnls
 
-from docleak.attacks.gradients.subset_sums import MOST_STEPS, Cover, Floats, Indices, Mask, Precision, rows_in_use
+from docleak.attacks.gradients.algebra.subset_sums import (
+    MOST_STEPS,
+    Cover,
+    Floats,
+    Indices,
+    Mask,
+    Precision,
+    rows_in_use,
+)
 
 #: Largest number of (word, first, last) that are weighed in one system.
 MOST_CHOICES = 600

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.layernorm import NormInputs
-from docleak.attacks.gradients.peeling import Mixture, Residue, assign, dense_rank, mismatch, residue
-from docleak.attacks.gradients.recovered import Condition, Recovered
+from docleak.attacks.gradients.algebra.layernorm import NormInputs
+from docleak.attacks.gradients.algebra.peeling import Mixture, Residue, assign, dense_rank, mismatch, residue
+from docleak.attacks.gradients.algebra.recovered import Condition, Recovered
 from docleak.attacks.gradients.view import GradientView
 from docleak.errors import AttackError
 from docleak.models.base import Encoded, plain_ids

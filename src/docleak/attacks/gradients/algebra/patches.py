@@ -18,8 +18,8 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from docleak.attacks.gradients.recovered import Condition
-from docleak.attacks.gradients.subset_sums import FLOAT32, MOST_STEPS, SLACK, Floats, Indices, Mask
+from docleak.attacks.gradients.algebra.recovered import Condition
+from docleak.attacks.gradients.algebra.subset_sums import FLOAT32, MOST_STEPS, SLACK, Floats, Indices, Mask
 from docleak.attacks.gradients.view import GradientView
 from docleak.errors import AttackError
 

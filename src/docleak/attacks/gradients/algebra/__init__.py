@@ -1,0 +1,1 @@
+"""What linear algebra reads out of a gradient, without optimisation: text, boxes, the answer and patches."""
