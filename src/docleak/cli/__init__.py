@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 
 # Before numpy and torch are loaded: several threads per process on busy cores are many times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+#: mallopt's names for the variables of the environment that set the same, and their values in bytes.
+KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": (-1, 1 << 30), "MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20)}
 
 
 def main() -> None:
@@ -21,6 +25,7 @@ def main() -> None:
     from docleak.cli.output import fail
     from docleak.errors import DocleakError
 
+    _keep_freed_memory()
     as_json = "--json" in sys.argv
     try:
         code = app(standalone_mode=not as_json)  # alone, typer draws its own panel of a wrong command line
@@ -33,3 +38,19 @@ def main() -> None:
         fail("aborted", json_output=as_json)
     except OSError as error:  # a path that cannot be read or written; wherever docleak knows more, it says so itself
         fail(f"{error}. Check the path, its permissions and the space left.", json_output=as_json)
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep up to 1 GiB of freed memory, here and in the processes that this one starts.
+
+    By default it gives the megabytes of a freed tensor back to the system and fetches them anew, page by page, for
+    the next one: about a tenth of the time of a gradient attack. Settings of the environment stand; elsewhere than
+    on Linux with glibc nothing happens.
+    """
+    if sys.platform != "linux" or any(name in os.environ for name in KEEP_FREED_MEMORY):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    for name, (number, size) in KEEP_FREED_MEMORY.items():
+        os.environ[name] = str(size)
+        if mallopt is not None:
+            mallopt(number, size)

@@ -212,6 +212,7 @@ def load(
     """
     from transformers import VisionEncoderDecoderModel
 
+    from docleak.models.fast import quicken
     from docleak.models.preprocessing import image_settings, require_weights, tokenizer_of
 
     module, found = VisionEncoderDecoderModel.from_pretrained(
@@ -223,7 +224,7 @@ def load(
     if image_size is not None:
         _check_size(module, image_size, own=(int(width), int(height)), name=name)
     return Donut(
-        module.to(device).eval(),
+        quicken(module.to(device).eval()),
         tokenizer_of(source, revision=revision),
         image_size=image_size or (int(width), int(height)),
         mean=settings.mean or (0.5, 0.5, 0.5),

@@ -230,6 +230,7 @@ def load(
     """
     from transformers import LayoutLMv3ForQuestionAnswering
 
+    from docleak.models.fast import quicken
     from docleak.models.preprocessing import image_settings, require_weights, tokenizer_of
 
     module, found = LayoutLMv3ForQuestionAnswering.from_pretrained(
@@ -238,7 +239,7 @@ def load(
     require_weights(source, module, found["missing_keys"])
     settings = image_settings(source, revision=revision)
     model = LayoutLMv3(
-        module.to(device).eval(),
+        quicken(module.to(device).eval()),
         tokenizer_of(source, revision=revision),
         mean=settings.mean or (0.5, 0.5, 0.5),
         std=settings.std or (0.5, 0.5, 0.5),

@@ -1,0 +1,99 @@
+"""The layers of ``transformers`` with the derivatives of ``derivatives``: the same parameters, names and values.
+
+``quicken`` gives the layers of a loaded model subclasses of their own classes; nothing else about it changes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.activations import GELUActivation
+from transformers.models.donut.modeling_donut_swin import DonutSwinSelfAttention
+from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3SelfAttention
+
+from docleak.models.derivatives import attention, gelu
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class Gelu(GELUActivation):  # type: ignore[misc]
+    """transformers' "gelu"."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return gelu(input)
+
+
+class SwinSelfAttention(DonutSwinSelfAttention):  # type: ignore[misc]
+    """Windows (B, T, C) attend within themselves, with a learned bias per relative position.
+
+    The query is scaled in place of the scores, which are T / d times as many.
+    """
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, output_attentions: bool | None = False
+    ) -> tuple[Tensor, ...]:
+        if self.training and self.dropout.p > 0:
+            return super().forward(hidden_states, attention_mask, output_attentions)  # type: ignore[no-any-return]
+        windows, length, _ = hidden_states.shape
+        query, key, value = _heads(self, hidden_states)
+        bias = self.relative_position_bias_table[self.relative_position_index.view(-1)]
+        bias = bias.view(length, length, -1).permute(2, 0, 1).contiguous()
+        mask = attention_mask
+        if mask is not None:  # (windows of a page, T, T), the same for every page
+            mask = mask.expand(windows // len(mask), *mask.shape).flatten(0, 1)[:, None]
+        mixed, share = attention(query * (1 / math.sqrt(self.attention_head_size)), key, value, bias, mask)
+        mixed = mixed.transpose(1, 2).flatten(2)
+        return (mixed, share) if output_attentions else (mixed,)
+
+
+class LayoutSelfAttention(LayoutLMv3SelfAttention):  # type: ignore[misc]
+    """Tokens and patches (B, T, C) attend to each other, with fixed biases by relative position.
+
+    Without CogView's detour to the softmax, which is for half precision.
+    """
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        rel_pos: Tensor | None = None,
+        rel_2d_pos: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor]:
+        if self.training and self.dropout.p > 0:
+            return super().forward(hidden_states, attention_mask, rel_pos, rel_2d_pos, **kwargs)  # type: ignore[no-any-return]
+        query, key, value = _heads(self, hidden_states)
+        scale = 1 / math.sqrt(self.attention_head_size)
+        offset = attention_mask
+        for bias in (rel_pos, rel_2d_pos) if self.has_relative_attention_bias else ():
+            if bias is not None:
+                offset = bias * scale if offset is None else torch.add(offset, bias, alpha=scale)
+        mixed, share = attention(query * scale, key, value, mask=offset)
+        return mixed.transpose(1, 2).flatten(2), share
+
+
+def _heads(layer: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value of hidden (B, T, C), each (B, heads, T, d)."""
+    shape = (*hidden.shape[:2], -1, layer.attention_head_size)
+    query, key, value = (f(hidden).view(shape).transpose(1, 2) for f in (layer.query, layer.key, layer.value))
+    return query, key, value
+
+
+#: Stock layer -> ours. Only layers of exactly these classes are replaced: a subclass may compute something else.
+FASTER: dict[type, type] = {
+    GELUActivation: Gelu,
+    DonutSwinSelfAttention: SwinSelfAttention,
+    LayoutLMv3SelfAttention: LayoutSelfAttention,
+}
+
+
+def quicken(module: Module) -> Module:
+    """``module`` itself, its layers made fast in place: parameters, names, hooks and checkpoints stay as they are."""
+    for layer in module.modules():
+        if type(layer) in FASTER and getattr(layer, "act", F.gelu) is F.gelu:
+            layer.__class__ = FASTER[type(layer)]
+    return module
