@@ -164,3 +164,26 @@ def test_parameters_that_do_not_vary_are_left_out() -> None:
         return {"varies": unknowns, "constant": torch.ones(4, dtype=torch.float64), "rounding": noise}
 
     assert set(fitted(gradient_at)) == {"varies"}
+
+
+def test_noise_that_is_known_counts_for_less() -> None:
+    """A parameter that noise drowns weighs less beside one of the same signal that it does not reach."""
+    generator = torch.Generator().manual_seed(0)
+    maps = {name: torch.randn(12, 30, generator=generator) for name in ("strong", "weak")}
+
+    def gradient_at(unknowns: Tensor) -> dict[str, Tensor]:
+        strong, weak = (maps[name] @ unknowns for name in maps)
+        return {"strong": strong, "weak": 1e-3 * weak}
+
+    guess = torch.full((30,), 0.5)
+
+    def misfits(noise: float) -> dict[str, float]:
+        drawn = torch.Generator().manual_seed(1)
+        whiteners = fit_whiteners(gradient_at, guess, WhiteningConfig(noise=noise), drawn)
+        sent = torch.Generator().manual_seed(2)
+        return {name: float(w(1e-2 * torch.randn(12, generator=sent)).square().sum()) for name, w in whiteners.items()}
+
+    blind, aware = misfits(0.0), misfits(1e-2)
+    assert blind["weak"] > 1000 * blind["strong"]  # whitening blows the drowned parameter's noise up
+    assert aware["weak"] < 2 * 12  # known noise counts like a draw at most
+    assert aware["strong"] == pytest.approx(blind["strong"], rel=0.05)

@@ -14,6 +14,7 @@ from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.attacks.gradients.cleaning import without_perturbation
 from docleak.attacks.gradients.view import GradientView, Knowledge, require_all
 from docleak.defenses import GradientDefense, TemplateDefense, parse_defense
+from docleak.defenses.noise import GradientNoise
 from docleak.documents import Page, Question, blank_template, load_pages, private_mask, repeats_of
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
@@ -108,7 +109,8 @@ def build_case(model: DocumentModel, pages: Sequence[Page], exposure: Exposure, 
     view = clean
     if isinstance(defense, GradientDefense):
         sent = defense.protect(clean.gradient, model, generator=torch.Generator().manual_seed(seed + 2))
-        view = replace(clean, gradient=sent, imitate=defense.imitate)
+        noise = defense.sigma if isinstance(defense, GradientNoise) else 0.0
+        view = replace(clean, gradient=sent, imitate=defense.imitate, noise=noise)
     knowledge = _knowledge(model, pages, inputs, exposure, generator)
     if isinstance(defense, TemplateDefense):
         blank = [model.encode(blank_page(page), MADE_UP) for page in pages]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -124,7 +124,8 @@ class Pursuit:
     def _distance(self, start: Tensor, generator: torch.Generator) -> Distance:
         if self.attack.matching is not None:
             return self.attack.matching(self.view)
-        whiteners = fit_whiteners(self._first_order, start, self.attack.whitening, generator)
+        config = replace(self.attack.whitening, noise=self.view.noise)
+        whiteners = fit_whiteners(self._first_order, start, config, generator)
         return whitened(self.view.gradient, whiteners)
 
     def _first_order(self, unknowns: Tensor) -> Gradient:

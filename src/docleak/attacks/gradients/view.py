@@ -20,6 +20,7 @@ class GradientView:
     ``gradient`` maps parameter names to float tensors of the parameter's shape, averaged over
     ``batch_size`` examples. ``train_mode`` says whether the client ran with dropout on. ``imitate`` is what a known
     defence does to a gradient (dummy, observed) before it is sent; the adversary does it to its own, differentiably.
+    ``noise`` is the known standard deviation of what a defence added to every number.
     """
 
     model: DocumentModel
@@ -27,6 +28,7 @@ class GradientView:
     batch_size: int = 1
     train_mode: bool = False
     imitate: Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         check_gradient(self.model, self.gradient)

@@ -33,13 +33,16 @@ class WhiteningConfig:
     """``draws`` fillings, Gaussian noise of ``spread`` around the guess; eigenvalues damped relative to the largest.
 
     The scale of each parameter is set on ``scale_draws`` of the same draws (fresh ones weigh the directions
-    that no draw had reached an order of magnitude less, and the solver then needs three times as long).
+    that no draw had reached an order of magnitude less, and the solver then needs three times as long). ``noise`` is
+    the standard deviation of Gaussian noise on every number of the observed gradient: its covariance is added to that
+    of the draws, so that directions in which noise drowns what pixels could cause count for less.
     """
 
     draws: int = 16
     spread: float = 0.2
     damping: float = 1e-4
     scale_draws: int = 4
+    noise: float = 0.0
 
 
 class Moments:
@@ -64,12 +67,12 @@ def _second_moment(d: Tensor) -> Tensor:
     return d.square().sum(1) if d.shape[0] > LONGEST_ROTATED else d @ d.T
 
 
-def _inverse_root(moment: Tensor, damping: float) -> Tensor:
-    """(M + damping · max eigenvalue)^-1/2, a matrix, or a vector for a diagonal M."""
+def _inverse_root(moment: Tensor, damping: float, noise: float) -> Tensor:
+    """(M + damping · max eigenvalue + noise)^-1/2, a matrix, or a vector for a diagonal M."""
     if moment.ndim == 1:
-        return (moment + damping * moment.max()).rsqrt()
+        return (moment + damping * moment.max() + noise).rsqrt()
     values, vectors = torch.linalg.eigh(moment.double())
-    values = values.clamp_min(0) + damping * values.max()
+    values = values.clamp_min(0) + damping * values.max() + noise
     root: Tensor = (vectors * values.rsqrt()) @ vectors.T
     return root.to(moment.dtype)
 
@@ -80,15 +83,19 @@ class Whitener:
     Rows and columns that no draw moves (table rows nothing looked up) are left out: pixels cannot change them.
     """
 
-    def __init__(self, moments: Moments, damping: float) -> None:
+    def __init__(self, moments: Moments, config: WhiteningConfig) -> None:
         assert isinstance(moments.left, Tensor) and isinstance(moments.right, Tensor)
+        damping, noise = config.damping, config.draws * config.noise**2  # per number, summed over the draws
         self.whole = (moments.rows, moments.columns)
         left, self.rows = _alive(moments.left)
         right, self.columns = _alive(moments.right)
         self.shape = (len(self.rows), len(self.columns))
-        self.left = _inverse_root(left, damping) if moments.rows > 1 else None
-        self.right = _inverse_root(right if moments.rows > 1 or right.ndim == 1 else right.diagonal(), damping)
+        rows, columns = self.shape
+        self.left = _inverse_root(left, damping, noise * columns) if moments.rows > 1 else None
+        right = right if moments.rows > 1 or right.ndim == 1 else right.diagonal()
+        self.right = _inverse_root(right, damping, noise * rows)
         self.scale = 1.0
+        self.noise_power = config.noise**2 * _power(self.left) * _power(self.right)
 
     def __call__(self, difference: Tensor) -> Tensor:
         r = difference.reshape(self.whole)
@@ -100,8 +107,13 @@ class Whitener:
         return r * self.scale
 
     def rescale(self, mean_square: float) -> None:
+        """Set the scale by the mean whitened squared norm of a draw; what noise adds to it counts like a draw's."""
         if mean_square > 0:
-            self.scale *= math.sqrt(min(self.shape) / mean_square)
+            self.scale *= math.sqrt(min(self.shape) / (mean_square + self.noise_power))
+
+
+def _power(root: Tensor | None) -> float:
+    return 1.0 if root is None else float(root.square().sum())
 
 
 def _alive(moment: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,7 +139,7 @@ def fit_whiteners(
             moments[name].add(value)
     top = max((m.power for m in moments.values()), default=0.0)
     kept = {name: m for name, m in moments.items() if m.power > NOISE * top}
-    whiteners = {name: Whitener(m, config.damping) for name, m in kept.items()}
+    whiteners = {name: Whitener(m, config) for name, m in kept.items()}
     for name, whitener in whiteners.items():
         squares = [float(whitener(variation[name]).square().sum()) for variation in remembered]
         whitener.rescale(sum(squares) / len(squares))
