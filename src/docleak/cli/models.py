@@ -32,7 +32,7 @@ def list_models(json_output: Json = False) -> None:
 
 @app.command()
 def pretrain(
-    architecture: Annotated[str, typer.Argument(help="donut or layoutlmv3.")],
+    architecture: Annotated[str, typer.Argument(help="donut, layoutlmv3, vt5 or fedocvqa.")],
     out: Annotated[Path, typer.Argument(help="Folder for the two checkpoints, start and trained.")],
     steps: Annotated[int, typer.Option(help="Training steps; 0 means the recorded recipe's.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of initialisation, pages and order.")] = 0,

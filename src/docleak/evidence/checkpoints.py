@@ -18,10 +18,11 @@ from docleak.errors import ModelError
 from docleak.metrics.text import accuracy, anls
 from docleak.models.base import DocumentModel, pixels_of
 from docleak.models.tiny import DONUT_SIZE, LAYOUTLMV3_SIZE, donut_start, layoutlmv3_start
+from docleak.models.tiny_t5 import fedocvqa_start, vt5_start
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 #: Training invoices per architecture: one that learns to read needs more.
-PAGES = {"donut": 8000, "layoutlmv3": 3000}
+PAGES = {"donut": 8000, "layoutlmv3": 3000, "vt5": 3000, "fedocvqa": 3000}
 #: Phases per architecture; each starts the optimiser and the learning rate's course anew.
 RECIPES: dict[str, tuple[PretrainConfig, ...]] = {
     "donut": (
@@ -30,7 +31,19 @@ RECIPES: dict[str, tuple[PretrainConfig, ...]] = {
         ),
     ),
     "layoutlmv3": (PretrainConfig(steps=4000, pages_per_step=8, questions_per_page=3, text_only_steps=3600),),
-}
+    "vt5": (
+        PretrainConfig(
+            steps=400, pages_per_step=8, questions_per_page=3, learning_rate=2e-3, warmup_steps=50, dropout=False,
+            text_only_steps=350,
+        ),
+    ),
+    "fedocvqa": (
+        PretrainConfig(
+            steps=400, pages_per_step=8, questions_per_page=3, learning_rate=1e-3, warmup_steps=50, dropout=False,
+            text_only_steps=350,
+        ),
+    ),
+}  # fmt: skip
 
 
 def phases_of(architecture: str, steps: int | None) -> tuple[PretrainConfig, ...]:
@@ -68,11 +81,15 @@ class Remembered(Sequence[Page]):
 
 
 def start_model(architecture: str, pages: Sequence[Page], *, seed: int) -> DocumentModel:
-    """The start checkpoint; LayoutLMv3's vocabulary is learned from the first 1,000 pages."""
+    """The start checkpoint; all but Donut learn their vocabulary from the first 1,000 pages."""
     if architecture == "donut":
         return donut_start(seed=seed)
     if architecture == "layoutlmv3":
         return layoutlmv3_start(seed=seed, texts=_texts(pages[:1000]))
+    if architecture == "vt5":
+        return vt5_start(seed=seed, pages=pages[:1000])
+    if architecture == "fedocvqa":
+        return fedocvqa_start(seed=seed, pages=pages[:1000])
     raise ModelError(f"unknown architecture {architecture!r}; docleak makes tiny checkpoints of {', '.join(RECIPES)}.")
 
 
