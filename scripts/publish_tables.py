@@ -1,8 +1,8 @@
 """Copy finished tables of ``docleak reproduce`` into docs/results, with the paragraph that says what they show.
 
-    python scripts/publish_tables.py RUN...
+    python scripts/publish_tables.py RUN[@COMMIT]...
 
-Each RUN is a folder that ``docleak reproduce`` wrote. The table goes to docs/results/PAPER/TABLE.md and its pictures
+COMMIT is what the run was made with, by default the present one. Each RUN is a folder that ``docleak reproduce`` wrote. The table goes to docs/results/PAPER/TABLE.md and its pictures
 beside it; what stands there below the line "What it shows" is kept. Paths of the machine are left out.
 """
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 HEADING = "## What it shows"
 
 
-def publish(run: Path) -> Path:
+def publish(run: Path, commit: str) -> Path:
     """Copy one finished table; returns the page."""
     recipe = json.loads((run / "recipe.json").read_text())["recipe"]
     page = ROOT / "docs" / "results" / f"{recipe}.md"
@@ -30,7 +30,7 @@ def publish(run: Path) -> Path:
     text = re.sub(r"(\w+):/\S+/(\w+)", r"\1:DATA/\2", text)
     text = (
         text.rstrip()
-        + f"  \nMachine: {os.cpu_count()} cores of {_processor()}, other work beside it; commit {_commit()}\n"
+        + f"  \nMachine: {os.cpu_count()} cores of {_processor()}, other work beside it; commit {commit}\n"
     )
     if (run / "pictures.png").is_file():
         picture = page.with_name(f"{page.stem}.png")
@@ -57,4 +57,5 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         raise SystemExit(__doc__)
     for name in sys.argv[1:]:
-        print(publish(Path(name)))
+        run, _, commit = name.partition("@")
+        print(publish(Path(run), commit or _commit()))
