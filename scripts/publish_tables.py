@@ -2,8 +2,9 @@
 
     python scripts/publish_tables.py RUN[@COMMIT]...
 
-COMMIT is what the run was made with, by default the present one. Each RUN is a folder that ``docleak reproduce`` wrote. The table goes to docs/results/PAPER/TABLE.md and its pictures
-beside it; what stands there below the line "What it shows" is kept. Paths of the machine are left out.
+COMMIT is what the run was made with, by default the present one. Each RUN is a folder that ``docleak reproduce`` wrote.
+The table goes to docs/results/PAPER/TABLE.md and its pictures beside it; what stands there below the line "What it
+shows" is kept. Paths of the machine are left out.
 """
 
 from __future__ import annotations
