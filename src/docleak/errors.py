@@ -47,3 +47,7 @@ class MissingExtraError(DocleakError):
 
 class FederationError(DocleakError):
     """A federated round cannot go on: a missing, broken or contradictory update or silo."""
+
+
+class PrivacyError(DocleakError):
+    """A differential-privacy plan or budget makes no sense, or promises what it cannot account for."""

@@ -183,9 +183,9 @@ def test_what_cannot_be_done_is_said_plainly_and_as_json(
     ("words", "said"),
     [
         (("audit", "--pages", "many"), "Invalid value for '--pages'"),
-        (("audit", "--no-such-option"), "No such option: --no-such-option"),
+        (("audit", "--no-such-option"), "--no-such-option"),
         (("audti",), "No such command 'audti'"),
-        (("report",), "Missing argument 'runs'"),
+        (("report",), "Missing argument"),
     ],
 )
 def test_usage_errors_have_another_exit_code(words: tuple[str, ...], said: str, docleak: Docleak) -> None:

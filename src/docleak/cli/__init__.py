@@ -6,6 +6,11 @@ import ctypes
 import os
 import sys
 
+try:
+    from typer import TyperException as UsageFault  # typer 0.21 and later brings its own copy of click
+except ImportError:  # Flower holds typer below that
+    from click import ClickException as UsageFault
+
 # Before numpy and torch are loaded: several threads per process on busy cores are many times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -19,7 +24,7 @@ def main() -> None:
     With --json, every error is one JSON object on stdout as well, also that of a command line that cannot be parsed
     (exit code 2).
     """
-    from typer import Abort, TyperException
+    from typer import Abort
 
     from docleak.cli.app import app
     from docleak.cli.output import fail
@@ -32,7 +37,7 @@ def main() -> None:
         raise SystemExit(code if isinstance(code, int) else 0)
     except DocleakError as error:
         fail(str(error), json_output=as_json)
-    except TyperException as error:
+    except UsageFault as error:
         fail(error.format_message() or "no command was given; see docleak --help", json_output=as_json, code=2)
     except Abort:
         fail("aborted", json_output=as_json)
