@@ -7,8 +7,8 @@ import os
 import sys
 
 try:
-    from typer import TyperException as UsageFault  # typer 0.21 and later brings its own copy of click
-except ImportError:  # Flower holds typer below that
+    from typer import TyperException as UsageFault  # type: ignore[attr-defined] # newer ones have their own click
+except ImportError:  # Flower holds typer at 0.20
     from click import ClickException as UsageFault
 
 # Before numpy and torch are loaded: several threads per process on busy cores are many times slower than one.
