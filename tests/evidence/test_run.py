@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import docleak
-from docleak.documents import Image
+from docleak.documents import Image, storage
 from docleak.errors import RunError
-from docleak.evidence import run as run_module
 from docleak.evidence.run import Run, _folder_name
 
 CONFIG: dict[str, object] = {"seed": 0, "attacks": ("gi-dqa", "dlg"), "budget": 200}
@@ -174,7 +173,7 @@ def test_a_full_disk_is_reported_and_leaves_no_half_file(
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(run_module.os, "fsync", full)
+    monkeypatch.setattr(storage.os, "fsync", full)
     with pytest.raises(RunError, match=f"{said}.*run the same command again"):
         write(run, "a")
     assert not run.has("a") and not [file for file in tmp_path.rglob("*") if file.name.startswith(".docleak")]
@@ -185,14 +184,14 @@ def test_a_unit_killed_between_its_pictures_and_its_record_is_not_there(
 ) -> None:
     run = Run.open(tmp_path, CONFIG)
     write(run, "done")
-    real = run_module.write_atomically
+    real = storage.write_atomically
 
     def killed(file: Path, content: bytes) -> None:
         if file.name == "unit.json":
             raise KeyboardInterrupt
         real(file, content)
 
-    monkeypatch.setattr(run_module, "write_atomically", killed)
+    monkeypatch.setattr(storage, "write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         write(run, "half")
     assert (run.folder("half") / "truth.png").is_file()

@@ -133,8 +133,8 @@ def inspect(
     json_output: Json = False,
 ) -> None:
     """Draw a page with its word boxes and private fields to a PNG, and print its fields."""
+    from docleak.documents.storage import write_png
     from docleak.errors import DocumentError
-    from docleak.evidence.run import write_png
 
     if page < 0:
         raise DocumentError(f"page {page} does not exist: pages are counted from 0.")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from docleak.documents.storage import reported, write_atomically
 from docleak.evidence.report_data import AttackResult, ModelResult, prepare
 from docleak.evidence.report_words import verdict
-from docleak.evidence.run import Run, reported, write_atomically
+from docleak.evidence.run import Run
 from docleak.metrics import Estimate
 
 HEAD = "| attack | Binary | fuzz ratio | PSNR, dB | FFT2D | MSE | own confidence | evaluations | seconds |"

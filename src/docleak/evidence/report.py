@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from docleak.documents.storage import reported, write_atomically
 from docleak.evidence.report_data import MOMENTS, NEAR, ModelResult, ReportData, Spread, prepare
 from docleak.evidence.report_pictures import PAGES_SHOWN, pictures_of, text_of
 from docleak.evidence.report_words import (
@@ -26,7 +27,7 @@ from docleak.evidence.report_words import (
     summary_lines,
     verdict,
 )
-from docleak.evidence.run import Run, reported, write_atomically
+from docleak.evidence.run import Run
 from docleak.metrics import PSNR_CAP_DB, Estimate
 
 

@@ -11,15 +11,12 @@ different units of one run at the same time; ``run.json`` is written only by the
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import io
 import json
 import math
 import os
 import platform
 import re
-import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +32,7 @@ import PIL.Image
 
 import docleak
 from docleak.documents.page import Image
+from docleak.documents.storage import TEMPORARY, reported, write_json, write_png
 from docleak.errors import RunError
 
 #: Packages whose version may change a number.
@@ -42,7 +40,6 @@ VERSIONED = ("torch", "transformers", "numpy", "scipy", "rapidocr", "rapidfuzz")
 #: Folder of a run in which a comparison of defences may lie, with its numbers as JSON.
 DEFENCES, COMPARISON = "defences", "defences.json"
 FOLDER_LENGTH = 100  # characters of a unit id that are kept in its folder's name
-_TEMPORARY = ".docleak-"
 
 
 @dataclass(frozen=True)
@@ -69,13 +66,13 @@ class Run:
                 if fault:
                     run._begin_again(wanted)
                 return run
-            foreign = sorted(item.name for item in run.path.iterdir() if not item.name.startswith(_TEMPORARY))
+            foreign = sorted(item.name for item in run.path.iterdir() if not item.name.startswith(TEMPORARY))
             if foreign:
                 raise RunError(
                     f"{run.path} is no docleak run: it has no run.json but holds {', '.join(foreign[:5])}"
                     f"{' ...' if len(foreign) > 5 else ''}. Expected an empty or new directory: pass another --out."
                 )
-            _write_json(run.path / "run.json", _new_manifest(wanted))
+            write_json(run.path / "run.json", _new_manifest(wanted))
         return run
 
     @classmethod
@@ -111,7 +108,7 @@ class Run:
         manifest = self.manifest()
         manifest["info"][key] = _plain({key: value}, "info")[key]
         with reported(self.path):
-            _write_json(self.path / "run.json", manifest)
+            write_json(self.path / "run.json", manifest)
 
     def folder(self, unit_id: str) -> Path:
         """Where the unit's files are; different ids have different folders, also where case is ignored."""
@@ -134,7 +131,7 @@ class Run:
             for file, image in zip(files.values(), images.values(), strict=True):
                 write_png(_inside(folder, file), image)
             saved = {"images": files, "snapshots": self._snapshots(folder), **record, "unit": unit_id}
-            _write_json(folder / "unit.json", _plain(saved, f"unit {unit_id!r}"))
+            write_json(folder / "unit.json", _plain(saved, f"unit {unit_id!r}"))
 
     def write_snapshot(self, unit_id: str, evaluation: int, image: Image) -> str:
         """Save how far an attack has come after so many gradient evaluations; returns the name for the record."""
@@ -176,7 +173,7 @@ class Run:
         with self.claimed():
             for file in [*(self.path / "units").glob("*/*.png"), *(self.path / "units").glob("*/snapshots/*.png")]:
                 file.unlink(missing_ok=True)
-            _write_json(self.path / "run.json", _new_manifest(config))
+            write_json(self.path / "run.json", _new_manifest(config))
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -291,53 +288,3 @@ def _read_json(file: Path) -> dict[str, Any]:
     if not isinstance(saved, dict):
         raise RunError(f"{file} holds a {type(saved).__name__}, expected an object. Delete it and rerun the audit.")
     return saved
-
-
-def _write_json(file: Path, value: object) -> None:
-    write_atomically(file, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
-
-
-def write_png(file: Path, image: Image) -> None:
-    """Save a picture, whole or not at all; raises RunError if it is not uint8 RGB (H, W, 3)."""
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
-        raise RunError(f"{file.name}: the picture is {image.dtype} of shape {image.shape}; expected uint8 (H, W, 3)")
-    buffer = io.BytesIO()
-    PIL.Image.fromarray(image).save(buffer, format="PNG", optimize=True)
-    write_atomically(file, buffer.getvalue())
-
-
-def write_atomically(file: Path, content: bytes) -> None:
-    """Put ``content`` at ``file``, whole or not at all, surviving a power cut; makes missing parent folders."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.parent / f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if sys.platform != "win32":
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-@contextmanager
-def reported(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals into RunErrors that say what to do."""
-    try:
-        yield
-    except OSError as fault:
-        if fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            full = "a limit on the size of files was reached" if fault.errno == errno.EFBIG else "the disk is full"
-            what = f"{full}. Make room and run the same command again: it continues where it stopped"
-        elif fault.errno in (errno.EEXIST, errno.ENOTDIR):
-            what = f"there is a file in the way ({fault}). Pass another --out"
-        else:
-            what = f"{fault}. Pass an --out that you may write to"
-        raise RunError(f"cannot write {path}: {what}.") from fault

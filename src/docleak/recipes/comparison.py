@@ -18,12 +18,13 @@ import torch
 
 from docleak.defenses import GradientDefense, TemplateDefense, parse_defense
 from docleak.documents import blank_template
+from docleak.documents.storage import write_atomically, write_png
 from docleak.evidence.audit import AuditConfig, model_of
 from docleak.evidence.case import build_case, pages_for
 from docleak.evidence.identity import model_key
 from docleak.evidence.report_data import ModelResult, prepare
 from docleak.evidence.report_words import fields_in_words
-from docleak.evidence.run import Run, write_atomically, write_png
+from docleak.evidence.run import Run
 from docleak.evidence.utility import Utility, undefended, utility_under
 from docleak.metrics.image import ssim
 from docleak.models import image_of

@@ -22,10 +22,11 @@ from typing import Any
 import torch
 
 from docleak.attacks.gradients.matching import dummy_gradient, relative
+from docleak.documents.storage import write_atomically
 from docleak.errors import DocleakError, MissingExtraError, RecipeError
 from docleak.evidence.audit import AuditConfig, Unit, model_of, open_audit, planned_units, run_unit
 from docleak.evidence.case import Exposure, build_case, pages_for
-from docleak.evidence.run import Run, write_atomically
+from docleak.evidence.run import Run
 from docleak.recipes.recipe import Recipe, Row
 
 ATTEMPTS = 2

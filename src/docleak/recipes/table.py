@@ -17,8 +17,9 @@ import PIL.ImageDraw
 import PIL.ImageFont
 
 from docleak.documents.page import Image
+from docleak.documents.storage import write_atomically
 from docleak.evidence.report_data import AttackResult, ModelResult, prepare
-from docleak.evidence.run import Run, write_atomically
+from docleak.evidence.run import Run
 from docleak.metrics import Estimate
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.runner import Experiment, failures

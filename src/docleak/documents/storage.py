@@ -1,0 +1,73 @@
+"""Write files whole or not at all, so that a killed process leaves nothing half done."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+
+from docleak.documents.page import Image
+from docleak.errors import RunError
+
+#: How the names of files begin that are being written.
+TEMPORARY = ".docleak-"
+
+
+def write_json(file: Path, value: object) -> None:
+    """Put a JSON value at ``file``, whole or not at all; what UTF-8 cannot hold is escaped."""
+    write_atomically(file, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+
+
+def write_png(file: Path, image: Image) -> None:
+    """Save a picture, whole or not at all; raises RunError if it is not uint8 RGB (H, W, 3)."""
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+        raise RunError(f"{file.name}: the picture is {image.dtype} of shape {image.shape}; expected uint8 (H, W, 3)")
+    buffer = io.BytesIO()
+    PIL.Image.fromarray(image).save(buffer, format="PNG", optimize=True)
+    write_atomically(file, buffer.getvalue())
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """Put ``content`` at ``file``, whole or not at all, surviving a power cut; makes missing parent folders."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.parent / f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if sys.platform != "win32":
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def reported(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals into RunErrors that say what to do."""
+    try:
+        yield
+    except OSError as fault:
+        if fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            full = "a limit on the size of files was reached" if fault.errno == errno.EFBIG else "the disk is full"
+            what = f"{full}. Make room and run the same command again: it continues where it stopped"
+        elif fault.errno in (errno.EEXIST, errno.ENOTDIR):
+            what = f"there is a file in the way ({fault}). Pass another --out"
+        else:
+            what = f"{fault}. Pass an --out that you may write to"
+        raise RunError(f"cannot write {path}: {what}.") from fault
