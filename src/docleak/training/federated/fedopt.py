@@ -69,49 +69,90 @@ class ClientUpdate:
     delta: Arrays
 
 
+class Averaging:
+    """Delta = sum p_k Delta_k of one round, p_k = n_k / N, from updates that come one at a time; float64.
+
+    Updates need not be kept in memory together. Faults are collected and named by ``result``, all at once.
+    """
+
+    def __init__(self, state: ServerState, *, divide_by_clients: bool = False) -> None:
+        self._state = state
+        self._divide_by_clients = divide_by_clients
+        self._sums = {name: np.zeros_like(value) for name, value in state.parameters.items()}
+        self._examples = 0
+        self._clients: list[str] = []
+        self._faults: list[str] = []
+
+    def add(self, update: ClientUpdate) -> None:
+        """Take one client's update into the sum, or note what is wrong with it."""
+        faults = _faults(self._state, update)
+        faults += ["sent 2 updates or more"] if update.client in self._clients else []
+        self._faults += [f"client {update.client!r} {fault}" for fault in faults]
+        self._clients.append(update.client)
+        if self._faults:
+            return
+        self._examples += update.examples
+        for name, total in self._sums.items():
+            total += update.examples * np.asarray(update.delta[name], dtype=np.float64)
+
+    def refuse(self, fault: str) -> None:
+        """Note that a client's reply is not usable, in words that name the client."""
+        self._faults.append(fault)
+
+    def result(self) -> dict[str, Floats]:
+        """Delta. Raises FederationError, naming the clients, for updates with missing, unknown, wrongly shaped or
+        non-finite arrays or without examples, for two of one client, and for none at all."""
+        if self._faults:
+            lines = "".join(f"\n  - {fault}" for fault in self._faults)
+            raise FederationError(
+                f"round {self._state.round + 1} is not averaged, the last good model is kept:{lines}\n"
+                "Mend or leave out these clients and start again from that model."
+            )
+        if not self._clients:
+            raise FederationError(
+                f"round {self._state.round + 1}: no client sent an update; the last good model is kept."
+            )
+        total = self._examples * (len(self._clients) if self._divide_by_clients else 1)
+        return {name: value / total for name, value in self._sums.items()}
+
+
 def average(
     state: ServerState, updates: Sequence[ClientUpdate], *, divide_by_clients: bool = False
 ) -> dict[str, Floats]:
-    """Delta = sum p_k Delta_k with p_k = n_k / N over these clients, summed in order of their names, in float64.
-
-    Raises FederationError, naming the client, for an update with missing, unknown, wrongly shaped or non-finite
-    arrays or without examples, for two of one client, and for none at all.
-    """
-    check(state, updates)
-    ordered = sorted(updates, key=lambda update: update.client)
-    total = sum(update.examples for update in ordered) * (len(ordered) if divide_by_clients else 1)
-    found: dict[str, Floats] = {}
-    for name, parameter in state.parameters.items():
-        mean = np.zeros_like(parameter)
-        for update in ordered:
-            mean += update.examples / total * np.asarray(update.delta[name], dtype=np.float64)
-        found[name] = mean
-    return found
+    """``Averaging`` of updates that are all here, in order of their clients' names."""
+    averaging = Averaging(state, divide_by_clients=divide_by_clients)
+    for update in sorted(updates, key=lambda update: update.client):
+        averaging.add(update)
+    return averaging.result()
 
 
 def step(state: ServerState, updates: Sequence[ClientUpdate], optimiser: FedOpt) -> ServerState:
     """One round: theta_{t+1} = SERVEROPT(theta_t, Delta)."""
-    delta = average(state, updates, divide_by_clients=optimiser.divide_by_clients)
+    return moved(state, average(state, updates, divide_by_clients=optimiser.divide_by_clients), optimiser)
+
+
+def moved(state: ServerState, delta: Mapping[str, Floats], optimiser: FedOpt) -> ServerState:
+    """The state after a round whose aggregate is ``delta``."""
     return replace(RULES[optimiser.rule](state, delta, optimiser), round=state.round + 1)
 
 
 def _fedavg(state: ServerState, delta: Mapping[str, Floats], o: FedOpt) -> ServerState:
-    return replace(state, parameters=_moved(state, delta, o))
+    return replace(state, parameters=_stepped(state, delta, o))
 
 
 def _fedavgm(state: ServerState, delta: Mapping[str, Floats], o: FedOpt) -> ServerState:
     momentum = _blended(state.momentum, delta, o.beta1)
-    return replace(state, parameters=_moved(state, momentum, o), momentum=momentum)
+    return replace(state, parameters=_stepped(state, momentum, o), momentum=momentum)
 
 
 def _fedadam(state: ServerState, delta: Mapping[str, Floats], o: FedOpt) -> ServerState:
     momentum = _blended(state.momentum, delta, o.beta1)
     second = _blended(state.second, {name: np.square(value) for name, value in delta.items()}, o.beta2)
     direction = {name: value / np.sqrt(second[name] + o.epsilon) for name, value in momentum.items()}
-    return replace(state, parameters=_moved(state, direction, o), momentum=momentum, second=second)
+    return replace(state, parameters=_stepped(state, direction, o), momentum=momentum, second=second)
 
 
-def _moved(state: ServerState, direction: Mapping[str, Floats], o: FedOpt) -> dict[str, Floats]:
+def _stepped(state: ServerState, direction: Mapping[str, Floats], o: FedOpt) -> dict[str, Floats]:
     return {name: value - o.learning_rate * direction[name] for name, value in state.parameters.items()}
 
 
@@ -121,25 +162,6 @@ def _blended(before: Mapping[str, Floats], new: Mapping[str, Floats], beta: floa
 
 Rule = Callable[[ServerState, Mapping[str, Floats], FedOpt], ServerState]
 RULES: dict[str, Rule] = {"fedavg": _fedavg, "fedavgm": _fedavgm, "fedadam": _fedadam}
-
-
-def check(state: ServerState, updates: Sequence[ClientUpdate]) -> None:
-    """Refuse a round in which any update is not what the server asked for."""
-    if not updates:
-        raise FederationError(f"round {state.round + 1}: no client sent an update; the last good model is kept.")
-    faults = []
-    names = [update.client for update in updates]
-    faults += [
-        f"client {name!r} sent {names.count(name)} updates" for name in dict.fromkeys(names) if names.count(name) > 1
-    ]
-    for update in updates:
-        faults += [f"client {update.client!r} {fault}" for fault in _faults(state, update)]
-    if faults:
-        lines = "".join(f"\n  - {fault}" for fault in faults)
-        raise FederationError(
-            f"round {state.round + 1} is not averaged, the last good model is kept:{lines}\n"
-            "Mend or leave out these clients and start again from that model."
-        )
 
 
 def _faults(state: ServerState, update: ClientUpdate) -> list[str]:
