@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from docleak.cli import data, models
+from docleak.cli import data, models, train
 from docleak.cli.defend import defend
 from docleak.cli.doctor import checks
 from docleak.cli.output import counter, emit, progress, resumable
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
+app.add_typer(train.app, name="train")
 app.command()(defend)
 app.command()(reproduce)
 

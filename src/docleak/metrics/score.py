@@ -176,7 +176,7 @@ def aggregate(
                 by_document.setdefault(score.document, []).extend(values)
         sums = np.array([sum(values) for values in by_document.values()])
         counts = np.array([len(values) for values in by_document.values()])
-        low, high = _interval(sums, counts, rng, level, resamples, share=name in ("binary", "fuzz_ratio"))
+        low, high = ratio_interval(sums, counts, rng, level, resamples, share=name in ("binary", "fuzz_ratio"))
         value = float(sums.sum() / counts.sum()) if len(sums) else None
         estimates[name] = Estimate(value, low, high, scored, len(sums), n_fields - scored)
     return estimates
@@ -193,7 +193,7 @@ _COLUMNS: dict[str, tuple[Callable[[PageScore], list[float]], Callable[[FieldSco
 }
 
 
-def _interval(
+def ratio_interval(
     sums: NDArray[np.float64],
     counts: NDArray[np.int64],
     rng: np.random.Generator,
@@ -201,7 +201,10 @@ def _interval(
     resamples: int,
     share: bool,
 ) -> tuple[float | None, float | None]:
-    """Interval of sums / counts over documents, (D,) each; ``share`` says that values lie in 0..1."""
+    """Interval of sum(sums) / sum(counts) over documents, (D,) each, as in ``aggregate``; None with fewer than two.
+
+    ``share`` says that every value lies in 0..1.
+    """
     n = len(sums)
     if n < 2:
         return None, None

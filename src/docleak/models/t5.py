@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question, Word
 from docleak.errors import ModelError
 from docleak.models.base import IGNORED, Answer, Encoded, Stage, Transcript, mean_per_example, pad, plain_ids
+from docleak.models.layout_tokens import LayoutTokens, add_layout_tokens, layout_tokens_of
 from docleak.models.preprocessing import image_settings, require_weights, tokenizer_of
 from docleak.models.t5_files import ReaderConfig, read_config, read_weights, require_size, write
 
@@ -67,6 +68,7 @@ class T5Reader:
         self.config = config
         self.name = name
         self._pieces: dict[str, list[int]] = {}
+        self._layout: LayoutTokens | None = None
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -76,7 +78,7 @@ class T5Reader:
         """Stretch to the square input."""
         return fit_page(page, self.image_size, keep_aspect=False)
 
-    def _ids(self, text: str, *, lowercase: bool = False) -> list[int]:
+    def ids(self, text: str, *, lowercase: bool = False) -> list[int]:
         """Tokens of a text, word by word, as SentencePiece would split it."""
         words = (text.lower() if lowercase else text).split()
         new = [word for word in dict.fromkeys(words) if word not in self._pieces]
@@ -85,9 +87,29 @@ class T5Reader:
             self._pieces.update(zip(new, found, strict=True))
         return [piece for word in words for piece in self._pieces[word]]
 
+    def words(self, page: Page) -> Iterator[tuple[list[int], list[int]]]:
+        """Every word's tokens and its box in 0..``box_scale``."""
+        for word in page.words:
+            yield self.ids(word.text, lowercase=self.config.lowercase), self._box(word, page)
+
+    @property
+    def layout_tokens(self) -> LayoutTokens:
+        """The vocabulary's tokens for self-pretraining; ModelError if it has none."""
+        if self._layout is None:
+            self._layout = layout_tokens_of(self.tokenizer, name=self.name)
+        return self._layout
+
+    def add_layout_tokens(self, *, generator: torch.Generator, resolution: int | None = None) -> None:
+        """Make ready for self-pretraining: new tokens, and rows for them in T5's table; ``save`` keeps both.
+
+        The parameters grow, so server and silos do this alike. See ``layout_tokens.add_layout_tokens``.
+        """
+        add_layout_tokens(self.tokenizer, self.module.t5, generator=generator, resolution=resolution)
+        self._layout = None
+
     def encode(self, page: Page, question: Question) -> Encoded:
-        before, after = (self._ids(part) for part in self.config.prompt.split("{question}"))
-        asked = self._ids(question.text)
+        before, after = (self.ids(part) for part in self.config.prompt.split("{question}"))
+        asked = self.ids(question.text)
         ids = [*before, *asked, *after]
         if len(ids) >= self.config.max_tokens:
             raise ModelError(
@@ -96,14 +118,13 @@ class T5Reader:
             )
         owners = [FRAME] * len(before) + [QUESTION] * len(asked) + [FRAME] * len(after)
         boxes = [list(self.config.prompt_box)] * len(ids)
-        for index, word in enumerate(page.words):
-            pieces = self._ids(word.text, lowercase=self.config.lowercase)
+        for index, (pieces, box) in enumerate(self.words(page)):
             ids += pieces
             owners += [index] * len(pieces)
-            boxes += [self._box(word, page)] * len(pieces)
+            boxes += [box] * len(pieces)
         room = self.config.max_tokens - 1
         ids = [*ids[:room], self.tokenizer.eos_token_id]
-        answer = self._ids(question.answers[0], lowercase=self.config.lowercase) if question.answers else []
+        answer = self.ids(question.answers[0], lowercase=self.config.lowercase) if question.answers else []
         tensors = {
             "input_ids": torch.tensor(ids),
             "bbox": torch.tensor([*boxes[:room], [0, 0, 0, 0]]),

@@ -81,15 +81,15 @@ class Averaging:
         self._sums = {name: np.zeros_like(value) for name, value in state.parameters.items()}
         self._examples = 0
         self._clients: list[str] = []
-        self._faults: list[str] = []
+        self.faults: list[str] = []
 
     def add(self, update: ClientUpdate) -> None:
         """Take one client's update into the sum, or note what is wrong with it."""
-        faults = _faults(self._state, update)
+        faults = faults_in(self._state, update)
         faults += ["sent 2 updates or more"] if update.client in self._clients else []
-        self._faults += [f"client {update.client!r} {fault}" for fault in faults]
+        self.faults += [f"client {update.client!r} {fault}" for fault in faults]
         self._clients.append(update.client)
-        if self._faults:
+        if self.faults:
             return
         self._examples += update.examples
         for name, total in self._sums.items():
@@ -97,13 +97,13 @@ class Averaging:
 
     def refuse(self, fault: str) -> None:
         """Note that a client's reply is not usable, in words that name the client."""
-        self._faults.append(fault)
+        self.faults.append(fault)
 
     def result(self) -> dict[str, Floats]:
         """Delta. Raises FederationError, naming the clients, for updates with missing, unknown, wrongly shaped or
         non-finite arrays or without examples, for two of one client, and for none at all."""
-        if self._faults:
-            lines = "".join(f"\n  - {fault}" for fault in self._faults)
+        if self.faults:
+            lines = "".join(f"\n  - {fault}" for fault in self.faults)
             raise FederationError(
                 f"round {self._state.round + 1} is not averaged, the last good model is kept:{lines}\n"
                 "Mend or leave out these clients and start again from that model."
@@ -164,7 +164,8 @@ Rule = Callable[[ServerState, Mapping[str, Floats], FedOpt], ServerState]
 RULES: dict[str, Rule] = {"fedavg": _fedavg, "fedavgm": _fedavgm, "fedadam": _fedadam}
 
 
-def _faults(state: ServerState, update: ClientUpdate) -> list[str]:
+def faults_in(state: ServerState, update: ClientUpdate) -> list[str]:
+    """What is wrong with one client's update, in words that go on from the client's name."""
     faults = [] if update.examples > 0 else [f"has {update.examples} examples"]
     missing = [name for name in state.parameters if name not in update.delta]
     unknown = [name for name in update.delta if name not in state.parameters]

@@ -10,18 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from docleak.documents.page import Page, Question
+from docleak.documents.page import Page
 from docleak.errors import FederationError
 from docleak.models.base import DocumentModel, pixels_of, trainable
 from docleak.training.federated.fedopt import ClientUpdate
+from docleak.training.objectives.objective import Example, Objective
+from docleak.training.objectives.table import objective_of
 
 
 @dataclass(frozen=True)
 class LocalPlan:
-    """``epochs`` over a client's questions in batches, with an optimiser that begins anew each round.
+    """``epochs`` over a client's examples in batches, with an optimiser that begins anew each round.
 
-    ``optimiser`` is "adamw" or "sgd"; ``learning_rate`` is constant. ``max_steps`` ends a round early; 0 does not.
-    With ``dropout`` the model trains as its configuration says, else in evaluation mode.
+    ``objective`` says what an example is, see ``objective_of``. ``optimiser`` is "adamw" or "sgd"; ``learning_rate`` is
+    constant. ``max_steps`` ends a round early; 0 does not. With ``dropout`` the model trains as its configuration says,
+    else in evaluation mode.
     """
 
     epochs: int = 1
@@ -32,6 +35,7 @@ class LocalPlan:
     max_norm: float = 0.0  # gradients are clipped to this norm; 0 does not clip
     max_steps: int = 0
     dropout: bool = True
+    objective: str = "qa"
 
     def __post_init__(self) -> None:
         if self.optimiser not in ("adamw", "sgd"):
@@ -49,15 +53,20 @@ class LocalPlan:
         ]
         if faults:
             raise FederationError("; ".join(faults) + ".")
+        objective_of(self.objective)  # refuses what it does not know
 
 
 @dataclass(frozen=True)
 class LocalRound:
-    """A client's round: its update, the optimiser steps it took, and the mean training loss over them."""
+    """A client's round: its update, the optimiser steps it took, and the mean training loss over them.
+
+    ``batches`` are the numbers of the examples of each step, in the order of the objective.
+    """
 
     update: ClientUpdate
     steps: int
     loss: float
+    batches: tuple[tuple[int, ...], ...] = ()
 
 
 def parameters_of(model: DocumentModel) -> dict[str, np.ndarray]:
@@ -83,41 +92,67 @@ def set_parameters(model: DocumentModel, arrays: dict[str, np.ndarray]) -> None:
             parameter.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))
 
 
+@dataclass(frozen=True)
+class LocalSteps:
+    """What training in place did: how many examples there were (n_k), and loss and examples of every optimiser step."""
+
+    examples: int
+    losses: tuple[float, ...]
+    batches: tuple[tuple[int, ...], ...]
+
+
 def train_locally(
     model: DocumentModel, pages: Sequence[Page], plan: LocalPlan, *, client: str, rng: np.random.Generator
 ) -> LocalRound:
     """Train ``model`` in place from the global weights it holds; the update is theta_t - y_k over named parameters.
 
-    n_k counts questions. ``rng`` orders them and seeds dropout (torch's global generator, which is put back).
-    Raises FederationError for a client without questions, and for a loss that is not finite.
+    n_k counts the objective's examples. Central training is the one-client case. See ``train_in_place`` for ``rng`` and
+    what is raised.
     """
-    examples = [(i, question) for i in range(len(pages)) for question in pages[i].questions if question.answers]
-    if not examples:
-        raise FederationError(f"client {client!r} has {len(pages)} pages and no question with an answer to train on.")
     before = {name: p.detach().clone() for name, p in trainable(model.module)}
+    done = train_in_place(model, pages, plan, client=client, rng=rng)
+    delta = {name: (before[name] - p.detach()).cpu().float().numpy() for name, p in trainable(model.module)}
+    update = ClientUpdate(client, done.examples, delta)
+    return LocalRound(update, len(done.losses), float(np.mean(done.losses)), done.batches)
+
+
+def train_in_place(
+    model: DocumentModel, pages: Sequence[Page], plan: LocalPlan, *, client: str, rng: np.random.Generator
+) -> LocalSteps:
+    """The steps of a round, with an optimiser of its own, from the weights that ``model`` holds.
+
+    ``rng`` orders the examples, draws what the objective draws, and seeds dropout (torch's global generator, which is
+    put back). Raises FederationError for a client without examples, and for a loss that is not finite.
+    """
+    objective = objective_of(plan.objective)
+    examples = objective.examples(pages)
+    if not examples:
+        raise FederationError(f"client {client!r} has {len(pages)} pages and no {objective.needs} to train on.")
     named = [p for _, p in trainable(model.module)]
     optimiser = _optimiser(named, plan)
     losses: list[float] = []
+    batches: list[tuple[int, ...]] = []
     was_training = model.module.training
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**62)))
         model.module.train(plan.dropout)
-        for batch in _batches(examples, plan, rng):
-            loss = _loss(model, pages, batch)
+        for numbers in _batches(len(examples), plan, rng):
+            loss = _loss(model, pages, [examples[i] for i in numbers], objective, rng)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             if plan.max_norm:
                 torch.nn.utils.clip_grad_norm_(named, plan.max_norm)
             optimiser.step()
             losses.append(float(loss.detach()))
+            batches.append(numbers)
             if not math.isfinite(losses[-1]):
                 raise FederationError(
                     f"client {client!r}: the loss of step {len(losses)} is {losses[-1]}. Lower the learning rate, or "
                     "look for pages that break the model."
                 )
+    optimiser.zero_grad(set_to_none=True)  # gradients are of no use after the round
     model.module.train(was_training)
-    delta = {name: (before[name] - p.detach()).cpu().float().numpy() for name, p in trainable(model.module)}
-    return LocalRound(ClientUpdate(client, len(examples), delta), len(losses), float(np.mean(losses)))
+    return LocalSteps(len(examples), tuple(losses), tuple(batches))
 
 
 def _optimiser(parameters: Sequence[torch.nn.Parameter], plan: LocalPlan) -> torch.optim.Optimizer:
@@ -126,25 +161,30 @@ def _optimiser(parameters: Sequence[torch.nn.Parameter], plan: LocalPlan) -> tor
     return torch.optim.AdamW(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay)
 
 
-def _batches(
-    examples: Sequence[tuple[int, Question]], plan: LocalPlan, rng: np.random.Generator
-) -> Iterator[list[tuple[int, Question]]]:
-    """Every example once an epoch, in a new order; the last batch of an epoch may be smaller."""
+def _batches(count: int, plan: LocalPlan, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
+    """Numbers of examples: every example once an epoch, in a new order; the last batch of an epoch may be smaller."""
     steps = 0
     for _ in range(plan.epochs):
-        order = rng.permutation(len(examples))
+        order = rng.permutation(count)
         for start in range(0, len(order), plan.batch_size):
             if plan.max_steps and steps == plan.max_steps:
                 return
             steps += 1
-            yield [examples[int(i)] for i in order[start : start + plan.batch_size]]
+            yield tuple(int(i) for i in order[start : start + plan.batch_size])
 
 
-def _loss(model: DocumentModel, pages: Sequence[Page], batch: Sequence[tuple[int, Question]]) -> Tensor:
-    """Mean loss of a batch; each of its pages is read and encoded once."""
-    numbers = sorted({i for i, _ in batch})
+def _loss(
+    model: DocumentModel,
+    pages: Sequence[Page],
+    batch: Sequence[Example],
+    objective: Objective,
+    rng: np.random.Generator,
+) -> Tensor:
+    """Mean loss of a batch; each of its pages is read once."""
+    numbers = sorted({example.page for example in batch})
     fitted = {i: model.fit(pages[i]) for i in numbers}
     device = next(model.module.parameters()).device
     pixels = torch.stack([pixels_of(fitted[i].image, device) for i in numbers])
-    inputs = [model.encode(fitted[i], question) for i, question in batch]
-    return model.loss(pixels, inputs, [numbers.index(i) for i, _ in batch]).mean()
+    encoded = [objective.encode(model, fitted[example.page], example, rng) for example in batch]
+    owners = [numbers.index(example.page) for example, inputs in zip(batch, encoded, strict=True) for _ in inputs]
+    return model.loss(pixels, [one for inputs in encoded for one in inputs], owners).mean()

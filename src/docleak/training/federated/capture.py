@@ -1,0 +1,296 @@
+"""What a server received, on disk: each client's update as it came, and the weights that it started from. No Flower.
+
+DIR/capture.json                       {"format": 1, "docleak": version}
+DIR/round-0001/start.safetensors       the weights the server sent in that round
+DIR/round-0001/CLIENT.safetensors      the arrays as received
+DIR/round-0001/CLIENT.json             {"client", "examples", "kind", "details"}, written last
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+import docleak
+from docleak.errors import FederationError
+
+FORMAT = 1
+MANIFEST, START, ARRAYS, RECORD = "capture.json", "start", ".safetensors", ".json"
+#: What the arrays of an update are; a delta is theta_t - y_k, as in ``fedopt.ClientUpdate``.
+KINDS = ("weights", "delta", "gradient")
+LONGEST_NAME = 200  # characters of a client's name once encoded; file systems end at 255
+
+#: Parameter name -> values.
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class CapturedUpdate:
+    """One client's update of one round; arrays are read from disk when asked for.
+
+    ``examples`` is the n_k that the client reported. ``details`` is what is known of its training, as JSON: those keys
+    of ``LocalPlan`` that were sent, and ``steps``, ``seed`` and whatever else message and reply carried.
+    """
+
+    folder: Path
+    round: int
+    client: str
+    kind: str
+    examples: int
+    details: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What tells this update from the others of the capture, for people."""
+        return f"round {self.round}, client {self.client}"
+
+    def start(self) -> dict[str, NDArray[Any]]:
+        """The weights the server sent, theta_t."""
+        return _loaded(self.folder / f"{START}{ARRAYS}")
+
+    def received(self) -> dict[str, NDArray[Any]]:
+        """The arrays as they came. Raises FederationError where values are not finite."""
+        found = _loaded(self.folder / f"{_encoded(self.client)}{ARRAYS}")
+        _refuse(self.name, _infinite(found))
+        return found
+
+    def delta(self) -> dict[str, NDArray[np.float32]]:
+        """Delta_k = theta_t - y_k, subtracted in float64 and rounded once. Raises FederationError for a gradient."""
+        if self.kind == "gradient":
+            raise FederationError(f"{self.name} is a gradient; it has no weight delta. Use received().")
+        received = self.received()
+        if self.kind == "delta":
+            return {name: value.astype(np.float32) for name, value in received.items()}
+        start = self.start()
+        return {
+            name: (start[name].astype(np.float64) - value.astype(np.float64)).astype(np.float32)
+            for name, value in received.items()
+        }
+
+
+def write_update(
+    directory: Path,
+    *,
+    round: int,
+    client: str,
+    start: Arrays,
+    received: Arrays,
+    kind: str,
+    examples: int,
+    details: Mapping[str, Any],
+) -> Path:
+    """Record one update and return its JSON file; an update of the same round and client is replaced.
+
+    ``start`` is written with the round's first update, and must be the same for the others. Each file appears whole or
+    not at all, the JSON last. Raises FederationError for arrays that do not fit ``start`` or are not finite, for
+    ``details`` that JSON cannot hold, and for a directory that holds something else or another training.
+    """
+    folder, encoded = Path(directory) / f"round-{round:04d}", _encoded(client)
+    what = f"round {round}, client {client!r}"
+    if kind not in KINDS or examples < 0 or round < 0:
+        raise FederationError(
+            f"{what}: kind {kind!r} with {examples} examples; expected one of {', '.join(KINDS)}, and rounds and "
+            "examples of 0 or more."
+        )
+    shapes = {name: tuple(value.shape) for name, value in start.items()}
+    _refuse(what, _misfits(shapes, {name: tuple(value.shape) for name, value in received.items()}))
+    _refuse(what, _infinite(received))
+    record = {"client": client, "examples": int(examples), "kind": kind, "details": _json_safe(details, what)}
+    _begin(Path(directory))
+    folder.mkdir(exist_ok=True)
+    _write_start(folder / f"{START}{ARRAYS}", start)
+    file = folder / f"{encoded}{RECORD}"
+    if file.exists() and (other := _read_record(file)["client"]) != client:
+        raise FederationError(f"{what}: {file} is client {other!r}'s. Clients' names must differ beyond upper case.")
+    arrays = {name: np.asarray(value, order="C") for name, value in received.items()}
+    _put(folder / f"{encoded}{ARRAYS}", lambda draft: save_file(arrays, draft))
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    _put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
+    return file
+
+
+def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
+    """All updates of a capture, by round and client. Reads no arrays, only their names and shapes.
+
+    Raises FederationError if the directory is no capture, is empty or damaged, or an update does not fit the weights
+    that it started from; all faults at once.
+    """
+    directory = Path(directory)
+    manifest = directory / MANIFEST
+    if not manifest.is_file():
+        raise FederationError(
+            f"{directory} is no capture: it has no {MANIFEST}. Record updates with docleak.tap(strategy, directory) or "
+            "docleak train federated."
+        )
+    _require_format(manifest)
+    updates, faults = [], []
+    for folder in sorted(directory.glob("round-[0-9]*")):
+        shapes: dict[str, tuple[int, ...]] | None = None
+        for file in sorted(folder.glob(f"*{RECORD}")):
+            try:
+                record = _read_record(file)
+                shapes = shapes or _shapes(folder / f"{START}{ARRAYS}")
+                found = _misfits(shapes, _shapes(file.with_suffix(ARRAYS)))
+                number = int(folder.name.removeprefix("round-"))
+            except (FederationError, ValueError) as fault:
+                faults.append(str(fault))
+                continue
+            faults += [f"{file.with_suffix(ARRAYS)} {fault}" for fault in found]
+            updates.append(CapturedUpdate(folder, number, **record))
+    _refuse(str(directory), faults)
+    if not updates:
+        raise FederationError(f"{directory} holds no update yet: no round has ended. Wait for one and try again.")
+    return tuple(sorted(updates, key=lambda update: (update.round, update.client)))
+
+
+def _begin(directory: Path) -> None:
+    manifest = directory / MANIFEST
+    if manifest.exists():
+        _require_format(manifest)
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    others = sorted(item.name for item in directory.iterdir() if not item.name.startswith(_DRAFT))
+    if others:
+        raise FederationError(
+            f"{directory} is no capture: it has no {MANIFEST} but holds {', '.join(others[:3])}. Give a new directory."
+        )
+    text = json.dumps({"format": FORMAT, "docleak": docleak.__version__}) + "\n"
+    _put(manifest, lambda draft: draft.write_text(text, encoding="utf-8"))
+
+
+def _require_format(manifest: Path) -> None:
+    found = _read_json(manifest).get("format")
+    if found != FORMAT:
+        raise FederationError(
+            f"{manifest} says format {found!r}; this docleak reads {FORMAT}. Use the docleak that wrote it."
+        )
+
+
+def _write_start(file: Path, start: Arrays) -> None:
+    if not file.exists():
+        _refuse(str(file), _infinite(start))
+        arrays = {name: np.asarray(value, order="C") for name, value in start.items()}
+        _put(file, lambda draft: save_file(arrays, draft))
+        return
+    there = _loaded(file)
+    same = set(there) == set(start) and all(np.array_equal(there[name], start[name]) for name in there)
+    if not same:
+        raise FederationError(
+            f"{file} holds other weights than those this round started from: the directory belongs to another "
+            "training, or clients of one round were sent different models. Give a new directory."
+        )
+
+
+def _encoded(client: str) -> str:
+    """A file name for any client's name, and never ``start``."""
+    found = quote(client, safe=" +,=@")
+    if found.lower() == START:
+        found = f"%{ord(found[0]):02X}{found[1:]}"
+    if not found or len(found) > LONGEST_NAME:
+        raise FederationError(
+            f"the client's name {client[:40]!r} has {len(found)} characters once encoded; expected 1 to {LONGEST_NAME}."
+        )
+    return found
+
+
+def _misfits(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> list[str]:
+    missing, unknown = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    faults = [f"lacks {len(missing)} of the start's arrays, first {missing[0]!r}"] if missing else []
+    faults += [f"has {len(unknown)} arrays that the start has not, first {unknown[0]!r}"] if unknown else []
+    faults += [
+        f"has {name!r} of shape {found[name]}, expected {expected[name]}"
+        for name in sorted(set(expected) & set(found))
+        if found[name] != expected[name]
+    ]
+    return faults
+
+
+def _infinite(arrays: Arrays) -> list[str]:
+    return [f"has {name!r} with values that are not finite" for name, v in arrays.items() if not np.isfinite(v).all()]
+
+
+def _refuse(what: str, faults: list[str]) -> None:
+    if faults:
+        lines = "".join(f"\n  - {fault}" for fault in faults[:15])
+        raise FederationError(f"{what}:{lines}\nExpected the same finite arrays as the weights that were sent.")
+
+
+def _json_safe(details: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """``details`` as JSON holds them; numbers that are not finite become null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        if value is None or isinstance(value, str | int | float):
+            return value
+        if isinstance(value, Mapping):
+            return {str(key): plain(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(inner) for inner in value]
+        raise FederationError(f"{what}: its details hold a {type(value).__name__}; expected what JSON can hold.")
+
+    return {str(key): plain(value) for key, value in details.items()}
+
+
+def _read_record(file: Path) -> dict[str, Any]:
+    record = _read_json(file)
+    kinds = {"client": str, "examples": int, "kind": str, "details": dict}
+    if set(record) != set(kinds) or any(not isinstance(record[key], kind) for key, kind in kinds.items()):
+        raise FederationError(f"{file} holds {sorted(record)}; expected {', '.join(kinds)}. Capture the round again.")
+    if record["kind"] not in KINDS:
+        raise FederationError(f"{file} says kind {record['kind']!r}; expected one of {', '.join(KINDS)}.")
+    return record
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        raise FederationError(f"{file} cannot be read ({fault}). Capture the round again.") from fault
+    if not isinstance(found, dict):
+        raise FederationError(f"{file} holds a {type(found).__name__}, expected an object. Capture the round again.")
+    return found
+
+
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        with safe_open(file, framework="numpy") as arrays:
+            return {name: tuple(arrays.get_slice(name).get_shape()) for name in arrays.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as fault:
+        raise FederationError(f"{file} cannot be read ({fault}). Capture the round again.") from fault
+
+
+def _loaded(file: Path) -> dict[str, NDArray[Any]]:
+    try:
+        return dict(load_file(file))
+    except (OSError, SafetensorError) as fault:
+        raise FederationError(f"{file} cannot be read ({fault}). Capture the round again.") from fault
+
+
+_DRAFT = ".docleak-"
+
+
+def _put(file: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a draft beside ``file`` and put it in its place, whole or not at all."""
+    draft = file.parent / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        write(draft)
+        with draft.open("rb") as written:
+            os.fsync(written.fileno())
+        os.replace(draft, file)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,40 @@
+"""A federation in one process: the objects that a deployment runs, without sockets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from docleak.training.federated.fedopt import ServerState
+from docleak.training.federated.flower.client import client_app
+from docleak.training.federated.flower.grid import LocalGrid, OnSilo
+from docleak.training.federated.flower.strategy import FederatedStrategy, OnRound
+from docleak.training.federated.local import parameters_of
+from docleak.training.federated.party import fingerprint, model_of
+from docleak.training.federated.record import FederatedRun
+
+
+def train_embedded(
+    run: FederatedRun,
+    silos: Mapping[str, Path],
+    *,
+    device: str = "cpu",
+    evaluate_every: int = 1,
+    capture: Path | None = None,
+    on_silo: OnSilo = lambda number, silo, kind: None,
+    on_round: OnRound = lambda row, scores: None,
+) -> ServerState:
+    """Train (or go on training) over the silos' folders in this process; the state after the last round."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    model_of.cache_clear()  # an earlier training of this process left its weights in there
+    model = model_of(run.federation.model, device)
+    nodes = {
+        number: {"silo": str(path), "name": name} for number, (name, path) in enumerate(sorted(silos.items()), start=1)
+    }
+    grid = LocalGrid(client_app(device), nodes, on_silo=on_silo)
+    strategy = FederatedStrategy(
+        run, parameters_of(model), fingerprint(model), expected=len(nodes), evaluate_every=evaluate_every,
+        capture=capture, on_round=on_round,
+    )  # fmt: skip
+    return strategy.train(grid)

@@ -1,0 +1,46 @@
+"""Find the silos of an embedded federation, or make synthetic ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from docleak.documents.division import divide
+from docleak.documents.files import describe_folder
+from docleak.documents.silos import MANIFEST, write_silos
+from docleak.errors import FederationError
+
+#: What a silo's folder holds.
+PAGES = "pages.jsonl"
+
+
+def find_silos(directory: Path) -> dict[str, Path]:
+    """The silos below a folder, by the names of their own folders; FederationError if there are none."""
+    found = {
+        item.name: item
+        for item in (sorted(directory.iterdir()) if directory.is_dir() else ())
+        if item.is_dir() and any((item / name).is_file() for name in (PAGES, MANIFEST))
+    }
+    if not found:
+        raise FederationError(
+            f"{directory} {describe_folder(directory)}; expected a folder of silos, each with its {PAGES}. Make them "
+            "with: docleak data make OUT --partition K"
+        )
+    return found
+
+
+def synthetic_silos(out: Path, count: int, documents: int, *, seed: int) -> dict[str, Path]:
+    """``count`` silos of synthetic invoices with providers of their own, made in ``out`` unless they are there."""
+    if not out.exists():
+        division = divide(["synthetic"], count, by="providers", seed=seed, count=documents)
+        write_silos(division.shares, division.sources, out, by="providers", seed=seed)
+    return find_silos(out)
+
+
+def one_silo(spec: str, count: int, out: Path, *, seed: int) -> dict[str, Path]:
+    """All pages of a data set as one silo, written to ``out`` unless it is there; a folder stays where it is."""
+    if not out.exists():
+        if Path(spec).is_dir() and (Path(spec) / PAGES).is_file():
+            return {Path(spec).name: Path(spec)}
+        division = divide([spec], 1, by="documents", seed=seed, count=count or None)
+        write_silos(division.shares, division.sources, out, by="documents", seed=seed)
+    return find_silos(out)

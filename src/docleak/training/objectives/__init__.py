@@ -1,0 +1,1 @@
+"""What a round trains on: questions and answers, or the pages themselves (self-pretraining)."""

@@ -1,0 +1,138 @@
+"""Self-pretraining's three tasks (Nguyen and Karatzas, 2024, section 3.3): masked words, to be written again.
+
+The paper's tokens are OCR words: all pieces of a word go together, and share a sentinel. Left open, and settled as in
+the authors' public code: an input begins with its task's name; of the words drawn on a page, the first L_M are masked;
+a masked word that stays in the input has the zero box. Unlike that code, a word that does not fit in the input is not
+in the output either, the output is not cut at 256 tokens (so that layout modeling reaches L_M), and text modeling has
+no closing sentinel, as printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from docleak.documents.page import Page
+from docleak.errors import FederationError
+from docleak.models.base import DocumentModel, Encoded
+from docleak.models.layout_tokens import SENTINELS, LayoutTokens
+from docleak.models.t5 import FRAME, T5Reader
+from docleak.training.objectives.objective import Example
+
+
+@dataclass(frozen=True)
+class Denoising:
+    """One task: ``mask_rate`` (p_m) of the words, at most ``most_masked`` (L_M) of them.
+
+    ``shows`` is what the input still has of a masked word; the output has the rest of it. ``prompt`` begins the input.
+    """
+
+    name: str
+    prompt: str
+    shows: Literal["place", "text", "nothing"]
+    mask_rate: float
+    most_masked: int = SENTINELS
+
+    def __post_init__(self) -> None:
+        faults = [] if 0 < self.mask_rate <= 1 else [f"mask_rate is {self.mask_rate}; expected more than 0, at most 1"]
+        if not 1 <= self.most_masked <= SENTINELS:
+            faults.append(f"most_masked is {self.most_masked}; expected 1 to {SENTINELS}, the number of sentinels")
+        if faults:
+            raise FederationError(f"objective {self.name!r}: " + "; ".join(faults) + ".")
+
+    def masked(self, words: int, rng: np.random.Generator) -> list[int]:
+        """M: which of so many words are masked, in order."""
+        return [int(i) for i in np.flatnonzero(rng.random(words) < self.mask_rate)[: self.most_masked]]
+
+    def parts(
+        self, tokens: LayoutTokens, number: int, text: list[int], place: list[int]
+    ) -> tuple[list[int], list[int], list[int], list[int]]:
+        """What stands for the ``number``-th masked word: before, of and behind it in the input; and in the output."""
+        if self.shows == "place":
+            opening = tokens.text[number]
+            return [opening, *place], [], [], [opening, *text]
+        if self.shows == "text":
+            opening = tokens.layout[number]
+            return [opening], text, [tokens.layout_end[number]], [opening, *place]
+        opening = tokens.text_layout[number]
+        return [opening], [], [], [opening, *text, *place]
+
+
+TEXT_MODELING = Denoising("tm", "text modeling.", "place", 0.5)
+LAYOUT_MODELING = Denoising("lm", "layout modeling.", "text", 0.75)
+TEXT_LAYOUT_MODELING = Denoising("tlm", "joint text-layout modeling.", "nothing", 0.15)
+
+
+def denoised(model: T5Reader, page: Page, task: Denoising, masked: Collection[int]) -> Encoded:
+    """A page with the words ``masked`` (indices) taken out as the task says, and the labels that bring them back.
+
+    Sentinels, places and masked words have the zero box. ``words_seen`` are those in the input or the labels: what does
+    not fit in ``max_tokens`` is left out word by word, from the page's end. Without masked words the labels are the end
+    token alone. ModelError if the model has no layout tokens.
+    """
+    tokens = model.layout_tokens
+    ids = model.ids(task.prompt)
+    boxes = [list(model.config.prompt_box)] * len(ids)
+    owners = [FRAME] * len(ids)
+    labels: list[int] = []
+    room = model.config.max_tokens - 1
+    number = seen = 0
+    for index, (text, box) in enumerate(model.words(page)):
+        if index in masked:
+            place = tokens.place(page.words[index], page)
+            before, kept, behind, wanted = task.parts(tokens, number, text, place)
+            number, box = number + 1, [0, 0, 0, 0]
+        else:
+            before, kept, behind, wanted = [], text, [], []
+        shown = [*before, *kept, *behind]
+        if len(ids) + len(shown) > room:
+            break
+        seen = index + 1
+        ids += shown
+        boxes += [box] * len(shown)
+        owners += [FRAME] * len(before) + [index] * len(kept) + [FRAME] * len(behind)
+        labels += wanted
+    end = model.tokenizer.eos_token_id
+    tensors = {
+        "input_ids": torch.tensor([*ids, end]),
+        "bbox": torch.tensor([*boxes, [0, 0, 0, 0]]),
+        "word_ids": torch.tensor([*owners, FRAME]),
+        "labels": torch.tensor([*labels, end]),
+    }
+    return Encoded(tensors, tuple(model.tokenizer.convert_ids_to_tokens([*ids, end])), tuple(range(seen)))
+
+
+@dataclass(frozen=True)
+class SelfPretraining:
+    """Every page with words is an example, masked anew each time, once for each of ``tasks``; n_k counts these pages.
+
+    The paper's n_k are documents (one page each); its public code averages the tasks' losses over a batch, as here.
+    FederationError for a model that is no T5 reader, ModelError for one without layout tokens (see ``prepare``).
+    """
+
+    tasks: tuple[Denoising, ...] = (TEXT_MODELING, LAYOUT_MODELING, TEXT_LAYOUT_MODELING)
+    needs: str = "page with words"
+
+    def prepare(self, model: DocumentModel, *, generator: torch.Generator) -> None:
+        """Layout tokens, whose rows are drawn with ``generator``; nothing for a model that has them."""
+        _reader(model).add_layout_tokens(generator=generator)
+
+    def examples(self, pages: Sequence[Page]) -> list[Example]:
+        return [Example(i) for i, page in enumerate(pages) if page.words]
+
+    def encode(self, model: DocumentModel, page: Page, example: Example, rng: np.random.Generator) -> list[Encoded]:
+        reader = _reader(model)
+        return [denoised(reader, page, task, task.masked(len(page.words), rng)) for task in self.tasks]
+
+
+def _reader(model: DocumentModel) -> T5Reader:
+    if not isinstance(model, T5Reader):
+        raise FederationError(
+            f"self-pretraining takes a T5 reader (vt5 or fedocvqa), and {model.name!r} is a {model.architecture}. "
+            "Train it on questions (objective 'qa')."
+        )
+    return model
