@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from bench import attack, documents
+from bench import attack, documents, secure
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
@@ -95,9 +95,10 @@ def main() -> None:
     where = environment()
     pages = documents.measure()
     attacks = attack.measure()
-    text = as_markdown(where, pages, attacks)
+    sums = secure.measure()
+    text = as_markdown(where, pages, attacks) + secure.as_markdown(sums)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    numbers = {"environment": where, "documents": pages, "attack": attacks}
+    numbers = {"environment": where, "documents": pages, "attack": attacks, "secure": sums}
     (RESULTS / "bench.json").write_text(json.dumps(numbers, indent=2) + "\n")
     (RESULTS / "bench.md").write_text(text)
     print(text)

@@ -23,6 +23,7 @@ from docleak.models.base import DocumentModel, pixels_of, trainable
 from docleak.models.loading import load_model
 from docleak.training.federated.federation import Federation, kept_documents
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
+from docleak.training.objectives.table import objective_of
 
 #: Questions about one page that are answered at once.
 ANSWERED_TOGETHER = 16
@@ -104,10 +105,25 @@ def open_party(directory: Path, federation: Federation, *, name: str = "") -> Pa
     )
 
 
+def model_of(federation: Federation, device: str, source: str = "") -> DocumentModel:
+    """The model of this process, ready for the federation's objective: silos that share a process take turns with it.
+
+    ``source`` is where this party has the model, if the federation's name of it means nothing here.
+    """
+    return _model(source or federation.model, federation.local.objective, federation.seed, device)
+
+
+def fresh_model_of(federation: Federation, device: str) -> DocumentModel:
+    """``model_of`` with the checkpoint's own weights, whatever was trained in this process before."""
+    _model.cache_clear()
+    return model_of(federation, device)
+
+
 @lru_cache(maxsize=1)
-def model_of(source: str, device: str) -> DocumentModel:
-    """The model of this process: silos that share one process take turns with it."""
-    return load_model(source, device=device)
+def _model(source: str, objective: str, seed: int, device: str) -> DocumentModel:
+    model = load_model(source, device=device)
+    objective_of(objective).prepare(model, generator=torch.Generator().manual_seed(seed))
+    return model
 
 
 def fingerprint(model: DocumentModel) -> str:

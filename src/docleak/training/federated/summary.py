@@ -12,6 +12,7 @@ from torch import nn
 
 from docleak.documents.storage import reported
 from docleak.errors import RunError
+from docleak.models.loading import load_model
 from docleak.models.t5 import T5_BASE
 from docleak.models.t5_files import ReaderConfig
 from docleak.training.federated.curves import mean_anls
@@ -32,7 +33,7 @@ def network_of(source: str) -> nn.Module:
 
         with torch.device("meta"):
             return FeDocVQA.build(ReaderConfig(T5_BASE, MAE_BASE))
-    return model_of(source, "cpu").module
+    return load_model(source).module
 
 
 def save_model(run: FederatedRun, device: str) -> Path:
@@ -40,7 +41,7 @@ def save_model(run: FederatedRun, device: str) -> Path:
     state = run.state()
     if state is None:
         raise RunError(f"{run.path} has no finished round, so there is no model to save.")
-    model = model_of(run.federation.model, device)
+    model = model_of(run.federation, device)
     set_parameters(model, {name: value.astype(np.float32) for name, value in state.parameters.items()})
     out = run.path / "model"
     with reported(out):

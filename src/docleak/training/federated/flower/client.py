@@ -58,7 +58,7 @@ def _answered(
         federation = Federation.from_json(str(settings_in(message.content, "config")["federation"]))
         party = open_party(Path(str(context.node_config["silo"])), federation, name=name)
         name = party.name
-        model = model_of(str(context.node_config.get("model") or federation.model), device)
+        model = model_of(federation, device, str(context.node_config.get("model", "")))
         content = handle(message, party, federation, model)
     except DocleakError as error:
         content = RecordDict({"fault": config_record({"silo": name or "unnamed", "message": str(error)})})

@@ -11,7 +11,7 @@ from docleak.training.federated.flower.client import client_app
 from docleak.training.federated.flower.grid import LocalGrid, OnSilo
 from docleak.training.federated.flower.strategy import FederatedStrategy, OnRound
 from docleak.training.federated.local import parameters_of
-from docleak.training.federated.party import fingerprint, model_of
+from docleak.training.federated.party import fingerprint, fresh_model_of
 from docleak.training.federated.record import FederatedRun
 
 
@@ -27,8 +27,7 @@ def train_embedded(
 ) -> ServerState:
     """Train (or go on training) over the silos' folders in this process; the state after the last round."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    model_of.cache_clear()  # an earlier training of this process left its weights in there
-    model = model_of(run.federation.model, device)
+    model = fresh_model_of(run.federation, device)
     nodes = {
         number: {"silo": str(path), "name": name} for number, (name, path) in enumerate(sorted(silos.items()), start=1)
     }

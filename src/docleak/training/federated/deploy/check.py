@@ -1,0 +1,87 @@
+"""Look before starting: what would keep a party of a deployment from working, in words."""
+
+from __future__ import annotations
+
+import datetime as dt
+import socket
+import ssl
+from pathlib import Path
+
+from docleak.errors import DocleakError, FederationError
+from docleak.training.federated.deploy.folders import SECRET, missing_files
+from docleak.training.federated.deploy.keys import days_left
+from docleak.training.federated.federation import Federation
+from docleak.training.federated.party import open_party
+
+SERVER_FILES = ("ca.crt", "server.pem", "server.key", "federation.json")
+SILO_FILES = ("ca.crt", "node", "node.pub")
+SOON = 14.0  # days
+PATIENCE = 10.0  # seconds
+
+
+def check_folder(folder: Path, *, silo: str = "", server: str = "") -> list[str]:
+    """Notes about a server's or silo's folder; FederationError, naming it, says everything that will not work.
+
+    ``silo`` are the pages of a silo, which are opened; ``server`` is the gate's host and port, to which a TLS
+    connection is made.
+    """
+    wanted = SERVER_FILES if (folder / "server.pem").exists() else SILO_FILES
+    faults = [f"it lacks {name}" for name in missing_files(folder, wanted)]
+    notes: list[str] = []
+    for name in SECRET:
+        if (folder / name).is_file() and (folder / name).stat().st_mode & 0o077:
+            faults.append(f"{name} can be read by others; run: chmod 600 {folder / name}")
+    for name in ("ca.crt", "server.pem"):
+        if (folder / name).is_file():
+            _check_certificate(folder / name, faults, notes)
+    if (folder / "federation.json").is_file():
+        _noted(lambda: Federation.from_json((folder / "federation.json").read_text(encoding="utf-8")), faults)
+    if silo:
+        _noted(lambda: open_party(Path(silo), Federation(holdout=0.0)), faults)
+    if server and not faults:
+        _noted(lambda: connect(server, folder / "ca.crt"), faults)
+    if faults:
+        raise FederationError(f"{folder.resolve().name} cannot start:" + "".join(f"\n  - {fault}" for fault in faults))
+    return notes
+
+
+def connect(server: str, authority: Path) -> None:
+    """Make a TLS connection to ``host:port`` that ``authority`` vouches for; FederationError says what is wrong."""
+    host, _, port = server.rpartition(":")
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), PATIENCE) as raw,
+            ssl.create_default_context(cafile=str(authority)).wrap_socket(raw, server_hostname=host.strip("[]")),
+        ):
+            pass
+    except ssl.SSLCertVerificationError as error:
+        raise FederationError(
+            f"the server {server} shows a certificate that ca.crt does not vouch for ({error.verify_message}). Ask its "
+            "operator for the current silo folder; do not go on without."
+        ) from error
+    except ssl.SSLError as error:
+        raise FederationError(f"{server} does not speak TLS ({error.reason}). Check host and port.") from error
+    except (OSError, ValueError) as error:
+        raise FederationError(
+            f"{server} cannot be reached ({error}). Is the gate running, and its port open?"
+        ) from error
+
+
+def _check_certificate(file: Path, faults: list[str], notes: list[str]) -> None:
+    try:
+        left = days_left(file.read_bytes(), now=dt.datetime.now(dt.UTC))
+    except DocleakError as error:
+        faults.append(f"{file.name}: {error}")
+        return
+    if left < 0:
+        faults.append(f"{file.name} expired {-left:.0f} days ago; write a new deployment and hand it to all silos")
+    elif left < SOON:
+        notes.append(f"{file.name} expires in {left:.0f} days")
+
+
+def _noted(attempt: object, faults: list[str]) -> None:
+    assert callable(attempt)
+    try:
+        attempt()
+    except DocleakError as error:
+        faults.append(str(error))

@@ -1,0 +1,136 @@
+"""Write what each party of a deployment needs to folders: one for the server, one for each silo."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from docleak.documents.files import describe_folder
+from docleak.errors import FederationError
+from docleak.training.federated.deploy.keys import Authority, node_keys
+from docleak.training.federated.federation import Federation
+
+TEMPLATES = Path(__file__).parent / "templates"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+HOST = re.compile(r"[A-Za-z0-9.:-]{1,253}")
+#: Files that only their owner may read.
+SECRET = ("server.key", "node")
+SCRIPT = ".sh"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Where a federation runs: the gate's public ``host`` and ``port``, and the SuperLink's port on loopback.
+
+    ``evaluate_every`` and ``timeout`` (seconds a silo has for a message) are the server's.
+    """
+
+    silos: tuple[str, ...]
+    host: str
+    port: int = 9443
+    superlink_port: int = 9442
+    days: int = 365
+    evaluate_every: int = 0
+    timeout: int = 3600
+
+    def __post_init__(self) -> None:
+        faults = [f"{name!r} cannot name a silo; expected letters, digits, '.', '_' and '-'"
+                  for name in self.silos if not NAME.fullmatch(name)]  # fmt: skip
+        folded = [name.lower() for name in self.silos]
+        faults += [f"{name!r} names two silos" for name in dict.fromkeys(folded) if folded.count(name) > 1]
+        if not self.silos:
+            faults.append("there is no silo; expected at least one")
+        if not HOST.fullmatch(self.host):
+            faults.append(f"{self.host!r} is no host name or address")
+        ports = (self.port, self.superlink_port)
+        if not all(0 < port < 65536 for port in ports) or ports[0] == ports[1]:
+            faults.append(f"the ports are {ports[0]} and {ports[1]}; expected two of 1 to 65535")
+        if self.timeout < 1 or self.evaluate_every < 0:
+            faults.append(
+                f"timeout is {self.timeout} and evaluate_every {self.evaluate_every}; expected 1 and 0 or more"
+            )
+        if faults:
+            raise FederationError("this cannot be deployed:" + "".join(f"\n  - {fault}" for fault in faults))
+
+
+def write_deployment(deployment: Deployment, federation: Federation, out: Path) -> tuple[Path, ...]:
+    """Write OUT/server and OUT/silos/NAME, complete or not at all; the folders, the server's first.
+
+    Private keys are made here and are readable by their owner only: hand each silo its folder over a channel you trust,
+    and delete it here. Raises FederationError if ``out`` exists and is not empty.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FederationError(f"{out} {describe_folder(out)}; a deployment is only written to a new folder.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        _fill(draft, deployment, federation)
+        draft.chmod(0o700)
+        os.replace(draft, out)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return (out / "server", *(out / "silos" / name for name in deployment.silos))
+
+
+def _fill(out: Path, deployment: Deployment, federation: Federation) -> None:
+    authority = Authority(days=deployment.days)
+    certificate, key = authority.server([deployment.host, "localhost", "127.0.0.1"])
+    values = {
+        "HOST": deployment.host if ":" not in deployment.host else f"[{deployment.host}]",
+        "PORT": str(deployment.port),
+        "SUPERLINK_PORT": str(deployment.superlink_port),
+        "SILOS": str(len(deployment.silos)),
+        "EVALUATE_EVERY": str(deployment.evaluate_every),
+        "TIMEOUT": str(deployment.timeout),
+    }
+    server = out / "server"
+    _write(server, {"ca.crt": authority.certificate, "server.pem": certificate, "server.key": key})
+    _write(server, {"federation.json": (federation.to_json() + "\n").encode()})
+    _write_templates("server", server, values)
+    for name in deployment.silos:
+        private, public = node_keys(name)
+        folder = out / "silos" / name
+        _write(folder, {"ca.crt": authority.certificate, "node": private, "node.pub": public})
+        _write(server / "keys", {f"{name}.pub": public})
+        _write_templates("silo", folder, {**values, "NAME": name})
+    _write_templates("all", out, values)
+
+
+def _write_templates(kind: str, folder: Path, values: Mapping[str, str]) -> None:
+    """The templates of a kind, with @WORDS@ replaced."""
+    source = TEMPLATES / kind
+    for file in sorted(item for item in source.rglob("*") if item.is_file()):
+        text = file.read_text(encoding="utf-8")
+        for word, value in values.items():
+            text = text.replace(f"@{word}@", value)
+        if left := re.findall(r"@[A-Z_]+@", text):
+            raise FederationError(f"template {file.name} has no value for {left[0]}.")
+        relative = file.relative_to(source)
+        _write(folder / relative.parent, {relative.name.removesuffix(".txt"): text.encode()})
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        mode = 0o600 if name in SECRET else 0o755 if name.endswith(SCRIPT) else 0o644
+        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+
+
+def silo_names(text: str) -> tuple[str, ...]:
+    """``3`` as silo-1 to silo-3, or names separated by commas."""
+    if text.isdigit():
+        return tuple(f"silo-{number}" for number in range(1, int(text) + 1))
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def missing_files(folder: Path, wanted: Sequence[str]) -> list[str]:
+    """Which of the files are not in a folder."""
+    return [name for name in wanted if not (folder / name).is_file()]

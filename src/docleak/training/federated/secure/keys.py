@@ -1,0 +1,118 @@
+"""Who a silo is, whose keys it has pinned, and the keys of a pair of silos. Nothing here is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from docleak.errors import FederationError
+from docleak.training.federated.secure.messages import Advert, Session
+from docleak.training.federated.secure.primitives import (
+    KEY_BYTES,
+    agree,
+    agreement_public_key,
+    derive,
+    digest,
+    is_signed,
+    signing_public_key,
+)
+from docleak.training.federated.secure.shamir import Entropy
+
+#: Silo -> Ed25519 public key, compared beforehand over a channel the server does not control.
+Pinned = Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A silo's name, its Ed25519 private key (raw), everyone's pinned public keys (its own among them).
+
+    It takes part in no sum over fewer than ``least_threshold`` silos, whatever the server proposes.
+    """
+
+    silo: str
+    private_key: bytes = field(repr=False)
+    pinned: Pinned
+    least_threshold: int = 2
+
+    def __post_init__(self) -> None:
+        if len(self.private_key) != KEY_BYTES:
+            raise FederationError(f"silo {self.silo!r}: its Ed25519 key has {len(self.private_key)} bytes, not 32.")
+        if self.pinned.get(self.silo) != signing_public_key(self.private_key):
+            raise FederationError(
+                f"silo {self.silo!r}: the key pinned under its own name is not that of its private key. Its name or "
+                "its key file is another silo's."
+            )
+
+
+def make_identities(silos: Sequence[str], *, entropy: Entropy) -> dict[str, Identity]:
+    """Identities of silos that live in one process, each with all the others' keys pinned."""
+    private = {silo: entropy(KEY_BYTES) for silo in silos}
+    pinned = {silo: signing_public_key(key) for silo, key in private.items()}
+    return {silo: Identity(silo, key, pinned) for silo, key in private.items()}
+
+
+def fingerprint(public_key: bytes) -> str:
+    """A public key for people to compare, in groups of four of its SHA-256's first 32 hexadecimal digits."""
+    digits = digest(public_key).hex()[:32]
+    return " ".join(digits[start : start + 4] for start in range(0, 32, 4))
+
+
+def checked_adverts(session: Session, adverts: Iterable[Advert], pinned: Pinned) -> dict[str, Advert]:
+    """The adverts by silo, sorted. FederationError, naming the silos, unless all are theirs and enough."""
+    found: dict[str, Advert] = {}
+    faults = []
+    for advert in adverts:
+        if advert.silo not in session.silos:
+            faults.append(f"silo {advert.silo!r} was not invited")
+        elif advert.silo in found:
+            faults.append(f"silo {advert.silo!r} comes twice")
+        elif not is_signed(pinned.get(advert.silo, b""), advert.statement(session), advert.signature):
+            faults.append(
+                f"the keys of silo {advert.silo!r} are not signed for this session with the key pinned for it: "
+                "someone between the silos changed or replayed them, or the pinned key is out of date"
+            )
+        found[advert.silo] = advert
+    keys = [key for advert in found.values() for key in (advert.share_key, advert.mask_key)]
+    if len(set(keys)) < len(keys):
+        faults.append("a key comes twice")
+    if faults:
+        raise FederationError("; ".join(faults) + ".")
+    enough(session, found, "sent keys")
+    return dict(sorted(found.items()))
+
+
+def enough(session: Session, silos: Iterable[str], what: str) -> None:
+    """FederationError if fewer silos than the threshold are left."""
+    left = sorted(silos)
+    if len(left) < session.threshold:
+        lost = sorted(set(session.silos) - set(left))
+        raise FederationError(
+            f"round {session.round}: {len(left)} of {len(session.silos)} silos {what}, expected at least the threshold "
+            f"{session.threshold}; missing: {', '.join(lost)}. There is no sum; start the round again."
+        )
+
+
+def pair_key(session: Session, purpose: str, secret: bytes, own: str, other: Advert) -> bytes:
+    """The key of two silos for ``purpose`` ("share" or "mask"), the same for both; bound to names, keys and session."""
+    public = other.share_key if purpose == "share" else other.mask_key
+    ends = sorted([(own, agreement_public_key(secret)), (other.silo, public)])
+    return agree(secret, public, session.statement(purpose, *(part for end in ends for part in end)))
+
+
+def self_mask_key(session: Session, silo: str, seed: bytes) -> bytes:
+    """The key of a silo's mask of its own."""
+    return derive(seed, session.statement("self mask", silo))
+
+
+def check_value(session: Session, silo: str, seed: bytes) -> bytes:
+    """What shows a recovered seed to be the right one, and says nothing about its mask."""
+    return derive(seed, session.statement("check", silo))
+
+
+def mask_keys(session: Session, secret: bytes, own: str, others: Iterable[Advert]) -> tuple[list[bytes], list[bytes]]:
+    """Keys of the pairwise masks that silo ``own`` adds (of silos after it), and of those it takes off."""
+    plus: list[bytes] = []
+    minus: list[bytes] = []
+    for other in others:
+        (plus if own < other.silo else minus).append(pair_key(session, "mask", secret, own, other))
+    return plus, minus
