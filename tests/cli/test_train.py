@@ -1,0 +1,88 @@
+"""``docleak train`` and ``docleak deploy``: what they leave, print and refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from docleak.models import load_model
+from docleak.models.base import trainable
+from docleak.training.federated.capture import read_updates
+
+Command = Callable[..., tuple[Any, str, str]]
+SMALL = ("--documents", 10, "--clients", 2, "--rounds", 1, "--max-steps", 1, "--batch-size", 2)
+
+
+def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) -> None:
+    code, out, err = command("train", "federated", *SMALL)
+    assert code == 0, err
+    run = tmp_path / "docleak-train"
+    assert "ANLS" in out and "docleak audit --updates docleak-train/updates" in out
+    assert "round 1: training synthetic-1" in err
+    lines = (run / "history.csv").read_text().splitlines()
+    assert len(lines) == 3 and lines[0].startswith("round,silos,loss,anls") and lines[2].startswith("1,synthetic-0 ")
+    picture = np.asarray(PIL.Image.open(run / "curves.png"))
+    assert picture.shape[0] > 300 and picture.std() > 5
+    assert [update.client for update in read_updates(run / "updates")] == ["synthetic-0", "synthetic-1"]
+    trained, start = load_model(str(run / "model")), load_model("vt5-start")
+    before = dict(trainable(start.module))
+    assert any((p != before[name]).any() for name, p in trainable(trained.module))
+    code, out, _ = command("train", "federated", *SMALL, "--rounds", 2, "--json")
+    facts = json.loads(out)
+    assert code == 0 and [row["round"] for row in facts["rounds"]] == [1, 2], "the run was continued"
+    assert facts["start"]["questions"] > 0 and facts["rounds"][1]["bytes_up"] > 0
+    code, _, err = command("train", "federated", *SMALL, "--rounds", 2, "--seed", 1)
+    assert code == 1 and "holds 2 rounds of another federation" in err
+
+
+def test_central_training_is_one_silo(command: Command, tmp_path: Path) -> None:
+    code, out, err = command(
+        "train", "central", "--pages", 6, "--rounds", 1, "--max-steps", 1, "--batch-size", 2, "--out", "c"
+    )
+    assert code == 0, err
+    assert len(list((tmp_path / "c" / "silos").iterdir())) == 1 and not (tmp_path / "c" / "updates").exists()
+    assert "audit --updates" not in out
+
+
+def test_the_dry_run_counts_both_ways_and_writes_nothing(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command("train", "federated", "--dry-run", "--model", "vt5-base", "--clients", 2, "--rounds", 10)
+    assert code == 0 and "44.66 GiB" in out and "33.63 GiB" in out and not list(tmp_path.iterdir())
+    _, out, _ = command("train", "central", "--dry-run", "--json")
+    assert json.loads(out)["clients_per_round"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--model", "vt5-strat"), "Did you mean 'vt5-start'"),
+        (("--silos", "nowhere"), "expected a folder of silos"),
+        (("--server", "adam"), "known: fedavg, fedavgm, fedadam"),
+        (("--optimiser", "lion"), "known: adamw, sgd"),
+        (("--objective", "xx"), "objective"),
+        (("--compression", "zip"), "expected none, fp16 or topk:SHARE"),
+        (("--clients", "50", "--documents", "10"), "50 clients"),
+        (("--holdout", "1"), "holdout is 1.0"),
+        (("--rounds", "0"), "rounds is 0"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_plainly(words: tuple[str, ...], said: str, command: Command) -> None:
+    code, out, err = command("train", "federated", *words, "--json")
+    assert code == 1 and said in json.loads(out)["error"] and "Traceback" not in err
+
+
+def test_a_deployment_is_written_and_checked(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command("deploy", "init", "dep", "--silos", "a,b", "--host", "127.0.0.1")
+    assert code == 0 and "dep/silos/b" in out and (tmp_path / "dep" / "README.md").is_file()
+    assert command("deploy", "check", "dep/server")[0] == 0
+    code, _, err = command("deploy", "check", "dep/silos/a", "--server", "127.0.0.1:1")
+    assert code == 1 and "a cannot start" in err and "cannot be reached" in err
+    code, _, err = command("deploy", "init", "dep", "--silos", "2")
+    assert code == 1 and "new folder" in err
+    code, _, err = command("deploy", "init", "other", "--silos", "0")
+    assert code == 1 and "there is no silo" in err

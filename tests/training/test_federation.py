@@ -1,0 +1,196 @@
+"""What follows from a federation's settings alone, and what travels."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from docleak.documents.silos import write_silos
+from docleak.errors import DocumentError, FederationError, RunError
+from docleak.models import load_model
+from docleak.training.federated.cost import Cost
+from docleak.training.federated.federation import Federation, kept_documents, same_training
+from docleak.training.federated.fedopt import FedOpt
+from docleak.training.federated.local import LocalPlan, parameters_of
+from docleak.training.federated.party import evaluate, open_party
+from docleak.training.federated.record import load_run
+from docleak.training.federated.silo_folders import find_silos, one_silo, synthetic_silos
+from docleak.training.federated.summary import network_of
+from docleak.training.federated.wire import Compression, pack, relative_error, unpack
+
+SILOS = tuple(f"silo-{i}" for i in range(10))
+
+
+def test_settings_travel_as_json_and_wrong_ones_are_named() -> None:
+    federation = Federation(
+        "m", 7, 0.3, 2, 0.1, 5, LocalPlan(epochs=2, objective="tm"), FedOpt("fedadam", 0.1), Compression("topk", 0.01)
+    )
+    assert Federation.from_json(federation.to_json()) == federation
+    saved = json.loads(federation.to_json())
+    saved["local"]["lerning_rate"] = saved["local"].pop("learning_rate")
+    with pytest.raises(FederationError, match=r"'lerning_rate'; did you mean 'learning_rate'"):
+        Federation.from_json(json.dumps(saved))
+    for text, said in (("{", "no JSON"), ("[]", "a list"), ('{"local": 3}', "local is a int")):
+        with pytest.raises(FederationError, match=said):
+            Federation.from_json(text)
+    assert same_training(federation, replace(federation, rounds=9))
+    assert not same_training(federation, replace(federation, seed=9))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rounds": 0}, "rounds is 0"),
+        ({"participation": 0.0}, "participation is 0.0"),
+        ({"participation": 1.5}, "participation is 1.5"),
+        ({"holdout": 1.0}, "holdout is 1.0"),
+        ({"minimum": -1}, "minimum is -1"),
+    ],
+)
+def test_settings_that_make_no_sense(change: dict[str, float], said: str) -> None:
+    with pytest.raises(FederationError, match=said):
+        replace(Federation(), **change)
+
+
+def test_sampling_is_uniform_without_replacement_and_from_the_seed() -> None:
+    federation = Federation(participation=0.3, seed=1)
+    rounds = [federation.sampled(SILOS, number) for number in range(1, 2001)]
+    assert all(len(set(chosen)) == 3 and list(chosen) == sorted(chosen) for chosen in rounds)
+    counts = Counter(name for chosen in rounds for name in chosen)
+    # 2000 draws of 3 in 10: mean 600, standard deviation sqrt(2000 * 0.3 * 0.7) = 20.5; five of them either way
+    assert all(abs(counts[name] - 600) < 103 for name in SILOS)
+    assert federation.sampled(SILOS[::-1], 5) == federation.sampled(SILOS, 5)
+    assert rounds != [replace(federation, seed=2).sampled(SILOS, number) for number in range(1, 2001)]
+    assert len(replace(federation, participation=0.01).sampled(SILOS, 1)) == 1
+
+
+def test_each_silo_and_round_draws_from_a_stream_of_its_own() -> None:
+    federation = Federation(seed=1)
+    drawn = {federation.client_rng(name, number).integers(2**62) for name in SILOS for number in range(1, 6)}
+    assert len(drawn) == 50
+    assert federation.client_rng("a", 1).integers(2**62) == federation.client_rng("a", 1).integers(2**62)
+
+
+def test_kept_documents_are_a_share_and_never_all() -> None:
+    names = [f"d{i // 2}" for i in range(40)]
+    kept = kept_documents(names, 0.25, seed=0, silo="a")
+    assert len(kept) == 5 and kept < set(names)
+    assert kept != kept_documents(names, 0.25, seed=0, silo="b") and kept == kept_documents(
+        names, 0.25, seed=0, silo="a"
+    )
+    assert kept_documents(names, 0.0, seed=0, silo="a") == frozenset()
+    assert len(kept_documents(["x", "y"], 0.9, seed=0, silo="a")) == 1
+    with pytest.raises(FederationError, match="silo 'a' has 1 documents"):
+        kept_documents(["x", "x"], 0.5, seed=0, silo="a")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("none", "none"), ("fp16", "fp16"), ("topk:0.01", "topk"), ("topk:1e-2", "topk")]
+)
+def test_compressions_by_name(text: str, kind: str) -> None:
+    found = Compression.parse(text)
+    assert found.kind == kind and Compression.parse(str(found)) == found
+
+
+@pytest.mark.parametrize("text", ["gzip", "topk", "topk:0", "topk:2", "topk:.", ""])
+def test_compressions_that_are_none(text: str) -> None:
+    with pytest.raises(FederationError):
+        Compression.parse(text)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["none", "fp16", "topk:0.3", "topk:1"]))
+def test_what_is_packed_is_unpacked_with_the_stated_error(seed: int, text: str) -> None:
+    rng = np.random.default_rng(seed)
+    delta = {"a": rng.normal(size=(3, 5)).astype(np.float32), "b": rng.normal(size=7).astype(np.float32),
+             "scalar": np.float32(rng.normal()).reshape(())}  # fmt: skip
+    compression, shapes = Compression.parse(text), {name: value.shape for name, value in delta.items()}
+    found = unpack(pack(delta, compression), shapes, compression)
+    assert {name: value.shape for name, value in found.items()} == shapes
+    wrong = np.concatenate([(found[name] - delta[name]).ravel() for name in delta]).astype(np.float64)
+    whole = np.concatenate([value.ravel() for value in delta.values()]).astype(np.float64)
+    assert relative_error(delta, compression) == pytest.approx(np.linalg.norm(wrong) / np.linalg.norm(whole), rel=1e-5)
+    if text == "topk:0.3":
+        for name, value in delta.items():
+            kept = int(np.ceil(0.3 * value.size))
+            largest = np.sort(np.abs(value).ravel())[-kept:]
+            np.testing.assert_array_equal(np.sort(np.abs(found[name]).ravel())[-kept:], largest)
+            assert np.count_nonzero(found[name]) == kept
+    elif text != "fp16":
+        assert not wrong.any()
+
+
+def test_broken_sparse_updates_and_overflow_are_refused() -> None:
+    compression = Compression("topk", 0.5)
+    packed = pack({"a": np.ones(4, np.float32)}, compression)
+    with pytest.raises(FederationError, match="sparse parameter 'a'"):
+        unpack({**packed, "a::index": np.array([1, 99], np.uint32)}, {"a": (4,)}, compression)
+    with pytest.raises(FederationError, match="sparse parameter 'a'"):
+        unpack({"a::index": packed["a::index"]}, {"a": (4,)}, compression)
+    with pytest.raises(FederationError, match="half precision"):
+        pack({"a": np.full(2, 1e6, np.float32)}, Compression("fp16"))
+
+
+def test_costs_in_both_countings() -> None:
+    cost = Cost.of(network_of("vt5-base"))
+    federation = Federation(rounds=10, holdout=0)
+    assert cost.trainable == 225_659_136 and cost.counted == 225_659_136 + 3 * 32128 * 768
+    assert cost.as_published(federation, 2) / 2**30 == pytest.approx(44.66, abs=0.005)
+    assert cost.sent(federation, 2) == 10 * 2 * 2 * 4 * cost.trainable
+    half = replace(federation, compression=Compression("fp16"), participation=0.5)
+    assert cost.sent(half, 2) == 10 * (4 + 2) * cost.trainable
+    tied = nn.ModuleList([nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)])
+    tied[1].weight = tied[0].weight
+    assert Cost.of(tied) == Cost(9, 18)
+
+
+def test_silos_are_found_made_and_missed(tmp_path: Path) -> None:
+    made = synthetic_silos(tmp_path / "silos", 2, 8, seed=0)
+    assert list(made) == ["synthetic-0", "synthetic-1"]
+    assert synthetic_silos(tmp_path / "silos", 5, 50, seed=1) == made, "what is there is used"
+    (only,) = one_silo("synthetic", 4, tmp_path / "one", seed=0).values()
+    assert len(open_party(only, Federation(holdout=0.0)).training) == 4
+    assert one_silo(str(only), 0, tmp_path / "unused", seed=0) == {only.name: only}
+    with pytest.raises(FederationError, match="expected a folder of silos"):
+        find_silos(tmp_path / "nowhere")
+    with pytest.raises(RunError, match=r"no federation\.json"):
+        load_run(tmp_path)
+    with pytest.raises(DocumentError):
+        open_party(tmp_path / "nowhere", Federation())
+
+
+def test_a_silo_without_pages(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "pages.jsonl").write_text("")
+    with pytest.raises((FederationError, DocumentError), match=r"empty|no pages"):
+        open_party(empty, Federation())
+
+
+def test_a_partys_pages_are_split_by_document_and_scored_by_document(tmp_path: Path) -> None:
+    (path,) = one_silo("synthetic", 6, tmp_path / "one", seed=0).values()
+    party = open_party(path, Federation(holdout=0.5))
+    documents = [
+        {page.document for page in (pages[i] for i in range(len(pages)))} for pages in (party.training, party.kept)
+    ]
+    assert not documents[0] & documents[1] and len(documents[1]) == 3
+    model = load_model("vt5-start")
+    before = {name: p.detach().clone() for name, p in model.module.named_parameters()}
+    scores = evaluate(party, model, parameters_of(model))
+    asked = sum(len([q for q in party.kept[i].questions if q.answers]) for i in range(len(party.kept)))
+    assert len(scores) == 3 and sum(score.questions for score in scores) == asked
+    assert all(torch.equal(p, before[name]) for name, p in model.module.named_parameters())
+
+
+def test_silos_of_two_partitions_do_not_mix(tmp_path: Path) -> None:
+    made = synthetic_silos(tmp_path / "silos", 2, 8, seed=0)
+    with pytest.raises(DocumentError, match="new folder"):
+        write_silos((), {}, next(iter(made.values())).parent, by="providers", seed=0)
