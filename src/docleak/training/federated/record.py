@@ -142,8 +142,11 @@ class FederatedRun:
         found = []
         for number in range(1, self.last_round() + 1):
             saved = _read(self._file(number, ".json"))
-            clients = tuple(ClientRow(**client) for client in saved["clients"])
-            found.append(RoundRow(**{**saved, "clients": clients, "absent": tuple(saved["absent"])}))
+            try:
+                clients = tuple(ClientRow(**client) for client in saved["clients"])
+                found.append(RoundRow(**{**saved, "clients": clients, "absent": tuple(saved["absent"])}))
+            except (KeyError, TypeError) as error:
+                raise RunError(f"round {number} of {self.path} is damaged or of another version: {error}.") from error
         return found
 
     def write_scores(self, number: int, scores: Sequence[DocumentScore]) -> None:
