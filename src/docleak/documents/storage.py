@@ -38,16 +38,22 @@ def write_png(file: Path, image: Image) -> None:
 
 def write_atomically(file: Path, content: bytes) -> None:
     """Put ``content`` at ``file``, whole or not at all, surviving a power cut; makes missing parent folders."""
+    with drafted(file) as draft:
+        draft.write_bytes(content)
+
+
+@contextmanager
+def drafted(file: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of ``file`` at the end, unless an exception came."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.parent / f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
+    draft = file.parent / f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
+        yield draft
+        with draft.open("r+b") as stream:
             os.fsync(stream.fileno())
-        os.replace(temporary, file)
+        os.replace(draft, file)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
     if sys.platform != "win32":
         folder = os.open(file.parent, os.O_RDONLY)

@@ -113,7 +113,9 @@ class Averaging:
                 f"round {self._state.round + 1}: no client sent an update; the last good model is kept."
             )
         total = self._examples * (len(self._clients) if self._divide_by_clients else 1)
-        return {name: value / total for name, value in self._sums.items()}
+        for value in self._sums.values():
+            value /= total  # in place: nobody needs the sums any more
+        return self._sums
 
 
 def average(

@@ -137,7 +137,7 @@ def train_in_place(
         torch.manual_seed(int(rng.integers(2**62)))
         model.module.train(plan.dropout)
         for numbers in _batches(len(examples), plan, rng):
-            loss = _loss(model, pages, [examples[i] for i in numbers], objective, rng)
+            loss = batch_loss(model, pages, [examples[i] for i in numbers], objective, rng)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             if plan.max_norm:
@@ -173,14 +173,15 @@ def _batches(count: int, plan: LocalPlan, rng: np.random.Generator) -> Iterator[
             yield tuple(int(i) for i in order[start : start + plan.batch_size])
 
 
-def _loss(
+def batch_loss(
     model: DocumentModel,
     pages: Sequence[Page],
     batch: Sequence[Example],
     objective: Objective,
     rng: np.random.Generator,
 ) -> Tensor:
-    """Mean loss of a batch; each of its pages is read once."""
+    """Mean loss of a batch, a tensor of no dimension with its graph; each of its pages is read once. ``rng`` draws
+    what the objective draws."""
     numbers = sorted({example.page for example in batch})
     fitted = {i: model.fit(pages[i]) for i in numbers}
     device = next(model.module.parameters()).device

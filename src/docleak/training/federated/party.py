@@ -143,6 +143,7 @@ def train_round(
     """Round ``number`` of this silo, from the server's ``weights``."""
     began = time.perf_counter()
     set_parameters(model, dict(weights))
+    del weights  # a copy of the model less while it trains, where the caller keeps none
     rng = federation.client_rng(party.name, number)
     trained = train_locally(model, party.training, federation.local, client=party.name, rng=rng)
     return PartyRound(trained, time.perf_counter() - began)

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file, save_file
 
 import docleak
-from docleak.documents.storage import reported, write_atomically, write_json
+from docleak.documents.storage import drafted, reported, write_atomically, write_json
 from docleak.errors import FederationError, RunError
 from docleak.training.federated.federation import Federation, same_training
 from docleak.training.federated.fedopt import ServerState
@@ -133,7 +133,8 @@ class FederatedRun:
             arrays = {
                 f"{part}/{name}": np.asarray(value) for part in PARTS for name, value in getattr(state, part).items()
             }
-            write_atomically(self._file(row.round, ".safetensors"), save(arrays))
+            with drafted(self._file(row.round, ".safetensors")) as draft:
+                save_file(arrays, draft)
             for file in sorted(self._states())[:-KEPT_STATES]:
                 file.unlink()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -101,21 +101,22 @@ class FederatedStrategy(Strategy):
         rows: list[ClientRow] = []
         absent = {name: f"silo {name!r} did not answer within {self.timeout:g} s" for name in self._asked.values()}
         averaged = 0.0
-        for name, reply in self._ordered(replies):
+        for reply in self._ordered(replies):
             began = time.perf_counter()
-            update, row, fault = self._received(name, reply)
-            if update is None or row is None:
-                absent[name] = fault
-                continue
-            averaging.add(update)
-            rows.append(row)
-            del absent[name]
+            taken = self._taken(reply, averaging)
+            del reply  # the next silo may run in this process: let it have the memory
+            if isinstance(taken, ClientRow):
+                rows.append(taken)
+                del absent[taken.silo]
+            else:
+                absent.update(taken)
             averaged += time.perf_counter() - began
         if len(rows) < self.federation.needed(len(self._asked)):
             for fault in absent.values():
                 averaging.refuse(fault)
         began = time.perf_counter()
         self.state = moved(self.state, averaging.result(), self.federation.server)
+        del averaging
         averaged += time.perf_counter() - began
         trained = time.perf_counter() - self._began - averaged
         self._row = RoundRow(self.state.round, tuple(rows), trained, averaged, tuple(absent.values()))
@@ -140,7 +141,8 @@ class FederatedStrategy(Strategy):
             return None
         found: list[DocumentScore] = []
         faults: list[str] = []
-        for name, reply in self._ordered(replies):
+        for reply in self._ordered(replies):
+            name = self._name_of(reply)
             if fault := _fault(name, reply):
                 faults.append(fault)
                 continue
@@ -177,33 +179,34 @@ class FederatedStrategy(Strategy):
             content["arrays"] = arrays
         return Message(content, node, kind, group_id=str(number))
 
-    def _ordered(self, replies: Iterable[Message]) -> Iterator[tuple[str, Message]]:
-        """Replies with their silos' names: in order of names where all are here, else as they come (in that order)."""
-        here = sorted(replies, key=self._name_of) if isinstance(replies, Sequence) else replies
-        return ((self._name_of(reply), reply) for reply in here)
+    def _ordered(self, replies: Iterable[Message]) -> Iterable[Message]:
+        """Replies in order of their silos' names: sorted where all are here; embedded silos answer in that order."""
+        return sorted(replies, key=self._name_of) if isinstance(replies, Sequence) else replies
 
     def _name_of(self, reply: Message) -> str:
         return self._asked.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}")
 
-    def _received(self, name: str, reply: Message) -> tuple[ClientUpdate | None, ClientRow | None, str]:
-        """A silo's update and its row of the table, or what is wrong with its reply."""
+    def _taken(self, reply: Message, averaging: Averaging) -> ClientRow | dict[str, str]:
+        """Add a silo's update to the sum: its row of the table, or its name and what is wrong with its reply."""
+        name = self._name_of(reply)
         if fault := _fault(name, reply):
-            return None, None, fault
+            return {name: fault}
         metrics = metrics_in(reply.content)
         shapes = {key: value.shape for key, value in self.state.parameters.items()}
         try:
             delta = unpack(arrays_in(reply.content), shapes, self.federation.compression)
         except FederationError as error:
-            return None, None, f"silo {name!r}: {error}"
+            return {name: f"silo {name!r}: {error}"}
         update = ClientUpdate(name, int(metrics["num-examples"]), delta)
-        if faults := faults_in(self.state, update):
-            return None, None, "; ".join(f"silo {name!r} {fault}" for fault in faults)
+        faults = faults_in(self.state, update) if name in self._asked.values() else ["was not asked"]
+        if faults:
+            return {name: "; ".join(f"silo {name!r} {fault}" for fault in faults)}
         self._record(update, metrics)
-        row = ClientRow(
+        averaging.add(update)
+        return ClientRow(
             name, update.examples, int(metrics["steps"]), float(metrics["loss"]), float(metrics["seconds"]),
             wire_bytes(reply), self._down[name], float(metrics["compression-error"]),
         )  # fmt: skip
-        return update, row, ""
 
     def _record(self, update: ClientUpdate, metrics: Mapping[str, Any]) -> None:
         """Capture the update, if that is asked for, with all that the server knows of its training."""
@@ -236,8 +239,8 @@ class FederatedStrategy(Strategy):
         messages = [self._message(node, "query", None, 0) for node in nodes]
         replies = list(grid.send_and_receive(messages, timeout=self.timeout))
         silos, faults = [], []
-        for name, reply in self._ordered(replies):
-            if fault := _fault(name, reply):
+        for reply in self._ordered(replies):
+            if fault := _fault(self._name_of(reply), reply):
                 faults.append(fault)
             else:
                 silos.append((reply.metadata.src_node_id, Introduction(**settings_in(reply.content, "introduction"))))

@@ -1,0 +1,142 @@
+"""Calibration: the noise for an epsilon, the rounds until it is spent, and the curve between them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import brentq
+
+from docleak.errors import PrivacyError
+from docleak.privacy.accounting import Accountant, Guarantee, guarantee, library
+from docleak.privacy.mechanism import Mechanism, Participation, Relation
+
+#: Noise multipliers are found, and rounded up, to this many decimals.
+DECIMALS = 4
+MOST_NOISE = 1e5
+MOST_ROUNDS = 100_000
+#: Opacus' bisection ends once epsilon is this close below the target. All four noise multipliers of Tito et al. (2024),
+#: Table 12, come out to their last digit with 0.011 and 0.012; with the library's 0.01, that of epsilon 8 is 0.8319.
+PRV_TOLERANCE = 0.011
+
+
+def noise_for(mechanism: Mechanism, epsilon: float, delta: float, accountant: Accountant = Accountant.PLD) -> Guarantee:
+    """The least noise multiplier, to ``DECIMALS``, with which ``mechanism`` keeps to ``epsilon``; its own is ignored.
+
+    With the PRV accountant it is Opacus' own search, so that published values come out digit by digit. Raises
+    PrivacyError where no noise up to ``MOST_NOISE`` is enough.
+    """
+    _check(epsilon)
+    if accountant is Accountant.PRV:
+        return _noise_by_opacus(mechanism, epsilon, delta)
+
+    def cost(noise_multiplier: float) -> float:
+        return guarantee(replace(mechanism, noise_multiplier=noise_multiplier), delta, accountant).epsilon
+
+    high = 1.0
+    while cost(high) > epsilon:
+        high *= 2
+        if high > MOST_NOISE:
+            raise PrivacyError(
+                f"no noise multiplier up to {MOST_NOISE:.0f} keeps {mechanism.rounds} rounds within epsilon {epsilon}. "
+                "Ask for a larger epsilon, fewer rounds or a lower rate."
+            )
+    low = high / 2
+    while cost(low) <= epsilon:
+        low, high = low / 2, low
+    step = 10.0**-DECIMALS
+    found = brentq(lambda log: math.log(cost(math.exp(log)) / epsilon), math.log(low), math.log(high), xtol=step / 10)
+    noise = round(max(math.ceil(math.exp(found) / step), 1) * step, DECIMALS)
+    while cost(noise) > epsilon:
+        noise = round(noise + step, DECIMALS)
+    return guarantee(replace(mechanism, noise_multiplier=noise), delta, accountant)
+
+
+def _noise_by_opacus(mechanism: Mechanism, epsilon: float, delta: float) -> Guarantee:
+    guarantee(replace(mechanism, noise_multiplier=1.0), delta, Accountant.PRV)  # refuses what it cannot count
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            noise = library("opacus.accountants.utils").get_noise_multiplier(
+                target_epsilon=epsilon, target_delta=delta, sample_rate=mechanism.rate, steps=mechanism.rounds,
+                accountant="prv", epsilon_tolerance=PRV_TOLERANCE,
+            )  # fmt: skip
+        except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
+            raise PrivacyError(f"Opacus finds no noise multiplier for epsilon {epsilon} ({error}). Use pld.") from error
+    return guarantee(replace(mechanism, noise_multiplier=float(noise)), delta, Accountant.PRV)
+
+
+def rounds_for(
+    mechanism: Mechanism, epsilon: float, delta: float, accountant: Accountant = Accountant.PLD
+) -> Guarantee:
+    """The most rounds with which ``mechanism`` keeps to ``epsilon``; its own number is ignored.
+
+    Raises PrivacyError if there is no noise, if one round costs more already, and beyond ``MOST_ROUNDS``.
+    """
+    _check(epsilon)
+    if mechanism.noise_multiplier == 0:
+        raise PrivacyError(f"noise multiplier is 0, which spends any epsilon at once; epsilon {epsilon} needs noise.")
+
+    def after(rounds: int) -> Guarantee:
+        return guarantee(replace(mechanism, rounds=rounds), delta, accountant)
+
+    first = after(1)
+    if first.epsilon > epsilon:
+        raise PrivacyError(
+            f"one round costs epsilon {first.epsilon:.4g}, more than {epsilon}. Add noise, or draw fewer."
+        )
+    low, high = first, after(2)
+    while high.epsilon <= epsilon:
+        if high.mechanism.rounds > MOST_ROUNDS:
+            raise PrivacyError(f"epsilon {epsilon} lasts for more than {MOST_ROUNDS} rounds; plan with less noise.")
+        low, high = high, after(4 * high.mechanism.rounds)
+    while (gap := high.mechanism.rounds - low.mechanism.rounds) > 1:
+        slope = gap / (high.epsilon - low.epsilon)  # epsilon is nearly linear in so short a stretch, in the end
+        step = min(max(round(slope * (epsilon - low.epsilon)), gap // 8, 1), gap - max(gap // 8, 1))
+        middle = after(low.mechanism.rounds + step)
+        low, high = (middle, high) if middle.epsilon <= epsilon else (low, middle)
+    return low
+
+
+def curve(
+    mechanism: Mechanism, delta: float, accountant: Accountant = Accountant.PLD, *, points: int = 16
+) -> list[Guarantee]:
+    """What 1, ..., ``mechanism.rounds`` rounds cost, at about so many numbers of rounds."""
+    chosen = np.unique(np.geomspace(1, mechanism.rounds, points).round().astype(int))
+    return [guarantee(replace(mechanism, rounds=int(rounds)), delta, accountant) for rounds in chosen]
+
+
+def beside(found: Guarantee) -> list[Guarantee | PrivacyError]:
+    """The same mechanism counted otherwise, or why it cannot be.
+
+    By the other accountants, under the other relation, and, where clients are drawn, with the other view of coins.
+    """
+    m, pld = found.mechanism, Accountant.PLD
+    others = [(m, accountant) for accountant in Accountant if accountant is not found.accountant]
+    others += [(replace(m, relation=relation), pld) for relation in Relation if relation is not m.relation]
+    if m.client_rate < 1:
+        others += [(replace(m, participation=view), pld) for view in Participation if view is not m.participation]
+    results: list[Guarantee | PrivacyError] = []
+    for mechanism, accountant in others:
+        try:
+            results.append(guarantee(mechanism, found.delta, accountant))
+        except PrivacyError as error:
+            results.append(error)
+    return results
+
+
+def delta_warning(delta: float, units: int, unit: str) -> str:
+    """Why ``delta`` is too large for so many units; empty where it is not."""
+    if delta < 1 / units:
+        return ""
+    return (
+        f"delta {delta:.3g} is not below 1/{units}: publishing everything of one {unit} in {units}, drawn at random, "
+        f"would satisfy it. Take less than {1 / units:.2g}, a tenth of that if you can."
+    )
+
+
+def _check(epsilon: float) -> None:
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise PrivacyError(f"epsilon is {epsilon}; expected a finite number above 0.")

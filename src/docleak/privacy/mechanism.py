@@ -1,0 +1,116 @@
+"""The mechanism that is accounted: Poisson-sampled Gaussian noise over rounds, and what one neighbour is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from docleak.errors import PrivacyError
+
+
+class Unit(StrEnum):
+    """Whose presence is hidden: everything that belongs to one of these is added or removed together."""
+
+    PROVIDER = "provider"
+    DOCUMENT = "document"
+    CLIENT = "client"
+
+
+class Relation(StrEnum):
+    """Which two data sets are neighbours. One epsilon says less under ``REPLACE_ONE``: noise must hide two units."""
+
+    ADD_OR_REMOVE_ONE = "add-or-remove-one"
+    REPLACE_ONE = "replace-one"
+
+
+class Sampler(StrEnum):
+    """How units are drawn. Only Poisson: the amplification that is accounted is that of independent coins."""
+
+    POISSON = "poisson"
+
+
+class Participation(StrEnum):
+    """What the accounting grants to the coins of whole clients, where ``client_rate`` is below 1.
+
+    All units of a client are drawn with its coin, so theirs are not independent, and whoever knows the other units
+    sees the coin in the size of the sum; the server sees it anyway. ``KNOWN`` therefore counts the coins as public,
+    which is a bound whatever the data are (cluster sampling: Bun et al., 2022). ``HIDDEN`` takes each unit for
+    independent with probability ``client_rate * unit_rate``, as Tito et al. (2024), section 6.2.3, do. That is
+    no bound on the privacy of the units of a client; it is there to reproduce the paper's numbers.
+    """
+
+    KNOWN = "known"
+    HIDDEN = "hidden"
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """``rounds`` of a sum of vectors, one per unit, each of L2 norm at most C, plus noise N(0, (noise_multiplier C)^2).
+
+    In each round a client takes part with probability ``client_rate``, and each unit in it with ``unit_rate``, all by
+    coins of their own. ``noise_multiplier`` 0 is no differential privacy: epsilon is infinite.
+    """
+
+    noise_multiplier: float
+    rounds: int
+    unit_rate: float = 1.0
+    client_rate: float = 1.0
+    unit: Unit = Unit.PROVIDER
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    sampler: Sampler = Sampler.POISSON
+    participation: Participation = Participation.KNOWN
+
+    def __post_init__(self) -> None:
+        faults = []
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
+            faults.append(f"noise multiplier is {self.noise_multiplier}; expected a finite number of 0 or more")
+        if self.rounds < 1:
+            faults.append(f"rounds is {self.rounds}; expected at least 1")
+        for name, value in (("unit rate", self.unit_rate), ("client rate", self.client_rate)):
+            if not 0 < value <= 1:
+                faults.append(f"{name} is {value}; expected a probability above 0 and at most 1")
+        if self.unit is Unit.CLIENT and self.unit_rate != 1:
+            faults.append("a client is the unit, so the unit rate must be 1; give the client rate instead")
+        if faults:
+            raise PrivacyError("; ".join(faults) + ".")
+
+    @property
+    def rate(self) -> float:
+        """The probability that a unit takes part in a round, q = client_rate * unit_rate."""
+        return self.client_rate * self.unit_rate
+
+    @property
+    def independent(self) -> bool:
+        """Whether it is accounted as Poisson sampling of the units themselves, with probability ``rate``."""
+        return self.client_rate == 1 or self.participation is Participation.HIDDEN
+
+    def sentence(self) -> str:
+        """Sampling, noise and rounds in words."""
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        noise = f"{rounds}, noise multiplier {self.noise_multiplier:.4f}"
+        if self.client_rate == 1:
+            return f"{noise}, each {self.unit} drawn by a coin of its own with probability {self.rate:.4g} (Poisson)"
+        drawn = f"{noise}, clients drawn by coins with probability {self.client_rate:.4g} (Poisson)"
+        if self.unit is not Unit.CLIENT:
+            each = f"each {self.unit} of a drawn client with {self.unit_rate:.4g}"
+            drawn += f" and {each if self.unit_rate < 1 else f'all their {self.unit}s'}"
+        if self.participation is Participation.KNOWN:
+            return f"{drawn}, counted as if everybody knew which clients took part"
+        alone = "" if self.unit is Unit.CLIENT else f", as if each {self.unit} were drawn on its own, which is no bound"
+        return f"{drawn}, coins counted as hidden{alone}"
+
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def choice(kind: type[E], text: str, *, what: str) -> E:
+    """The member of a closed enumeration that ``text`` names; PrivacyError lists what there is, and why no more."""
+    try:
+        return kind(text)
+    except ValueError as error:
+        why = (
+            " Fixed-size batches have another, weaker amplification than the one accounted." if kind is Sampler else ""
+        )
+        raise PrivacyError(f"{what} is {text!r}; expected {' or '.join(kind)}.{why}") from error

@@ -1,0 +1,106 @@
+"""The plan of a private training: one object that draws the units, says what noise they need, and accounts for both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from docleak.errors import PrivacyError
+from docleak.privacy.accounting import Accountant, Guarantee, guarantee
+from docleak.privacy.mechanism import Mechanism, Participation, Relation, Sampler, Unit, choice
+
+
+@dataclass(frozen=True)
+class DpPlan:
+    """FL-PROVIDER-DP's choices (Tito et al., 2024, Algorithm 1), fixed before the first round.
+
+    Each drawn unit's difference is clipped to L2 norm ``clip_norm`` (C) over all trainable parameters together; a
+    client's sum of them, with its noise, is divided by ``denominator`` (M). That is public and the same in every client
+    and round: the number that was actually drawn depends on the data, and dividing by it would move the sum of all the
+    others when one unit leaves. ``delta`` belongs to the epsilon that the plan claims.
+    """
+
+    mechanism: Mechanism
+    clip_norm: float
+    denominator: int
+    delta: float
+
+    def __post_init__(self) -> None:
+        faults = []
+        if not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
+            faults.append(f"clip norm is {self.clip_norm}; expected a finite number above 0")
+        if self.denominator < 1:
+            faults.append(f"denominator is {self.denominator}; expected at least 1")
+        if not 0 < self.delta < 1:
+            faults.append(f"delta is {self.delta}; expected a probability above 0 and below 1")
+        shared = self.mechanism.client_rate < 1 and self.mechanism.unit is not Unit.CLIENT
+        if shared and self.mechanism.participation is Participation.HIDDEN:
+            faults.append(
+                "participation is hidden, which bounds nothing for units that share a client; train with known, and "
+                "compare with the published counting in docleak budget"
+            )
+        if faults:
+            raise PrivacyError("; ".join(faults) + ".")
+
+    @property
+    def sensitivity(self) -> float:
+        """How far neighbouring data can move the clients' summed differences, before M, in L2 norm."""
+        return self.clip_norm * (2 if self.mechanism.relation is Relation.REPLACE_ONE else 1)
+
+    def noise_std(self, shares: int) -> float:
+        """Standard deviation per parameter of one of ``shares`` equal shares of noise, before M: sigma C / sqrt(|K|).
+
+        ``shares`` is the number of clients that were drawn, and 1 where none was (the server's).
+        """
+        return self.mechanism.noise_multiplier * self.clip_norm / math.sqrt(max(shares, 1))
+
+    def guarantee(self, accountant: Accountant = Accountant.PLD) -> Guarantee:
+        """What all rounds of the plan cost together."""
+        return guarantee(self.mechanism, self.delta, accountant)
+
+    def draw_clients(self, names: Iterable[str], coins: np.random.Generator) -> tuple[str, ...]:
+        """The clients of a round, each by a coin of its own; there may be none. Their coins may be public.
+
+        As they count as known, a fixed number of clients drawn at random costs the same: only how often each one takes
+        part enters.
+        """
+        ordered = sorted(names)
+        return tuple(np.asarray(ordered, dtype=object)[coins.random(len(ordered)) < self.mechanism.client_rate])
+
+    def draw_units(self, names: Iterable[str], coins: np.random.Generator) -> dict[str, np.random.Generator]:
+        """The units of a client that take part in a round, each with the stream its own training draws from.
+
+        ``coins`` must be secret. A unit's coin and stream follow from the round's secret and its own name alone, so
+        no unit changes what another one does.
+        """
+        secret = coins.integers(2**32, size=8).tolist()
+        streams = {
+            name: np.random.default_rng(np.random.SeedSequence(secret, spawn_key=tuple(name.encode())))
+            for name in sorted(set(names))
+        }
+        return {name: stream for name, stream in streams.items() if stream.random() < self.mechanism.unit_rate}
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; ``from_dict`` reads it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> DpPlan:
+        """The inverse of ``to_dict``; PrivacyError names unknown and missing keys, and what is no choice."""
+        outer = _checked(cls, saved, "the privacy plan")
+        inner = _checked(Mechanism, outer["mechanism"], "its mechanism")
+        kinds = {"unit": Unit, "relation": Relation, "sampler": Sampler, "participation": Participation}
+        inner |= {name: choice(kind, inner[name], what=name) for name, kind in kinds.items() if name in inner}
+        return cls(**{**outer, "mechanism": Mechanism(**inner)})
+
+
+def _checked(kind: type, saved: Any, what: str) -> dict[str, Any]:
+    known = {field.name for field in fields(kind)}
+    if not isinstance(saved, Mapping) or set(saved) != known:
+        found = ", ".join(sorted(saved)) if isinstance(saved, Mapping) else type(saved).__name__
+        raise PrivacyError(f"{what} has {found}; expected exactly {', '.join(sorted(known))}.")
+    return dict(saved)

@@ -1,0 +1,164 @@
+"""The client's and the server's part of FL-PROVIDER-DP, and both in one process (Tito et al., 2024, Algorithm 1).
+
+Read as docs/privacy.md says: clients and units are drawn by coins, M is a public constant, and each of the |K| drawn
+clients adds a share N(0, sigma^2 C^2 / |K|) to its sum, so that the sum over clients has the whole noise. A lone update
+is under-noised by sqrt(|K|) unless secure aggregation hides it. Updates are Delta = theta_t - y, as everywhere in
+docleak; the paper's u is -Delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from docleak.documents.page import Page
+from docleak.errors import PrivacyError
+from docleak.models.base import DocumentModel, trainable
+from docleak.privacy.ledger import Ledger
+from docleak.privacy.plan import DpPlan
+from docleak.privacy.randomness import Randomness
+from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState, step
+from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_in_place
+from docleak.training.private.clipping import clipped_sum
+from docleak.training.private.units import check_silos, check_units, units_of
+
+#: Who stands in for a client without an update; begins like no silo's name.
+STAND_IN = "(server noise {})"
+
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class PrivateRound:
+    """What a client sends, ``update``; all else is private, and stays in the silo.
+
+    ``update.examples`` is 1: clients count alike, and the number of questions is nobody's business. ``units`` were
+    drawn, and ``norms`` are the lengths of their differences, of which ``clipped`` were more than C.
+    """
+
+    update: ClientUpdate
+    units: tuple[str, ...]
+    clipped: int
+    norms: tuple[float, ...]
+
+
+def client_round(
+    model: DocumentModel,
+    pages: Sequence[Page],
+    plan: DpPlan,
+    local: LocalPlan,
+    *,
+    weights: Mapping[str, FloatArray],
+    client: str,
+    clients_drawn: int,
+    randomness: Randomness,
+) -> PrivateRound:
+    """Algorithm 1, lines 10-19: train on each drawn unit from ``weights``, clip, sum, add noise, divide by M.
+
+    ``weights`` is the global model as it was received; ``model`` is overwritten, and holds it at the end.
+    ``clients_drawn`` is |K|. ``randomness`` must be the silo's own, and fresh for a guarantee that holds against the
+    server. A client none of whose units is drawn sends noise. Raises PrivacyError for units that do not fit the plan,
+    FederationError as ``train_in_place``.
+    """
+    if clients_drawn < 1:
+        raise PrivacyError(f"{clients_drawn} clients were drawn; a client that takes part is one of at least 1.")
+    units = units_of(pages, plan.mechanism.unit, client=client)
+    check_units(units, plan, client=client, objective=local.objective)
+    drawn = plan.draw_units(units, randomness.coins)
+    set_parameters(model, dict(weights))
+    device = {name: p.device for name, p in trainable(model.module)}
+    before = {name: torch.from_numpy(np.ascontiguousarray(array)).to(device[name]) for name, array in weights.items()}
+    runs = [partial(train_in_place, model, units[name], local, client=client, rng=rng) for name, rng in drawn.items()]
+    summed = clipped_sum(model.module, before, runs, plan.clip_norm)
+    std = plan.noise_std(clients_drawn)
+    delta: dict[str, FloatArray] = {}
+    for name in list(summed.total):
+        exact = summed.total.pop(name).cpu().numpy()  # given back one by one: no further copy of the whole
+        exact += std * randomness.gaussian(exact.size).reshape(exact.shape)
+        delta[name] = (exact / -plan.denominator).astype(np.float32)
+    clipped = sum(norm > plan.clip_norm for norm in summed.norms)
+    return PrivateRound(ClientUpdate(client, 1, delta), tuple(drawn), clipped, summed.norms)
+
+
+def server_step(
+    state: ServerState,
+    updates: Sequence[ClientUpdate],
+    plan: DpPlan,
+    optimiser: FedOpt,
+    *,
+    clients_drawn: int,
+    randomness: Randomness,
+) -> ServerState:
+    """Algorithm 1, line 7: the mean over the drawn clients, then any server rule, which only processes what is private.
+
+    ``examples`` of an update says how many clients it is the mean of: 1, or more where secure aggregation handed over
+    the mean of several. For every drawn client without an update the server adds its share of noise and nothing else,
+    and the whole noise where no client was drawn. Raises PrivacyError for more clients than were drawn (as where an
+    update is weighted by its questions), and for a rule that divides twice.
+    """
+    arrived = sum(update.examples for update in updates)
+    if arrived > clients_drawn:
+        raise PrivacyError(
+            f"{len(updates)} updates stand for {arrived} clients, but {clients_drawn} were drawn. Under a privacy plan "
+            "clients count alike: weights by questions would move the sum by more than was accounted."
+        )
+    if optimiser.divide_by_clients:
+        raise PrivacyError("divide_by_clients divides the noise twice; leave it off under a privacy plan.")
+    missing = max(clients_drawn, 1) - arrived
+    noise = [stand_in(state, plan, shares=clients_drawn, number=i, randomness=randomness) for i in range(missing)]
+    return step(state, [*updates, *noise], optimiser)
+
+
+def stand_in(state: ServerState, plan: DpPlan, *, shares: int, number: int, randomness: Randomness) -> ClientUpdate:
+    """The update of a client without data: one of ``shares`` shares of noise, divided by M."""
+    std = plan.noise_std(shares) / plan.denominator
+    delta = {
+        name: std * randomness.gaussian(value.size).reshape(value.shape) for name, value in state.parameters.items()
+    }
+    return ClientUpdate(STAND_IN.format(number), 1, delta)
+
+
+def train_privately(
+    model: DocumentModel,
+    silos: Mapping[str, Sequence[Page]],
+    plan: DpPlan,
+    local: LocalPlan,
+    optimiser: FedOpt,
+    *,
+    randomness: Callable[[str], Randomness],
+    ledger: Ledger | None = None,
+    on_round: Callable[[Ledger, ServerState], None] | None = None,
+) -> Ledger:
+    """Run what is left of the plan in this process; ``model`` holds the result.
+
+    With one silo it is centralised training. ``randomness`` makes the streams of each silo and of "server".
+    ``on_round`` sees the ledger before anything of a round is released, so that it can be saved with the state the
+    round starts from. Raises PrivacyError for silos that do not fit the plan or share a unit.
+    """
+    check_silos(silos, plan, objective=local.objective)
+    ledger = Ledger(plan) if ledger is None else ledger
+    if ledger.plan != plan:
+        raise PrivacyError("the ledger belongs to another privacy plan; see Ledger.resume.")
+    own = {name: randomness(name) for name in (*silos, "server")}
+    state = ServerState.of(parameters_of(model))
+    while ledger.left:
+        ledger = ledger.begin_round()
+        if on_round is not None:
+            on_round(ledger, state)
+        drawn = plan.draw_clients(silos, own["server"].coins)
+        weights = {name: value.astype(np.float32) for name, value in state.parameters.items()}
+        updates = [
+            client_round(
+                model, silos[name], plan, local, weights=weights, client=name, clients_drawn=len(drawn),
+                randomness=own[name],
+            ).update
+            for name in drawn
+        ]  # fmt: skip
+        state = server_step(state, updates, plan, optimiser, clients_drawn=len(drawn), randomness=own["server"])
+        set_parameters(model, {name: value.astype(np.float32) for name, value in state.parameters.items()})
+    return ledger

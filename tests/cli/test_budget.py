@@ -1,0 +1,116 @@
+"""``docleak budget``: the three questions, what stands beside the answer, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from docleak.cli import main
+from docleak.privacy.accounting import guarantee
+from docleak.privacy.mechanism import Mechanism
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def budget(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Exit code, standard output and standard error of ``docleak budget WORDS``."""
+
+    def run(*words: object) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["docleak", "budget", *map(str, words)])
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def test_without_arguments_it_is_the_papers_centralised_training(budget: Any) -> None:
+    code, out, _ = budget()
+    assert code == 0 and out.startswith("Noise multiplier: 0.8313\n")
+    assert "PLD accountant of dp-accounting" in out and "RDP accountant" in out and "replaced by another's" in out
+
+
+def test_the_three_questions_agree(budget: Any) -> None:
+    _, out, _ = budget("--noise", 0.9, "--rounds", 12, "--rate", "1/4", "--json")
+    cost = json.loads(out)
+    assert cost["asked"] == "epsilon" and cost["epsilon"] == guarantee(Mechanism(0.9, 12, 0.25), 1e-5).epsilon
+    assert [row.get("accountant") for row in cost["otherwise"]] == ["prv", "rdp", "pld"]
+    _, out, _ = budget("--noise", 0.9, "--epsilon", cost["epsilon"] + 1e-6, "--rate", 0.25, "--json")
+    assert json.loads(out)["rounds"] == 12 and json.loads(out)["asked"] == "rounds"
+    _, out, _ = budget("--rounds", 12, "--epsilon", cost["epsilon"] + 1e-6, "--rate", 0.25, "--json")
+    assert json.loads(out)["noise_multiplier"] == pytest.approx(0.9, abs=2e-4) and json.loads(out)["asked"] == "noise"
+
+
+def test_drawn_clients_are_counted_as_known_unless_asked(budget: Any) -> None:
+    words = ("--noise", 0.771484375, "--rounds", 10, "--rate", 1, "--client-rate", 0.2, "--json")
+    known, published = (json.loads(budget(*words, *more)[1]) for more in ((), ("--published",)))
+    assert known["epsilon"] == pytest.approx(14.46, abs=0.01) and "everybody knew" in known["statement"]
+    assert published["epsilon"] == pytest.approx(7.984, abs=0.01) and "no bound" in published["statement"]
+    errors = [row for row in known["otherwise"] if "error" in row]
+    assert len(errors) == 2 and "cannot count clients drawn as a whole" in errors[0]["error"]
+    assert published["epsilon"] in [row.get("epsilon") for row in known["otherwise"]]
+
+
+@pytest.mark.parametrize("more", [(), ("--client-rate", "0.5")])
+def test_the_curve_is_drawn(budget: Any, more: tuple[str, ...]) -> None:
+    code, out, _ = budget("--noise", 2, "--rounds", 6, "--plot", "curve.png", *more)
+    assert code == 0 and "Curve: curve.png" in out
+    picture = np.asarray(PIL.Image.open("curve.png").convert("RGB")).reshape(-1, 3)
+    assert len(np.unique(picture, axis=0)) > 50, "two coloured lines, smoothed"
+
+
+def test_a_delta_too_large_for_so_many_providers_is_said_aloud(budget: Any) -> None:
+    words = ("--noise", 1, "--rounds", 1, "--delta", 1e-2, "--units")
+    code, out, err = budget(*words, 100, "--json")
+    assert code == 0 and "Warning: delta 0.01 is not below 1/100" in err and json.loads(out)["warning"] in err
+    _, out, err = budget(*words, 99, "--json")
+    assert json.loads(out)["warning"] == "" and "Warning" not in err
+
+
+def test_without_noise_there_is_no_number(budget: Any) -> None:
+    code, out, _ = budget("--noise", 0, "--rounds", 3, "--json")
+    answer = json.loads(out)
+    assert code == 0 and answer["epsilon"] is None and answer["statement"].startswith("no differential privacy")
+    assert answer["otherwise"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--epsilon", 0), "epsilon is 0.0; expected a finite number above 0"),
+        (("--epsilon", "-1"), "epsilon is -1.0"),
+        (("--noise", 0, "--epsilon", 8), "noise multiplier is 0, which spends any epsilon at once"),
+        (("--noise", 0, "--rounds", 3, "--plot", "c.png"), "without noise epsilon is infinite"),
+        (("--noise", 1, "--epsilon", 8, "--rounds", 3), "leave out the one to be computed"),
+        (("--rate", "1.5"), "unit rate is 1.5; expected a probability above 0"),
+        (("--rate", "0"), "unit rate is 0.0"),
+        (("--rate", "5/0"), "rate is '5/0'; expected a probability such as 0.2"),
+        (("--client-rate", "few"), "client rate is 'few'"),
+        (("--rounds", 0), "rounds is 0"),
+        (("--delta", 0), "delta is 0.0"),
+        (("--unit", "page"), "unit is 'page'; expected provider or document or client"),
+        (("--unit", "client", "--rate", 0.5), "give the client rate instead"),
+        (("--accountant", "gdp"), "accountant is 'gdp'; expected pld or prv or rdp"),
+        (("--accountant", "rdp", "--relation", "replace-one"), "use pld for replace-one"),
+        (("--plot", "curve.pdf"), "expected a name that ends in .png"),
+        (("--noise", 0.3, "--epsilon", 0.5), "one round costs epsilon"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_plainly_and_as_json(budget: Any, words: tuple[object, ...], said: str) -> None:
+    code, out, err = budget(*words, "--json")
+    assert code == 1 and said in json.loads(out)["error"] and "Traceback" not in err
+    assert not list(Path().iterdir())

@@ -1,0 +1,221 @@
+"""Neighbouring data move what is released by at most the claimed sensitivity: thousands of plans, and planted bugs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from docleak.errors import PrivacyError
+from docleak.models.base import trainable
+from docleak.privacy.mechanism import Mechanism
+from docleak.privacy.plan import DpPlan
+from docleak.privacy.randomness import Randomness
+from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState, step
+from docleak.training.private.clipping import clipped_sum
+from docleak.training.private.rounds import server_step
+
+#: What each unit's training changes, by parameter; the silos of a federation; how many questions each unit has.
+Change = dict[str, Tensor]
+Silos = dict[str, dict[str, Change]]
+
+
+class Tied(nn.Module):
+    """A model with a tied weight, a frozen one, and an ordinary one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4, 3)
+        self.head = nn.Linear(3, 4, bias=False)
+        self.head.weight = self.embedding.weight
+        self.frozen = nn.Linear(3, 2).requires_grad_(False)
+        self.middle = nn.Linear(3, 3)
+        generator = torch.Generator().manual_seed(0)
+        for p in self.parameters():
+            nn.init.normal_(p, generator=generator)
+
+
+SHAPES = {name: p.shape for name, p in trainable(Tied())}
+STATE = ServerState.of({name: np.zeros(shape) for name, shape in SHAPES.items()})
+Released = dict[str, np.ndarray]
+Aggregate = Callable[[Silos, DpPlan], Released]
+
+
+def summed(units: dict[str, Change], clip_norm: float) -> dict[str, np.ndarray]:
+    """The function under test on a module whose "training" makes the given changes."""
+    module = Tied()
+    weights = {name: p.detach().clone() for name, p in trainable(module)}
+
+    def train(change: Change) -> None:
+        with torch.no_grad():
+            for name, p in trainable(module):
+                p.add_(change[name])
+
+    result = clipped_sum(module, weights, [partial(train, units[name]) for name in sorted(units)], clip_norm)
+    return {name: value.numpy() for name, value in result.total.items()}
+
+
+def released(silos: Silos, plan: DpPlan) -> Released:
+    """What docleak's round makes of the drawn units, without noise: the change of the global model."""
+    updates = [
+        ClientUpdate(name, 1, {key: -value / plan.denominator for key, value in summed(units, plan.clip_norm).items()})
+        for name, units in silos.items()
+    ]
+    after = server_step(STATE, updates, plan, FedOpt(), clients_drawn=len(silos), randomness=Randomness.seeded(0))
+    return dict(after.parameters)
+
+
+def weighted_by_units(silos: Silos, plan: DpPlan) -> Released:
+    """Planted: FedAvg's weights n_k, which change for every client when one unit leaves."""
+    updates = [
+        ClientUpdate(name, 1 + len(units), {k: -v / plan.denominator for k, v in summed(units, plan.clip_norm).items()})
+        for name, units in silos.items()
+    ]
+    return dict(step(STATE, updates, FedOpt()).parameters)
+
+
+def realised_denominator(silos: Silos, plan: DpPlan) -> Released:
+    """Planted: each client divides by the number of its drawn units."""
+    means = [{k: v / max(len(units), 1) for k, v in summed(units, plan.clip_norm).items()} for units in silos.values()]
+    return {k: np.asarray(sum(mean[k] for mean in means)) / len(means) for k in SHAPES}
+
+
+def tied_twice(silos: Silos, plan: DpPlan) -> Released:
+    """Planted: norm and clipping over the state's keys, where the tied weight is there twice."""
+    found = {k: np.zeros(shape) for k, shape in SHAPES.items()}
+    for units in silos.values():
+        for change in units.values():
+            flat = torch.cat([change[k].flatten() for k in (*SHAPES, "embedding.weight")]).double()
+            scale = min(1.0, plan.clip_norm / max(float(flat.norm()), 1e-30))
+            found = {
+                k: v + scale * change[k].double().numpy() / plan.denominator / len(silos) for k, v in found.items()
+            }
+    return found
+
+
+def tied_sent_twice(silos: Silos, plan: DpPlan) -> Released:
+    """Planted: clipped as named parameters, released as the state's keys."""
+    once = released(silos, plan)
+    return {**once, "head.weight": once["embedding.weight"]}
+
+
+def clipped_one_by_one(silos: Silos, plan: DpPlan) -> Released:
+    """Planted: every parameter is clipped to C by itself."""
+    found = {k: np.zeros(shape) for k, shape in SHAPES.items()}
+    for units in silos.values():
+        for change in units.values():
+            for k, v in change.items():
+                scale = min(1.0, plan.clip_norm / max(float(v.double().norm()), 1e-30))
+                found[k] = found[k] + scale * v.double().numpy() / plan.denominator / len(silos)
+    return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Over all trials: the greatest move over the claimed one, and the greatest error of a move's length."""
+
+    ratio: float
+    error: float
+
+
+def examine(aggregate: Aggregate, trials: int, *, seed: int = 0) -> Verdict:
+    """Random plans and data; one unit leaves. Claimed: C / M / |K|; right: min(its own length, C) / M / |K|."""
+    rng = np.random.default_rng(seed)
+    ratio = error = 0.0
+    for _ in range(trials):
+        plan = DpPlan(Mechanism(1.0, 1), float(10 ** rng.uniform(-3, 2)), int(rng.integers(1, 9)), 1e-5)
+        silos = {f"silo-{k}": random_units(rng, plan) for k in range(int(rng.integers(1, 4)))}
+        silo = str(rng.choice([name for name, units in silos.items() if units] or ["silo-0"]))
+        silos[silo] = silos[silo] or {"only": random_change(rng, plan)}
+        unit = str(rng.choice(list(silos[silo])))
+        neighbour = {**silos, silo: {name: c for name, c in silos[silo].items() if name != unit}}
+        one, other = aggregate(silos, plan), aggregate(neighbour, plan)
+        moved = float(np.sqrt(sum(((one[k] - other[k]) ** 2).sum() for k in one)))
+        scale = plan.denominator * len(silos)
+        length = float(np.sqrt(sum(float(c.double().square().sum()) for c in silos[silo][unit].values())))
+        ratio = max(ratio, moved * scale / plan.sensitivity)
+        error = max(error, abs(moved * scale - min(length, plan.sensitivity)) / plan.sensitivity)
+    return Verdict(ratio, error)
+
+
+def random_units(rng: np.random.Generator, plan: DpPlan) -> dict[str, Change]:
+    return {f"unit-{i}": random_change(rng, plan) for i in range(int(rng.integers(0, 6)))}
+
+
+def random_change(rng: np.random.Generator, plan: DpPlan) -> Change:
+    """From far below C to far above it; sometimes in one parameter only, sometimes along one direction for all."""
+    length = plan.clip_norm * 10 ** rng.uniform(-2, 2)
+    kind = rng.integers(3)
+    parts = {k: rng.normal(size=s) if kind else np.ones(s) for k, s in SHAPES.items()}
+    if kind == 1:
+        kept = rng.choice(list(SHAPES))
+        parts = {k: v * (k == kept) for k, v in parts.items()}
+    norm = np.sqrt(sum((v**2).sum() for v in parts.values()))
+    return {k: torch.from_numpy(v * length / norm).float() for k, v in parts.items()}
+
+
+def test_one_unit_moves_the_result_by_its_clipped_length_and_no_more() -> None:
+    verdict = examine(released, 2000)
+    assert verdict.ratio <= 1 + 1e-8, "the noise would not hide it"
+    assert verdict.ratio > 0.999, "no trial came near the bound"
+    assert verdict.error < 1e-3  # the changes are rounded as they are added to float32 weights
+
+
+@pytest.mark.parametrize(
+    "planted", [weighted_by_units, realised_denominator, tied_sent_twice, clipped_one_by_one], ids=lambda f: f.__name__
+)
+def test_a_planted_bug_exceeds_the_claim(planted: Aggregate) -> None:
+    assert examine(planted, 400).ratio > 1.1
+
+
+def test_a_tied_weight_counted_twice_in_the_norm_is_clipped_too_much() -> None:
+    """It stays private and loses up to half the signal; the length of the move shows it."""
+    verdict = examine(tied_twice, 400)
+    assert verdict.ratio <= 1 + 1e-6
+    assert verdict.error > 0.1
+
+
+def test_weights_by_questions_are_refused_before_they_do_harm() -> None:
+    plan = DpPlan(Mechanism(1.0, 1), 1.0, 4, 1e-5)
+    updates = [ClientUpdate(f"silo-{i}", 100 * (i + 1), dict(STATE.parameters)) for i in range(2)]
+    with pytest.raises(PrivacyError, match="2 updates stand for 300 clients, but 2 were drawn"):
+        server_step(STATE, updates, plan, FedOpt(), clients_drawn=2, randomness=Randomness.seeded(0))
+    with pytest.raises(PrivacyError, match="divide_by_clients"):
+        server_step(
+            STATE, [replace(u, examples=1) for u in updates], plan, FedOpt(divide_by_clients=True),
+            clients_drawn=2, randomness=Randomness.seeded(0),
+        )  # fmt: skip
+
+
+def test_frozen_weights_stay_and_the_module_is_put_back() -> None:
+    module = Tied()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    weights = {name: p.detach().clone() for name, p in trainable(module)}
+
+    def train() -> None:
+        with torch.no_grad():
+            for _, p in trainable(module):
+                p.add_(1.0)
+
+    result = clipped_sum(module, weights, [train, train], 1.0)
+    assert set(result.total) == {"embedding.weight", "middle.weight", "middle.bias"}
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert result.norms == pytest.approx([24**0.5] * 2, rel=1e-6)
+    assert sum(float(v.square().sum()) for v in result.total.values()) == pytest.approx(4.0, rel=1e-6)
+
+
+def test_a_change_that_is_not_finite_is_refused() -> None:
+    module = Tied()
+    weights = {name: p.detach().clone() for name, p in trainable(module)}
+
+    def explode() -> None:
+        with torch.no_grad():
+            module.middle.bias.fill_(float("nan"))
+
+    with pytest.raises(PrivacyError, match="changed the weights by nan"):
+        clipped_sum(module, weights, [explode], 1.0)
