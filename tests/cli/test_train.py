@@ -41,6 +41,19 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     assert code == 1 and "holds 2 rounds of another federation" in err
 
 
+def test_a_private_federation_says_what_it_guarantees(command: Command, tmp_path: Path) -> None:
+    code, out, err = command("train", "federated", *SMALL, "--epsilon", 8, "--denominator", 2, "--delta", 1e-3)
+    assert code == 0, err
+    assert "Privacy: after 1 rounds, epsilon" in out and "per provider" in out and "a single silo's update" in out
+    assert json.loads((tmp_path / "docleak-train" / "ledger.json").read_text())["begun"] == 1
+    code, out, _ = command("train", "federated", *SMALL, "--epsilon", 8, "--json")
+    assert code == 1 and "--denominator is 0" in json.loads(out)["error"]
+    code, out, _ = command("train", "federated", *SMALL, "--epsilon", 8, "--noise", 1, "--denominator", 2, "--json")
+    assert code == 1 and "give one" in json.loads(out)["error"]
+    code, out, _ = command("train", "federated", *SMALL, "--epsilon", -1, "--denominator", 2, "--json")
+    assert code == 1 and "epsilon" in json.loads(out)["error"]
+
+
 def test_central_training_is_one_silo(command: Command, tmp_path: Path) -> None:
     code, out, err = command(
         "train", "central", "--pages", 6, "--rounds", 1, "--max-steps", 1, "--batch-size", 2, "--out", "c"

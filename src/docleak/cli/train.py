@@ -15,6 +15,7 @@ from docleak.cli.output import counter, emit, resumable
 from docleak.cli.settings import pick_device
 
 if TYPE_CHECKING:
+    from docleak.privacy.plan import DpPlan
     from docleak.training.federated.federation import Federation
     from docleak.training.federated.record import FederatedRun
 
@@ -69,6 +70,15 @@ def federated(
     dropout: Dropout = False,
     holdout: Holdout = 0.2,
     compression: Annotated[str, typer.Option(help="How updates are sent: none, fp16, topk:SHARE.")] = "none",
+    epsilon: Annotated[float | None, typer.Option(help="Train with differential privacy of this epsilon.")] = None,
+    noise: Annotated[float | None, typer.Option(help="The same by its noise multiplier (docleak budget).")] = None,
+    delta: Annotated[float, typer.Option(help="Delta that belongs to epsilon; far below 1/providers.")] = 1e-5,
+    clip_norm: Annotated[float, typer.Option(help="C: each provider's difference is clipped to this norm.")] = 0.5,
+    unit: Annotated[str, typer.Option(help="Whose presence is hidden: provider, document, client.")] = "provider",
+    unit_rate: Annotated[str, typer.Option(help="Probability that a provider trains in a round, such as 0.2.")] = "1",
+    denominator: Annotated[
+        int, typer.Option(help="M: a public constant that sums are divided by; every silo has as many.")
+    ] = 0,
     evaluate_every: Every = 1,
     capture: Capture = True,
     seed: Seed = 0,
@@ -88,9 +98,13 @@ def federated(
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay,
         optimiser=optimiser, max_steps=max_steps, dropout=dropout, objective=objective,
     )  # fmt: skip
+    private = privacy_plan(
+        epsilon, noise, rounds, delta=delta, clip_norm=clip_norm, unit=unit, unit_rate=unit_rate,
+        client_rate=participation, denominator=denominator,
+    )  # fmt: skip
     federation = Federation(
         model, rounds, participation, minimum, holdout, seed, plan, FedOpt(server, server_rate, beta1, beta2),
-        Compression.parse(compression),
+        Compression.parse(compression), private,
     )  # fmt: skip
     if dry_run:
         _say_cost(federation, len(find_silos(silos)) if silos else clients, json_output=json_output)
@@ -203,6 +217,41 @@ class Events:
     def round(self, run: FederatedRun) -> None:
         """A round is on disk: its line of the table too."""
         run.write_table()
+
+
+def privacy_plan(
+    epsilon: float | None,
+    noise: float | None,
+    rounds: int,
+    *,
+    delta: float,
+    clip_norm: float,
+    unit: str,
+    unit_rate: str,
+    client_rate: float,
+    denominator: int,
+) -> DpPlan | None:
+    """The plan that the options ask for, its noise found for ``epsilon``; None where neither is given."""
+    from docleak.cli.budget import parse_probability
+    from docleak.errors import PrivacyError
+    from docleak.privacy.budget import noise_for
+    from docleak.privacy.mechanism import Mechanism, Unit, choice
+    from docleak.privacy.plan import DpPlan
+
+    if epsilon is None and noise is None:
+        return None
+    if epsilon is not None and noise is not None:
+        raise PrivacyError("epsilon and noise are both given; give one, and docleak finds the other.")
+    if denominator < 1:
+        raise PrivacyError(
+            f"a private training divides by a public constant M, and --denominator is {denominator}. Give a number of "
+            f"{unit}s that every silo is known to have, times the unit rate if that is below 1."
+        )
+    rate = parse_probability(unit_rate, what="unit rate")
+    mechanism = Mechanism(noise or 0.0, rounds, rate, client_rate, choice(Unit, unit, what="unit"))
+    if epsilon is not None:
+        mechanism = noise_for(mechanism, epsilon, delta).mechanism
+    return DpPlan(mechanism, clip_norm, denominator, delta)
 
 
 def _say_cost(federation: Federation, silos: int, *, json_output: bool) -> None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,10 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 import docleak
+from docleak.documents.storage import TEMPORARY, write_atomically, write_json
 from docleak.errors import FederationError
 
 FORMAT = 1
@@ -114,10 +113,8 @@ def write_update(
     file = folder / f"{encoded}{RECORD}"
     if file.exists() and (other := _read_record(file)["client"]) != client:
         raise FederationError(f"{what}: {file} is client {other!r}'s. Clients' names must differ beyond upper case.")
-    arrays = {name: np.asarray(value, order="C") for name, value in received.items()}
-    _put(folder / f"{encoded}{ARRAYS}", lambda draft: save_file(arrays, draft))
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    _put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
+    write_atomically(folder / f"{encoded}{ARRAYS}", _packed(received))
+    write_json(file, record)
     return file
 
 
@@ -161,13 +158,12 @@ def _begin(directory: Path) -> None:
         _require_format(manifest)
         return
     directory.mkdir(parents=True, exist_ok=True)
-    others = sorted(item.name for item in directory.iterdir() if not item.name.startswith(_DRAFT))
+    others = sorted(item.name for item in directory.iterdir() if not item.name.startswith(TEMPORARY))
     if others:
         raise FederationError(
             f"{directory} is no capture: it has no {MANIFEST} but holds {', '.join(others[:3])}. Give a new directory."
         )
-    text = json.dumps({"format": FORMAT, "docleak": docleak.__version__}) + "\n"
-    _put(manifest, lambda draft: draft.write_text(text, encoding="utf-8"))
+    write_json(manifest, {"format": FORMAT, "docleak": docleak.__version__})
 
 
 def _require_format(manifest: Path) -> None:
@@ -181,8 +177,7 @@ def _require_format(manifest: Path) -> None:
 def _write_start(file: Path, start: Arrays) -> None:
     if not file.exists():
         _refuse(str(file), _infinite(start))
-        arrays = {name: np.asarray(value, order="C") for name, value in start.items()}
-        _put(file, lambda draft: save_file(arrays, draft))
+        write_atomically(file, _packed(start))
         return
     there = _loaded(file)
     same = set(there) == set(start) and all(np.array_equal(there[name], start[name]) for name in there)
@@ -266,6 +261,10 @@ def _read_json(file: Path) -> dict[str, Any]:
     return found
 
 
+def _packed(arrays: Arrays) -> bytes:
+    return save({name: np.asarray(value, order="C") for name, value in arrays.items()})
+
+
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     try:
         with safe_open(file, framework="numpy") as arrays:
@@ -279,18 +278,3 @@ def _loaded(file: Path) -> dict[str, NDArray[Any]]:
         return dict(load_file(file))
     except (OSError, SafetensorError) as fault:
         raise FederationError(f"{file} cannot be read ({fault}). Capture the round again.") from fault
-
-
-_DRAFT = ".docleak-"
-
-
-def _put(file: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a draft beside ``file`` and put it in its place, whole or not at all."""
-    draft = file.parent / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(4)}"
-    try:
-        write(draft)
-        with draft.open("rb") as written:
-            os.fsync(written.fileno())
-        os.replace(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)

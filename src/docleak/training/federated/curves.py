@@ -36,8 +36,13 @@ def draw_curves(run: FederatedRun, *, rng: np.random.Generator) -> Path | None:
     numbers = [row.round for row in rows]
     for silo in sorted({client.silo for row in rows for client in row.clients}):
         points = [(row.round, client.loss) for row in rows for client in row.clients if client.silo == silo]
-        axes[0].plot(*zip(*points, strict=True), color=GREY, linewidth=0.8, alpha=0.7)
-    axes[0].plot(numbers, [row.loss for row in rows], color=BLUE, marker="o", label="mean over examples")
+        if all(loss is not None for _, loss in points):
+            axes[0].plot(*zip(*points, strict=True), color=GREY, linewidth=0.8, alpha=0.7)
+    losses = [row.loss for row in rows]
+    if None in losses:
+        axes[0].text(0.5, 0.5, "private: silos do not say it", ha="center", transform=axes[0].transAxes)
+    else:
+        axes[0].plot(numbers, losses, color=BLUE, marker="o")
     axes[0].set(xlabel="round", ylabel="training loss", title="Training loss (grey: each silo)")
     if scored:
         values = np.array([[value, value if low is None else low, value if high is None else high]

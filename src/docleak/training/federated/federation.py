@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from docleak.errors import FederationError
+from docleak.privacy.plan import DpPlan
 from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.local import LocalPlan
 from docleak.training.federated.wire import Compression
@@ -27,6 +28,7 @@ class Federation:
     ``model`` is a name of a shipped checkpoint, a directory or a hub name, as each party has it. ``participation`` is
     C, the share of the silos that train in a round (at least one). Each silo keeps the ``holdout`` share of its
     documents to evaluate on. A round needs the update of every sampled silo, unless ``minimum`` says how many will do.
+    With a ``privacy`` plan silos train by FL-PROVIDER-DP, on what it protects, and say nothing of their own besides.
     """
 
     model: str = "vt5-start"
@@ -38,6 +40,7 @@ class Federation:
     local: LocalPlan = field(default_factory=LocalPlan)
     server: FedOpt = field(default_factory=FedOpt)
     compression: Compression = field(default_factory=Compression)
+    privacy: DpPlan | None = None
 
     def __post_init__(self) -> None:
         faults = []
@@ -49,6 +52,8 @@ class Federation:
             faults.append(f"minimum is {self.minimum} and seed {self.seed}; expected 0 or more")
         if not 0 <= self.holdout < 1:
             faults.append(f"holdout is {self.holdout}; expected 0 or more and less than 1")
+        if self.privacy is not None:
+            faults += _private_faults(self, self.privacy)
         if faults:
             raise FederationError("; ".join(faults) + ".")
 
@@ -67,6 +72,8 @@ class Federation:
             raise FederationError(f"the federation's settings are a {type(saved).__name__}; expected an object.")
         parts = {"local": LocalPlan, "server": FedOpt, "compression": Compression}
         known = _checked(cls, saved, "the federation")
+        if known.get("privacy") is not None:
+            known["privacy"] = DpPlan.from_dict(known["privacy"])
         return cls(
             **{
                 name: parts[name](**_checked(parts[name], value, name)) if name in parts else value
@@ -87,6 +94,20 @@ class Federation:
     def needed(self, sampled: int) -> int:
         """Updates without which a round is not averaged."""
         return min(self.minimum, sampled) if self.minimum else sampled
+
+
+def _private_faults(federation: Federation, plan: DpPlan) -> list[str]:
+    faults = []
+    if federation.rounds > plan.mechanism.rounds:
+        faults.append(f"rounds is {federation.rounds}, and the privacy plan accounts for {plan.mechanism.rounds}")
+    if plan.mechanism.client_rate < federation.participation:
+        faults.append(
+            f"participation is {federation.participation}, and the privacy plan accounts for a client rate of "
+            f"{plan.mechanism.client_rate}"
+        )
+    if federation.server.divide_by_clients:
+        faults.append("divide_by_clients divides the noise twice; leave it off under a privacy plan")
+    return faults
 
 
 def kept_documents(names: Sequence[str], share: float, *, seed: int, silo: str) -> frozenset[str]:

@@ -15,15 +15,19 @@ from numpy.typing import NDArray
 
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
-from docleak.documents.pages import document_names
+from docleak.documents.pages import document_names, provider_names
 from docleak.documents.silos import MANIFEST, read_silo
 from docleak.errors import FederationError
 from docleak.metrics.text import accuracy, anls
 from docleak.models.base import DocumentModel, pixels_of, trainable
 from docleak.models.loading import load_model
+from docleak.privacy.mechanism import Unit
+from docleak.privacy.randomness import Randomness
 from docleak.training.federated.federation import Federation, kept_documents
+from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
 from docleak.training.objectives.table import objective_of
+from docleak.training.private.rounds import client_round
 
 #: Questions about one page that are answered at once.
 ANSWERED_TOGETHER = 16
@@ -95,7 +99,7 @@ def open_party(directory: Path, federation: Federation, *, name: str = "") -> Pa
     pages = load_pages(f"folder:{directory}", seed=0)
     if not len(pages):
         raise FederationError(f"silo {called!r}: {directory} has no pages. Give the silo pages, or leave it out.")
-    documents = [document or f"page {i}" for i, document in enumerate(document_names(pages))]
+    documents = _apart(pages, federation)
     kept = kept_documents(documents, federation.holdout, seed=federation.seed, silo=called)
     return Party(
         called,
@@ -103,6 +107,13 @@ def open_party(directory: Path, federation: Federation, *, name: str = "") -> Pa
         Chosen(pages, [i for i, document in enumerate(documents) if document not in kept]),
         Chosen(pages, [i for i, document in enumerate(documents) if document in kept]),
     )
+
+
+def _apart(pages: Sequence[Page], federation: Federation) -> list[str]:
+    """What each page is kept or trained on with: its document, or its provider where a plan protects providers."""
+    by_provider = federation.privacy is not None and federation.privacy.mechanism.unit is Unit.PROVIDER
+    names = provider_names(pages) if by_provider else document_names(pages)
+    return [name or f"page {i}" for i, name in enumerate(names)]
 
 
 def model_of(federation: Federation, device: str, source: str = "") -> DocumentModel:
@@ -132,9 +143,32 @@ def fingerprint(model: DocumentModel) -> str:
     return hashlib.sha256(repr((model.architecture, shapes)).encode()).hexdigest()[:16]
 
 
-def introduce(party: Party, model: DocumentModel) -> Introduction:
-    """What the server must know before it trusts a round to this silo."""
-    return Introduction(party.name, party.source, len(party.training), len(party.kept), fingerprint(model))
+def introduce(party: Party, model: DocumentModel, *, private: bool = False) -> Introduction:
+    """What the server must know before it trusts a round to this silo; no counts where a plan protects them."""
+    pages, kept = len(party.training), len(party.kept)
+    if private:
+        pages, kept = min(pages, 1), min(kept, 1)
+    return Introduction(party.name, party.source, pages, kept, fingerprint(model))
+
+
+def private_round(
+    party: Party,
+    model: DocumentModel,
+    weights: Mapping[str, NDArray[np.float32]],
+    federation: Federation,
+    *,
+    clients_drawn: int,
+    randomness: Randomness,
+) -> ClientUpdate:
+    """A round under the federation's privacy plan, from the server's ``weights``: the update, which is all that leaves.
+
+    ``randomness`` is the silo's own and fresh: the federation's seed is known to the server.
+    """
+    assert federation.privacy is not None
+    return client_round(
+        model, party.training, federation.privacy, federation.local, weights=weights, client=party.name,
+        clients_drawn=clients_drawn, randomness=randomness,
+    ).update  # fmt: skip
 
 
 def train_round(

@@ -4,6 +4,7 @@
     OUT/rounds/0002.json        what round 2 did: silos, losses, bytes, seconds
     OUT/rounds/0002.scores.json what its model answers on the documents that the silos keep (round 0: before training)
     OUT/rounds/0002.safetensors the server's state after round 2, float64; only the last two are kept
+    OUT/ledger.json             under a privacy plan: the plan, and the rounds of it that were begun
     OUT/history.csv             one line per round
     OUT/curves.png              loss and ANLS over rounds
     OUT/model/                  the last global model, in its own save_pretrained layout
@@ -28,23 +29,30 @@ from safetensors.numpy import load_file, save_file
 import docleak
 from docleak.documents.storage import drafted, reported, write_atomically, write_json
 from docleak.errors import FederationError, RunError
+from docleak.privacy.ledger import Ledger
 from docleak.training.federated.federation import Federation, same_training
 from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.party import DocumentScore, Introduction
 
 MANIFEST = "federation.json"
+LEDGER = "ledger.json"
 PARTS = ("parameters", "momentum", "second")
 KEPT_STATES = 2
+COLUMNS = ("round", "silos", "loss", "anls", "accuracy", "questions", "bytes_up", "bytes_down", "seconds_training",
+           "seconds_averaging")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ClientRow:
-    """One silo's part in a round. ``up`` and ``down`` are the bytes of its messages as they were serialised."""
+    """One silo's part in a round. ``up`` and ``down`` are the bytes of its messages as they were serialised.
+
+    Under a privacy plan a silo does not say how many examples and steps it had (1 and 0 stand there), nor its loss.
+    """
 
     silo: str
     examples: int
     steps: int
-    loss: float
+    loss: float | None
     seconds: float
     up: int
     down: int
@@ -65,10 +73,11 @@ class RoundRow:
     absent: tuple[str, ...] = ()
 
     @property
-    def loss(self) -> float:
-        """Mean training loss, weighted by examples."""
-        total = sum(client.examples for client in self.clients)
-        return sum(client.loss * client.examples for client in self.clients) / total
+    def loss(self) -> float | None:
+        """Mean training loss, weighted by examples; None where no silo says it."""
+        known = [(client.loss, client.examples) for client in self.clients if client.loss is not None]
+        total = sum(examples for _, examples in known)
+        return sum(loss * examples for loss, examples in known) / total if known else None
 
 
 @dataclass(frozen=True)
@@ -138,6 +147,19 @@ class FederatedRun:
             for file in sorted(self._states())[:-KEPT_STATES]:
                 file.unlink()
 
+    def ledger(self) -> Ledger | None:
+        """What is spent of the privacy plan, or None without one. PrivacyError if it was begun under another plan."""
+        plan = self.federation.privacy
+        if plan is None:
+            return None
+        file = self.path / LEDGER
+        return Ledger.resume(_read(file), plan) if file.is_file() else Ledger(plan)
+
+    def write_ledger(self, ledger: Ledger) -> None:
+        """Record what is spent; before anything of the round leaves."""
+        with reported(self.path):
+            write_json(self.path / LEDGER, ledger.to_dict())
+
     def rows(self) -> list[RoundRow]:
         """The rounds that count, in order."""
         found = []
@@ -180,26 +202,29 @@ class FederatedRun:
         return tuple(Introduction(**silo) for silo in _read(self.path / MANIFEST).get("silos", ()))
 
     def write_table(self) -> Path:
-        """OUT/history.csv: a line per round."""
+        """OUT/history.csv: a line per round; what is not known is empty."""
         buffer = io.StringIO()
-        writer = csv.writer(buffer)
-        writer.writerow(
-            ["round", "silos", "loss", "anls", "accuracy", "questions", "bytes_up", "bytes_down", "seconds_training",
-             "seconds_averaging"]
-        )  # fmt: skip
-        rows = {row.round: row for row in self.rows()}
-        for number in range(self.last_round() + 1):
-            row, scores = rows.get(number), self.scores(number)
-            asked = sum(score.questions for score in scores) if scores else 0
-            means = [sum(getattr(s, name) for s in scores) / asked if scores and asked else "" for name in
-                     ("anls", "accuracy")]  # fmt: skip
-            trained = ["", "", "", "", ""] if row is None else [
-                sum(c.up for c in row.clients), sum(c.down for c in row.clients), row.seconds_training,
-                row.seconds_averaging]  # fmt: skip
-            writer.writerow(
-                [number, "" if row is None else " ".join(c.silo for c in row.clients), "" if row is None else row.loss,
-                 *means, asked or "", *trained]
-            )  # fmt: skip
+        writer = csv.DictWriter(buffer, COLUMNS, restval="")
+        writer.writeheader()
+        for number, row in enumerate([None, *self.rows()]):
+            line: dict[str, Any] = {"round": number}
+            if row is not None:
+                line |= {
+                    "silos": " ".join(client.silo for client in row.clients),
+                    "loss": row.loss,
+                    "bytes_up": sum(client.up for client in row.clients),
+                    "bytes_down": sum(client.down for client in row.clients),
+                    "seconds_training": row.seconds_training,
+                    "seconds_averaging": row.seconds_averaging,
+                }
+            if scores := self.scores(number):
+                asked = sum(score.questions for score in scores)
+                line |= {
+                    "anls": sum(score.anls for score in scores) / asked,
+                    "accuracy": sum(score.accuracy for score in scores) / asked,
+                    "questions": asked,
+                }
+            writer.writerow(line)
         file = self.path / "history.csv"
         with reported(self.path):
             write_atomically(file, buffer.getvalue().encode())

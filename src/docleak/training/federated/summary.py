@@ -77,6 +77,23 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
             for row in rows
         ],
         "start": anls.get(0, {}),
+        "privacy": _privacy(run),
+    }
+
+
+def _privacy(run: FederatedRun) -> dict[str, Any] | None:
+    """What the begun rounds guarantee, and to whom; None without a plan."""
+    ledger = run.ledger()
+    spent = ledger.spent() if ledger else None
+    if ledger is None or spent is None:
+        return None
+    return {
+        "claim": f"after {ledger.begun} rounds, {spent.sentence()}",
+        "epsilon": spent.epsilon,
+        "delta": spent.delta,
+        "rounds_begun": ledger.begun,
+        "limit": "It holds for the released models. Whoever sees a single silo's update sees only that silo's share of "
+        "the noise, and what silos answer on the documents they keep is outside of it.",
     }
 
 
@@ -85,15 +102,17 @@ def text_of(facts: Mapping[str, Any]) -> str:
     lines = ["round  loss    ANLS of what the silos keep   sent     seconds"]
     for row in ({"round": 0, **facts["start"]}, *facts["rounds"]):
         sent = (row.get("bytes_up", 0) + row.get("bytes_down", 0)) / 2**20
-        loss = f"{row['loss']:.3f}" if "loss" in row else "-"
+        loss = f"{row['loss']:.3f}" if row.get("loss") is not None else "-"
         seconds = f"{row['seconds_training']:.0f}" if "seconds_training" in row else "-"
         lines.append(f"{row['round']:5}  {loss:6}  {_interval(row):28}  {sent:5.1f} MiB  {seconds}")
     lines.append(f"\nModel: {facts['model']}\nCurves: {facts['run']}/curves.png")
+    if facts["privacy"]:
+        lines.append(f"Privacy: {facts['privacy']['claim']}\n{facts['privacy']['limit']}")
     if facts["updates"]:
         name, path = next(iter(facts["silos"].items()))
         lines.append(
             f"What the server could read in {name}'s updates: docleak audit --updates {facts['updates']} "
-            f"--documents folder:{path}"
+            f"--client {name} --documents folder:{path}"
         )
     return "\n".join(lines)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from docleak.errors import DocleakError, FederationError
+from docleak.privacy.randomness import Randomness
 from docleak.training.federated.federation import Federation
+from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.flower.messages import (
     array_record,
     arrays_in,
@@ -19,15 +23,26 @@ from docleak.training.federated.flower.messages import (
     metric_record,
     settings_in,
 )
-from docleak.training.federated.party import Party, evaluate, introduce, model_of, open_party, train_round
+from docleak.training.federated.party import (
+    Party,
+    evaluate,
+    introduce,
+    model_of,
+    open_party,
+    private_round,
+    train_round,
+)
 from docleak.training.federated.wire import pack, relative_error
 
 #: What a silo says of each document it keeps.
 SCORE_NUMBERS = ("anls", "accuracy", "questions")
 
 
-def client_app(device: str = "cpu") -> ClientApp:
-    """What every silo runs. A node's configuration says ``silo`` (its folder), and may say ``name`` and ``model``."""
+def client_app(device: str = "cpu", randomness: Callable[[], Randomness] = Randomness.fresh) -> ClientApp:
+    """What every silo runs. A node's configuration says ``silo`` (its folder), and may say ``name`` and ``model``.
+
+    ``randomness`` makes the streams of a private round; anything else than fresh ones is for tests.
+    """
     app = ClientApp()
 
     @app.query()
@@ -36,7 +51,7 @@ def client_app(device: str = "cpu") -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _answered(message, context, device, _trained)
+        return _answered(message, context, device, partial(_trained, randomness=randomness))
 
     @app.evaluate()
     def score(message: Message, context: Context) -> Message:
@@ -50,6 +65,7 @@ def _answered(
 ) -> Message:
     """The reply of ``handle``; what docleak raises on purpose travels to the server in words."""
     name = str(context.node_config.get("name", ""))
+    federation: Federation | None = None
     try:
         if "silo" not in context.node_config:
             raise FederationError(
@@ -61,16 +77,34 @@ def _answered(
         model = model_of(federation, device, str(context.node_config.get("model", "")))
         content = handle(message, party, federation, model)
     except DocleakError as error:
-        content = RecordDict({"fault": config_record({"silo": name or "unnamed", "message": str(error)})})
+        said = str(error)
+        if federation is not None and federation.privacy is not None:  # a message may name what the plan protects
+            print(f"docleak: silo {name!r}: {error}", file=sys.stderr)
+            said = "it could not take part; its own log says why"
+        content = RecordDict({"fault": config_record({"silo": name or "unnamed", "message": said})})
     return Message(content, reply_to=message)
 
 
 def _introduced(message: Message, party: Party, federation: Federation, model: Any) -> RecordDict:
-    return RecordDict({"introduction": config_record(asdict(introduce(party, model)))})
+    said = introduce(party, model, private=federation.privacy is not None)
+    return RecordDict({"introduction": config_record(asdict(said))})
 
 
-def _trained(message: Message, party: Party, federation: Federation, model: Any) -> RecordDict:
-    number = int(settings_in(message.content, "config")["round"])
+def _trained(
+    message: Message, party: Party, federation: Federation, model: Any, *, randomness: Callable[[], Randomness]
+) -> RecordDict:
+    config = settings_in(message.content, "config")
+    if federation.privacy is not None:
+        update = private_round(
+            party, model, arrays_in(message.content), federation, clients_drawn=int(config["clients"]),
+            randomness=randomness(),
+        )  # fmt: skip
+        metrics = {
+            "num-examples": update.examples,
+            "compression-error": relative_error(update.delta, federation.compression),
+        }
+        return _sent(party, federation, update, metrics)
+    number = int(config["round"])
     done = train_round(party, model, arrays_in(message.content), federation, number)
     update = done.trained.update
     metrics = {
@@ -80,6 +114,10 @@ def _trained(message: Message, party: Party, federation: Federation, model: Any)
         "seconds": done.seconds,
         "compression-error": relative_error(update.delta, federation.compression),
     }
+    return _sent(party, federation, update, metrics)
+
+
+def _sent(party: Party, federation: Federation, update: ClientUpdate, metrics: Mapping[str, float]) -> RecordDict:
     return RecordDict(
         {
             "arrays": array_record(pack(update.delta, federation.compression)),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from docleak.privacy.randomness import Randomness
 from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.flower.client import client_app
 from docleak.training.federated.flower.grid import LocalGrid, OnSilo
@@ -24,16 +25,20 @@ def train_embedded(
     capture: Path | None = None,
     on_silo: OnSilo = lambda number, silo, kind: None,
     on_round: OnRound = lambda row, scores: None,
+    randomness: Callable[[], Randomness] = Randomness.fresh,
 ) -> ServerState:
-    """Train (or go on training) over the silos' folders in this process; the state after the last round."""
+    """Train (or go on training) over the silos' folders in this process; the state after the last round.
+
+    ``randomness`` makes the streams of a private training; anything else than fresh ones is for tests.
+    """
     logging.getLogger("flwr").setLevel(logging.WARNING)
     model = fresh_model_of(run.federation, device)
     nodes = {
         number: {"silo": str(path), "name": name} for number, (name, path) in enumerate(sorted(silos.items()), start=1)
     }
-    grid = LocalGrid(client_app(device), nodes, on_silo=on_silo)
+    grid = LocalGrid(client_app(device, randomness), nodes, on_silo=on_silo)
     strategy = FederatedStrategy(
         run, parameters_of(model), fingerprint(model), expected=len(nodes), evaluate_every=evaluate_every,
-        capture=capture, on_round=on_round,
+        capture=capture, on_round=on_round, randomness=randomness,
     )  # fmt: skip
     return strategy.train(grid)

@@ -45,7 +45,7 @@ def server_app(device: str = "cpu") -> ServerApp:
             evaluate_every=int(config["evaluate-every"]),
             capture=run.path / "updates" if config["capture"] else None,
             timeout=float(config["timeout"]),
-            on_round=lambda row, scores: print(row if row is None else f"round {row.round}: loss {row.loss:.4f}"),
+            on_round=lambda row, scores: print(row if row is None else f"round {row.round}: loss {row.loss}"),
         )
         strategy.train(grid)
         run.write_table()

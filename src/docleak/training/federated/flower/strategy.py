@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from docleak.errors import FederationError
+from docleak.privacy.randomness import Randomness
 from docleak.training.federated.capture import write_update
 from docleak.training.federated.fedopt import Averaging, ClientUpdate, ServerState, faults_in, moved
 from docleak.training.federated.flower.client import SCORE_NUMBERS
@@ -30,6 +31,7 @@ from docleak.training.federated.flower.messages import (
 from docleak.training.federated.party import DocumentScore, Introduction
 from docleak.training.federated.record import ClientRow, FederatedRun, RoundRow
 from docleak.training.federated.wire import unpack
+from docleak.training.private.rounds import stand_in
 
 #: Told of every round that is done: the round's row (None before the first) and the scores of its model, if asked for.
 OnRound = Callable[[RoundRow | None, Sequence[DocumentScore] | None], None]
@@ -54,6 +56,7 @@ class FederatedStrategy(Strategy):
         capture: Path | None = None,
         timeout: float = 3600.0,
         on_round: OnRound = lambda row, scores: None,
+        randomness: Callable[[], Randomness] = Randomness.fresh,
     ) -> None:
         self.run, self.federation = run, run.federation
         self.state = run.state() or ServerState.of(initial)
@@ -65,12 +68,16 @@ class FederatedStrategy(Strategy):
         self._down: dict[str, int] = {}
         self._began = 0.0
         self._row: RoundRow | None = None
+        self._ledger = run.ledger()
+        self._noise = randomness()
 
     def train(self, grid: Grid) -> ServerState:
         """Run the rounds that are not done yet; returns the last state."""
         self._meet(grid)
         self._score_now(grid)
         left = self.federation.rounds - self.state.round
+        if self._ledger is not None:
+            left = min(left, self._ledger.left)  # a round that was begun and lost is spent
         if left > 0:
             self.start(grid, self.arrays(), num_rounds=left, timeout=self.timeout)
         return self.state
@@ -89,6 +96,9 @@ class FederatedStrategy(Strategy):
         number = self.state.round + 1
         sampled = self.federation.sampled(tuple(self._silos), number)
         self._began = time.perf_counter()
+        if self._ledger is not None:
+            self._ledger = self._ledger.begin_round()
+            self.run.write_ledger(self._ledger)
         messages = self._messages(sampled, "train", arrays, number)
         self._down = {name: wire_bytes(message) for name, message in zip(sampled, messages, strict=True)}
         return messages
@@ -114,6 +124,12 @@ class FederatedStrategy(Strategy):
         if len(rows) < self.federation.needed(len(self._asked)):
             for fault in absent.values():
                 averaging.refuse(fault)
+        elif self.federation.privacy is not None:
+            for number in range(len(absent)):  # their share of the noise is missing, too
+                averaging.add(
+                    stand_in(self.state, self.federation.privacy, shares=len(self._asked), number=number,
+                             randomness=self._noise)
+                )  # fmt: skip
         began = time.perf_counter()
         self.state = moved(self.state, averaging.result(), self.federation.server)
         del averaging
@@ -123,7 +139,7 @@ class FederatedStrategy(Strategy):
         self.run.write_round(self._row, self.state)
         if not self._evaluates(self.state.round):
             self.on_round(self._row, None)
-        return self.arrays(), metric_record({"loss": self._row.loss})
+        return self.arrays(), metric_record({} if self._row.loss is None else {"loss": self._row.loss})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -173,7 +189,7 @@ class FederatedStrategy(Strategy):
         return [self._message(node, kind, arrays, number) for node in self._asked]
 
     def _message(self, node: int, kind: str, arrays: ArrayRecord | None, number: int) -> Message:
-        config = config_record({"federation": self.federation.to_json(), "round": number})
+        config = config_record({"federation": self.federation.to_json(), "round": number, "clients": len(self._asked)})
         content = RecordDict({"config": config})
         if arrays is not None:
             content["arrays"] = arrays
@@ -199,14 +215,22 @@ class FederatedStrategy(Strategy):
             return {name: f"silo {name!r}: {error}"}
         update = ClientUpdate(name, int(metrics["num-examples"]), delta)
         faults = faults_in(self.state, update) if name in self._asked.values() else ["was not asked"]
+        if self.federation.privacy is not None and update.examples != 1:
+            faults.append(f"says it counts {update.examples} times; under a privacy plan silos count alike")
         if faults:
             return {name: "; ".join(f"silo {name!r} {fault}" for fault in faults)}
         self._record(update, metrics)
         averaging.add(update)
         return ClientRow(
-            name, update.examples, int(metrics["steps"]), float(metrics["loss"]), float(metrics["seconds"]),
-            wire_bytes(reply), self._down[name], float(metrics["compression-error"]),
-        )  # fmt: skip
+            name,
+            update.examples,
+            int(metrics.get("steps", 0)),
+            metrics.get("loss"),
+            float(metrics.get("seconds", 0.0)),
+            wire_bytes(reply),
+            self._down[name],
+            float(metrics["compression-error"]),
+        )
 
     def _record(self, update: ClientUpdate, metrics: Mapping[str, Any]) -> None:
         """Capture the update, if that is asked for, with all that the server knows of its training."""
@@ -224,8 +248,9 @@ class FederatedStrategy(Strategy):
             details={
                 **asdict(federation.local),
                 "seed": federation.seed,
-                "steps": metrics["steps"],
-                "loss": metrics["loss"],
+                "steps": metrics.get("steps"),
+                "loss": metrics.get("loss"),
+                "privacy": None if federation.privacy is None else federation.privacy.to_dict(),
                 "model": federation.model,
                 "holdout": federation.holdout,
                 "compression": str(federation.compression),
@@ -245,12 +270,23 @@ class FederatedStrategy(Strategy):
             else:
                 silos.append((reply.metadata.src_node_id, Introduction(**settings_in(reply.content, "introduction"))))
         faults += _meeting_faults([said for _, said in silos], self._fingerprint)
+        faults += self._uncounted(len(nodes))
         if len(replies) < len(nodes):
             faults.append(f"{len(nodes) - len(replies)} of {len(nodes)} nodes did not answer within {self.timeout:g} s")
         if faults:
             raise FederationError("the silos cannot train together:" + "".join(f"\n  - {fault}" for fault in faults))
         self._silos = {said.name: (node, said) for node, said in sorted(silos, key=lambda pair: pair[1].name)}
         self.run.write_silos([said for _, said in silos])
+
+    def _uncounted(self, silos: int) -> list[str]:
+        """Whether silos would take part more often than the privacy plan accounts for."""
+        plan, drawn = self.federation.privacy, len(self.federation.sampled([str(i) for i in range(silos)], 1))
+        if plan is None or drawn <= plan.mechanism.client_rate * silos * (1 + 1e-9):
+            return []
+        return [
+            f"{drawn} of {silos} silos train in a round, and the privacy plan accounts for a client rate of "
+            f"{plan.mechanism.client_rate}; plan with {drawn / silos:.4g}"
+        ]
 
     def _awaited(self, grid: Grid) -> list[int]:
         began = time.monotonic()
