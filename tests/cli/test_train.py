@@ -33,7 +33,9 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     trained, start = load_model(str(run / "model")), load_model("vt5-start")
     before = dict(trainable(start.module))
     assert any((p != before[name]).any() for name, p in trainable(trained.module))
-    code, out, _ = command("train", "federated", *SMALL, "--rounds", 2, "--json")
+    code, out, _ = command("train", "federated", *SMALL, "--rounds", 2, "--tensorboard", "--json")
+    (events,) = (run / "tensorboard").iterdir()
+    assert all(name in events.read_bytes() for name in (b"loss/mean", b"loss/synthetic-1", b"anls", b"bytes/up"))
     facts = json.loads(out)
     assert code == 0 and [row["round"] for row in facts["rounds"]] == [1, 2], "the run was continued"
     assert facts["start"]["questions"] > 0 and facts["rounds"][1]["bytes_up"] > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,8 +16,10 @@ from docleak.cli.settings import pick_device
 
 if TYPE_CHECKING:
     from docleak.privacy.plan import DpPlan
+    from docleak.training.federated.board import Board
     from docleak.training.federated.federation import Federation
-    from docleak.training.federated.record import FederatedRun
+    from docleak.training.federated.party import DocumentScore
+    from docleak.training.federated.record import FederatedRun, RoundRow
 
 app = typer.Typer(
     help="Train a document question-answering model federatedly or centrally.",
@@ -40,6 +42,7 @@ Every = Annotated[int, typer.Option(help="Evaluate after every so many rounds, a
 Capture = Annotated[bool, typer.Option(help="Record each update in OUT/updates, for docleak audit --updates.")]
 Seed = Annotated[int, typer.Option(help="Seed of sampling, orders, dropout and what is kept.")]
 Out = Annotated[Path, typer.Option(help="Run directory; an interrupted training in it is continued.")]
+AsBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write OUT/tensorboard, an event file.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent and done, and stop.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines; no progress.")]
@@ -83,6 +86,7 @@ def federated(
     capture: Capture = True,
     seed: Seed = 0,
     out: Out = Path("docleak-train"),
+    tensorboard: AsBoard = False,
     device: Device = "auto",
     dry_run: DryRun = False,
     json_output: Json = False,
@@ -112,7 +116,7 @@ def federated(
     _train(
         federation,
         lambda: find_silos(silos) if silos else synthetic_silos(out / "silos", clients, documents, seed=seed),
-        out, device, evaluate_every, capture, json_output,
+        out, device, evaluate_every, capture, tensorboard, json_output,
     )  # fmt: skip
 
 
@@ -137,6 +141,7 @@ def central(
     capture: Capture = False,
     seed: Seed = 0,
     out: Out = Path("docleak-train"),
+    tensorboard: AsBoard = False,
     device: Device = "auto",
     dry_run: DryRun = False,
     json_output: Json = False,
@@ -155,7 +160,7 @@ def central(
         _say_cost(federation, 1, json_output=json_output)
         return
     _train(federation, lambda: one_silo(documents, pages, out / "silos", seed=seed), out, device, evaluate_every,
-           capture, json_output)  # fmt: skip
+           capture, tensorboard, json_output)  # fmt: skip
 
 
 def _train(
@@ -165,12 +170,14 @@ def _train(
     device: str,
     evaluate_every: int,
     capture: bool,
+    tensorboard: bool,
     json_output: bool,
 ) -> None:
     """Open the run, train, write its table, curves and model, and say what came of it."""
     import numpy as np
     import torch
 
+    from docleak.training.federated.board import Board
     from docleak.training.federated.curves import draw_curves
     from docleak.training.federated.flower.embedded import train_embedded
     from docleak.training.federated.record import FederatedRun
@@ -182,11 +189,14 @@ def _train(
         run = FederatedRun.open(out, federation, command=command)
         chosen = pick_device(device)
         found = silos()
-        events = Events(federation, len(found), run.last_round(), on_unit)
+        board = Board(run) if tensorboard else None
+        events = Events(federation, len(found), run.last_round(), on_unit, board)
         train_embedded(
             run, found, device=chosen, evaluate_every=evaluate_every, capture=out / "updates" if capture else None,
-            on_silo=events.silo, on_round=lambda row, scores: events.round(run),
+            on_silo=events.silo, on_round=lambda row, scores: events.round(run, row, scores),
         )  # fmt: skip
+        if board is not None:
+            board.close()
         run.write_table()
         draw_curves(run, rng=np.random.default_rng(federation.seed))
         save_model(run, chosen)
@@ -202,6 +212,7 @@ class Events:
     silos: int
     done: int
     on_unit: Callable[[int, int, str], None]
+    board: Board | None = None
 
     def __post_init__(self) -> None:
         sampled = max(1, round(self.federation.participation * self.silos))
@@ -214,9 +225,11 @@ class Events:
         words = {"query": "meeting", "train": f"round {number}: training", "evaluate": f"round {number}: evaluating"}
         self.on_unit(max(0, self._turns - 1), max(1, self._total), f"{words[kind]} {silo}")
 
-    def round(self, run: FederatedRun) -> None:
-        """A round is on disk: its line of the table too."""
+    def round(self, run: FederatedRun, row: RoundRow | None, scores: Sequence[DocumentScore] | None) -> None:
+        """A round is on disk: its line of the table, and of the board."""
         run.write_table()
+        if self.board is not None:
+            self.board.add(row.round if row else 0, row, scores)
 
 
 def privacy_plan(
