@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from bench import attack, documents, secure
+from bench import attack, candidates, documents, pairs, private, secure
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
@@ -96,9 +96,15 @@ def main() -> None:
     pages = documents.measure()
     attacks = attack.measure()
     sums = secure.measure()
-    text = as_markdown(where, pages, attacks) + secure.as_markdown(sums)
+    clipping = private.measure()
+    losses = candidates.measure()
+    stages = pairs.measure()
+    text = as_markdown(where, pages, attacks) + secure.as_markdown(sums) + private.as_markdown(clipping)
+    text += candidates.as_markdown(losses) + pairs.as_markdown(stages)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    numbers = {"environment": where, "documents": pages, "attack": attacks, "secure": sums}
+    numbers = {"environment": where, "documents": pages, "attack": attacks, "secure": sums, "private": clipping}
+    numbers["candidates"] = losses
+    numbers["pairs"] = stages
     (RESULTS / "bench.json").write_text(json.dumps(numbers, indent=2) + "\n")
     (RESULTS / "bench.md").write_text(text)
     print(text)

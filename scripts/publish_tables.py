@@ -26,6 +26,7 @@ def publish(run: Path, commit: str) -> Path:
     """Copy one finished table; returns the page."""
     recipe = json.loads((run / "recipe.json").read_text())["recipe"]
     page = ROOT / "docs" / "results" / f"{recipe}.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
     text = (run / "table.md").read_text().replace("## ", "# ", 1).replace("### ", "## ")
     text = re.sub(r"--out \S+", "--out RUN", text)
     text = re.sub(r"(\w+):/\S+/(\w+)", r"\1:DATA/\2", text)
@@ -36,7 +37,7 @@ def publish(run: Path, commit: str) -> Path:
     if (run / "pictures.png").is_file():
         picture = page.with_name(f"{page.stem}.png")
         shutil.copyfile(run / "pictures.png", picture)
-        text += f"\n![The first document under every row]({picture.name})\n"
+        text += f"\n![{recipe} in pictures]({picture.name})\n"
     found = page.read_text() if page.is_file() else ""
     kept = found[found.index(HEADING) :] if HEADING in found else f"{HEADING}\n\nTo be written.\n"
     page.write_text(f"{text}\n{kept}")

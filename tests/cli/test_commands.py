@@ -19,6 +19,7 @@ import typer.main
 from docleak.attacks.gradients import ATTACKS
 from docleak.cli import main
 from docleak.cli.app import app
+from docleak.cli.attacks import OTHERS
 from docleak.cli.doctor import Check
 from docleak.cli.output import progress
 from docleak.cli.settings import default_workers, pick_device, split_names, split_stages
@@ -91,7 +92,8 @@ COMMANDS = dict(commands())
 
 def test_these_are_the_commands() -> None:
     wanted = (
-        "audit, attack, report, doctor, data list, data make, data convert, data inspect, models list, models pretrain"
+        "audit, attack by-name, attack cdmi, report, doctor, data list, data make, data convert, data inspect, "
+        "models list, models pretrain"
     )
     assert {" ".join(words) for words in COMMANDS} >= set(wanted.split(", "))
 
@@ -135,9 +137,9 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 def test_attack_list(docleak: Docleak) -> None:
-    assert set(docleak("attack", "--list", "--json").json()) == set(ATTACKS)
+    assert set(docleak("attack", "--list", "--json").json()) == {*ATTACKS, *OTHERS}
     lines = docleak("attack", "--list").out.splitlines()
-    assert [line.split()[0] for line in lines] == list(ATTACKS)
+    assert [line.split()[0] for line in lines] == [*ATTACKS, *OTHERS]
 
 
 @pytest.mark.parametrize("words", [("attack", "gi-dqua"), ("attack",), ("audit", "--attacks", "random,gi-dqua")])

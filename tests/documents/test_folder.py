@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from docleak.documents import Field, LazyPages, Page, Question, Word, folder
+from docleak.documents.page import Entity
 from docleak.errors import DocumentError
 
 GUIDE = Path(__file__).parents[2] / "docs" / "data-format.md"
@@ -22,7 +23,7 @@ texts = st.text(max_size=12)
 
 def content(page: Page) -> tuple[Any, ...]:
     rest = (page.name, page.words, page.fields, page.questions, page.document, page.provider, page.template, page.notes)
-    return (page.image.shape, page.image.tobytes(), *rest)
+    return (page.image.shape, page.image.tobytes(), page.entities, page.links, *rest)
 
 
 @st.composite
@@ -35,6 +36,8 @@ def pages(draw: st.DrawFn) -> Page:
         for _ in range(draw(st.integers(0, 3)))
     )
     places = st.lists(st.integers(0, len(words) - 1), max_size=3).map(tuple) if words else st.just(())
+    entities = tuple(draw(st.lists(st.builds(Entity, texts, places), max_size=3)))
+    ends = st.integers(0, max(len(entities) - 1, 0))
     return Page(
         name=draw(texts),
         image=rng.integers(0, 256, (height, width, 3), dtype=np.uint8),
@@ -47,6 +50,8 @@ def pages(draw: st.DrawFn) -> Page:
         provider=draw(texts),
         template=draw(st.none() | texts),
         notes=tuple(draw(st.lists(texts, max_size=2))),
+        entities=entities,
+        links=tuple(draw(st.lists(st.tuples(ends, ends), max_size=2))) if entities else (),
     )
 
 
@@ -122,7 +127,10 @@ BAD = [
     ({"image": "a.png", "fields": [{"key": "k", "value": 9, "private": 1}]}, "'private' is 1"),
     ({"image": "a.png", "notes": "cut"}, "'notes' is 'cut', expected a list of texts"),
     ({"image": "a.png", "questions": [{"text": "t", "answers": "x"}]}, "'answers' is 'x'"),
-    ('{"image": "a.png"', "line 14, column 18: not JSON"),
+    ({"image": "a.png", "entities": [{"label": "l", "words": [0]}]}, "entities[0]: 'words' is [0]"),
+    ({"image": "a.png", "entities": [{"words": []}]}, "entities[0]: 'label' is missing"),
+    ({"image": "a.png", "links": [[0, 1]]}, "'links' is [[0, 1]], expected pairs of numbers of the 0 entities"),
+    ('{"image": "a.png"', "line 18, column 18: not JSON"),
 ]
 
 
@@ -132,7 +140,7 @@ def test_all_faults_of_the_index_are_reported_at_once(tmp_path: Path) -> None:
     message = str(raised.value)
     for _, words in BAD[:-1]:
         assert words in message
-    assert "line 15, column 18: not JSON" in message and "docs/data-format.md" in message
+    assert "line 18, column 18: not JSON" in message and "docs/data-format.md" in message
 
 
 def test_boxes_are_held_against_the_image_on_access(tmp_path: Path) -> None:

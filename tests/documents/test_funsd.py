@@ -42,6 +42,15 @@ def test_linked_answers_become_fields(tmp_path: Path, below: str) -> None:
     assert [w.text for w in page.words] == ["A", "FORM", "Date:", "1", "May", "Name:", "1970"]
     assert [(f.key, f.value, f.words) for f in page.fields] == [("Date", "1 May", (3, 4)), ("Date", "1970", (6,))]
     assert [(q.text, q.answers, q.key) for q in page.questions] == [("What is Date?", ("1 May", "1970"), "Date")]
+    entities = [(e.label, e.words) for e in page.entities]
+    assert entities == [
+        ("header", (0, 1)),
+        ("question", (2,)),
+        ("answer", (3, 4)),
+        ("question", (5,)),
+        ("answer", (6,)),
+    ]
+    assert page.links == ((1, 2), (1, 4)), "links to what has no words are left out"
     assert (page.document, page.provider) == ("f", "")
     assert pages.notes == ("2 words without text were left out",)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from docleak.documents import Field, Page, Word
-from docleak.documents.page import fault_list
+from docleak.documents.page import Entity, fault_list
 from docleak.errors import DocumentError
 
 PAPER = np.full((40, 100, 3), 255, dtype=np.uint8)
@@ -54,3 +54,11 @@ def test_with_image_keeps_the_rest_and_the_size() -> None:
 def test_long_fault_lists_are_cut_with_a_count() -> None:
     assert fault_list(["x"] * 25).endswith("... and 5 more")
     assert fault_list([]) == ""
+
+
+def test_entities_and_links_must_exist() -> None:
+    word = Word("a", (1.0, 1.0, 5.0, 5.0))
+    Page("p", PAPER, (word,), entities=(Entity("question", (0,)), Entity("answer", (0,))), links=((0, 1),))
+    with pytest.raises(DocumentError, match=r"entity 0 \(answer\)") as found:
+        Page("p", PAPER, (word,), entities=(Entity("answer", (1,)),), links=((0, 1),))
+    assert "link (0, 1): there are 1 entities" in str(found.value)

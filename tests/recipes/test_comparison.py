@@ -15,8 +15,9 @@ from docleak.evidence.run import DEFENCES
 from docleak.evidence.utility import Utility, sent_bytes, utility_under
 from docleak.metrics import Estimate
 from docleak.recipes import comparison
+from docleak.recipes.audits import experiments
 from docleak.recipes.comparison import Choice, chart, choices_of, recipe_of, write_comparison
-from docleak.recipes.runner import experiments, reproduce
+from docleak.recipes.runner import reproduce
 from docleak.recipes.table import Line
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from docleak.errors import AttackError, DefenseError, RecipeError
 from docleak.recipes import find_recipe, list_recipes, read_recipe
+from docleak.recipes.audits import config_of
 
 GOOD = """
 title = "T"
@@ -40,7 +41,7 @@ def test_the_papers_tables_are_all_there() -> None:
     assert {f"gi-dqa/table{n}" for n in range(1, 9)} | {"gi-dqa/figure6", "gi-dqa/section5"} <= set(list_recipes())
 
 
-@pytest.mark.parametrize("name", list_recipes())
+@pytest.mark.parametrize("name", [name for name, recipe in list_recipes().items() if recipe.kind == "audit"])
 @pytest.mark.parametrize("scale", ["tiny", "paper"])
 def test_every_row_of_every_shipped_recipe_is_a_config(name: str, scale: str) -> None:
     recipe = find_recipe(name)
@@ -48,7 +49,7 @@ def test_every_row_of_every_shipped_recipe_is_a_config(name: str, scale: str) ->
     for row in recipe.rows:
         assert set(row.printed) <= set(row.models)
         for model in row.models:
-            config = recipe.config(row, model, scale, {})
+            config = config_of(recipe, row, model, scale, {})
             assert config.pages >= 1 and len(config.attacks) == 1
             if scale == "paper" and "paper's" not in row.name and "ours" not in row.name and name != "gi-dqa/table1":
                 assert config.attacks[0].startswith("gi-dqa-adam") and config.budget == 5000
@@ -57,13 +58,13 @@ def test_every_row_of_every_shipped_recipe_is_a_config(name: str, scale: str) ->
 def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> None:
     recipe = read_recipe(written(tmp_path, GOOD), "mine")
     first, second = recipe.rows
-    assert recipe.config(first, "m", "tiny", {}).pages == 2
-    config = recipe.config(second, "m", "tiny", {})
+    assert config_of(recipe, first, "m", "tiny", {}).pages == 2
+    config = config_of(recipe, second, "m", "tiny", {})
     assert (config.pages, config.budget, config.batch_size) == (1, 3, 2)
     assert config.attacks == ("gi-dqa:grey=no",)
     assert config.exposure.stages == ("vision",) and config.exposure.defense == "noise:sigma=1"
-    assert recipe.config(second, "m", "tiny", {"pages": 7, "models": {"m": "donut-start"}}).pages == 7
-    assert recipe.config(second, "m", "tiny", {"models": {"m": "donut-start"}}).models == ("donut-start",)
+    assert config_of(recipe, second, "m", "tiny", {"pages": 7, "models": {"m": "donut-start"}}).pages == 7
+    assert config_of(recipe, second, "m", "tiny", {"models": {"m": "donut-start"}}).models == ("donut-start",)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,8 @@ def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> N
         (("[scales.tiny]", "[scales.tinny]"), "unknown key 'tinny'; did you mean 'tiny'"),
         (('name = "a"', 'title = "a"'), "row 1 has no name"),
         (('models = ["m"]', 'models = "m"'), "models is a str, expected a list"),
+        (('title = "T"', 'title = "T"\nkind = "dance"'), "no recipe of the kind 'dance'; known: audit, training"),
+        (('title = "T"', 'title = "T"\nkind = "training"'), r"row 2 \(b\): unknown key 'attack_options'"),
         (("[[rows]]", "[[rows]"), "cannot be read as TOML"),
     ],
 )
@@ -87,12 +90,12 @@ def test_wrong_recipes_name_the_fault(tmp_path: Path, change: tuple[str, str], n
 def test_wrong_values_are_refused_before_anything_runs(tmp_path: Path) -> None:
     recipe = read_recipe(written(tmp_path, GOOD.replace("noise:sigma=1", "noise:sigma=nan")), "mine")
     with pytest.raises(DefenseError, match="sigma is nan"):
-        recipe.config(recipe.rows[1], "m", "tiny", {})
+        config_of(recipe, recipe.rows[1], "m", "tiny", {})
     recipe = read_recipe(written(tmp_path, GOOD.replace("grey=no", "grey=maybe")), "mine")
     with pytest.raises(AttackError, match="grey"):
-        recipe.config(recipe.rows[1], "m", "tiny", {})
+        config_of(recipe, recipe.rows[1], "m", "tiny", {})
     with pytest.raises(RecipeError, match="no checkpoint for 'm'"):
-        recipe.config(recipe.rows[0], "m", "paper", {})
+        config_of(recipe, recipe.rows[0], "m", "paper", {})
 
 
 def test_unknown_recipes_list_the_known() -> None:

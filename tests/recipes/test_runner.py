@@ -12,7 +12,8 @@ import pytest
 
 from docleak.errors import DocleakError, MissingExtraError, RecipeError
 from docleak.recipes import Recipe, Row
-from docleak.recipes.runner import Experiment, Job, experiments, failures, jobs_of, reproduce
+from docleak.recipes.audits import AuditExperiment, AuditJob, experiments
+from docleak.recipes.runner import failures, jobs_of, reproduce
 from docleak.recipes.table import lines_of, write_table
 
 ROWS = (Row("first", ("m",), {}), Row("second", ("m",), {"batch_size": 1}, {"m": {"binary": 0.5}}))
@@ -22,7 +23,7 @@ RECIPE = Recipe(
 )  # fmt: skip
 
 
-def count(job: Job) -> int:
+def count(job: AuditJob) -> int:
     """How often this job was begun, this time included, kept on disk since workers are other processes."""
     file = job.folder / f"count-{job.unit.page}"
     number = int(file.read_text()) + 1 if file.is_file() else 1
@@ -30,25 +31,25 @@ def count(job: Job) -> int:
     return number
 
 
-def finish(job: Job) -> str:
+def finish(job: AuditJob) -> str:
     job.run.write_unit(job.unit.id, {"page": str(job.unit.page)}, {"truth.png": np.zeros((2, 2, 3), dtype=np.uint8)})
     return job.label
 
 
-def fine(job: Job) -> str:
+def fine(job: AuditJob) -> str:
     job.note([*job.attempts(), "began"])
     count(job)
     return finish(job)
 
 
-def dies_once(job: Job) -> str:
+def dies_once(job: AuditJob) -> str:
     job.note([*job.attempts(), "began"])
     if count(job) == 1 and job.unit.page == 1 and job.folder.name.startswith("00"):
         os._exit(1)
     return finish(job)
 
 
-def dies_always(job: Job) -> str:
+def dies_always(job: AuditJob) -> str:
     job.note([*job.attempts(), "began"])
     count(job)
     if job.unit.page == 1 and job.folder.name.startswith("00"):
@@ -56,7 +57,7 @@ def dies_always(job: Job) -> str:
     return finish(job)
 
 
-def run(out: Path, work: Any, workers: int = 2, **options: Any) -> list[Experiment]:
+def run(out: Path, work: Any, workers: int = 2, **options: Any) -> list[AuditExperiment]:
     planned = experiments(RECIPE, "tiny", out, {})
     reproduce(RECIPE, planned, out, scale="tiny", device="cpu", workers=workers, work=work, **options)
     return planned
@@ -86,13 +87,13 @@ def test_a_missing_unit_alone_is_computed_again(tmp_path: Path) -> None:
 
 def test_a_unit_whose_worker_died_is_tried_once_more(tmp_path: Path) -> None:
     planned = run(tmp_path, dies_once)
-    assert all(job.run.has(job.unit.id) for job in jobs_of(planned, "cpu"))
+    assert all(job.finished() for job in jobs_of(planned, "cpu"))
     assert not any(failures(e.folder) for e in planned)
 
 
 def test_a_unit_that_kills_its_worker_twice_is_recorded_and_the_others_finish(tmp_path: Path) -> None:
     planned = run(tmp_path, dies_always)
-    done = [job.run.has(job.unit.id) for job in jobs_of(planned, "cpu")]
+    done = [job.finished() for job in jobs_of(planned, "cpu")]
     assert done.count(False) == 1
     lost = failures(planned[0].folder)
     assert list(lost) == ["layoutlmv3-start--001--gi-dqa"] and "worker process died" in next(iter(lost.values()))
@@ -101,14 +102,14 @@ def test_a_unit_that_kills_its_worker_twice_is_recorded_and_the_others_finish(tm
     assert counts(tmp_path) == before, "a unit that was given up is not tried a third time"
 
 
-def raising(job: Job) -> None:
+def raising(job: AuditJob) -> None:
     raise DocleakError("planted")
 
 
 def test_errors_are_recorded_after_the_second_try_and_the_table_counts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from docleak.recipes import runner
+    from docleak.recipes import audits, runner
 
     tries: list[str] = []
 
@@ -116,7 +117,7 @@ def test_errors_are_recorded_after_the_second_try_and_the_table_counts_them(
         tries.append(unit.id)
         raise DocleakError("planted")
 
-    monkeypatch.setattr(runner, "run_unit", broken)
+    monkeypatch.setattr(audits, "run_unit", broken)
     monkeypatch.setattr(runner, "_run", lambda jobs, workers, cluster, work: map(work, jobs))
     planned = run(tmp_path, None, workers=1)
     assert len(tries) == 8
@@ -155,7 +156,7 @@ def test_units_run_on_a_dask_cluster(tmp_path: Path) -> None:
         n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None
     ) as cluster:
         planned = run(tmp_path, fine, cluster=cluster.scheduler_address)
-    assert all(job.run.has(job.unit.id) for job in jobs_of(planned, "cpu"))
+    assert all(job.finished() for job in jobs_of(planned, "cpu"))
     assert set(counts(tmp_path).values()) == {1}
 
 

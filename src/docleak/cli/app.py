@@ -9,12 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from docleak.cli import data, models, train
+from docleak.cli import attacks, data, deploy, models, train
+from docleak.cli.budget import budget
 from docleak.cli.defend import defend
 from docleak.cli.doctor import checks
 from docleak.cli.output import counter, emit, progress, resumable
 from docleak.cli.reproduce import reproduce
 from docleak.cli.settings import default_workers, parse_size, pick_device, split_attacks, split_stages
+from docleak.cli.updates import Clients, LocalTraining, Round, Updates, audit_updates, refuse_others
 from docleak.errors import DocleakError
 
 app = typer.Typer(
@@ -23,9 +25,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(attacks.app, name="attack")
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(train.app, name="train")
+app.add_typer(deploy.app, name="deploy")
+app.command()(budget)
 app.command()(defend)
 app.command()(reproduce)
 
@@ -83,6 +88,10 @@ def audit(
         typer.Option(help=f"{MODEL_HELP} Repeat for several. Default: the four shipped models."),
     ] = None,
     documents: Documents = "synthetic",
+    updates: Updates = None,
+    round_number: Round = 0,
+    client: Clients = None,
+    local: LocalTraining = "",
     attacks: Annotated[str, typer.Option(help="Comma-separated; see docleak attack --list.")] = "",
     pages: Pages = 1,
     budget: Budget = 120,
@@ -115,10 +124,27 @@ def audit(
 
     With no arguments: the shipped tiny Donut and LayoutLMv3, at the start of training and trained,
     on a synthetic invoice, in a few minutes on a laptop. With --model DIR --documents DIR: yours.
+    With --updates DIR: what the server of a federated training received.
     """
     from docleak.evidence.audit import AuditConfig
     from docleak.evidence.case import Exposure
 
+    if updates is not None:
+        from docleak.evidence.updates import UpdatesConfig
+
+        refuse_others({
+            "--image-size": bool(image_size), "--batch-size": batch_size != 1, "--pages": pages != 1,
+            "--train-mode": train_mode, "--stages": bool(stages), "--no-question": no_question,
+            "--no-answer": no_answer, "--recover-text": recover_text, "--defense": defense != "none",
+            "--clean-template": clean_template, "--compare-defenses": bool(compare_defenses),
+            "several --model": len(model or ()) > 1, "several --attacks": len(split_attacks(attacks)) > 1,
+        })  # fmt: skip
+        captured = UpdatesConfig(
+            str(updates), (model or [""])[0], documents, round_number, tuple(client or ()), attacks or "gi-dqa", budget,
+            local=local, ocr=ocr, seed=seed, allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
+        )  # fmt: skip
+        audit_updates(captured, out, device, json_output)
+        return
     chosen: dict[str, Any] = {"models": tuple(model)} if model else {}
     named: dict[str, Any] = {"attacks": split_attacks(attacks)} if attacks else {}
     config = AuditConfig(
@@ -140,7 +166,7 @@ def audit(
     _run_and_report(config, out, device, workers, json_output, compared=compared)
 
 
-@app.command()
+@attacks.app.command(attacks.BY_NAME, hidden=True)
 def attack(
     name: Annotated[str, typer.Argument(help="Name of the attack, for instance gi-dqa.")] = "",
     show_list: Annotated[bool, typer.Option("--list", help="List the attacks and stop.")] = False,
@@ -175,7 +201,7 @@ def attack(
     from docleak.evidence.case import Exposure
 
     if show_list:
-        rows = {key: load_attack(key).summary for key in ATTACKS}
+        rows = {key: load_attack(key).summary for key in ATTACKS} | attacks.OTHERS
         emit(rows, "\n".join(f"{key:22}{text}" for key, text in rows.items()), json_output=json_output)
         return
     known = Exposure(
@@ -244,6 +270,14 @@ def report(
     from docleak.evidence.run import Run
 
     loaded = [Run.load(path) for path in runs]
+    if len(loaded) == 1 and "updates" in loaded[0].config:
+        from docleak.evidence import update_report
+
+        page = update_report.write_report(loaded[0])
+        emit(
+            {"report": str(page)}, f"{update_report.summary_text(loaded[0])}\n\nReport: {page}", json_output=json_output
+        )
+        return
     if len(loaded) > 1 and out is None:
         raise RunError(f"{len(loaded)} runs are to be joined; say with --out into which folder the report goes.")
     chosen, seed = loaded[0] if len(loaded) == 1 else loaded, int(loaded[0].config.get("seed", 0))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,32 +19,43 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def list_models(json_output: Json = False) -> None:
     """List the shipped checkpoints with size, recipe and answer quality."""
     from docleak.models import SHIPPED, model_card
+    from docleak.models.encoders.loading import SHIPPED_ENCODERS
+    from docleak.models.loading import CHECKPOINTS
 
     rows = {name: {"title": title, **model_card(name)} for name, title in SHIPPED.items()}
+    rows |= {name: {"title": title, **model_card(str(CHECKPOINTS / name))} for name, title in SHIPPED_ENCODERS.items()}
     lines = []
     for name, row in rows.items():
-        anls = row.get("anls", 0.0)
-        unseen = f"ANLS {anls:.3f} on {row.get('anls_questions')} unseen questions"
-        quality = unseen if "anls" in row else "untrained"
-        lines.append(f"{name:20} {row['title']}: {row.get('parameters', 0):,} parameters, {quality}")
+        lines.append(f"{name:20} {row['title']}: {row.get('parameters', 0):,} parameters, {_quality(row)}")
         lines.append(f"{'':21}{row.get('recipe', '')}")
     emit(rows, "\n".join(lines), json_output=json_output)
 
 
+def _quality(card: Mapping[str, Any]) -> str:
+    """What a card says of how good its model is."""
+    if "masked_accuracy" in card:
+        return f"guesses {card['masked_accuracy']:.1%} of masked tokens on unseen invoices"
+    if "anls" in card:
+        return f"ANLS {card['anls']:.3f} on {card['anls_questions']} unseen questions"
+    return "untrained"
+
+
 @app.command()
 def pretrain(
-    architecture: Annotated[str, typer.Argument(help="donut, layoutlmv3, vt5 or fedocvqa.")],
-    out: Annotated[Path, typer.Argument(help="Folder for the two checkpoints, start and trained.")],
+    architecture: Annotated[str, typer.Argument(help="donut, layoutlmv3, vt5, fedocvqa; layoutlm, bros, bert.")],
+    out: Annotated[Path, typer.Argument(help="Folder for the checkpoints: start and trained, or an encoder's one.")],
     steps: Annotated[int, typer.Option(help="Training steps; 0 means the recorded recipe's.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of initialisation, pages and order.")] = 0,
     json_output: Json = False,
 ) -> None:
-    """Make the tiny checkpoints: initialise, save the start, train on synthetic invoices, save, measure ANLS."""
+    """Make the tiny checkpoints: initialise, save the start, train on synthetic invoices, save, measure on others."""
     from docleak.evidence.checkpoints import make_checkpoints
+    from docleak.evidence.encoders import make_encoder
+    from docleak.models.encoders.model import BACKBONES
 
-    card = make_checkpoints(architecture, out, steps=steps or None, seed=seed, quiet=json_output)
-    quality = f"ANLS {card['anls']:.3f} on {card['anls_questions']} unseen questions"
-    emit(card, f"{card['recipe']}\n{quality}, saved in {out}", json_output=json_output)
+    make = make_encoder if architecture in BACKBONES else make_checkpoints
+    card = make(architecture, out, steps=steps or None, seed=seed, quiet=json_output)
+    emit(card, f"{card['recipe']}\n{_quality(card)}, saved in {out}", json_output=json_output)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from docleak.cli.settings import default_workers, parse_size, pick_device
 
 if TYPE_CHECKING:
     from docleak.recipes.recipe import Recipe
-    from docleak.recipes.runner import Experiment
+    from docleak.recipes.runner import Forecast
 
 
 def reproduce(
@@ -31,8 +32,15 @@ def reproduce(
     model: Annotated[
         list[str] | None, typer.Option(help="Another checkpoint: donut=DIR or layoutlmv3=HUB/NAME; may be repeated.")
     ] = None,
-    documents: Annotated[str, typer.Option(help="Other pages: synthetic, a folder, or FORMAT:PATH.")] = "",
-    pages: Annotated[int, typer.Option(help="Documents per row; 0 means the recipe's.")] = 0,
+    documents: Annotated[
+        list[str] | None,
+        typer.Option(help="Other pages: synthetic, a folder, or FORMAT:PATH; repeated, the data sets of a training."),
+    ] = None,
+    test_documents: Annotated[
+        list[str] | None, typer.Option(help="Of a training: the test pages of each data set, in the same order.")
+    ] = None,
+    pages: Annotated[int, typer.Option(help="Documents per row (or data set of a training); 0: the recipe's.")] = 0,
+    rounds: Annotated[int, typer.Option(help="Rounds of a training; 0 means the recipe's.")] = 0,
     budget: Annotated[int, typer.Option(help="Gradient evaluations per document; 0 means the recipe's.")] = 0,
     image_size: Annotated[
         list[str] | None, typer.Option(help="Pages of another size in pixels: donut=320x640; may be repeated.")
@@ -47,9 +55,9 @@ def reproduce(
     """Run a paper's table: ours beside the printed values, with intervals; run again to continue."""
     from docleak.errors import RecipeError
     from docleak.recipes import find_recipe, list_recipes
-    from docleak.recipes.runner import experiments, failures, jobs_of
+    from docleak.recipes.kinds import kind_named
+    from docleak.recipes.runner import failures, jobs_of
     from docleak.recipes.runner import reproduce as run_recipe
-    from docleak.recipes.table import write_table
 
     if show_list or not name:
         known = list_recipes()
@@ -57,13 +65,16 @@ def reproduce(
         emit({key: recipe.title for key, recipe in known.items()}, "\n".join(lines), json_output=json_output)
         return
     recipe = find_recipe(name)
+    kind = kind_named(recipe.kind)
     folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
-    chosen = _changes(recipe, model or [], image_size or [], documents, pages, budget, seed)
-    planned = [e for e in experiments(recipe, scale, folder, chosen) if rows in e.row.name]
+    given = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
+             "rounds": rounds, "budget": budget}  # fmt: skip
+    chosen = _changes(recipe, kind.options, model or [], image_size or [], given, seed)
+    planned = [e for e in kind.experiments(recipe, scale, folder, chosen) if rows in e.row.name]
     if not planned:
         raise RecipeError(f"recipe {name!r} has no row with {rows!r} in its name.")
     if dry_run:
-        _show_plan(planned, default_workers() if workers == 0 else workers, json_output)
+        _show_plan(kind.forecasts(planned), default_workers() if workers == 0 else workers, json_output)
         return
     command, where = "docleak " + shlex.join(sys.argv[1:]), pick_device(device)
     began = time.perf_counter()
@@ -72,8 +83,8 @@ def reproduce(
             recipe, planned, folder, scale=scale, device=where, workers=workers or default_workers(),
             cluster=cluster, command=command, on_unit=on_unit,
         )  # fmt: skip
-    facts = _facts(planned, command, time.perf_counter() - began)
-    page = write_table(recipe, scale, planned, folder, facts)
+    facts = _facts(kind.facts(planned), command, time.perf_counter() - began)
+    page = kind.write_table(recipe, scale, planned, folder, facts)
     lost = {f"{e.row.name}, {e.model}: {unit}": why for e in planned for unit, why in failures(e.folder).items()}
     text = (folder / "table.md").read_text()
     emit({"table": str(page), "units": len(jobs_of(planned, where)), "failed": lost}, text, json_output=json_output)
@@ -83,16 +94,28 @@ def reproduce(
 
 
 def _changes(
-    recipe: Recipe, models: list[str], sizes: list[str], documents: str, pages: int, budget: int, seed: int
+    recipe: Recipe,
+    options: Sequence[str],
+    models: list[str],
+    sizes: list[str],
+    given: Mapping[str, object],
+    seed: int,
 ) -> dict[str, Any]:
-    """What the command line puts in place of the recipe's settings."""
-    chosen: dict[str, Any] = {"models": _named(recipe, "--model", models, "donut=./my-donut")}
-    chosen["image_sizes"] = {
-        model: parse_size(size) for model, size in _named(recipe, "--image-size", sizes, "donut=320x640").items()
-    }
-    given = {"documents": documents or None, "pages": pages or None, "budget": budget or None}
-    settings: dict[str, Any] = {**given, "seed": None if seed < 0 else seed}
-    return chosen | {key: value for key, value in settings.items() if value is not None}
+    """What the command line puts in place of the recipe's settings; RecipeError for what means nothing to its kind."""
+    from docleak.errors import RecipeError
+
+    settings: dict[str, Any] = {key: value for key, value in given.items() if value}
+    if seed >= 0:
+        settings["seed"] = seed
+    image_sizes = _named(recipe, "--image-size", sizes, "donut=320x640")
+    if image_sizes:
+        settings["image_sizes"] = {model: parse_size(size) for model, size in image_sizes.items()}
+    if wrong := [key for key in settings if key not in options]:
+        named = ", ".join(f"--{key.removesuffix('s' * (key == 'image_sizes')).replace('_', '-')}" for key in wrong)
+        raise RecipeError(
+            f"{named}: means nothing to recipe {recipe.name!r}, whose rows are of the kind {recipe.kind}."
+        )
+    return {"models": _named(recipe, "--model", models, "donut=./my-donut"), **settings}
 
 
 def _named(recipe: Recipe, option: str, texts: list[str], example: str) -> dict[str, str]:
@@ -112,43 +135,25 @@ def _named(recipe: Recipe, option: str, texts: list[str], example: str) -> dict[
     return found
 
 
-def _show_plan(planned: list[Experiment], workers: int, json_output: bool) -> None:
-    """Units, gradient evaluations and a guess of the time from one timed evaluation per model and batch size."""
-    from docleak.evidence.audit import units_of
-    from docleak.recipes.runner import seconds_per_evaluation
-
-    lines: list[str] = []
-    plan: list[dict[str, object]] = []
-    total, count = 0.0, 0
-    for e in planned:
-        units, each = len(units_of(e.config)), seconds_per_evaluation(e.config)
-        seconds = units * e.config.budget * each if e.config.attacks[0] != "random" else 0.0
-        total, count = total + seconds, count + units
-        plan.append({"row": e.row.name, "model": e.config.models[0], "units": units, "evaluations": e.config.budget})
-        lines.append(
-            f"{e.row.name:45} {e.config.models[0]:20} {units} documents x {e.config.budget} evaluations, "
-            f"about {seconds / 60:.0f} min"
-        )
-    lines.append(f"{count} units, about {total / 60 / workers:.0f} min with {workers} workers")
-    emit({"plan": plan, "minutes": total / 60 / workers}, "\n".join(lines), json_output=json_output)
+def _show_plan(planned: Sequence[Forecast], workers: int, json_output: bool) -> None:
+    """What each row would do, and a guess of the time."""
+    count, minutes = sum(row.units for row in planned), sum(row.seconds for row in planned) / 60 / workers
+    lines = [f"{row.row:45} {row.model:20} {row.words}, about {row.seconds / 60:.0f} min" for row in planned]
+    lines.append(f"{count} units, about {minutes:.0f} min with {workers} workers")
+    plan = [{"row": row.row, "model": row.model, "units": row.units, **row.facts} for row in planned]
+    emit({"plan": plan, "minutes": minutes}, "\n".join(lines), json_output=json_output)
 
 
-def _facts(planned: list[Experiment], command: str, seconds: float) -> dict[str, str]:
+def _facts(own: Mapping[str, str], command: str, seconds: float) -> dict[str, str]:
     import platform
 
     import torch
 
     import docleak
-    from docleak.evidence.run import Run
 
-    done = [Run(e.folder) for e in planned if (e.folder / "run.json").is_file()]
-    signatures = dict.fromkeys(str(run.info.get("signature", "")).split(" | ")[3] for run in done)
-    first = done[0].config
     return {
         "Command": command,
         "Version": f"docleak {docleak.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-        "Models": ", ".join(signatures),
-        "Seed": str(first["seed"]),
-        "Documents": str(first["documents"]),
+        **own,
         "Wall time of this call": f"{seconds:.0f} s (a continued run counts only the last call)",
     }

@@ -15,18 +15,22 @@ from typing import Any
 from PIL import Image as Pillow
 
 from docleak.documents.files import describe_folder, raise_faults, read_json_lines, to_box
-from docleak.documents.page import Field, Page, Question, Word
+from docleak.documents.page import Entity, Field, Page, Question, Word
 from docleak.documents.pages import LazyPages, PageEntry, at_most, read_page
 from docleak.errors import DocumentError
 
 INDEX = "pages.jsonl"
 
 #: Keys of a page and of each of its parts; the first ones, up to the number given, are required.
-PAGE_KEYS = ("image", "name", "words", "fields", "questions", "provider", "document", "template", "notes")
+PAGE_KEYS = (
+    *("image", "name", "words", "fields", "questions", "provider", "document", "template", "notes"),
+    *("entities", "links"),
+)
 PART_KEYS = {
     "words": (("text", "box"), 2),
     "fields": (("key", "value", "words", "box", "private"), 2),
     "questions": (("text", "answers", "key"), 2),
+    "entities": (("label", "words"), 2),
 }
 
 Json = Mapping[str, Any]
@@ -70,6 +74,8 @@ def _entry(path: Path, row: Json) -> PageEntry:
         provider=provider,
         template=row.get("template"),
         notes=tuple(row.get("notes", ())),
+        entities=tuple(Entity(e["label"], tuple(e["words"])) for e in row.get("entities", [])),
+        links=tuple((a, b) for a, b in row.get("links", [])),
     )
     make = partial(read_page, blank, path / row["image"], words, upright=True)
     return PageEntry(name, path / INDEX, make, document, provider)
@@ -98,6 +104,7 @@ def page_faults(row: Json, path: Path) -> list[str]:
     notes = row.get("notes", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         faults.append(f"'notes' is {notes!r}, expected a list of texts")
+    faults += _link_faults(row)
     for part, (keys, required) in PART_KEYS.items():
         items = row.get(part, [])
         if not isinstance(items, list):
@@ -113,16 +120,26 @@ def page_faults(row: Json, path: Path) -> list[str]:
     return faults
 
 
+def _link_faults(row: Json) -> list[str]:
+    links, entities = row.get("links", []), row.get("entities", [])
+    count = len(entities) if isinstance(entities, list) else 0
+    pairs = isinstance(links, list) and all(
+        isinstance(link, list) and len(link) == 2 and all(type(end) is int and 0 <= end < count for end in link)
+        for link in links
+    )
+    return [] if pairs else [f"'links' is {links!r}, expected pairs of numbers of the {count} entities (from 0)"]
+
+
 def _key_faults(where: str, item: Json, keys: tuple[str, ...], required: int) -> list[str]:
     unknown = [f"{where}: unknown key {key!r}, expected some of {', '.join(keys)}" for key in item if key not in keys]
     return unknown + [f"{where}: {key!r} is missing" for key in keys[:required] if key not in item]
 
 
 def _value_faults(item: Json, row: Json) -> list[str]:
-    """Values of a wrong type in a word, field or question (their keys have the same meaning in all three)."""
+    """Values of a wrong type in a word, field, question or entity (a key means the same in all of them)."""
     faults = [
         f"{key!r} is {item[key]!r}, expected a text"
-        for key in ("text", "key", "value")
+        for key in ("text", "key", "value", "label")
         if key in item and not isinstance(item[key], str)
     ]
     if "box" in item:
@@ -189,6 +206,9 @@ def page_line(page: Page, image: str) -> dict[str, object]:
         line["template"] = page.template
     if page.notes:
         line["notes"] = list(page.notes)
+    if page.entities:
+        line["entities"] = [{"label": entity.label, "words": list(entity.words)} for entity in page.entities]
+        line["links"] = [list(link) for link in page.links]
     return line
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from docleak.documents import page as nouns
 from docleak.documents.files import (
     describe_folder,
     first_folder,
@@ -109,7 +110,10 @@ def _entry(annotation: Path, image: Path) -> tuple[PageEntry, int]:
         words.extend(entity.words)
     fields = linked_fields(entities, place)
     stem = annotation.stem
-    blank = partial(Page, name=stem, fields=fields, questions=questions_of(fields), document=stem)
+    kept, links = kept_entities(entities, place)
+    blank = partial(
+        Page, name=stem, fields=fields, questions=questions_of(fields), document=stem, entities=kept, links=links
+    )
     return PageEntry(stem, annotation, partial(read_page, blank, image, tuple(words)), stem), empty
 
 
@@ -130,6 +134,16 @@ def linked_fields(entities: Sequence[Entity], place: Mapping[int, tuple[int, ...
             key = ", ".join(filter(None, questions)) or UNNAMED
             fields.append(Field(key, entity.text, place[entity.id]))
     return tuple(fields)
+
+
+def kept_entities(
+    entities: Sequence[Entity], place: Mapping[int, tuple[int, ...]]
+) -> tuple[tuple[nouns.Entity, ...], tuple[tuple[int, int], ...]]:
+    """Entities that have words, and each link between two of them once, by their numbers."""
+    number = {entity.id: i for i, entity in enumerate(e for e in entities if e.words)}
+    kept = tuple(nouns.Entity(entity.label, place[entity.id]) for entity in entities if entity.words)
+    pairs = dict.fromkeys(link for entity in entities for link in entity.links)
+    return kept, tuple((number[a], number[b]) for a, b in pairs if a in number and b in number and a != b)
 
 
 def questions_of(fields: Sequence[Field]) -> tuple[Question, ...]:

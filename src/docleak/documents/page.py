@@ -54,13 +54,23 @@ class Question:
     key: str | None = None
 
 
+@dataclass(frozen=True)
+class Entity:
+    """Words of the page (indices in reading order) that form one thing of a kind: a header, an answer, a date."""
+
+    label: str
+    words: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Page:
     """One page image with its OCR words, fields and questions.
 
     ``image`` is uint8 RGB, shape (H, W, 3). ``document`` names the document the page belongs to,
     ``provider`` who issued it (the unit of privacy), ``template`` the layout it was filled into. ``notes`` says in
-    phrases what of the document the page does not show, such as rows of a table beyond its end.
+    phrases what of the document the page does not show, such as rows of a table beyond its end. ``entities`` and
+    ``links`` (pairs of numbers of entities, from question to answer) are what an extraction model is trained on, where
+    a data set annotates more than the fields.
     Raises DocumentError, listing every fault at once, if boxes or indices do not fit the image.
     """
 
@@ -73,6 +83,8 @@ class Page:
     provider: str = ""
     template: str | None = None
     notes: tuple[str, ...] = ()
+    entities: tuple[Entity, ...] = ()
+    links: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         image = self.image
@@ -101,6 +113,13 @@ class Page:
             bad = [i for i in field.words if not 0 <= i < len(self.words)]
             if bad:
                 yield f"field {field.key!r}: word indices {bad} do not exist (there are {len(self.words)} words)"
+        for number, entity in enumerate(self.entities):
+            bad = [i for i in entity.words if not 0 <= i < len(self.words)]
+            if bad:
+                yield f"entity {number} ({entity.label}): word indices {bad} do not exist"
+        for link in self.links:
+            if not all(0 <= end < len(self.entities) for end in link):
+                yield f"link {link}: there are {len(self.entities)} entities"
 
     @property
     def height(self) -> int:

@@ -124,7 +124,7 @@ def film_of(unit: Unit, result: Image) -> dict[str, Any] | None:
         "frames": [
             {
                 "evaluations": number,
-                "page": _picture(_shrunk(image, FRAME_SIDE), f"The reconstruction after {number} evaluations"),
+                "page": picture(_shrunk(image, FRAME_SIDE), f"The reconstruction after {number} evaluations"),
                 "crop": _crop(image, narrowest[2], f"{narrowest[1]} after {number} evaluations") if narrowest else None,
             }
             for number, image in frames
@@ -133,7 +133,7 @@ def film_of(unit: Unit, result: Image) -> dict[str, Any] | None:
 
 
 def _page(image: Image, kind: str, page: str) -> dict[str, Any]:
-    return {"kind": kind, "label": KINDS[kind], **_picture(_shrunk(image, PAGE_SIDE), f"{ALTS[kind]}: {page}")}
+    return {"kind": kind, "label": KINDS[kind], **picture(_shrunk(image, PAGE_SIDE), f"{ALTS[kind]}: {page}")}
 
 
 def _row(image: Image, kind: str, field: FieldScore, boxes: Sequence[Box]) -> dict[str, Any]:
@@ -150,10 +150,11 @@ def _row(image: Image, kind: str, field: FieldScore, boxes: Sequence[Box]) -> di
 def _crop(image: Image, box: Box, alt: str) -> dict[str, Any]:
     crop = image[box_slices(box, image.shape[0], image.shape[1], MARGIN)]
     scale = int(np.clip(round(CROP_HEIGHT / max(crop.shape[0], 1)), 1, 4))
-    return _picture(crop, alt, scale)
+    return picture(crop, alt, scale)
 
 
-def _picture(image: Image, alt: str, scale: int = 1) -> dict[str, Any]:
+def picture(image: Image, alt: str, scale: int = 1) -> dict[str, Any]:
+    """A picture as a data URI, with what the template needs to show it."""
     buffer = io.BytesIO()
     PIL.Image.fromarray(np.ascontiguousarray(image)).save(buffer, format="PNG", optimize=True)
     uri = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

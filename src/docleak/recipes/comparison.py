@@ -28,8 +28,9 @@ from docleak.evidence.run import Run
 from docleak.evidence.utility import Utility, undefended, utility_under
 from docleak.metrics.image import ssim
 from docleak.models import image_of
+from docleak.recipes.audits import AuditExperiment, experiments
 from docleak.recipes.recipe import Recipe, Row
-from docleak.recipes.runner import Experiment, OnUnit, experiments, reproduce
+from docleak.recipes.runner import OnUnit, reproduce
 from docleak.recipes.table import Line, cells, lines_of
 
 DEFAULT = ("noise:sigma=1e-4", "clip:norm=0.1", "top-k:share=0.01", "freeze", "safe-template:epsilon=8/255")
@@ -135,7 +136,7 @@ def most_exposed(config: AuditConfig, run: Run) -> AuditConfig:
 
 
 def measure_utilities(
-    planned: Sequence[Experiment], out: Path, *, steps: int, on_done: Callable[[str], None]
+    planned: Sequence[AuditExperiment], out: Path, *, steps: int, on_done: Callable[[str], None]
 ) -> dict[str, Utility]:
     """Utility per defence spec, each kept in ``out``/utility as soon as it is measured; none if ``steps`` is 0."""
     found: dict[str, Utility] = {}
@@ -156,7 +157,7 @@ def measure_utilities(
     return found
 
 
-def write_templates(e: Experiment, out: Path, device: str) -> float:
+def write_templates(e: AuditExperiment, out: Path, device: str) -> float:
     """The published templates of a template defence, each beside the clean one; returns their mean SSIM."""
     model = model_of(e.config, e.config.models[0], device)
     likeness = []
@@ -172,7 +173,7 @@ def write_templates(e: Experiment, out: Path, device: str) -> float:
 
 
 def choices_of(
-    planned: Sequence[Experiment],
+    planned: Sequence[AuditExperiment],
     utilities: Mapping[str, Utility],
     ssims: Mapping[str, float],
     kept: Mapping[str, float],
@@ -198,7 +199,7 @@ def _dominating(choice: Choice, others: Sequence[Choice]) -> str:
     return ""
 
 
-def update_kept(e: Experiment, device: str) -> float:
+def update_kept(e: AuditExperiment, device: str) -> float:
     """Cosine between what is sent under the defence and the client's own gradient, mean over the pages."""
     defense, config = parse_defense(e.config.exposure.defense), e.config
     if not isinstance(defense, GradientDefense):

@@ -3,6 +3,7 @@
 Recipes are TOML files, the shipped ones beside this module, a user's own anywhere:
 
     title = "Main results"              what the table shows
+    kind = "audit"                      what a row is: an attack (audit, if left out) or a training
     paper = "Ben Hemo et al. (2025), Table 1"
     finding = "..."                     what the paper concludes from it, in a sentence
     models = ["donut"]                  every row runs on each of these, unless it names its own
@@ -10,35 +11,26 @@ Recipes are TOML files, the shipped ones beside this module, a user's own anywhe
     [scales.tiny] and [scales.paper]    settings of a scale; models.donut = "donut-start" says which checkpoint that is
     [[rows]]                            name, settings of this row, printed.donut = {binary = 0.701, ...}
 
-Settings are the fields of ``AuditConfig`` (attack instead of attacks, to which attack_options are added) and of
-``Exposure``.
+The kind says which settings and which printed metrics there are, see ``kinds``.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from docleak.errors import RecipeError
-from docleak.evidence.audit import AuditConfig
-from docleak.evidence.case import Exposure
+from docleak.recipes.kinds import AUDIT, Kind, kind_named
 
 SHIPPED = Path(__file__).parent
 SCALES = ("tiny", "paper")
-METRICS = ("binary", "fuzz_ratio", "psnr", "fft2d", "mse")
-EXPOSURE = frozenset(f.name for f in fields(Exposure))
-SETTINGS = (EXPOSURE | {f.name for f in fields(AuditConfig)} | {"attack", "attack_options"}) - {
-    "models",
-    "attacks",
-    "exposure",
-}
 #: key -> type, of the file and of a row; scales and ``fixed`` hold settings.
-TOP = {"title": str, "paper": str, "finding": str, "note": str, "models": list, "fixed": dict, "rows": list,
-       "scales": dict}  # fmt: skip
+TOP = {"title": str, "kind": str, "paper": str, "finding": str, "note": str, "models": list, "fixed": dict,
+       "rows": list, "scales": dict}  # fmt: skip
 ROW = {"name": str, "models": list, "printed": dict, "scales": dict}
 
 
@@ -65,11 +57,13 @@ class Recipe:
     fixed: Mapping[str, Any]
     scales: Mapping[str, Mapping[str, Any]]
     note: str = ""
+    kind: str = AUDIT
 
-    def config(self, row: Row, model: str, scale: str, changes: Mapping[str, Any]) -> AuditConfig:
-        """What one row runs on one model; ``changes`` come from the command line and win.
+    def settings(self, row: Row, model: str, scale: str, changes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The checkpoint of ``model``, and the settings that one row has on it: fixed ones, those of the scale, the
+        row's, the row's at that scale, and ``changes`` from the command line, of which the last wins.
 
-        ``changes["models"]`` maps names of models to checkpoints, ``changes["image_sizes"]`` to page sizes.
+        ``changes["models"]`` maps names of models to checkpoints.
         """
         at = self.scales.get(scale, {})
         settings = {**self.fixed, **at, **row.settings, **row.scaled.get(scale, {}), **changes}
@@ -77,14 +71,7 @@ class Recipe:
         if model not in sources:
             raise RecipeError(f"recipe {self.name!r} names no checkpoint for {model!r} at scale {scale!r}.")
         settings.pop("models", None)
-        if size := settings.pop("image_sizes", {}).get(model):
-            settings["image_size"] = size
-        exposed = {key: settings.pop(key) for key in list(settings) if key in EXPOSURE}
-        if "stages" in exposed:
-            exposed["stages"] = tuple(exposed["stages"])
-        attack, options = settings.pop("attack", "gi-dqa"), settings.pop("attack_options", "")
-        attack = f"{attack}:{options}" if options else attack
-        return AuditConfig(models=(sources[model],), attacks=(attack,), exposure=Exposure(**exposed), **settings)
+        return sources[model], settings
 
 
 def list_recipes() -> dict[str, Recipe]:
@@ -129,6 +116,7 @@ def read_recipe(file: Path, name: str) -> Recipe:
         rows=tuple(_row(row, models) for row in text["rows"]),
         fixed=text.get("fixed", {}),
         scales=text.get("scales", {}),
+        kind=text.get("kind", AUDIT),
     )
 
 
@@ -139,28 +127,29 @@ def _row(row: Mapping[str, Any], models: tuple[str, ...]) -> Row:
 
 def _faults(text: Mapping[str, Any]) -> list[str]:
     faults = _wrong_keys(text, TOP, (), "the recipe")
+    kind = kind_named(str(text.get("kind", AUDIT)))
     faults += [f"the recipe lacks {key!r}" for key in ("title", "rows") if key not in text]
-    faults += _wrong_keys(text.get("fixed") or {}, {}, SETTINGS, "[fixed]")
-    faults += _scale_faults(text, "", {"models": dict})
+    faults += _wrong_keys(text.get("fixed") or {}, {}, kind.settings, "[fixed]")
+    faults += _scale_faults(text, "", {"models": dict}, kind)
     rows = text.get("rows")
     for number, row in enumerate(rows if isinstance(rows, list) else []):
         place = f"row {number + 1}"
         if not isinstance(row, dict) or "name" not in row:
             faults.append(f"{place} has no name")
             continue
-        faults += _wrong_keys(row, ROW, SETTINGS, f"{place} ({row['name']})")
-        faults += _scale_faults(row, f"{place}, ", {})
+        faults += _wrong_keys(row, ROW, kind.settings, f"{place} ({row['name']})")
+        faults += _scale_faults(row, f"{place}, ", {}, kind)
         for model, numbers in (row.get("printed") or {}).items():
-            faults += _wrong_keys(numbers, dict.fromkeys(METRICS, object), (), f"{place}, printed.{model}")
+            faults += _wrong_keys(numbers, dict.fromkeys(kind.metrics, object), (), f"{place}, printed.{model}")
     return faults
 
 
-def _scale_faults(text: Mapping[str, Any], place: str, typed: Mapping[str, type]) -> list[str]:
+def _scale_faults(text: Mapping[str, Any], place: str, typed: Mapping[str, type], kind: Kind[Any]) -> list[str]:
     scales = text.get("scales") or {}
     faults = _wrong_keys(scales, dict.fromkeys(SCALES, dict), (), f"{place}[scales]")
     for scale, settings in scales.items():
         if isinstance(settings, dict):
-            faults += _wrong_keys(settings, typed, SETTINGS, f"{place}[scales.{scale}]")
+            faults += _wrong_keys(settings, typed, kind.settings, f"{place}[scales.{scale}]")
     return faults
 
 

@@ -1,120 +1,139 @@
-"""Runs a recipe: every row x model x page is a unit, computed once, in worker processes of one thread each.
+"""Runs the units of a recipe: each computed once, in worker processes of one thread each.
 
     OUT/recipe.json                   which recipe at which scale
-    OUT/rows/03-model/                one run directory per row and model (see ``evidence.run``), with its units
+    OUT/rows/03-model/                one folder per row and model, with its units
 
 A unit that raises or kills its worker is tried once more, alone; failing again it is recorded as failed
-(``failed/UNIT.json`` in its run) and the table counts it. Running the same command again continues; failed units are
+(``failed/UNIT.json`` in its folder) and the table counts it. Running the same command again continues; failed units are
 not tried a third time.
 """
 
 from __future__ import annotations
 
 import json
-import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
 
-from docleak.attacks.gradients.matching import dummy_gradient, relative
 from docleak.documents.storage import write_atomically
 from docleak.errors import DocleakError, MissingExtraError, RecipeError
-from docleak.evidence.audit import AuditConfig, Unit, model_of, open_audit, planned_units, run_unit
-from docleak.evidence.case import Exposure, build_case, pages_for
-from docleak.evidence.run import Run
 from docleak.recipes.recipe import Recipe, Row
 
 ATTEMPTS = 2
 CLUSTER_TIMEOUT = "10s"
+BEGAN = "began"
 #: Called with (units done, units in all, what was just finished).
 OnUnit = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """One row on one model: its config and where its results are."""
-
-    row: Row
-    model: str
-    config: AuditConfig
-    folder: Path
-
-
-@dataclass(frozen=True)
-class Job:
-    """One unit of an experiment, fit to be sent to a worker."""
+class Job(ABC):
+    """One unit of an experiment, fit to be sent to a worker. ``folder`` is the experiment's."""
 
     folder: Path
-    config: AuditConfig
-    unit: Unit
     device: str
 
     @property
-    def label(self) -> str:
-        return f"{self.folder.name}: {self.unit.id}"
+    @abstractmethod
+    def id(self) -> str:
+        """The unit's name, unlike those of the experiment's other units."""
 
     @property
-    def run(self) -> Run:
-        return Run(self.folder)
+    @abstractmethod
+    def turn(self) -> int:
+        """Units of a lower turn come first, so that every row has a number early."""
+
+    @property
+    def file_name(self) -> str:
+        """The id as the name of a file."""
+        return self.id
+
+    def progress(self) -> str:
+        """How far an unfinished unit that can go on is, as a part of a file's name. Further on, attempts count anew."""
+        return ""
+
+    @abstractmethod
+    def finished(self) -> bool:
+        """Whether the unit's result is on disk."""
+
+    @abstractmethod
+    def compute(self) -> None:
+        """Compute the unit, or go on with it; its result is on disk when this returns."""
+
+    @property
+    def label(self) -> str:
+        """What progress shows."""
+        return f"{self.folder.name}: {self.id}"
 
     @property
     def attempts_file(self) -> Path:
-        return self.folder / "attempts" / f"{self.run.folder(self.unit.id).name}.json"
+        """Where ``attempts`` are kept."""
+        return self.folder / "attempts" / f"{self.file_name}{self.progress()}.json"
 
     def attempts(self) -> list[str]:
-        """What became of each attempt so far; "began" stays where a worker died."""
+        """What became of each attempt so far; BEGAN stays where a worker died."""
         file = self.attempts_file
         return [str(item) for item in json.loads(file.read_text())] if file.is_file() else []
 
     def note(self, attempts: Sequence[str]) -> None:
+        """Record ``attempts``."""
         write_atomically(self.attempts_file, json.dumps(list(attempts)).encode())
 
 
-def experiments(recipe: Recipe, scale: str, out: Path, changes: Mapping[str, Any]) -> list[Experiment]:
-    """Every row on each of its models."""
+class Experiment(Protocol):
+    """One row on one model: what it runs, and where its results are."""
+
+    @property
+    def row(self) -> Row: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def folder(self) -> Path: ...
+
+    def open(self, *, device: str, command: str) -> None:
+        """Make the folder ready for the units, or refuse one that holds something else."""
+
+    def jobs(self, device: str) -> Sequence[Job]:
+        """The units."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What ``--dry-run`` says of one experiment: in words, in seconds of one worker, and for machines."""
+
+    row: str
+    model: str
+    units: int
+    words: str
+    seconds: float
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+def places(recipe: Recipe, scale: str, out: Path) -> Iterator[tuple[Row, str, Path]]:
+    """Every row with each of its models and the folder of that experiment."""
     if scale not in recipe.scales:
         raise RecipeError(
             f"recipe {recipe.name!r} has no scale {scale!r}; it has {', '.join(recipe.scales) or 'none'}."
         )
     pairs = [(row, model) for row in recipe.rows for model in row.models]
-    return [
-        Experiment(row, model, recipe.config(row, model, scale, changes), out / "rows" / f"{number:02d}-{model}")
-        for number, (row, model) in enumerate(pairs)
-    ]
+    for number, (row, model) in enumerate(pairs):
+        yield row, model, out / "rows" / f"{number:02d}-{model}"
 
 
 def jobs_of(planned: Sequence[Experiment], device: str) -> list[Job]:
-    """All units of all experiments, page by page, so that every row has a first number early."""
-    jobs = [Job(e.folder, e.config, unit, device) for e in planned for unit in planned_units(e.config, device)]
-    return sorted(jobs, key=lambda job: job.unit.page)
-
-
-def seconds_per_evaluation(config: AuditConfig) -> float:
-    """One timed forward, backward and double backward pass of the config's batch on this machine's CPU."""
-    return _timed(config.models[0], replace(config, attacks=("random",), pages=1, exposure=Exposure()))
-
-
-@lru_cache(maxsize=32)
-def _timed(source: str, config: AuditConfig) -> float:
-    model = model_of(config, source, "cpu")
-    pages = pages_for(model, config.documents, count=config.batch_size, seed=config.seed)
-    case = build_case(model, pages, config.exposure, seed=config.seed)
-    pixels = case.knowledge.template.clone().requires_grad_(True)
-    distance = relative(case.view)
-    torch.set_num_threads(1)
-    began = time.perf_counter()
-    dummy = dummy_gradient(model, pixels, case.inputs, case.view.names, create_graph=True)
-    torch.autograd.grad(distance(dummy), pixels)
-    return time.perf_counter() - began
+    """All units of all experiments, turn by turn."""
+    return sorted((job for e in planned for job in e.jobs(device)), key=lambda job: job.turn)
 
 
 def failures(folder: Path) -> dict[str, str]:
-    """Units of a run that were given up: id -> the last error."""
+    """Units of an experiment that were given up: id -> the last error."""
     found = {}
     for file in sorted((folder / "failed").glob("*.json")):
         record = json.loads(file.read_text())
@@ -138,10 +157,10 @@ def reproduce(
     """Compute what is missing; returns when every unit is finished or given up. ``work`` stands in for ``attempt``."""
     _claim(out, recipe, scale)
     for experiment in planned:
-        open_audit(experiment.config, experiment.folder, device=device, command=command)
+        experiment.open(device=device, command=command)
     jobs = jobs_of(planned, device)
     while True:
-        todo = [job for job in jobs if not job.run.has(job.unit.id) and not _given_up(job)]
+        todo = [job for job in jobs if not job.finished() and not _given_up(job)]
         if not todo:
             return
         again = [job for job in todo if job.attempts()]
@@ -173,8 +192,8 @@ def _given_up(job: Job) -> bool:
         return False
     file = job.folder / "failed" / job.attempts_file.name
     if not file.is_file():
-        last = attempts[-1] if attempts[-1] != "began" else "the worker process died (out of memory, or killed)"
-        write_atomically(file, json.dumps({"unit": job.unit.id, "error": last}).encode())
+        last = attempts[-1] if attempts[-1] != BEGAN else "the worker process died (out of memory, or killed)"
+        write_atomically(file, json.dumps({"unit": job.id, "error": last}).encode())
     return True
 
 
@@ -221,10 +240,18 @@ def _backend(cluster: str) -> Iterator[None]:
 def attempt(job: Job) -> str:
     """Run one unit in this process and note how it went; errors docleak knows do not stop the others."""
     torch.set_num_threads(1)
-    before = job.attempts()
-    job.note([*before, "began"])
+    job.note([*job.attempts(), BEGAN])
     try:
-        run_unit(job.run, job.config, job.unit, job.device, lambda *event: None)
+        job.compute()
     except (DocleakError, RuntimeError, ValueError, MemoryError, OSError) as error:
-        job.note([*before, f"{type(error).__name__}: {error}"])
+        job.note([*_ended(job), f"{type(error).__name__}: {error}"])
+    except KeyboardInterrupt:
+        job.note(_ended(job))  # whoever stops it does not count as a failure
+        raise
     return job.label
+
+
+def _ended(job: Job) -> list[str]:
+    """The attempts at this point without the one that is coming to its end, if it began here."""
+    attempts = job.attempts()
+    return attempts[:-1] if attempts and attempts[-1] == BEGAN else attempts

@@ -1,28 +1,26 @@
-"""The table of a recipe: ours beside the paper's, as Markdown, JSON and a page with pictures."""
+"""The table of a recipe of the kind ``audit``: what attacks read beside what the paper's did, and pictures of it."""
 
 from __future__ import annotations
 
-import base64
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import PIL.Image
 import PIL.ImageDraw
 import PIL.ImageFont
 
 from docleak.documents.page import Image
-from docleak.documents.storage import write_atomically
 from docleak.evidence.report_data import AttackResult, ModelResult, prepare
 from docleak.evidence.run import Run
-from docleak.metrics import Estimate
+from docleak.recipes.audits import METRICS, OPTIONS, SETTINGS, AuditExperiment, experiments, facts_of, forecasts
+from docleak.recipes.kinds import Kind
+from docleak.recipes.page import Group, Picture, estimate_text, failed_text, with_printed, write_page
 from docleak.recipes.recipe import Recipe
-from docleak.recipes.runner import Experiment, failures
+from docleak.recipes.runner import failures
 
 #: metric -> (heading, digits, shown as a percentage)
 COLUMNS = {
@@ -32,6 +30,11 @@ COLUMNS = {
     "fft2d": ("FFT2D", 4, False),
     "mse": ("MSE", 0, False),
 }
+HEADS = (*(head for head, _, _ in COLUMNS.values()), "documents", "evaluations", "s per document")
+FOOTNOTE = (
+    "Ours with 95 % intervals over documents in square brackets; the paper's value in round brackets. MSE is the true "
+    "one in 0-255 units; the paper's printed values are not comparable."
+)
 SCALE_UP = 2
 
 
@@ -48,7 +51,7 @@ class Line:
     asked: int
 
 
-def lines_of(planned: Sequence[Experiment], seed: int) -> list[Line]:
+def lines_of(planned: Sequence[AuditExperiment], seed: int) -> list[Line]:
     """Aggregate every experiment from what is on disk; each row draws the same bootstrap."""
     lines = []
     for e in planned:
@@ -62,65 +65,29 @@ def lines_of(planned: Sequence[Experiment], seed: int) -> list[Line]:
     return lines
 
 
-def markdown(recipe: Recipe, scale: str, lines: Sequence[Line], facts: Mapping[str, str]) -> str:
-    """The table and what is needed to believe it."""
-    parts = [f"## {recipe.title}", "", f"{recipe.paper}, scale {scale}. The paper's finding: {recipe.finding}", ""]
-    for model in dict.fromkeys(line.model for line in lines):
-        parts += [f"### {title_of(model, lines)}", "", *_table([line for line in lines if line.model == model]), ""]
-    parts += [f"{name}: {value}  " for name, value in facts.items()]
-    if recipe.note:
-        parts += ["", recipe.note]
-    return "\n".join(parts) + "\n"
-
-
 def title_of(model: str, lines: Sequence[Line]) -> str:
     """The audited checkpoint's title, or the recipe's own name of the model."""
     return next((line.context.title for line in lines if line.model == model and line.context), model)
-
-
-def _table(lines: Sequence[Line]) -> list[str]:
-    heads = ["row", *(head for head, _, _ in COLUMNS.values()), "documents", "evaluations", "s per document"]
-    rows = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    return rows + ["| " + " | ".join([line.name, *cells(line)]) + " |" for line in lines]
 
 
 def cells(line: Line) -> list[str]:
     """The numbers of a row: our estimate with its interval, then the paper's value in round brackets."""
     columns = [_cell(line, name) for name in COLUMNS]
     if line.result is None:
-        return [*columns, f"0 of {line.asked}{_failed(line)}", "-", "-"]
+        return [*columns, f"0 of {line.asked}{failed_text(line.failed)}", "-", "-"]
     evaluations, seconds = line.result.evaluations.mean, line.result.seconds.mean
     return [
         *columns,
-        f"{len(line.result.units)}{_failed(line)}",
+        f"{len(line.result.units)}{failed_text(line.failed)}",
         "-" if evaluations is None else f"{evaluations:.0f}",
         "-" if seconds is None else f"{seconds:.0f}",
     ]
 
 
-def _failed(line: Line) -> str:
-    return f", {len(line.failed)} failed" if line.failed else ""
-
-
 def _cell(line: Line, metric: str) -> str:
     _, digits, percent = COLUMNS[metric]
-    ours = "-" if line.result is None else _estimate(line.result.estimates[metric], digits, percent)
-    if metric not in line.printed:
-        return ours
-    return f"{ours} (paper {_number(line.printed[metric], digits, percent)})"
-
-
-def _estimate(e: Estimate, digits: int, percent: bool) -> str:
-    if e.value is None:
-        return "-"
-    text = _number(e.value, digits, percent)
-    if e.low is None or e.high is None:
-        return text
-    return f"{text} [{_number(e.low, digits, percent)}, {_number(e.high, digits, percent)}]"
-
-
-def _number(value: float, digits: int, percent: bool) -> str:
-    return f"{100 * value:.{digits}f}%" if percent else f"{value:.{digits}f}"
+    ours = "-" if line.result is None else estimate_text(line.result.estimates[metric], digits, percent)
+    return with_printed(ours, line.printed.get(metric), digits, percent)
 
 
 def pictures(lines: Sequence[Line]) -> Image | None:
@@ -170,32 +137,32 @@ def _sheet(strips: Sequence[tuple[str, Image]]) -> Image:
     return np.asarray(sheet)
 
 
-def write_table(recipe: Recipe, scale: str, planned: Sequence[Experiment], out: Path, facts: Mapping[str, str]) -> Path:
+def write_table(
+    recipe: Recipe, scale: str, planned: Sequence[AuditExperiment], out: Path, facts: Mapping[str, str]
+) -> Path:
     """Write table.md, table.json, pictures.png and table.html; returns the path of the last."""
     lines = lines_of(planned, seed=0)
-    text, sheet = markdown(recipe, scale, lines, facts), pictures(lines)
-    uri = ""
-    if sheet is not None:
-        buffer = io.BytesIO()
-        PIL.Image.fromarray(sheet).save(buffer, format="PNG", optimize=True)
-        write_atomically(out / "pictures.png", buffer.getvalue())
-        uri = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-    write_atomically(out / "table.md", text.encode())
-    saved = {"recipe": recipe.name, "scale": scale, **facts, "rows": [_json(line) for line in lines]}
-    write_atomically(out / "table.json", (json.dumps(saved, indent=1) + "\n").encode())
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("docleak.recipes", "templates"), autoescape=True, trim_blocks=True
-    )
-    groups = {
-        title_of(model, lines): [(line, cells(line)) for line in lines if line.model == model]
-        for model in dict.fromkeys(line.model for line in lines)
-    }
-    heads = [head for head, _, _ in COLUMNS.values()]
-    html = environment.get_template("table.html.j2").render(
-        recipe=recipe, scale=scale, groups=groups, heads=heads, facts=facts, sheet=uri
-    )
-    write_atomically(out / "table.html", html.encode())
-    return out / "table.html"
+    models = dict.fromkeys(line.model for line in lines)
+    return write_page(
+        recipe, scale, out, heads=HEADS, groups=[_group(model, lines) for model in models], facts=facts,
+        footnote=FOOTNOTE, picture=_picture(lines), saved=[_json(line) for line in lines],
+    )  # fmt: skip
+
+
+def _group(model: str, lines: Sequence[Line]) -> Group:
+    own = [line for line in lines if line.model == model]
+    failed = {line.name: line.failed for line in own if line.failed}
+    return Group(title_of(model, lines), [(line.name, cells(line)) for line in own], failed)
+
+
+def _picture(lines: Sequence[Line]) -> Picture | None:
+    sheet = pictures(lines)
+    if sheet is None:
+        return None
+    buffer = io.BytesIO()
+    PIL.Image.fromarray(sheet).save(buffer, format="PNG", optimize=True)
+    shows = "Private fields of one document: true page and each row's reconstruction"
+    return Picture(buffer.getvalue(), "One document", shows)
 
 
 def _json(line: Line) -> dict[str, Any]:
@@ -207,3 +174,15 @@ def _json(line: Line) -> dict[str, Any]:
         "paper": dict(line.printed),
         "failed": dict(line.failed),
     }
+
+
+AUDITS = Kind(
+    about="attacks on what a client sends",
+    settings=frozenset(SETTINGS),
+    metrics=METRICS,
+    options=OPTIONS,
+    experiments=experiments,
+    forecasts=forecasts,
+    facts=facts_of,
+    write_table=write_table,
+)

@@ -22,7 +22,7 @@ from docleak.attacks.gradients.engine import (
     explained_share,
     inference_mode_of,
 )
-from docleak.attacks.gradients.matching import dummy_gradient, relative
+from docleak.attacks.gradients.matching import dummy_of, relative
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.errors import AttackError
 from docleak.models.base import Encoded
@@ -92,7 +92,7 @@ def _inputs(view: GradientView, knowledge: Knowledge) -> Sequence[Encoded]:
 def _misfit(view: GradientView, knowledge: Knowledge, pixels: Tensor) -> float:
     """The relative distance to the observed gradient."""
     with inference_mode_of(view):
-        dummy = dummy_gradient(view.model, pixels, knowledge.inputs, view.names, create_graph=False)
+        dummy = dummy_of(view, pixels, knowledge.inputs, create_graph=False)
     return float(relative(view)(view.as_sent(dummy)))
 
 

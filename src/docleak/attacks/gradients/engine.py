@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients.canvas import Canvas, Region, Start
-from docleak.attacks.gradients.matching import Distance, Gradient, dummy_gradient, relative
+from docleak.attacks.gradients.matching import Distance, Gradient, dummy_of, relative
 from docleak.attacks.gradients.priors import PRIORS
 from docleak.attacks.gradients.schedules import SCHEDULES
 from docleak.attacks.gradients.solvers import Solver
@@ -131,7 +131,7 @@ class Pursuit:
     def _first_order(self, unknowns: Tensor) -> Gradient:
         self.evaluations += 1
         pixels = self.canvas.pixels(unknowns)
-        gradient = dummy_gradient(self.view.model, pixels, self.knowledge.inputs, self.view.names, create_graph=False)
+        gradient = dummy_of(self.view, pixels, self.knowledge.inputs, create_graph=False)
         return {name: value.detach() for name, value in self.view.as_sent(gradient).items()}
 
     def objective(self, unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
@@ -139,7 +139,7 @@ class Pursuit:
         assert self.distance is not None
         free = unknowns.detach().requires_grad_(True)
         pixels = self.canvas.pixels(free)
-        dummy = dummy_gradient(self.view.model, pixels, self.knowledge.inputs, self.view.names, create_graph=True)
+        dummy = dummy_of(self.view, pixels, self.knowledge.inputs, create_graph=True)
         matching = self.distance(self.view.as_sent(dummy))
         total = matching + self._priors(pixels, progress)
         (gradient,) = torch.autograd.grad(total, free)
@@ -176,7 +176,7 @@ def explained_share(view: GradientView, knowledge: Knowledge, pixels: Tensor) ->
     distance = relative(view)
 
     def at(image: Tensor) -> float:
-        dummy = dummy_gradient(view.model, image, knowledge.inputs, view.names, create_graph=False)
+        dummy = dummy_of(view, image, knowledge.inputs, create_graph=False)
         return float(distance(view.as_sent(dummy)))
 
     blank = at(knowledge.template)

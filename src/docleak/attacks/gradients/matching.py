@@ -39,6 +39,13 @@ def dummy_gradient(
     }
 
 
+def dummy_of(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], *, create_graph: bool) -> dict[str, Tensor]:
+    """What the view's client would have computed from ``pixels`` and ``inputs``: one gradient, or its local steps."""
+    if view.local is not None:
+        return view.local.simulate(view.model, pixels, inputs, view.names, create_graph=create_graph)
+    return dummy_gradient(view.model, pixels, inputs, view.names, create_graph=create_graph)
+
+
 def informative(gradient: Gradient) -> tuple[str, ...]:
     """Names whose gradient is not negligible beside the largest one."""
     norms = {name: float(value.norm()) for name, value in gradient.items()}

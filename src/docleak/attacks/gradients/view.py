@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from docleak.attacks.gradients.local_steps import ImitatedSteps
 from docleak.errors import GradientError
 from docleak.models.base import DocumentModel, Encoded, trainable
 
@@ -20,7 +21,9 @@ class GradientView:
     ``gradient`` maps parameter names to float tensors of the parameter's shape, averaged over
     ``batch_size`` examples. ``train_mode`` says whether the client ran with dropout on. ``imitate`` is what a known
     defence does to a gradient (dummy, observed) before it is sent; the adversary does it to its own, differentiably.
-    ``noise`` is the known standard deviation of what a defence added to every number.
+    ``noise`` is the known standard deviation of what a defence added to every number. With ``local`` the client took
+    those steps, and ``gradient`` is its whole update in the units of a gradient (``Optimiser.as_gradient``).
+    ``slack`` is the relative distance (``matching.relative``) that the truth keeps because weights are rounded.
     """
 
     model: DocumentModel
@@ -29,6 +32,8 @@ class GradientView:
     train_mode: bool = False
     imitate: Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None
     noise: float = 0.0
+    local: ImitatedSteps | None = None
+    slack: float = 0.0
 
     def __post_init__(self) -> None:
         check_gradient(self.model, self.gradient)

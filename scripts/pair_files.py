@@ -1,0 +1,77 @@
+"""Write the files that MMGIA's tiny targets ship with: word pieces of public texts, and the trained aligner.
+
+    python scripts/pair_files.py vocabulary      src/docleak/models/pair/vocabulary.txt
+    python scripts/pair_files.py aligner         src/docleak/models/checkpoints/aligner-tiny
+
+All of it comes from docleak's own scenes and synthetic invoices, and the list of common words below. The trainer of
+word pieces breaks ties by chance, so that a second run gives a slightly different list: the one in the package stays,
+and the aligner belongs to it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from docleak.documents.pairs import load_pairs, make_scenes, resized
+from docleak.documents.storage import write_atomically
+from docleak.models.encoders.tiny import word_piece_tokenizer
+from docleak.models.pair.aligner import build_aligner, save_aligner
+from docleak.models.pair.shapes import pair_tokenizer
+from docleak.training.aligning import AligningConfig, similarity_of, train_aligner
+
+PIECES = 1500
+COMMON = """
+a an the this that these those it its he she they them his her their we you i is are was be been being has have had do
+does not no any all each every both some none only exactly least most more less than as same different other another
+one two three four five six seven eight nine ten first second third last and or but if then when where which who what
+with without of in on at to from by for over under above below near next between behind left right middle top bottom
+side edge corner wall floor base center touching stacked together closely nearly contain contains containing having
+object objects item items thing shape shapes color colors colored small big large tall short medium size height square
+squares circle circles triangle triangles block blocks tower towers box boxes image picture photo yellow black blue
+red green white brown orange grey gray pink purple man woman boy girl child people person men women dog cat bird horse
+car street road house tree water sky grass snow beach field sitting standing walking running playing holding wearing
+looking riding shirt hat table chair food group young old normal abnormal chest lung lungs heart clear acute
+"""
+SCENES = 12_000
+
+
+def vocabulary(file: Path) -> None:
+    """Learn word pieces, so that the common words and those of scenes are whole."""
+    texts = [pair.text for pair in make_scenes(3000, seed=1)] + [" ".join(COMMON.split())] * 200
+    texts += [pair.text for pair in load_pairs("pages:synthetic", count=300, seed=1)]
+    tokenizer = word_piece_tokenizer(texts, vocabulary=PIECES)
+    pieces = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
+    write_atomically(file, ("\n".join(pieces) + "\n").encode())
+
+
+def aligner(folder: Path) -> None:
+    """Train on scenes, and say on other scenes how well it tells texts apart."""
+    torch.set_num_threads(1)
+    tokenizer, began = pair_tokenizer(), time.process_time()
+    size = (128, 32)
+    pairs = [resized(pair, size) for pair in make_scenes(SCENES, seed=11)]
+    model = build_aligner(len(tokenizer), seed=0)
+    config = AligningConfig()
+    rng = np.random.default_rng(0)
+    train_aligner(model, pairs, tokenizer, config, rng=rng, on_epoch=lambda n, loss: print(f"epoch {n}: {loss:.3f}"))
+    unseen = [resized(pair, size) for pair in make_scenes(300, seed=99)]
+    near = similarity_of(model, unseen, tokenizer)
+    own = near.diagonal()
+    auc = float((own[:, None] > near).float().mean() * len(near) / (len(near) - 1))
+    card = {
+        "made_by": "scripts/pair_files.py aligner", "scenes": SCENES, "epochs": config.epochs,
+        "cpu_seconds": round(time.process_time() - began), "own_text_beats_another": round(auc, 3),
+    }  # fmt: skip
+    print(card)
+    save_aligner(model, folder, card)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in ("vocabulary", "aligner"):
+        raise SystemExit(__doc__)
+    {"vocabulary": vocabulary, "aligner": aligner}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,168 @@
+"""Which words a client trained on in a whole round, from what its update did to the embedding tables (docleak).
+
+A row of a table moves only if its token was looked up, whatever the number of steps and the size of the batches; decay
+moves every row by a known factor. The set of moved rows is the bag of words of everything the client trained on. VT5's
+and LayoutLMv3's tables of coordinates give the places of the words in the same way.
+
+Where the table is also the output layer (T5, Donut), each step moves every row, along few directions that all rows have
+in common: p_t(v) h_t for token v and the hidden states h_t of the answers. Rows of looked-up tokens leave that common
+way. They are told apart as two normal distributions, one with the covariance of the common way, begun from the half of
+the rows that agrees best (minimum covariance determinant, Rousseeuw, 1984), and refined by expectation-maximisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.local_steps import EPSILON, Optimiser
+from docleak.errors import AttackError
+from docleak.models.base import DocumentModel
+
+#: architecture -> (the table of tokens, tables of coordinates).
+TABLES: dict[str, tuple[str, Mapping[str, str]]] = {
+    "vt5": ("t5.shared.weight", {"x": "spatial.x.weight", "y": "spatial.y.weight"}),
+    "fedocvqa": ("t5.shared.weight", {}),
+    "donut": ("decoder.model.decoder.embed_tokens.weight", {}),
+    "layoutlmv3": (
+        "layoutlmv3.embeddings.word_embeddings.weight",
+        {
+            "x": "layoutlmv3.embeddings.x_position_embeddings.weight",
+            "y": "layoutlmv3.embeddings.y_position_embeddings.weight",
+        },
+    ),
+}
+#: From this share of moved rows on, the table is taken to be the output layer as well.
+EVERY = 0.9
+#: Standard deviation, in steps, of what an AdamW step does to a number whose gradient has a common sign.
+SIGN_NOISE = 0.3
+#: How much of the looked-up rows' covariance is thought away off its diagonal: they are few.
+SHRINKAGE = 0.5
+ROUNDS, SETTLED = 40, 1e-3
+
+
+@dataclass(frozen=True)
+class Bag:
+    """``tokens`` are ids without order or number. ``belief`` (V,) is the probability of each.
+
+    ``exact`` where rows that were not looked up did not move at all. ``coordinates`` are values looked up per axis, in
+    the model's scale.
+    """
+
+    tokens: tuple[int, ...]
+    belief: Tensor
+    exact: bool
+    coordinates: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def bag_of_words(
+    model: DocumentModel, update: Mapping[str, Tensor], *, optimiser: Optimiser | None = None, steps: int = 1
+) -> Bag:
+    """The bag of words of an update in the units of a gradient (``Optimiser.as_gradient``), or of a gradient.
+
+    ``model`` holds the weights the client started from. Raises AttackError for an architecture without a known table of
+    tokens, and where its update is missing or zero (frozen).
+    """
+    if model.architecture not in TABLES:
+        raise AttackError(f"{model.architecture} has no known table of tokens; bags are read of {', '.join(TABLES)}.")
+    name, axes = TABLES[model.architecture]
+    if name not in update or not bool(update[name].any()):
+        raise AttackError(f"the update says nothing of {name}: it was frozen or not sent, so there is no bag of words.")
+    parameters = dict(model.module.named_parameters())
+    moved = {
+        table: _moved(update[table].cpu(), parameters[table].detach().cpu(), optimiser)
+        for table in (name, *axes.values())
+        if table in update
+    }
+    coordinates = {axis: _ids(moved[table]) for axis, table in axes.items() if table in moved}
+    exact = float(moved[name].float().mean()) < EVERY
+    belief = (
+        moved[name].double() if exact else looked_up(update[name].cpu(), _floor(parameters[name], optimiser, steps))
+    )
+    return Bag(_ids(belief > 0.5), belief, exact, coordinates)
+
+
+def looked_up(rows: Tensor, floor: float) -> Tensor:
+    """Probability (V,) that each of the ``rows`` (V, d) left the way that most of them have in common.
+
+    ``floor`` is the standard deviation per number of what is no signal. At least half of the rows must be on that way.
+    """
+    rows = rows.double()
+    belief = _beyond(_agreeing(rows, floor)).double()
+    for _ in range(ROUNDS):
+        share = belief.mean().clamp(1e-9, 1 - 1e-9)
+        common, other = _normal(rows, 1 - belief, floor, 0.0), _normal(rows, belief, floor, SHRINKAGE)
+        new = torch.sigmoid(other - common + share.log() - (1 - share).log())
+        change, belief = float((new - belief).abs().max()), new
+        if change < SETTLED:
+            break
+    return belief
+
+
+def _moved(update: Tensor, start: Tensor, optimiser: Optimiser | None) -> Tensor:
+    """Rows (V,) that moved by more than the rounding of their weights."""
+    if optimiser is None:
+        return update.ne(0).any(1)
+    return (update.abs() > EPSILON * start.abs().clamp_min(1e-30) / optimiser.learning_rate).any(1)
+
+
+def _floor(start: Tensor, optimiser: Optimiser | None, steps: int) -> float:
+    size = float(start.detach().double().square().mean().sqrt())
+    if optimiser is None:
+        return EPSILON * size
+    return SIGN_NOISE / steps if optimiser.kind == "adamw" else EPSILON / 4 * size / optimiser.learning_rate
+
+
+def _ids(mask: Tensor) -> tuple[int, ...]:
+    return tuple(int(i) for i in mask.nonzero().flatten())
+
+
+def _agreeing(rows: Tensor, floor: float) -> Tensor:
+    """Squared distances (V,) from the half of the rows (as logarithms) whose covariance is least, found by steps."""
+    length = rows.norm(dim=1)
+    half = (length <= length.median()).double()
+    distance = _distance(rows, half, floor)
+    for _ in range(ROUNDS):
+        new = torch.zeros_like(half)
+        new[distance.argsort()[: len(rows) // 2]] = 1.0
+        if bool((new == half).all()):
+            break
+        half, distance = new, _distance(rows, new, floor)
+    return distance.log()
+
+
+def _beyond(distance: Tensor) -> Tensor:
+    """Which (V,) lie beyond the best cut of all in two, made in the upper half (Otsu, 1979)."""
+    ordered = distance.sort().values
+    total, sums = len(ordered), ordered.cumsum(0)
+    below = torch.arange(1, total, dtype=ordered.dtype)
+    gap = sums[:-1] / below - (sums[-1] - sums[:-1]) / (total - below)
+    between = below * (total - below) * gap.square()
+    first = total // 2 - 1
+    return distance > ordered[int(between[first:].argmax()) + first]
+
+
+def _moments(rows: Tensor, weight: Tensor, floor: float, shrinkage: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean (d,), and eigenvalues and vectors of the weighted covariance."""
+    mean = (weight[:, None] * rows).sum(0) / weight.sum()
+    centred = (rows - mean) * weight.sqrt()[:, None]
+    covariance = centred.T @ centred / weight.sum()
+    covariance = (1 - shrinkage) * covariance + shrinkage * torch.diag(covariance.diagonal())
+    values, vectors = torch.linalg.eigh(covariance)
+    return mean, values.clamp_min(0) + floor**2, vectors
+
+
+def _distance(rows: Tensor, weight: Tensor, floor: float) -> Tensor:
+    mean, values, vectors = _moments(rows, weight, floor, 0.0)
+    return (((rows - mean) @ vectors).square() / values).sum(1)
+
+
+def _normal(rows: Tensor, weight: Tensor, floor: float, shrinkage: float) -> Tensor:
+    """Log-density (V,) of the weighted rows' normal distribution."""
+    mean, values, vectors = _moments(rows, weight, floor, shrinkage)
+    squared = (((rows - mean) @ vectors).square() / values).sum(1)
+    return -0.5 * (squared + values.log().sum() + rows.shape[1] * math.log(2 * math.pi))

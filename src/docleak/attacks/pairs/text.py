@@ -1,0 +1,160 @@
+"""The loop behind every text attack: embeddings descend, and with LAMP's moves words change places in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.engine import inference_mode_of
+from docleak.attacks.gradients.matching import Distance, dummy_of
+from docleak.attacks.gradients.solvers import Adam
+from docleak.attacks.gradients.view import GradientView
+from docleak.attacks.pairs.moves import Moves, candidates_of, distances
+from docleak.attacks.pairs.sentence import Sentences
+from docleak.errors import AttackError
+from docleak.models.base import Encoded
+from docleak.models.pair.language import LanguageModel
+
+
+@dataclass(frozen=True)
+class TextFinding:
+    """``embeddings`` (B, T, d) with the least matching distance, and their projection to tokens, one row per text."""
+
+    embeddings: Tensor
+    tokens: tuple[tuple[int, ...], ...]
+    matching: float
+    evaluations: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TextAttack:
+    """A composition: matching distance + solver + LAMP's prior on the size of embeddings + its moves.
+
+    The best of ``starts`` random starts is taken (each costs an evaluation). ``size_prior`` weighs the squared
+    difference of mean norms of the embeddings and of the table's. A candidate move costs an evaluation too.
+    """
+
+    name: str
+    paper: str
+    summary: str
+    matching: Callable[[GradientView], Distance]
+    solver: Adam
+    size_prior: float = 0.0
+    starts: int = 1
+    moves: Moves | None = None
+
+    def run(
+        self,
+        view: GradientView,
+        inputs: Sequence[Encoded],
+        sentences: Sentences,
+        *,
+        budget: int,
+        generator: torch.Generator,
+        language: LanguageModel | None = None,
+        start_at: Tensor | None = None,
+        progress: tuple[float, float] = (0.0, 1.0),
+    ) -> TextFinding:
+        """Reconstruct with at most ``budget`` gradient evaluations, from ``start_at`` (B, T, d) or at random.
+
+        ``progress`` is the part of the solver's course that this run takes. AttackError for a budget below 1 and for
+        moves without a language model.
+        """
+        if budget < 1:
+            raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
+        if self.moves is not None and self.moves.weight and language is None:
+            raise AttackError(f"attack {self.name!r} scores moves by a language model; give it one.")
+        began = time.perf_counter()
+        with inference_mode_of(view):
+            search = _Search(self, view, inputs, sentences, budget, generator, language)
+            embeddings = search.run(start_at, progress)
+        rows = tuple(tuple(row) for row in sentences.tokens(embeddings))
+        return TextFinding(embeddings, rows, search.best_loss, search.used, time.perf_counter() - began)
+
+
+class _Search:
+    """State of one run: evaluations used, and the best unknowns by the attack's own matching distance."""
+
+    def __init__(
+        self,
+        attack: TextAttack,
+        view: GradientView,
+        inputs: Sequence[Encoded],
+        sentences: Sentences,
+        budget: int,
+        generator: torch.Generator,
+        language: LanguageModel | None,
+    ) -> None:
+        self.attack, self.view, self.inputs, self.sentences = attack, view, inputs, sentences
+        self.budget, self.generator, self.language = budget, generator, language
+        self.distance = attack.matching(view)
+        self.usual = float(sentences.table[sentences.words].norm(dim=1).mean())
+        self.used, self.best_loss = 0, float("inf")
+        self.best: Tensor | None = None
+
+    def run(self, start_at: Tensor | None, progress: tuple[float, float]) -> Tensor:
+        unknowns = self._begin() if start_at is None else self.sentences.unknowns(start_at)
+        moves = self.attack.moves
+        while self.used < self.budget:
+            left = self.budget - self.used
+            share = progress[0] + (progress[1] - progress[0]) * self.used / self.budget
+            steps = left if moves is None else min(moves.every, left)
+            unknowns = self._solver(share, progress, steps).minimise(self.objective, unknowns, budget=steps)
+            if moves is not None and self.used < self.budget - 1:
+                unknowns = self._move(moves, unknowns)
+        assert self.best is not None
+        return self.sentences.embeddings(self.best).detach()
+
+    def _solver(self, share: float, progress: tuple[float, float], steps: int) -> Adam:
+        """The attack's solver for a part of its course: the step begins and ends where the whole course has it."""
+        whole = self.attack.solver
+        part = (progress[1] - progress[0]) * steps / self.budget
+        rate = whole.learning_rate * whole.final_factor**share
+        return replace(whole, learning_rate=rate, final_factor=whole.final_factor**part)
+
+    def _begin(self) -> Tensor:
+        count = min(self.attack.starts, max(1, self.budget - 1))
+        starts = self.sentences.start(self.generator, count)
+        if count == 1:
+            return starts[0]
+        batches = torch.stack([self.sentences.embeddings(s) for s in starts])
+        self.used += count
+        return starts[int(torch.tensor(self._distances(batches)).argmin())]
+
+    def _distances(self, batches: Tensor) -> list[float]:
+        chunk = self.attack.moves.chunk if self.attack.moves else 16
+        return distances(self.view, self.inputs, self.distance, batches, chunk=chunk)
+
+    def objective(self, unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
+        """One gradient evaluation: matching distance plus the prior on sizes, and its gradient."""
+        free = unknowns.detach().requires_grad_(True)
+        x = self.sentences.embeddings(free)
+        dummy = dummy_of(self.view, x, self.inputs, create_graph=True)
+        matching = self.distance(self.view.as_sent(dummy))
+        size = x[self.sentences.free].norm(dim=-1).mean()
+        total = matching + self.attack.size_prior * (size - self.usual).square()
+        (gradient,) = torch.autograd.grad(total, free)
+        self.used += 1
+        if float(matching.detach()) < self.best_loss:
+            self.best_loss, self.best = float(matching.detach()), unknowns.detach().clone()
+        return float(total.detach()), gradient
+
+    def _move(self, moves: Moves, unknowns: Tensor) -> Tensor:
+        embeddings = self.sentences.embeddings(unknowns).detach()
+        count = min(moves.candidates, self.budget - self.used - 1)
+        many = candidates_of(self.sentences, embeddings, count, self.generator)  # the first one is as it is
+        scores = torch.tensor(self._distances(many))
+        self.used += len(many)
+        if self.language is not None and moves.weight:
+            scores = scores + moves.weight * torch.tensor([self._surprise(x) for x in many])
+        return self.sentences.unknowns(many[int(scores.argmin())])
+
+    def _surprise(self, embeddings: Tensor) -> float:
+        assert self.language is not None
+        values = self.language.surprise(self.sentences.tokens(embeddings))
+        return sum(values) / len(values)

@@ -1,0 +1,250 @@
+"""The composition behind every pair attack: an image attack, a text attack, and what joins them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.engine import GradientAttack, inference_mode_of
+from docleak.attacks.gradients.matching import dummy_of
+from docleak.attacks.gradients.view import GradientView, Knowledge
+from docleak.attacks.pairs.align import Refinement, align, partners, similarity
+from docleak.attacks.pairs.labels import labels_of
+from docleak.attacks.pairs.matching import quality
+from docleak.attacks.pairs.sentence import Sentences
+from docleak.attacks.pairs.text import TextAttack
+from docleak.attacks.pairs.view import PairKnowledge, PairView, inputs_of
+from docleak.errors import AttackError
+from docleak.models.base import Encoded
+from docleak.models.pair.model import MODALITIES, Modality
+
+#: Called with a modality, its evaluations so far, and its budget.
+OnProgress = Callable[[str, int, int], None]
+#: Made-up pictures and texts whose outputs stand in for the batch's, to count its classes.
+PROBES = 8
+
+
+@dataclass(frozen=True)
+class Round:
+    """One turn of the outer loop: qualities after stage 1 (eq. 6), similarity before and after stage 2 (eq. 11)."""
+
+    image_quality: float
+    text_quality: float
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class PairFinding:
+    """``pixels`` (B, 3, H, W) in [0, 1], one text per example and its tokens; row i of all belong together.
+
+    ``labels`` are the classes read out of the gradient, of pictures and of texts; ``image_seconds`` and so on say where
+    the time went; qualities are eq. 6's, the attack's own confidence.
+    """
+
+    pixels: Tensor
+    texts: tuple[str, ...]
+    tokens: tuple[tuple[int, ...], ...]
+    labels: tuple[tuple[int, ...], tuple[int, ...]]
+    image_quality: float
+    text_quality: float
+    image_evaluations: int
+    text_evaluations: int
+    image_seconds: float
+    text_seconds: float
+    align_seconds: float
+    rounds: tuple[Round, ...] = ()
+
+
+@dataclass(frozen=True)
+class PairAttack:
+    """``refine`` None runs both single-modal attacks side by side; else they are MMGIA's stage 1."""
+
+    name: str
+    paper: str
+    summary: str
+    image: GradientAttack
+    text: TextAttack
+    refine: Refinement | None = None
+
+    def run(
+        self,
+        view: PairView,
+        knowledge: PairKnowledge,
+        *,
+        budget: int,
+        generator: torch.Generator,
+        on_progress: OnProgress = lambda modality, done, budget: None,
+    ) -> PairFinding:
+        """Reconstruct with at most ``budget`` gradient evaluations of each modality.
+
+        Raises AttackError for counts of texts and pictures that differ, a budget too small for the rounds, and a
+        refinement without an aligner.
+        """
+        rounds = self.refine.rounds if self.refine else 1
+        faults = []
+        if len(knowledge.lengths) != view.batch_size:
+            faults.append(f"{len(knowledge.lengths)} texts for {view.batch_size} pictures; expected as many")
+        if budget < 4 * rounds:
+            faults.append(f"budget {budget} is too small; expected {4 * rounds} evaluations or more per modality")
+        if self.refine is not None and knowledge.aligner is None:
+            faults.append("no aligner was given; MMGIA's second stage needs one")
+        if faults:
+            raise AttackError(f"attack {self.name!r} cannot be run: {'; '.join(faults)}.")
+        return _Chase(self, view, knowledge, budget, generator, on_progress).run()
+
+
+class _Chase:
+    """State of one run: what is held to be the best of each modality, and where the next round begins."""
+
+    def __init__(
+        self,
+        attack: PairAttack,
+        view: PairView,
+        knowledge: PairKnowledge,
+        budget: int,
+        generator: torch.Generator,
+        on_progress: OnProgress,
+    ) -> None:
+        self.attack, self.view, self.knowledge, self.budget = attack, view, knowledge, budget
+        self.generator, self.on_progress = generator, on_progress
+        model = view.model
+        self.sentences = Sentences.of(model, knowledge.lengths, knowledge.words)
+        width, height = model.image_size
+        self.size = (view.batch_size, 3, height, width)
+        self.labels = self._labels()
+        self.used: dict[Modality, int] = {"image": 0, "text": 0}
+        self.seconds = {"image": 0.0, "text": 0.0, "align": 0.0}
+        self.best: dict[Modality, tuple[float, Tensor]] = {}
+        self.next: dict[Modality, Tensor | None] = {"image": None, "text": None}
+        self.rounds: list[Round] = []
+
+    def run(self) -> PairFinding:
+        refine = self.attack.refine
+        ends = [self.budget] if refine is None else _ends(self.budget, refine.rounds, refine.first)
+        reached = False
+        for number, end in enumerate(ends):
+            self._stage_one(self.budget if reached else end)
+            if refine is None or reached or number == len(ends) - 1:
+                break
+            reached = self._stage_two(refine)
+        qualities = self._quality("image"), self._quality("text")
+        return self._finding(*qualities)
+
+    def _labels(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Both modalities' classes, from the gradient alone; the model's usual outputs come from made-up inputs."""
+        model, count = self.view.model, PROBES
+        probes = torch.rand((count, *self.size[1:]), generator=self.generator).to(model.device)
+        with torch.no_grad():
+            image = model.module.image_logits(model.normalise(probes))
+            words = self.sentences.start(self.generator, count)
+            text = torch.cat(
+                [model.module.text_logits(self.sentences.embeddings(w), self.sentences.mask) for w in words]
+            )
+            if model.module.fused:
+                image = image + text.mean(0)
+        usual = image.softmax(1).mean(0), text.softmax(1).mean(0)
+        return labels_of(self.view, "image", usual[0]), labels_of(self.view, "text", usual[1])
+
+    def _side(self, modality: Modality) -> GradientView:
+        """The gradient of one modality; a fused model's other half is what is held of it now, or grey and noughts."""
+        model = self.view.model
+        if not model.module.fused:
+            return self.view.side(modality)
+        if modality == "text":
+            grey = torch.full(self.size, 0.5, device=model.device)
+            return self.view.side("text", model.other_logits("image", self._held("image", grey), self.sentences.mask))
+        plain = self.sentences.embeddings(
+            self.sentences.fixed.new_zeros(int(self.sentences.free.sum()) * self.sentences.width)
+        )
+        return self.view.side("image", model.other_logits("text", self._held("text", plain), self.sentences.mask))
+
+    def _held(self, modality: Modality, otherwise: Tensor) -> Tensor:
+        return self.best[modality][1] if modality in self.best else otherwise
+
+    def _inputs(self, modality: Modality) -> list[Encoded]:
+        return inputs_of(self.labels[0]) if modality == "image" else inputs_of(self.labels[1], self.sentences.mask)
+
+    def _stage_one(self, end: int) -> None:
+        """Both attacks up to ``end`` evaluations each; what matches the gradient best so far is held."""
+        span = (self.used["text"] / self.budget, end / self.budget)
+        for modality in MODALITIES:
+            began, left = time.perf_counter(), end - self.used[modality]
+            x, loss, used = self._image(left) if modality == "image" else self._text(left, span)
+            self.used[modality] += used
+            if modality not in self.best or loss < self.best[modality][0]:
+                self.best[modality] = (loss, x)
+            self.seconds[modality] += time.perf_counter() - began
+            self.on_progress(modality, self.used[modality], self.budget)
+
+    def _image(self, budget: int) -> tuple[Tensor, float, int]:
+        template = torch.full(self.size, 0.5, device=self.view.model.device)
+        private = torch.ones(self.size[0], *self.size[2:], dtype=torch.bool, device=template.device)
+        known = Knowledge(template, private, self._inputs("image"))
+        start = self.next["image"]
+        found = self.attack.image.run(
+            self._side("image"), known, budget=budget, generator=self.generator, start_at=start
+        )
+        return found.pixels, found.matching, found.evaluations
+
+    def _text(self, budget: int, span: tuple[float, float]) -> tuple[Tensor, float, int]:
+        found = self.attack.text.run(
+            self._side("text"), self._inputs("text"), self.sentences, budget=budget, generator=self.generator,
+            language=self.knowledge.language, start_at=self.next["text"], progress=span,
+        )  # fmt: skip
+        return found.embeddings, found.matching, found.evaluations
+
+    def _stage_two(self, refine: Refinement) -> bool:
+        """Align what is held; the next round begins there. Returns whether the threshold is reached."""
+        assert self.knowledge.aligner is not None
+        qualities = self._quality("image"), self._quality("text")
+        began = time.perf_counter()
+        pixels, embeddings = self.best["image"][1], self.best["text"][1]
+        if self.view.batch_size > 1:
+            near = similarity(self.knowledge.aligner, self.sentences, pixels, embeddings, refine.temperature)
+            columns = partners(near, self.labels)
+            rows = sorted(range(len(columns)), key=columns.__getitem__)  # the picture of each text
+            pixels = pixels[rows]
+            self.labels = (tuple(self.labels[0][r] for r in rows), self.labels[1])
+            self.best["image"] = (self.best["image"][0], pixels)
+        found = align(refine, self.knowledge.aligner, self.sentences, pixels, embeddings, qualities)
+        self.next = {"image": found.pixels, "text": found.embeddings}
+        self.rounds.append(Round(*qualities, found.before, found.after))
+        self.seconds["align"] += time.perf_counter() - began
+        return found.after >= refine.threshold
+
+    def _quality(self, modality: Modality) -> float:
+        """Eq. 6 of what is held. It is the distance that stage 1 has just computed, in other units: not counted."""
+        side = self._side(modality)
+        with inference_mode_of(side):
+            dummy = dummy_of(side, self.best[modality][1], self._inputs(modality), create_graph=False)
+            return quality(side, side.as_sent(dummy))
+
+    def _finding(self, image_quality: float, text_quality: float) -> PairFinding:
+        tokenizer = self.view.model.tokenizer
+        rows = self.sentences.tokens(self.best["text"][1])
+        return PairFinding(
+            self.best["image"][1], tuple(tokenizer.decode(row) for row in rows),
+            tuple(map(tuple, rows)), self.labels, image_quality,
+            text_quality, self.used["image"], self.used["text"], self.seconds["image"], self.seconds["text"],
+            self.seconds["align"], tuple(self.rounds),
+        )  # fmt: skip
+
+
+def _ends(budget: int, rounds: int, first: float) -> list[int]:
+    """After how many evaluations each round of stage 1 ends: ``first`` of the budget, then equal parts."""
+    if rounds == 1:
+        return [budget]
+    begin = max(1, round(budget * first))
+    return [begin + round((budget - begin) * number / (rounds - 1)) for number in range(rounds)]
+
+
+def with_refinement(attack: PairAttack, **changes: object) -> PairAttack:
+    """The attack with other settings of its second stage. AttackError where it has none."""
+    if attack.refine is None:
+        raise AttackError(f"attack {attack.name!r} has no second stage; its settings are {attack.image.name!r}'s own.")
+    return replace(attack, refine=replace(attack.refine, **changes))  # type: ignore[arg-type]

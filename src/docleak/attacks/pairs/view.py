@@ -1,0 +1,96 @@
+"""What the adversary of a pair attack is given: the gradients of both modalities, and what it knows beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.view import GradientView
+from docleak.errors import AttackError
+from docleak.models.base import DocumentModel, Encoded
+from docleak.models.pair.aligner import Aligner
+from docleak.models.pair.language import LanguageModel
+from docleak.models.pair.model import Modality, PairModel, split_gradient
+
+
+@dataclass(frozen=True)
+class PairView:
+    """One client's gradient over named parameters of both networks, averaged over ``batch_size`` pairs.
+
+    Raises GradientError if it cannot be split by modality or does not fit the model.
+    """
+
+    model: PairModel
+    gradient: Mapping[str, Tensor]
+    batch_size: int = 1
+    parts: Mapping[Modality, Mapping[str, Tensor]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise AttackError(f"batch size is {self.batch_size}; expected 1 or more pairs.")
+        object.__setattr__(self, "parts", split_gradient(self.model, self.gradient))
+        for modality in self.parts:
+            self.side(modality, torch.zeros(self.batch_size, len(self.model.classes), device=self.model.device))
+
+    def side(self, modality: Modality, other_logits: Tensor | None = None) -> GradientView:
+        """The gradient of one modality as the single-modal attacks take it."""
+        # The attacks use a model's loss, module and name; a side has these, and no pages to encode.
+        model = cast(DocumentModel, self.model.side(modality, other_logits))
+        return GradientView(model, self.parts[modality], self.batch_size)
+
+
+@dataclass(frozen=True)
+class PairKnowledge:
+    """``lengths`` are the texts' numbers of tokens without special ones, longest first (taken as known, as in LAMP).
+
+    ``aligner`` is needed for MMGIA's second stage, ``language`` for LAMP's discrete moves. ``words`` are the token
+    ids that may occur, where the gradient of the word table names them; all of the vocabulary otherwise.
+    """
+
+    lengths: tuple[int, ...]
+    aligner: Aligner | None = None
+    language: LanguageModel | None = None
+    words: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not self.lengths or min(self.lengths) < 1:
+            raise AttackError(f"lengths of texts are {self.lengths}; expected one number of 1 or more per text.")
+
+    def sentences(self) -> tuple[str, ...]:
+        """The knowledge in plain words, for the report."""
+        words = "which words occur, read out of the gradient of the word table" if self.words is not None else ""
+        known = [
+            "both networks, the client's gradient of each, and how many pairs it is of",
+            "how many tokens each text has",
+            words,
+            f"a public aligner of pictures and texts ({self.aligner.name})" if self.aligner else "",
+            f"a public language model ({self.language.name})" if self.language else "",
+        ]
+        return tuple(line for line in known if line)
+
+
+def words_in(view: PairView) -> Tensor | None:
+    """Ids (n,) whose row of the word table has a gradient: the words of the batch. None where the table stays out."""
+    table = view.model.table
+    name = next((n for n, p in view.model.module.named_parameters() if p is table), "")
+    rows = view.parts["text"].get(name)
+    if rows is None:
+        return None
+    moved = rows.ne(0).any(1)
+    ids = view.model.plain_ids()
+    return ids[moved[ids]]
+
+
+def inputs_of(labels: Sequence[int], masks: Tensor | None = None) -> list[Encoded]:
+    """One Encoded per example: its class, and for texts its mask (B, T)."""
+    found = []
+    for number, label in enumerate(labels):
+        tensors = {"label": torch.tensor([label])}
+        if masks is not None:
+            tensors["mask"] = masks[number]
+        found.append(Encoded(tensors))
+    return found

@@ -1,0 +1,17 @@
+"""Attacks on published weights: reading scrubbed fields back out of a trained extraction model."""
+
+from docleak.attacks.weights.cdmi import Attempt, CdmiConfig, Finding, reconstruct
+from docleak.attacks.weights.membership import METRICS, choose, plausibility
+from docleak.attacks.weights.view import PublicKnowledge, WeightsView
+
+__all__ = [
+    "METRICS",
+    "Attempt",
+    "CdmiConfig",
+    "Finding",
+    "PublicKnowledge",
+    "WeightsView",
+    "choose",
+    "plausibility",
+    "reconstruct",
+]

@@ -1,0 +1,124 @@
+"""CDMI: Dentan, Paran & Shabou (2024), "Reconstructing training data from document understanding models".
+
+Algorithm 2, token by token from left to right: a public masked language model proposes candidates, the target's loss
+of each is turned into a likelihood, both are averaged, and the next token is drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from docleak.attacks.weights.probing import Probe
+from docleak.attacks.weights.sampling import (
+    Mean,
+    Temperature,
+    likelihoods,
+    loss_likelihoods,
+    sample_top_p,
+    weighted_mean,
+)
+from docleak.attacks.weights.view import PublicKnowledge, WeightsView
+from docleak.errors import AttackError
+
+
+@dataclass(frozen=True)
+class CdmiConfig:
+    """Hyper-parameters with the values of appendix A; where it gives a range, its middle.
+
+    ``candidates`` is N_c. ``weight`` is the target's in the mean, found to be best between 0.2 and 0.6; 0 is the
+    baseline that knows public data only (section 5.2), which never calls the target.
+    """
+
+    candidates: int = 128
+    public_temperature: Temperature = Temperature()
+    target_temperature: Temperature = Temperature(first=0.3, steps=0)
+    mean: Mean = "geometric"
+    weight: float = 0.4
+    top_p: float = 0.10
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.candidates < 1:
+            faults.append(f"candidates is {self.candidates}, expected 1 or more")
+        if self.mean not in ("geometric", "arithmetic"):
+            faults.append(f"mean is {self.mean!r}, expected geometric or arithmetic")
+        if not 0 <= self.weight <= 1:
+            faults.append(f"weight is {self.weight}, expected 0 to 1")
+        if not 0 < self.top_p <= 1:
+            faults.append(f"top_p is {self.top_p}, expected above 0 and up to 1")
+        if faults:
+            raise AttackError("CDMI cannot be set up: " + "; ".join(faults) + ".")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One reconstruction: its ``tokens``, and each one's likelihood at sampling and to the public model alone."""
+
+    tokens: tuple[int, ...]
+    target: tuple[float, ...]
+    public: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the attack says of one field; ``calls`` counts pages passed through the target or the public model."""
+
+    attempts: tuple[Attempt, ...]
+    calls: int
+
+
+def reconstruct(
+    view: WeightsView,
+    knowledge: PublicKnowledge,
+    config: CdmiConfig,
+    *,
+    attempts: int = 1,
+    generator: torch.Generator,
+) -> Finding:
+    """``attempts`` reconstructions of the scrubbed field: 1 is the one-shot variant, the paper's multi-shot has 8.
+
+    A target that was trained to guess tokens proposes the candidates itself, and its likelihoods are sampled directly
+    (section 4.3); the baseline never looks at it. Raises AttackError if the public model does not fit the target.
+    """
+    if attempts < 1:
+        raise AttackError(f"{attempts} attempts were asked for; expected 1 or more.")
+    knowledge.check(view)
+    public = Probe(knowledge.model, view.page, view.positions)
+    target = Probe(view.target, view.page, view.positions) if config.weight else None
+    made = tuple(_attempt(public, target, len(view.positions), config, generator) for _ in range(attempts))
+    return Finding(made, public.calls + (target.calls if target else 0))
+
+
+def _attempt(
+    public: Probe, target: Probe | None, length: int, config: CdmiConfig, generator: torch.Generator
+) -> Attempt:
+    tokens: tuple[int, ...] = ()
+    at_sampling: list[float] = []
+    to_public: list[float] = []
+    for step in range(length):
+        ids, mixed, guessed = _step(public, target, tokens, config)
+        chosen = sample_top_p(mixed, config.top_p, generator=generator)
+        at_sampling.append(float(mixed[chosen]))
+        to_public.append(float(guessed[chosen]))
+        tokens = (*tokens, int(ids[chosen]))
+        assert len(tokens) == step + 1
+    return Attempt(tokens, tuple(at_sampling), tuple(to_public))
+
+
+def _step(
+    public: Probe, target: Probe | None, prefix: tuple[int, ...], config: CdmiConfig
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Candidates behind ``prefix`` with the likelihoods they are drawn by and those of the public model, (N,) each."""
+    step = len(prefix)
+    soft, sharp = config.public_temperature.at(step), config.target_temperature.at(step)
+    if target is not None and target.model.task == "mlm":
+        own = target.propose(prefix, config.candidates)
+        return own.ids, likelihoods(own.logits, soft), likelihoods(public.token_logits(prefix)[own.ids], soft)
+    found = public.propose(prefix, config.candidates)
+    guessed = likelihoods(found.logits, soft)
+    if target is None:
+        return found.ids, guessed, guessed
+    fitting = loss_likelihoods(target.losses(prefix, found.ids), sharp)
+    return found.ids, weighted_mean(fitting, guessed, config.weight, config.mean), guessed

@@ -1,0 +1,42 @@
+"""Which reconstructions are plausible: the five membership metrics of Dentan et al. (2024), section 4.3."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from docleak.attacks.weights.cdmi import Attempt
+from docleak.errors import AttackError
+
+
+def perplexity(likelihoods: Sequence[float]) -> float:
+    """exp of the mean negative log likelihood of a field's tokens (Jelinek et al., 1977)."""
+    return math.exp(-sum(math.log(max(p, 1e-300)) for p in likelihoods) / len(likelihoods))
+
+
+def perplexity_ratio(attempt: Attempt) -> float:
+    """Public perplexity over target perplexity."""
+    return perplexity(attempt.public) / perplexity(attempt.target)
+
+
+#: name -> metric; the greater, the likelier was the field in the training set.
+METRICS: dict[str, Callable[[Attempt], float]] = {
+    "raw-perplexity": lambda attempt: perplexity(attempt.public),
+    "perplexity-ratio": perplexity_ratio,
+    "raw-and-ratio": lambda attempt: perplexity(attempt.public) * perplexity_ratio(attempt),
+    "max-gap": lambda attempt: max(t - p for t, p in zip(attempt.target, attempt.public, strict=True)),
+    "max-ratio": lambda attempt: max(t / max(p, 1e-300) for t, p in zip(attempt.target, attempt.public, strict=True)),
+}
+
+
+def plausibility(attempt: Attempt, metric: str) -> float:
+    """The metric of that name; AttackError lists the known ones."""
+    if metric not in METRICS:
+        raise AttackError(f"unknown membership metric {metric!r}; expected one of {', '.join(METRICS)}.")
+    return METRICS[metric](attempt)
+
+
+def choose(attempts: Sequence[Attempt], score: Callable[[Attempt], float]) -> int:
+    """MI_FILTER of algorithm 1: the number of the attempt with the highest score, the first of equal ones."""
+    scores = [score(attempt) for attempt in attempts]
+    return scores.index(max(scores))

@@ -1,0 +1,117 @@
+"""``docleak attack``: gradient attacks by name, and the attacks that have a command of their own."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+from docleak.cli.output import counter, emit, resumable
+from docleak.cli.pairs import PAIR_COMMANDS, register
+from docleak.cli.settings import default_workers, pick_device
+
+#: The command that takes the name of a gradient attack as its argument.
+BY_NAME = "by-name"
+#: Attacks that read something else than gradients: name -> what --list says.
+OTHERS = {
+    "cdmi": "Reads scrubbed fields back out of a trained extraction model's weights (Dentan et al., 2024).",
+    **PAIR_COMMANDS,
+}
+
+
+class AttackGroup(TyperGroup):
+    """``docleak attack NAME ...`` runs the command NAME where there is one, else the gradient attack of that name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put BY_NAME before anything that is no command of the group and does not ask for its help."""
+        if not args or (args[0] not in self.commands and args[0] != "--help"):
+            args = [BY_NAME, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=AttackGroup,
+    help="Run one attack. `docleak attack NAME` runs the gradient attack NAME (see --list); others are listed below.",
+)
+register(app)
+
+
+@app.command()
+def cdmi(
+    documents: Annotated[
+        str, typer.Option(help="synthetic, or pages of your own: a folder, or FORMAT:PATH (docleak data list).")
+    ] = "synthetic",
+    pages: Annotated[int, typer.Option(help="Pages of the data set; 0 means all.")] = 120,
+    model: Annotated[
+        str, typer.Option(help="Backbone to start from: layoutlm-tiny, bros-tiny, bert-tiny, a directory or hub name.")
+    ] = "layoutlm-tiny",
+    task: Annotated[str, typer.Option(help="mlm, ee-bio, ee-spade or el: what the target is trained for.")] = "mlm",
+    bimodal: Annotated[bool, typer.Option("--bimodal", help="The models also see the picture.")] = False,
+    criterion: Annotated[
+        str, typer.Option(help="Attack the epoch with the best validation accuracy (precision) or loss (loss).")
+    ] = "precision",
+    fields: Annotated[int, typer.Option(help="Private fields to attack, drawn at random; 0 means all.")] = 100,
+    attempts: Annotated[int, typer.Option(help="Reconstructions per field; the first is the one-shot variant.")] = 8,
+    candidates: Annotated[int, typer.Option(help="Tokens tried at each position (N_c).")] = 128,
+    weight: Annotated[float, typer.Option(help="Weight of the target in the mean, 0 to 1.")] = 0.4,
+    top_p: Annotated[float, typer.Option(help="Mass of the likeliest candidates that are sampled from.")] = 0.10,
+    mean: Annotated[str, typer.Option(help="geometric or arithmetic.")] = "geometric",
+    metric: Annotated[str, typer.Option(help="Membership metric that filters and sorts.")] = "perplexity-ratio",
+    epochs: Annotated[int, typer.Option(help="Epochs of the target; 0 means the default of the task.")] = 0,
+    learning_rate: Annotated[float, typer.Option(help="Of both models; use 5e-5 for base-size ones.")] = 1e-3,
+    control: Annotated[bool, typer.Option("--control", help="The target never sees the private pages.")] = False,
+    repeats: Annotated[
+        bool, typer.Option("--repeats", help="Also mask where the page prints the value again.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of pages, division, training and draws.")] = 0,
+    out: Annotated[Path, typer.Option(help="Run directory; an interrupted run in it is continued.")] = Path(
+        "docleak-cdmi"
+    ),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    workers: Annotated[int, typer.Option(help="Worker processes, one thread each; 0 means one per core.")] = 0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")] = False,
+) -> None:
+    """Train a model on private pages, scrub their fields, and read them back out of its weights.
+
+    Reported beside what public data alone would guess. With no arguments: a tiny LayoutLM on synthetic invoices.
+    """
+    from docleak.attacks.weights import CdmiConfig
+    from docleak.evidence.extraction.game import GameConfig, trainings
+
+    target, public = trainings(cast(Any, task), epochs=epochs, learning_rate=learning_rate)
+    config = GameConfig(
+        documents=documents, pages=pages, model=model, task=cast(Any, task), bimodal=bimodal,
+        criterion=cast(Any, criterion), fields=fields, attempts=attempts, metric=metric, control=control,
+        repeats=repeats, seed=seed, target_training=target, public_training=public,
+        attack=CdmiConfig(candidates=candidates, weight=weight, top_p=top_p, mean=cast(Any, mean)),
+    )  # fmt: skip
+    _play(config, out, pick_device(device), workers or default_workers(), json_output)
+
+
+def _play(config: Any, out: Path, device: str, workers: int, json_output: bool) -> None:
+    import numpy as np
+
+    from docleak.evidence.extraction.play import open_game, play
+    from docleak.evidence.extraction.table import as_json, as_text, read_table
+    from docleak.training.extraction.fit import Epoch
+
+    def on_epoch(which: str, epochs: int, epoch: Epoch) -> None:
+        found = epoch.validation
+        print(
+            f"{which} model, epoch {epoch.number} of {epochs}: validation accuracy {found.accuracy:.3f}, "
+            f"loss {found.loss:.3f}",
+            file=sys.stderr,
+        )
+
+    with resumable(out):
+        run = open_game(config, out, command="docleak " + shlex.join(sys.argv[1:]))
+        with counter(quiet=json_output) as on_field:
+            told: dict[str, Any] = {} if json_output else {"on_epoch": on_epoch}
+            play(run, config, device=device, workers=workers, on_field=on_field, **told)
+    table = read_table(run, rng=np.random.default_rng(config.seed))
+    value = {"run": str(out), "threat": run.info["threat"], **as_json(table)}
+    emit(value, f"{run.info['threat']}\n\n{as_text(table)}\n\nRun: {out}", json_output=json_output)

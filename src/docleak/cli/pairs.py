@@ -1,0 +1,118 @@
+"""``docleak attack mmgia`` and its peers: picture and text of one client, out of its two gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from docleak.cli.output import counter, emit, resumable
+from docleak.cli.settings import default_workers, parse_size, split_names
+from docleak.errors import AttackError
+
+#: Commands: name -> what --list says.
+PAIR_COMMANDS = {
+    "mmgia": "Picture and text of one client together (Zheng et al., 2025).",
+    "mmgia-d": "MMGIA with direct alignment, its ablation (d).",
+    "mmgia-stage1": "MMGIA's first stage alone.",
+    "mgis": "Picture and text, the text's class helping the picture (Liu et al., 2024).",
+    "tag": "Text by TAG (Deng et al., 2021), picture by DLG.",
+    "lamp": "Text by LAMP (Balunović et al., 2022), picture by Inverting Gradients.",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add a command per attack; they differ in nothing but their attack."""
+    for name in PAIR_COMMANDS:
+        app.command(name, help=PAIR_COMMANDS[name])(_command(name))
+
+
+def _command(name: str) -> Callable[..., None]:
+    def attack(
+        pairs: Annotated[
+            str, typer.Option(help="scenes, nlvr:DIR, flickr30k:DIR, openi:DIR, cifar100:DIR, or pages:SPEC.")
+        ] = "scenes",
+        count: Annotated[int, typer.Option(help="Pairs to attack.")] = 4,
+        skip: Annotated[int, typer.Option(help="Pairs of the data set to pass over first.")] = 0,
+        public: Annotated[int, typer.Option(help="Further pairs whose texts the adversary has.")] = 100,
+        compare: Annotated[str, typer.Option(help="Other attacks on the same pairs, comma-separated.")] = "",
+        image: Annotated[
+            str, typer.Option(help="lenet5, resnet-tiny, resnet18, resnet50, or an image classifier's directory.")
+        ] = "lenet5",
+        text: Annotated[
+            str, typer.Option(help="bert-tiny, tinybert4, bert-base, bert-large, or a text classifier's directory.")
+        ] = "bert-tiny",
+        fused: Annotated[bool, typer.Option("--fused", help="One classifier over both features.")] = False,
+        train_embeddings: Annotated[
+            bool, typer.Option("--train-embeddings", help="The client also trains its tables of words and positions.")
+        ] = False,
+        image_size: Annotated[str, typer.Option(metavar="WxH", help="Pixels of the pictures.")] = "64x16",
+        batch_size: Annotated[int, typer.Option(help="Pairs averaged into one gradient.")] = 1,
+        image_attack: Annotated[str, typer.Option(help="Another attack on the picture, such as dlg.")] = "",
+        text_attack: Annotated[str, typer.Option(help="Another attack on the text: dlg-text, tag, lamp.")] = "",
+        budget: Annotated[
+            int, typer.Option(help="Gradient evaluations per modality and batch, for all attacks.")
+        ] = 300,
+        aligner: Annotated[str, typer.Option(help="aligner-tiny, or a CLIP's directory or hub name.")] = "aligner-tiny",
+        language: Annotated[
+            str, typer.Option(help="trigrams, or a causal model's directory or hub name.")
+        ] = "trigrams",
+        corpus: Annotated[str, typer.Option(help="Text file of public sentences, one a line.")] = "",
+        shuffle: Annotated[bool, typer.Option("--shuffle", help="Give every picture another pair's text.")] = False,
+        threshold: Annotated[
+            float | None, typer.Option(help="MMGIA's similarity that ends the loop (-1 to 1).")
+        ] = None,
+        rounds: Annotated[int | None, typer.Option(help="MMGIA's turns of both stages at most.")] = None,
+        allow_pickle: Annotated[
+            bool, typer.Option("--allow-pickle", help="Read CIFAR-100's pickles (only files you trust).")
+        ] = False,
+        seed: Annotated[int, typer.Option(help="Seed of pairs, models, starts and draws.")] = 0,
+        out: Annotated[Path, typer.Option(help="Run directory; an interrupted run in it is continued.")] = Path(
+            f"docleak-{name}"
+        ),
+        workers: Annotated[int, typer.Option(help="Worker processes, one thread each; 0 means one per core.")] = 0,
+        json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")] = False,
+    ) -> None:
+        size = parse_size(image_size)
+        if size is None:
+            raise AttackError("the image size is empty; expected WIDTHxHEIGHT, for instance 64x16.")
+        from docleak.evidence.pairs.play import PairConfig
+
+        config = PairConfig(
+            pairs=pairs, count=count, skip=skip, public=public, image=image, text=text, fused=fused,
+            train_embeddings=train_embeddings, image_size=size, batch_size=batch_size,
+            attacks=tuple(dict.fromkeys((name, *split_names(compare)))), image_attack=image_attack,
+            text_attack=text_attack, budget=budget, aligner=aligner, language=language, corpus=corpus,
+            shuffle=shuffle, threshold=threshold, rounds=rounds, allow_pickle=allow_pickle, seed=seed,
+        )  # fmt: skip
+        _play(config, out, workers or default_workers(), json_output)
+
+    return attack
+
+
+def _play(config: object, out: Path, workers: int, json_output: bool) -> None:
+    import numpy as np
+
+    from docleak.evidence.pairs.play import PairConfig, open_pairs, play
+    from docleak.evidence.pairs.table import as_text, read_pairs
+
+    assert isinstance(config, PairConfig)
+    with resumable(out):
+        run = open_pairs(config, out)
+        with counter(quiet=json_output) as on_unit:
+            play(run, config, workers=workers, on_unit=on_unit)
+    rows = read_pairs(run, rng=np.random.default_rng(config.seed))
+    knows = "; ".join(run.info["knows"])
+    value = {
+        "run": str(out),
+        "model": run.info["model"],
+        "knows": run.info["knows"],
+        "rows": [r.as_json() for r in rows],
+    }
+    emit(
+        value,
+        f"{run.info['model']}. The server knows {knows}.\n\n{as_text(rows)}\n\nRun: {out}",
+        json_output=json_output,
+    )

@@ -1,0 +1,116 @@
+"""One client with a batch of pairs: the evaluator's truth, and what the server sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.engine import inference_mode_of
+from docleak.attacks.gradients.matching import dummy_of, relative
+from docleak.attacks.gradients.selftest import TOLERANCE, SelfTest, self_test
+from docleak.attacks.gradients.view import GradientView
+from docleak.attacks.pairs.view import PairKnowledge, PairView, inputs_of, words_in
+from docleak.documents.pairs import Pair, resized
+from docleak.errors import DocumentError
+from docleak.models.base import Encoded, pixels_of, trainable
+from docleak.models.pair.aligner import Aligner
+from docleak.models.pair.language import LanguageModel
+from docleak.models.pair.model import MODALITIES, Modality, PairModel
+
+#: Tokens with special ones after which a text is cut.
+LONGEST = 40
+
+
+@dataclass(frozen=True)
+class PairCase:
+    """``pixels``, ``ids`` and ``labels`` are the truth; ``view`` and ``knowledge`` the adversary's."""
+
+    pairs: tuple[Pair, ...]
+    pixels: Tensor
+    ids: Tensor
+    mask: Tensor
+    labels: tuple[Tensor, Tensor]
+    view: PairView
+    knowledge: PairKnowledge
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The true texts as the model reads them: cut, in its tokens' characters."""
+        tokenizer = self.view.model.tokenizer
+        return tuple(tokenizer.decode(row) for row in self.rows)
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """The true tokens without special ones."""
+        return [[int(i) for i in row[there]][1:-1] for row, there in zip(self.ids, self.mask, strict=True)]
+
+
+def build_pair_case(
+    model: PairModel,
+    pairs: Sequence[Pair],
+    *,
+    aligner: Aligner | None = None,
+    language: LanguageModel | None = None,
+    longest: int = LONGEST,
+) -> PairCase:
+    """Let a client compute the gradient of the batch. The pairs' pictures are resized to the model's size.
+
+    The batch is ordered by the length of its texts, longest first, as the adversary's knowledge is.
+    """
+    if not pairs:
+        raise DocumentError("no pair was given; expected a batch of 1 or more.")
+    sizes = [int(model.token_ids([pair.text], longest=longest)[1].sum()) for pair in pairs]
+    ordered = [pairs[i] for i in sorted(range(len(pairs)), key=lambda i: -sizes[i])]
+    pixels = torch.stack([pixels_of(resized(pair, model.image_size).image, model.device) for pair in ordered])
+    ids, mask = model.token_ids([pair.text for pair in ordered], longest=longest)
+    first, second = ([model.class_of(pair.labels[side]) for pair in ordered] for side in (0, 1))
+    labels = torch.tensor(first, device=model.device), torch.tensor(second, device=model.device)
+    view = PairView(model, pair_gradient(model, pixels, ids, mask, labels), len(ordered))
+    lengths = tuple(int(n) - 2 for n in mask.sum(1))
+    knowledge = PairKnowledge(lengths, aligner, language, words_in(view))
+    return PairCase(tuple(ordered), pixels, ids, mask, labels, view, knowledge)
+
+
+def pair_gradient(
+    model: PairModel, pixels: Tensor, ids: Tensor, mask: Tensor, labels: tuple[Tensor, Tensor]
+) -> dict[str, Tensor]:
+    """What the client sends: the gradient of the batch's mean loss over named parameters, without dropout."""
+    chosen = dict(trainable(model.module))
+    loss = model.loss(pixels, ids, mask, labels).mean()
+    values = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(parameter) if value is None else value.detach().clone()
+        for (name, parameter), value in zip(chosen.items(), values, strict=True)
+    }
+
+
+def self_tests(case: PairCase) -> dict[Modality, SelfTest]:
+    """The truth must reproduce each modality's gradient, or an attack on it would prove nothing."""
+    model = case.view.model
+    x: dict[Modality, Tensor] = {
+        "image": case.pixels,
+        "text": torch.nn.functional.embedding(case.ids, model.table.detach()),
+    }
+    found: dict[Modality, SelfTest] = {}
+    for number, modality in enumerate(MODALITIES):
+        other = MODALITIES[1 - number]
+        logits = model.other_logits(other, x[other], case.mask) if model.module.fused else None
+        labels = case.labels[0 if model.module.fused else number].tolist()
+        inputs = inputs_of(labels, case.mask if modality == "text" else None)
+        side = case.view.side(modality, logits)
+        found[modality] = (
+            self_test(side, x[modality], inputs) if modality == "image" else _text_test(side, x["text"], inputs)
+        )
+    return found
+
+
+def _text_test(side: GradientView, embeddings: Tensor, inputs: Sequence[Encoded]) -> SelfTest:
+    """As ``self_test``, whose causes are about pixels."""
+    with inference_mode_of(side):
+        dummy = dummy_of(side, embeddings, inputs, create_graph=False)
+        distance = float(relative(side)(side.as_sent(dummy)).detach())
+    causes = ("other tokens, marks or padding", "dropout was on", "loss scale: sum instead of mean", "other labels")
+    return SelfTest(distance, () if distance <= TOLERANCE else causes)

@@ -1,0 +1,259 @@
+"""The evaluator's side of a captured update: the client's pages, how it trained, and a replay that proves both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.local_steps import ImitatedSteps, Optimiser
+from docleak.documents import Page, load_pages
+from docleak.errors import DocumentError, FederationError
+from docleak.models.base import DocumentModel, trainable
+from docleak.training.federated.capture import CapturedUpdate
+from docleak.training.federated.federation import Federation
+from docleak.training.federated.local import LocalPlan, LocalRound, set_parameters, train_locally
+from docleak.training.federated.party import open_party
+from docleak.training.federated.wire import Compression, pack, unpack
+from docleak.training.objectives.objective import Example
+from docleak.training.objectives.table import objective_of
+
+#: What others call the keys of LocalPlan.
+ALIASES = {"lr": "learning_rate", "optimizer": "optimiser", "local_epochs": "epochs", "clip_norm": "max_norm"}
+#: Without these nothing can be said of how the client trained.
+NEEDED = ("optimiser", "learning_rate", "batch_size")
+#: Steps up to which a client's round is trained again.
+REPLAYED = 500
+#: Largest relative distance between what was sent and the replay: other threads or machines round differently, which
+#: AdamW blows up; other pages give about 1.
+SAME = 0.05
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The client's round trained again from the recorded seed: ``distance`` is |sent - replayed| / |sent|.
+
+    ``trained`` is None where there was no replay, and ``why`` says so.
+    """
+
+    trained: LocalRound | None
+    distance: float | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class UpdateCase:
+    """One captured update with the truth. ``model`` holds the weights the client started from.
+
+    ``examples`` are all that the client may have trained on; ``batches`` the numbers of those that each step saw, as
+    the replay tells, or in the pages' order where that is not known.
+    """
+
+    update: CapturedUpdate
+    model: DocumentModel
+    plan: LocalPlan
+    pages: Sequence[Page]
+    examples: Sequence[Example]
+    batches: tuple[tuple[int, ...], ...]
+    replay: Replay
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """As the adversary imitates it."""
+        return optimiser_of(self.plan)
+
+    @property
+    def delta(self) -> dict[str, Tensor]:
+        """What was sent, of the model's trainable parameters; a gradient is the delta of a step at a rate of 1."""
+        received = sent_by(self.update)
+        return {name: torch.from_numpy(received[name]) for name, _ in trainable(self.model.module)}
+
+    @property
+    def dropout(self) -> bool:
+        """Whether the client drew masks that nobody else knows."""
+        rates = [m.p for m in self.model.module.modules() if isinstance(m, torch.nn.Dropout)]
+        rates += [v for m in self.model.module.modules() if isinstance(v := getattr(m, "dropout", None), float)]
+        return self.plan.dropout and max(rates, default=0.0) > 0
+
+    @property
+    def trained_on(self) -> list[Example]:
+        """The examples that were used, each once."""
+        return [self.examples[i] for i in sorted({i for batch in self.batches for i in batch})]
+
+
+def open_case(
+    update: CapturedUpdate, model: DocumentModel, documents: str, *, local: str = "", allow_pickle: bool = False
+) -> UpdateCase:
+    """Put the update's start into ``model``, find the client's pages and plan, and replay its round.
+
+    ``local`` ("optimiser=sgd,learning_rate=0.1") says what the capture does not, or corrects it. Raises FederationError
+    if the plan is not told or the arrays are another model's, DocumentError without the client's pages.
+    """
+    plan, federation = plan_of(update, local), _federation(update)
+    load_start(model, update)
+    pages = pages_of(update, documents, federation, allow_pickle=allow_pickle)
+    examples = objective_of(plan.objective).examples(pages)
+    if not examples:
+        raise DocumentError(f"{update.name}: {documents!r} has nothing that this client can have trained on.")
+    replay = _replayed(update, model, plan, federation, pages)
+    batches = replay.trained.batches if replay.trained else assumed(len(examples), plan)
+    return UpdateCase(update, model, plan, pages, examples, batches, replay)
+
+
+def sent_by(update: CapturedUpdate) -> Mapping[str, np.ndarray]:
+    """theta_0 - theta_K, or the gradient where that was sent."""
+    return update.received() if update.kind == "gradient" else update.delta()
+
+
+def plan_of(update: CapturedUpdate, local: str = "") -> LocalPlan:
+    """How the client trained, from the capture's details and ``local``; FederationError lists what is not told."""
+    told = {**update.details, **_parsed(local)}
+    if update.kind == "gradient":
+        one = {"optimiser": "sgd", "learning_rate": 1.0, "weight_decay": 0.0, "batch_size": max(1, update.examples)}
+        told |= {**one, "epochs": 1, "max_steps": 1}
+    told = {ALIASES.get(key.replace("-", "_"), key.replace("-", "_")): value for key, value in told.items()}
+    missing = [key for key in NEEDED if told.get(key) is None]
+    if missing:
+        raise FederationError(
+            f"{update.name}: the capture does not say the client's {', '.join(missing)} (it says "
+            f"{', '.join(sorted(update.details)) or 'nothing'}). Say it, for instance with "
+            "--local optimiser=sgd,learning_rate=0.1,batch_size=1,epochs=1."
+        )
+    if told.get("weight_decay") is None and str(told["optimiser"]).lower() == "sgd":
+        told["weight_decay"] = 0.0  # torch's default
+    if told.get("epochs") is None and told.get("steps"):
+        told |= {"epochs": int(told["steps"]), "max_steps": told.get("max_steps") or int(told["steps"])}
+    values: dict[str, Any] = {}
+    for field in fields(LocalPlan):
+        if told.get(field.name) is not None:
+            values[field.name] = _value(update, field.name, type(getattr(LocalPlan(), field.name)), told[field.name])
+    return LocalPlan(**{**values, "optimiser": values["optimiser"].lower()})
+
+
+def optimiser_of(plan: LocalPlan) -> Optimiser:
+    """The plan's optimiser as the adversary imitates it."""
+    return Optimiser(plan.optimiser, plan.learning_rate, plan.weight_decay, plan.max_norm)
+
+
+def assumed(count: int, plan: LocalPlan) -> tuple[tuple[int, ...], ...]:
+    """The steps of ``plan`` over ``count`` examples by someone who does not know their order: as they stand."""
+    epoch = [tuple(range(at, min(at + plan.batch_size, count))) for at in range(0, count, plan.batch_size)]
+    return tuple((epoch * plan.epochs)[: plan.max_steps or None])
+
+
+def imitated(case_batches: Sequence[Sequence[int]], examples: Sequence[Example], plan: LocalPlan) -> ImitatedSteps:
+    """The steps over ``examples``, whose pages are numbered as they come."""
+    pages = sorted({example.page for example in examples})
+    owners = tuple(pages.index(example.page) for example in examples)
+    return ImitatedSteps(optimiser_of(plan), tuple(tuple(batch) for batch in case_batches), owners)
+
+
+def load_start(model: DocumentModel, update: CapturedUpdate) -> None:
+    """Put the weights that the server sent into ``model``; frozen ones too, where they were sent.
+
+    Raises FederationError if trainable parameters are missing. Other arrays are left aside: buffers, and the second
+    name of a tied weight.
+    """
+    start = update.start()
+    named = dict(model.module.named_parameters())
+    lacking = [name for name, _ in trainable(model.module) if name not in start]
+    if lacking:
+        raise FederationError(
+            f"{update.name}: the weights sent lack {len(lacking)} of the {len(named)} parameters of {model.name!r}, "
+            f"first {lacking[0]!r}; they hold {', '.join(sorted(start)[:3])} ... Pass the --model that was trained; "
+            "arrays must have its parameters' names."
+        )
+    set_parameters(model, {name: start[name].astype(np.float32) for name, _ in trainable(model.module)})
+    with torch.no_grad():
+        for name, parameter in named.items():
+            if not parameter.requires_grad and name in start and start[name].shape == tuple(parameter.shape):
+                parameter.copy_(torch.from_numpy(start[name].astype(np.float32)))
+
+
+def pages_of(
+    update: CapturedUpdate, documents: str, federation: Federation | None, *, allow_pickle: bool = False
+) -> Sequence[Page]:
+    """The pages the client trained on: those of ``documents``/CLIENT where there is such a folder, else all of them.
+
+    "synthetic" stands for the folder ``silos`` beside the capture, where docleak train puts made-up pages. What a
+    silo of docleak's own keeps to evaluate on is left out.
+    """
+    beside = update.folder.parent.parent / "silos"
+    made_up = documents == "synthetic"
+    root = beside if made_up and beside.is_dir() else Path(documents.removeprefix("folder:"))
+    folder = root / update.client if (root / update.client).is_dir() else root
+    if folder.is_dir() and not (made_up and folder == beside):
+        if federation is not None:
+            return open_party(folder, federation, name=update.client).training
+        return load_pages(f"folder:{folder}", seed=0, allow_pickle=allow_pickle)
+    if made_up:
+        raise DocumentError(
+            f"{update.name}: to say what an attack recovered, its pages are needed. Pass --documents with the client's "
+            "pages, or a folder that holds a folder of pages for every client, by name."
+        )
+    return load_pages(documents, seed=0, allow_pickle=allow_pickle)
+
+
+def _federation(update: CapturedUpdate) -> Federation | None:
+    """Of a capture that docleak train made: what tells a silo's random numbers, and the pages it keeps."""
+    told = update.details
+    if told.get("seed") is None or told.get("holdout") is None:
+        return None
+    sent = Compression.parse(str(told.get("compression", "none")))
+    return Federation(seed=int(told["seed"]), holdout=float(told["holdout"]), compression=sent)
+
+
+def _replayed(
+    update: CapturedUpdate, model: DocumentModel, plan: LocalPlan, federation: Federation | None, pages: Sequence[Page]
+) -> Replay:
+    seed, steps = update.details.get("seed"), update.details.get("steps")
+    if federation is None and seed is None:
+        return Replay(None, None, "the capture tells no seed, so the client's round cannot be trained again")
+    if steps is not None and int(steps) > REPLAYED:
+        return Replay(None, None, f"the client took {steps} steps; up to {REPLAYED} are trained again")
+    rng = federation.client_rng(update.client, update.round) if federation else np.random.default_rng(int(seed or 0))
+    trained = train_locally(model, pages, plan, client=update.client, rng=rng)
+    load_start(model, update)
+    compression = federation.compression if federation else Compression()
+    ours = trained.update.delta
+    ours = unpack(pack(ours, compression), {name: value.shape for name, value in ours.items()}, compression)
+    return Replay(trained, _distance(sent_by(update), ours))
+
+
+def _distance(sent: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> float:
+    wrong = sum(float(np.square(sent[name].astype(np.float64) - value).sum()) for name, value in ours.items())
+    whole = sum(float(np.square(sent[name].astype(np.float64)).sum()) for name in ours)
+    return float(np.sqrt(wrong / whole)) if whole else float("inf")
+
+
+def _parsed(text: str) -> dict[str, str]:
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise FederationError(f"--local has {part!r}; expected key=value, as in optimiser=sgd,learning_rate=0.1.")
+        found[key.strip().replace("-", "_")] = value.strip()
+    unknown = sorted(set(found) - {field.name for field in fields(LocalPlan)} - set(ALIASES))
+    if unknown:
+        known = ", ".join(field.name for field in fields(LocalPlan))
+        raise FederationError(f"--local has the unknown key {unknown[0]!r}; known: {known}.")
+    return found
+
+
+def _value(update: CapturedUpdate, key: str, kind: Callable[[Any], Any], value: Any) -> Any:
+    if kind is bool and isinstance(value, str):
+        value = value.lower() in ("true", "yes", "on", "1")
+    try:
+        return kind(value)
+    except (TypeError, ValueError) as fault:
+        raise FederationError(f"{update.name}: {key} is {value!r}; expected a {kind}.") from fault
+
+
+def without_dropout(plan: LocalPlan, *, steps: int, batch_size: int) -> LocalPlan:
+    """The plan with other steps, in evaluation mode: what leaks by steps and batch size alone."""
+    return replace(plan, epochs=steps, max_steps=steps, batch_size=batch_size, dropout=False)

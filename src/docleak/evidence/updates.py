@@ -1,0 +1,245 @@
+"""The audit of captured updates: what a federated server received, attacked; units are computed once and kept on disk.
+
+A unit is one captured update, or one cell of "how leakage falls with local steps and batch size", which trains the
+first client again from the weights that the server sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import docleak
+from docleak.attacks.gradients import load_attack
+from docleak.errors import AttackError, FederationError, RunError, SelfTestError
+from docleak.evidence.audit import PERMISSIONS, OnProgress
+from docleak.evidence.identity import weights_hash
+from docleak.evidence.run import Run
+from docleak.evidence.update_case import SAME, UpdateCase, open_case
+from docleak.evidence.update_leaks import Cell, Sight, cell_of, sight_of, words_of
+from docleak.metrics import load_engine, score_page
+from docleak.models import DocumentModel, image_of, load_model
+from docleak.training.federated.capture import CapturedUpdate, read_updates
+
+#: Gradient evaluations of a unit without pictures, for the progress bar.
+WORDS_ONLY = 1
+
+
+@dataclass(frozen=True)
+class UpdatesConfig:
+    """What is audited of a capture. Everything that changes a number is here, and nothing else.
+
+    ``round`` 0 is the first of the capture; no ``clients`` means each client of the round. ``local`` says how the
+    clients trained where the capture does not. ``steps`` and ``batch_sizes`` span the table of how leakage falls:
+    words in every cell, pictures where one of the two is the least. ``picture_budget`` are its evaluations.
+    """
+
+    updates: str
+    model: str = ""
+    documents: str = "synthetic"
+    round: int = 0
+    clients: tuple[str, ...] = ()
+    attack: str = "gi-dqa"
+    budget: int = 120
+    picture_budget: int = 60
+    steps: tuple[int, ...] = (1, 2, 4)
+    batch_sizes: tuple[int, ...] = (1, 2, 4)
+    local: str = ""
+    ocr: str = "rapidocr"
+    seed: int = 5
+    allow_failed_self_test: bool = False
+    allow_pickle: bool = False
+
+    def __post_init__(self) -> None:
+        load_attack(self.attack)
+        if min((self.budget, self.picture_budget, *self.steps, *self.batch_sizes), default=1) < 1 or self.round < 0:
+            raise AttackError(
+                f"budget {self.budget}, steps {self.steps}, batches {self.batch_sizes}, round {self.round}; expected "
+                "budgets, steps and batches of at least 1."
+            )
+
+
+@dataclass(frozen=True)
+class UpdateUnit:
+    """One captured update, or with ``cell`` one point of the table, and the evaluations it takes."""
+
+    update: CapturedUpdate
+    cell: Cell | None
+    evaluations: int
+
+    @property
+    def id(self) -> str:
+        name = f"round-{self.update.round:04d}--{self.update.client}"
+        return name if self.cell is None else f"{name}--{self.cell.id}"
+
+
+def chosen(config: UpdatesConfig) -> list[CapturedUpdate]:
+    """The updates to audit; FederationError names what the capture has where it lacks what was asked for."""
+    updates = read_updates(Path(config.updates))
+    rounds = sorted({update.round for update in updates})
+    number = config.round or rounds[0]
+    there = [update for update in updates if update.round == number]
+    missing = sorted(set(config.clients) - {update.client for update in there})
+    if not there or missing:
+        raise FederationError(
+            f"{config.updates} has the rounds {', '.join(map(str, rounds))} and in round {number} the clients "
+            f"{', '.join(update.client for update in there) or '(none)'}; asked for round {number}"
+            f"{', client ' + missing[0] if missing else ''}."
+        )
+    return [update for update in there if not config.clients or update.client in config.clients]
+
+
+def units_of(config: UpdatesConfig) -> list[UpdateUnit]:
+    """All units: the first captured update and the table's cells on it, then the other updates."""
+    updates = chosen(config)
+    units = [UpdateUnit(updates[0], None, config.budget)]
+    for steps in config.steps:
+        for size in config.batch_sizes:
+            pictured = steps == min(config.steps) or size == min(config.batch_sizes)
+            units.append(UpdateUnit(updates[0], Cell(steps, size), config.picture_budget if pictured else WORDS_ONLY))
+    return [*units, *(UpdateUnit(update, None, config.budget) for update in updates[1:])]
+
+
+def run_updates(config: UpdatesConfig, out: Path, *, device: str, on_progress: OnProgress, command: str = "") -> Run:
+    """Run (or resume) the audit of ``config`` in ``out``.
+
+    Raises SelfTestError where a client's round, trained again from the recorded seed, does not give what it sent: then
+    pages, model or plan are not those it trained with, and nothing could be measured against them.
+    """
+    units = units_of(config)
+    model = load_model(_source(config, units[0].update), device=device)
+    run = Run.open(out, {key: v for key, v in asdict(config).items() if key not in PERMISSIONS})
+    run.write_info("command", command)
+    torch.set_num_threads(1)
+    case_of = _cases(config, model)
+    with run.claimed():
+        _write_info(run, config, units, case_of(units[0].update))
+        for unit in units:
+            if not run.has(unit.id):
+                _compute(run, config, unit, case_of(unit.update), on_progress)
+            on_progress(unit.id, unit.evaluations, unit.evaluations)
+    return run
+
+
+def _source(config: UpdatesConfig, update: CapturedUpdate) -> str:
+    source = config.model or str(update.details.get("model") or "")
+    if not source:
+        raise FederationError(f"{update.name}: the capture does not say which model was trained. Pass --model.")
+    return source
+
+
+def _cases(config: UpdatesConfig, model: DocumentModel) -> Callable[[CapturedUpdate], UpdateCase]:
+    """Opens an update once while units of it follow one another; the model is shared and holds the last one's start."""
+
+    @lru_cache(maxsize=1)
+    def opened(folder: Path, client: str) -> UpdateCase:
+        update = next(u for u in read_updates(Path(config.updates)) if (u.folder, u.client) == (folder, client))
+        return open_case(update, model, config.documents, local=config.local, allow_pickle=config.allow_pickle)
+
+    return lambda update: opened(update.folder, update.client)
+
+
+def _compute(run: Run, config: UpdatesConfig, unit: UpdateUnit, case: UpdateCase, on_progress: OnProgress) -> None:
+    _require_replay(case, config)
+
+    def report(number: int) -> None:
+        on_progress(unit.id, number, unit.evaluations)
+
+    attack = load_attack(config.attack)
+    if unit.cell is None:
+        words = words_of(case)
+        sight = sight_of(
+            case, attack, budget=config.budget, seed=config.seed, allow_failed=config.allow_failed_self_test,
+            report=report,
+        )  # fmt: skip
+        record = {"kind": "update", **_described(case)}
+    else:
+        pictured = unit.evaluations > WORDS_ONLY
+        words, sight = cell_of(
+            case, unit.cell, attack if pictured else None, budget=config.picture_budget, seed=config.seed, report=report
+        )
+        record = {"kind": "cell", "steps": unit.cell.steps, "batch_size": unit.cell.batch_size}
+    pictures, images = _pictured(config, sight)
+    run.write_unit(unit.id, {**record, "words": words, "pictures": pictures}, images)
+
+
+def _require_replay(case: UpdateCase, config: UpdatesConfig) -> None:
+    distance = case.replay.distance
+    if distance is not None and distance > SAME and not config.allow_failed_self_test:
+        raise SelfTestError(
+            f"{case.update.name}: trained again from the recorded seed, this client sends something else (relative "
+            f"distance {distance:.2e}, expected at most {SAME:.0e}), so nothing could be measured against these pages. "
+            "Likely causes: other pages (--documents) or pages in another order, another model, or another plan than "
+            "the capture says (--local). Mend it, or pass --allow-failed-self-test to audit all the same."
+        )
+
+
+def _described(case: UpdateCase) -> dict[str, Any]:
+    update, replay = case.update, case.replay
+    return {
+        "round": update.round,
+        "client": update.client,
+        "sent": update.kind,
+        "examples": len(case.trained_on),
+        "pages": len({example.page for example in case.trained_on}),
+        "steps": len(case.batches),
+        "plan": asdict(case.plan),
+        "dropout": case.dropout,
+        "replay": {"distance": replay.distance, "why": replay.why},
+    }
+
+
+def _pictured(config: UpdatesConfig, sight: Sight) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the attack on pictures gave, scored on every page, and the first page's pictures."""
+    test = sight.test and {"distance": sight.test.distance, "tolerance": sight.test.tolerance,
+                           "passed": sight.test.passed, "causes": list(sight.test.causes)}  # fmt: skip
+    if sight.finding is None or sight.knowledge is None:
+        return {"why": sight.why, "self_test": test}, {}
+    engine = _engine(config.ocr)
+    found = sight.finding
+    shown = [i for i, page in enumerate(sight.pages) if page.private_fields]
+    template, pixels = sight.knowledge.template, found.pixels
+
+    def scores(images: Sequence[Any]) -> list[dict[str, Any]]:
+        return [score_page(sight.pages[i], images[i], engine).to_json() for i in shown]
+
+    truth = [page.image for page in sight.pages]
+    blank, rebuilt = ([image_of(row) for row in rows] for rows in (template, pixels))
+    first = shown[0]
+    record = {
+        "why": sight.why,
+        "self_test": test,
+        "explained": found.explained,
+        "evaluations": found.evaluations,
+        "seconds": found.seconds,
+        "pages": len(sight.pages),
+        "knowledge": list(sight.knowledge.sentences()),
+        "score": scores(rebuilt),
+        "floor": scores(blank),
+        "ceiling": scores(truth),
+    }
+    images = {"truth": truth[first], "template": blank[first], "reconstruction": rebuilt[first]}
+    return record, images
+
+
+@lru_cache(maxsize=1)
+def _engine(name: str) -> Any:
+    return load_engine(name)
+
+
+def _write_info(run: Run, config: UpdatesConfig, units: Sequence[UpdateUnit], case: UpdateCase) -> None:
+    signature = (
+        f"docleak {docleak.__version__} | updates of {config.updates}, round {units[0].update.round} | "
+        f"{case.model.name}:{weights_hash(case.model)} | {config.attack}, {config.budget} and {config.picture_budget} "
+        f"evaluations | seed {config.seed}"
+    )
+    before = run.info.get("signature")
+    if before not in (None, signature) and run.units():
+        raise RunError(f"{run.path} holds results of other weights:\n  - there: {before}\n  - now: {signature}")
+    run.write_info("signature", signature)
+    run.write_info("model", {"name": case.model.name, "architecture": case.model.architecture})

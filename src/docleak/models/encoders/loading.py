@@ -1,0 +1,182 @@
+"""Encoders on disk: docleak's own, and backbones as transformers saves them, from a directory or the hub."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from docleak.errors import ModelError
+from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build
+from docleak.models.encoders.tasks import Task
+from docleak.models.encoders.vision import VisionConfig
+from docleak.models.loading import CHECKPOINTS, short_name, split_revision
+from docleak.models.preprocessing import tokenizer_of
+from docleak.models.t5_files import local_file
+
+MODEL_TYPE = "docleak-encoder"
+#: Shipped encoders: name -> what it is.
+SHIPPED_ENCODERS: dict[str, str] = {
+    "layoutlm-tiny": "LayoutLM (tiny), trained to guess masked tokens of synthetic invoices",
+    "bros-tiny": "BROS (tiny), trained to guess masked tokens of synthetic invoices",
+    "bert-tiny": "BERT (tiny), trained to guess masked tokens of synthetic invoices",
+}
+#: Parts of a checkpoint's masked-language head, in transformers' names and in ours.
+MLM_PARTS = {
+    "predictions.transform.dense.": "head.dense.",
+    "predictions.transform.LayerNorm.": "head.norm.",
+    "predictions.bias": "head.bias",
+}
+
+
+def load_encoder(
+    source: str,
+    *,
+    task: Task | None = None,
+    classes: Sequence[str] = (),
+    vision: VisionConfig | None = None,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+) -> EncoderModel:
+    """A name of SHIPPED_ENCODERS, a directory or a hub name (with ``@revision``), with a head for ``task``.
+
+    docleak's own checkpoints keep their head where ``task`` and ``classes`` are its own, or no task is named. One
+    that transformers saved (LayoutLM, BROS, BERT) keeps its masked-language head for "mlm"; every other head, and the
+    eye that ``vision`` asks for, is drawn with ``seed``. Raises ModelError for anything else, for a backbone without a
+    ``task``, for a tokenizer that is not the model's, and for missing weights.
+    """
+    where, revision = split_revision(str(CHECKPOINTS / source) if source in SHIPPED_ENCODERS else source)
+    try:
+        values = json.loads(local_file(where, "config.json", revision=revision).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"there is no encoder {source!r} ({type(error).__name__}: {error}). Expected one of "
+            f"{', '.join(SHIPPED_ENCODERS)}, a directory with config.json, or a hub name that can be reached."
+        ) from error
+    name = short_name(source)
+    if values.get("model_type") == MODEL_TYPE:
+        model = _load_own(where, values, revision, name=name)
+        if vision is not None and not model.bimodal:
+            model = _with_vision(model, vision, seed=seed)
+        if task is not None and (task, tuple(classes)) != (model.task, model.config.classes):
+            model = model.for_task(task, classes, seed=seed)
+    else:
+        if task is None:
+            raise ModelError(f"model {source!r} is a bare backbone without a task's head; name the task it is for.")
+        model = _load_backbone(where, values, revision, task, classes, vision, seed=seed, name=name)
+    model.module.to(device)
+    return model
+
+
+def save_encoder(model: EncoderModel, directory: Path) -> None:
+    """Write config.json, model.safetensors and the tokenizer; the folder appears whole, in the place of another."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        text = json.dumps({"model_type": MODEL_TYPE, **asdict(model.config)}, indent=2)
+        (draft / "config.json").write_text(text + "\n", encoding="utf-8")
+        weights = {name: value.detach().cpu().contiguous() for name, value in named_weights(model).items()}
+        save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
+        model.tokenizer.save_pretrained(draft)
+        draft.chmod(0o755)
+        shutil.rmtree(directory, ignore_errors=True)
+        draft.rename(directory)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def named_weights(model: EncoderModel) -> dict[str, Tensor]:
+    """Parameters by name, a tied one once."""
+    return dict(model.module.named_parameters())
+
+
+def _load_own(where: str, values: dict[str, Any], revision: str | None, *, name: str) -> EncoderModel:
+    known = {field.name for field in fields(EncoderConfig)}
+    given = {key: value for key, value in values.items() if key != "model_type"}
+    if set(given) != known:
+        raise ModelError(
+            f"config.json of {name!r} has the keys {sorted(given)}; expected {sorted(known)}. Save the model again."
+        )
+    eye = given["vision"]
+    if eye is not None:
+        shapes: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in eye.items()}
+        eye = VisionConfig(**shapes)
+    config = EncoderConfig(**{**given, "classes": tuple(given["classes"]), "vision": eye})
+    tokenizer = tokenizer_of(where, revision=revision, kind="PreTrainedTokenizerFast")
+    model = build(config, tokenizer, seed=0, name=name)
+    _fill(model, _weights(where, revision), required=set(named_weights(model)))
+    return model
+
+
+def _load_backbone(
+    where: str,
+    values: Mapping[str, Any],
+    revision: str | None,
+    task: Task,
+    classes: Sequence[str],
+    vision: VisionConfig | None,
+    *,
+    seed: int,
+    name: str,
+) -> EncoderModel:
+    kind = values.get("model_type")
+    if kind not in BACKBONES:
+        raise ModelError(f"model {name!r} is of architecture {kind!r}; encoders are {', '.join(BACKBONES)}.")
+    import transformers
+
+    backbone = getattr(transformers, BACKBONES[kind][0])(**values).to_dict()
+    config = EncoderConfig(kind, backbone, task, tuple(classes) if task.startswith("ee") else (), vision)
+    model = build(config, tokenizer_of(where, revision=revision), seed=seed, name=name)
+    renamed = {_our_name(key, kind): value for key, value in _weights(where, revision).items()}
+    required = {key for key in named_weights(model) if key.startswith("backbone.")}
+    _fill(model, renamed, required=required)
+    return model
+
+
+def _weights(where: str, revision: str | None) -> dict[str, Tensor]:
+    """All tensors of a checkpoint: model.safetensors, or the pickled file of older ones, read without running code."""
+    try:
+        return load_file(local_file(where, "model.safetensors", revision=revision))
+    except (OSError, FileNotFoundError):
+        path = local_file(where, "pytorch_model.bin", revision=revision)
+        if not path.is_file():
+            raise ModelError(f"model {where!r} has no model.safetensors. Save it with save_pretrained.") from None
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
+
+
+def _our_name(key: str, kind: str) -> str:
+    key = key.replace(".gamma", ".weight").replace(".beta", ".bias").removeprefix("cls.")
+    for theirs, ours in MLM_PARTS.items():
+        if key.startswith(theirs):
+            return ours + key.removeprefix(theirs)
+    return "backbone." + key.removeprefix(f"{kind}.")
+
+
+@torch.no_grad()
+def _fill(model: EncoderModel, weights: Mapping[str, Tensor], *, required: set[str]) -> None:
+    """Copy tensors into the parameters of the same name; ModelError if ``required`` ones are missing or misshapen."""
+    named = named_weights(model)
+    missing = sorted(required - set(weights))
+    other = sorted(key for key in set(named) & set(weights) if named[key].shape != weights[key].shape)
+    if missing or other:
+        what = f"lacks {missing[:3]}" if missing else f"has other shapes than config.json says, first: {other[0]}"
+        raise ModelError(f"the weights of model {model.name!r} cannot be used: the file {what}. Save the model again.")
+    for key in set(named) & set(weights):
+        named[key].copy_(weights[key])
+
+
+def _with_vision(model: EncoderModel, vision: VisionConfig, *, seed: int) -> EncoderModel:
+    """A bimodal copy of a unimodal model; the new eye is drawn with ``seed``."""
+    config = replace(model.config, vision=vision)
+    other = build(config, model.tokenizer, seed=seed, name=model.name)
+    other.module.load_state_dict({**other.module.state_dict(), **model.module.state_dict()})
+    return other

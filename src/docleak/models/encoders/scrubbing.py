@@ -1,0 +1,101 @@
+"""EXTRACT and SCRUB of the reconstruction game (Dentan et al., 2024, section 3.2), on pages in tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from docleak.documents.page import Page
+from docleak.documents.repeats import repeats_of
+from docleak.errors import DocumentError
+from docleak.models.encoders.tokens import BOX_SCALE, TokenPage
+
+#: Fields of fewer or more tokens say nothing or cost too much (section 5.1).
+SHORTEST, LONGEST = 3, 15
+#: Pixels by which the patch outgrows the boxes: scaling a picture smears ink by one.
+MARGIN = 1
+
+
+@dataclass(frozen=True)
+class SecretField:
+    """The truth of the game, which stays with whoever evaluates: a field's positions in its page, and its tokens.
+
+    ``repeats`` are the positions where the page prints the same value again.
+    """
+
+    document: str
+    page: str
+    key: str
+    value: str
+    positions: tuple[int, ...]
+    tokens: tuple[int, ...]
+    repeats: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The page, and the field's first position there."""
+        return f"{self.page}@{self.positions[0]}"
+
+
+def extract(
+    page: Page, tokens: TokenPage, *, shortest: int = SHORTEST, longest: int = LONGEST
+) -> tuple[SecretField, ...]:
+    """The private fields of ``page`` with ``shortest`` to ``longest`` tokens that are all within the model's length."""
+    there = set(tokens.words.tolist())
+    again = repeats_of(page)
+    found = []
+    for field in page.private_fields:
+        places = positions_of(tokens, field.words)
+        if shortest <= len(places) <= longest and set(field.words) <= there:
+            words = [
+                word for other in again if (other.key, other.value) == (field.key, field.value) for word in other.words
+            ]
+            found.append(
+                SecretField(
+                    document=tokens.document,
+                    page=tokens.name,
+                    key=field.key,
+                    value=field.value,
+                    positions=places,
+                    tokens=tuple(tokens.ids[list(places)].tolist()),
+                    repeats=positions_of(tokens, words),
+                )
+            )
+    return tuple(found)
+
+
+def positions_of(tokens: TokenPage, words: Sequence[int]) -> tuple[int, ...]:
+    """Where the pieces of these words stand, word by word in the order given."""
+    return tuple(i for word in words for i in (tokens.words == word).nonzero().flatten().tolist())
+
+
+def scrub(tokens: TokenPage, positions: Sequence[int], *, mask_id: int) -> TokenPage:
+    """The page with [MASK] at ``positions`` and one white patch over each of their boxes in the picture.
+
+    What stays is public in the game: the other tokens, all boxes, the labels, and how many tokens were there. Raises
+    DocumentError for a position that is no word of the page.
+    """
+    where = torch.tensor(list(positions), dtype=torch.int64)
+    if not len(where) or where.min() < 0 or where.max() >= len(tokens) or bool((tokens.words[where] < 0).any()):
+        raise DocumentError(
+            f"page {tokens.name!r} has {len(tokens)} tokens; a field at {list(positions)} is not on it. Expected "
+            "positions of words."
+        )
+    ids = tokens.ids.clone()
+    ids[where] = mask_id
+    image = tokens.image
+    if image is not None:
+        image = image.clone()
+        height, width = image.shape[1:]
+        for x0, y0, x1, y1 in {tuple(box) for box in tokens.boxes[where].tolist()}:
+            rows = slice(
+                max(math.floor(y0 * height / BOX_SCALE) - MARGIN, 0), math.ceil(y1 * height / BOX_SCALE) + MARGIN
+            )
+            columns = slice(
+                max(math.floor(x0 * width / BOX_SCALE) - MARGIN, 0), math.ceil(x1 * width / BOX_SCALE) + MARGIN
+            )
+            image[:, rows, columns] = 255
+    return replace(tokens, ids=ids, image=image)

@@ -1,0 +1,65 @@
+"""The tiny encoders: built like the big ones, small enough to train and attack on a laptop's CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from docleak.errors import ModelError
+from docleak.models.encoders.model import EncoderConfig, EncoderModel, build
+from docleak.models.encoders.vision import VisionConfig
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+#: Width is a multiple of 64 because of BROS' sine waves.
+WIDTH, LAYERS, HEADS, LENGTH = 64, 2, 4, 512
+
+
+VOCABULARY = Path(__file__).with_name("vocabulary.txt")
+
+
+def shipped_tokenizer() -> Any:
+    """The tiny encoders' 2,000 word pieces (scripts/encoder_vocabulary.py)."""
+    pieces = VOCABULARY.read_text(encoding="utf-8").split("\n")[:-1]
+    return bert_tokenizer({piece: number for number, piece in enumerate(pieces)})
+
+
+def word_piece_tokenizer(texts: Iterable[str], *, vocabulary: int, at_least: int = 2) -> Any:
+    """BERT's lower-casing word pieces, learned from ``texts``; pieces that come ``at_least`` so often.
+
+    This trainer breaks ties by chance, so that a vocabulary must be kept, not made again.
+    """
+    from tokenizers import BertWordPieceTokenizer
+
+    trainer = BertWordPieceTokenizer(lowercase=True)
+    trainer.train_from_iterator(
+        texts, vocab_size=vocabulary, min_frequency=at_least, special_tokens=list(SPECIALS), show_progress=False
+    )
+    return bert_tokenizer(trainer.get_vocab())
+
+
+def bert_tokenizer(vocabulary: Mapping[str, int]) -> Any:
+    """A BERT tokenizer of these pieces. ModelError if they lack BERT's special ones, or leave numbers out."""
+    import transformers
+
+    if set(SPECIALS) - set(vocabulary) or sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        raise ModelError(
+            f"a vocabulary of {len(vocabulary)} pieces lacks special ones ({', '.join(SPECIALS)}) or numbers."
+        )
+    return transformers.BertTokenizerFast(vocab=dict(vocabulary), do_lower_case=True)
+
+
+def tiny_encoder(
+    architecture: str, tokenizer: Any, *, seed: int, vision: VisionConfig | None = None, width: int = WIDTH
+) -> EncoderModel:
+    """A LayoutLM, BROS or BERT of 2 layers with a masked-language head; about half a million parameters."""
+    values: dict[str, Any] = {
+        "vocab_size": len(tokenizer), "hidden_size": width, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+        "intermediate_size": 4 * width, "max_position_embeddings": LENGTH, "type_vocab_size": 1,
+        "pad_token_id": tokenizer.pad_token_id,
+    }  # fmt: skip
+    if architecture == "layoutlm":
+        values["max_2d_position_embeddings"] = 1024
+    if architecture == "bros":
+        values |= {"dim_bbox": 8, "bbox_scale": 100.0, "classifier_dropout_prob": 0.1}
+    return build(EncoderConfig(architecture, values, vision=vision), tokenizer, seed=seed, name=f"{architecture}-tiny")

@@ -1,0 +1,228 @@
+"""The shared space of pictures and texts: a tiny encoder pair of our own, or CLIP by path.
+
+Texts come as weights over the attacked model's tokens (B, T, V), so that they stay differentiable: one-hot rows are a
+real text, softmax rows a text in the making.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from docleak.documents.storage import write_atomically, write_json
+from docleak.errors import ModelError
+from docleak.models.loading import CHECKPOINTS, short_name, split_revision
+from docleak.models.preprocessing import HALF, image_settings, tokenizer_of
+
+MODEL_TYPE = "docleak-aligner"
+SHIPPED_ALIGNER = "aligner-tiny"
+
+
+class Aligner(Protocol):
+    """Maps both modalities into one space; rows have unit length."""
+
+    @property
+    def name(self) -> str: ...
+    def image(self, pixels: Tensor) -> Tensor:
+        """(B, D) of pixels (B, 3, H, W) in [0, 1]."""
+
+    def text(self, weights: Tensor, mask: Tensor) -> Tensor:
+        """(B, D) of weights over tokens (B, T, V) whose rows sum to 1, and which tokens are there, (B, T) bool."""
+
+
+@dataclass(frozen=True)
+class AlignerConfig:
+    """``vocabulary`` tokens, rows of ``height`` x ``width`` pixels; ``longest`` tokens; widths of layers and space."""
+
+    vocabulary: int
+    height: int = 32
+    width: int = 64
+    longest: int = 64
+    inner: int = 64
+    space: int = 64
+    text_space: int | None = None
+
+
+class AlignerNetwork(nn.Module):
+    """Convolutions over the picture; embeddings, one convolution over neighbours and a mean over the text."""
+
+    def __init__(self, config: AlignerConfig) -> None:
+        super().__init__()
+        inner, space = config.inner, config.space
+        text_space = space if config.text_space is None else config.text_space
+        if text_space != space:
+            raise ModelError(
+                f"the aligner's towers end in {space} (image) and {text_space} (text) numbers; expected the same "
+                "width, or the two cannot be compared."
+            )
+        self.config = config
+        self.eye = nn.Sequential(
+            nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.GELU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.GELU(),
+            nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.GELU(), nn.Flatten(),
+        )  # fmt: skip
+        self.image_out = nn.Linear(32 * (config.height // 8) * (config.width // 8), space)
+        self.words = nn.Embedding(config.vocabulary, inner)
+        self.places = nn.Parameter(0.1 * torch.randn(config.longest, inner))
+        self.near = nn.Conv1d(inner, inner, 3, padding=1)
+        self.text_out = nn.Sequential(nn.Linear(inner, inner), nn.GELU(), nn.Linear(inner, text_space))
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def image(self, pixels: Tensor) -> Tensor:
+        """(B, D), unit rows."""
+        size = (self.config.height, self.config.width)
+        small = F.interpolate(pixels, size=size, mode="bilinear", antialias=True)
+        return F.normalize(self.image_out(self.eye(2 * small - 1)), dim=1)
+
+    def text(self, weights: Tensor, mask: Tensor) -> Tensor:
+        """(B, D), unit rows."""
+        if weights.shape[1] > self.config.longest:
+            weights, mask = weights[:, : self.config.longest], mask[:, : self.config.longest]
+        there = mask[..., None].to(weights.dtype)
+        x = (weights @ self.words.weight + self.places[: weights.shape[1]]) * there
+        x = (x + F.gelu(self.near(x.transpose(1, 2)).transpose(1, 2))) * there
+        return F.normalize(self.text_out(x.sum(1) / there.sum(1).clamp_min(1)), dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class TinyAligner:
+    """An AlignerNetwork with the name it is reported by."""
+
+    name: str
+    network: AlignerNetwork
+
+    def image(self, pixels: Tensor) -> Tensor:
+        """See Aligner."""
+        return self.network.image(pixels)
+
+    def text(self, weights: Tensor, mask: Tensor) -> Tensor:
+        """See Aligner."""
+        return self.network.text(weights, mask)
+
+
+@dataclass(frozen=True, eq=False)
+class ClipAligner:
+    """transformers' CLIP. A token of the attacked model stands for the mean of CLIP's tokens of the same characters.
+
+    ``tokens`` (V, d) holds those means; ``start`` and ``end`` (d,) CLIP's marks around a text.
+    """
+
+    name: str
+    module: Any
+    tokens: Tensor
+    start: Tensor
+    end: Tensor
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def image(self, pixels: Tensor) -> Tensor:
+        """See Aligner; pictures are resized to CLIP's square, not cropped."""
+        side = self.module.config.vision_config.image_size
+        resized = F.interpolate(pixels, size=(side, side), mode="bicubic", antialias=True)
+        mean, std = (pixels.new_tensor(v)[:, None, None] for v in (self.mean, self.std))
+        pooled = self.module.vision_model(pixel_values=(resized - mean) / std).pooler_output
+        return F.normalize(self.module.visual_projection(pooled), dim=1)
+
+    def text(self, weights: Tensor, mask: Tensor) -> Tensor:
+        """See Aligner; the tokens that are there, between CLIP's marks, read at the mark of the end."""
+        tower, rows = self.module.text_model, []
+        longest = self.module.config.text_config.max_position_embeddings - 2
+        for row, there in zip(weights @ self.tokens, mask, strict=True):
+            words = row[there][:longest]
+            x = tower.embeddings(inputs_embeds=torch.cat([self.start[None], words, self.end[None]])[None])
+            causal = torch.full((x.shape[1],) * 2, float("-inf"), device=x.device, dtype=x.dtype).triu(1)[None, None]
+            out = tower.encoder(inputs_embeds=x, attention_mask=causal).last_hidden_state
+            rows.append(tower.final_layer_norm(out)[0, -1])
+        return F.normalize(self.module.text_projection(torch.stack(rows)), dim=1)
+
+
+def build_aligner(vocabulary: int, *, seed: int) -> TinyAligner:
+    """A tiny one drawn with ``seed``, untrained."""
+    torch.manual_seed(seed)
+    return TinyAligner(SHIPPED_ALIGNER, AlignerNetwork(AlignerConfig(vocabulary)))
+
+
+def save_aligner(aligner: TinyAligner, directory: Path, card: dict[str, object]) -> None:
+    """Write model.safetensors, docleak.json (how it was made) and last config.json, each whole or not at all."""
+    weights = {name: value.detach().cpu().contiguous() for name, value in aligner.network.state_dict().items()}
+    write_atomically(directory / "model.safetensors", save(weights))
+    write_json(directory / "docleak.json", card)
+    write_json(directory / "config.json", {"model_type": MODEL_TYPE, **asdict(aligner.network.config)})
+
+
+def load_aligner(source: str, tokenizer: Any, *, device: str | torch.device = "cpu") -> Aligner:
+    """ "aligner-tiny", a directory of ours, or a CLIP of transformers (directory or hub name).
+
+    ``tokenizer`` is the attacked text model's. Raises ModelError if there is no such aligner, its towers differ in
+    width, or a tiny one was made for another vocabulary.
+    """
+    where, revision = split_revision(str(CHECKPOINTS / source) if source == SHIPPED_ALIGNER else source)
+    file = Path(where).expanduser() / "config.json"
+    values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    aligner: Aligner
+    if values.pop("model_type", None) == MODEL_TYPE:
+        network = AlignerNetwork(AlignerConfig(**values))
+        if network.config.vocabulary != len(tokenizer):
+            raise ModelError(
+                f"aligner {source!r} was made for {network.config.vocabulary} tokens, the text model has "
+                f"{len(tokenizer)}; expected the same tokenizer. Give a CLIP, whose tokens are mapped, by path."
+            )
+        network.load_state_dict(load_file(file.with_name("model.safetensors")))
+        aligner = TinyAligner(short_name(source), network.eval().to(device).requires_grad_(False))
+    else:
+        aligner = _clip(str(Path(where).expanduser()) if file.is_file() else where, revision, source, tokenizer, device)
+    return _checked(aligner, len(tokenizer), device)
+
+
+def _clip(where: str, revision: str | None, source: str, tokenizer: Any, device: str | torch.device) -> ClipAligner:
+    import transformers
+
+    try:
+        module: Any = transformers.CLIPModel.from_pretrained(
+            where, revision=revision or "main", attn_implementation="eager"
+        )
+        own = tokenizer_of(where, revision=revision)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"there is no aligner {source!r} ({type(error).__name__}: {str(error).splitlines()[0]}). Expected "
+            f"{SHIPPED_ALIGNER!r}, a directory with a CLIP and its tokenizer, or a hub name that can be reached."
+        ) from error
+    module = module.eval().to(device).requires_grad_(False)
+    table = module.text_model.embeddings.token_embedding.weight
+    settings = image_settings(where, revision=revision)
+    start, end = (table[getattr(own, f"{which}_token_id")] for which in ("bos", "eos"))
+    tokens = _mapped(tokenizer, own, table)
+    return ClipAligner(short_name(source), module, tokens, start, end, settings.mean or HALF, settings.std or HALF)
+
+
+def _mapped(tokenizer: Any, own: Any, table: Tensor) -> Tensor:
+    """(V, d): each token of ``tokenizer`` as the mean of the embeddings of ``own``'s tokens of its characters."""
+    words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    rows: Sequence[Sequence[int]] = own([w.removeprefix("##") for w in words], add_special_tokens=False)["input_ids"]
+    return torch.stack([table[list(r)].mean(0) if len(r) else torch.zeros_like(table[0]) for r in rows])
+
+
+@torch.no_grad()
+def _checked(aligner: Aligner, vocabulary: int, device: str | torch.device) -> Aligner:
+    weights = F.one_hot(torch.zeros(1, 2, dtype=torch.long), vocabulary).float().to(device)
+    image = aligner.image(torch.zeros(1, 3, 32, 32, device=device))
+    text = aligner.text(weights, torch.ones(1, 2, dtype=torch.bool, device=device))
+    if image.shape != text.shape:
+        raise ModelError(
+            f"aligner {aligner.name!r} gives {image.shape[1]} numbers for a picture and {text.shape[1]} for a text; "
+            "expected towers of the same width, or the two cannot be compared."
+        )
+    return aligner
+
+
+def one_hot(ids: Tensor, vocabulary: int) -> Tensor:
+    """(B, T) ids as weights (B, T, V)."""
+    return F.one_hot(ids, vocabulary).float()

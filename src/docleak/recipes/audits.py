@@ -1,0 +1,151 @@
+"""Recipes of the kind ``audit``: every row x model x page is a unit, one attack on what one client sends.
+
+A row's folder is a run directory (see ``evidence.run``). Settings are the fields of ``AuditConfig`` (attack instead of
+attacks, to which attack_options are added) and of ``Exposure``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from docleak.attacks.gradients.matching import dummy_gradient, relative
+from docleak.errors import RecipeError
+from docleak.evidence.audit import AuditConfig, Unit, model_of, open_audit, planned_units, run_unit, units_of
+from docleak.evidence.case import Exposure, build_case, pages_for
+from docleak.evidence.run import Run
+from docleak.recipes.recipe import Recipe, Row
+from docleak.recipes.runner import Forecast, Job, places
+
+EXPOSURE = frozenset(f.name for f in fields(Exposure))
+SETTINGS = (EXPOSURE | {f.name for f in fields(AuditConfig)} | {"attack", "attack_options"}) - {
+    "models",
+    "attacks",
+    "exposure",
+}
+METRICS = ("binary", "fuzz_ratio", "psnr", "fft2d", "mse")
+#: What the command line may change.
+OPTIONS = ("models", "image_sizes", "documents", "pages", "budget", "seed")
+
+
+@dataclass(frozen=True)
+class AuditJob(Job):
+    """One attack on one page."""
+
+    config: AuditConfig
+    unit: Unit
+
+    @property
+    def id(self) -> str:
+        return self.unit.id
+
+    @property
+    def turn(self) -> int:
+        return self.unit.page
+
+    @property
+    def file_name(self) -> str:
+        return self.run.folder(self.id).name
+
+    @property
+    def run(self) -> Run:
+        """The run directory that the unit belongs to."""
+        return Run(self.folder)
+
+    def finished(self) -> bool:
+        return self.run.has(self.id)
+
+    def compute(self) -> None:
+        run_unit(self.run, self.config, self.unit, self.device, lambda *event: None)
+
+
+@dataclass(frozen=True)
+class AuditExperiment:
+    """One row on one model: its config and where its results are."""
+
+    row: Row
+    model: str
+    config: AuditConfig
+    folder: Path
+
+    def open(self, *, device: str, command: str) -> None:
+        """Begin or resume the run directory."""
+        open_audit(self.config, self.folder, device=device, command=command)
+
+    def jobs(self, device: str) -> list[AuditJob]:
+        """A job per page."""
+        return [AuditJob(self.folder, device, self.config, unit) for unit in planned_units(self.config, device)]
+
+
+def experiments(recipe: Recipe, scale: str, out: Path, changes: Mapping[str, Any]) -> list[AuditExperiment]:
+    """Every row on each of its models."""
+    return [
+        AuditExperiment(row, model, config_of(recipe, row, model, scale, changes), folder)
+        for row, model, folder in places(recipe, scale, out)
+    ]
+
+
+def config_of(recipe: Recipe, row: Row, model: str, scale: str, changes: Mapping[str, Any]) -> AuditConfig:
+    """What one row runs on one model; ``changes`` come from the command line and win.
+
+    ``changes["models"]`` maps names of models to checkpoints, ``changes["image_sizes"]`` to page sizes;
+    ``changes["documents"]`` holds one data set.
+    """
+    source, settings = recipe.settings(row, model, scale, changes)
+    if size := settings.pop("image_sizes", {}).get(model):
+        settings["image_size"] = size
+    if isinstance(documents := settings.get("documents", ""), tuple):
+        if len(documents) != 1:
+            raise RecipeError(f"recipe {recipe.name!r} attacks pages of one data set, and was given {len(documents)}.")
+        settings["documents"] = documents[0]
+    exposed = {key: settings.pop(key) for key in list(settings) if key in EXPOSURE}
+    if "stages" in exposed:
+        exposed["stages"] = tuple(exposed["stages"])
+    attack, options = settings.pop("attack", "gi-dqa"), settings.pop("attack_options", "")
+    attack = f"{attack}:{options}" if options else attack
+    return AuditConfig(models=(source,), attacks=(attack,), exposure=Exposure(**exposed), **settings)
+
+
+def forecasts(planned: Sequence[AuditExperiment]) -> list[Forecast]:
+    """Units, gradient evaluations and a guess of the time, from one timed evaluation per model and batch size."""
+    return [_forecast(e) for e in planned]
+
+
+def _forecast(e: AuditExperiment) -> Forecast:
+    units, each = len(units_of(e.config)), seconds_per_evaluation(e.config)
+    seconds = units * e.config.budget * each if e.config.attacks[0] != "random" else 0.0
+    words = f"{units} documents x {e.config.budget} evaluations"
+    return Forecast(e.row.name, e.config.models[0], units, words, seconds, {"evaluations": e.config.budget})
+
+
+def seconds_per_evaluation(config: AuditConfig) -> float:
+    """One timed forward, backward and double backward pass of the config's batch on this machine's CPU."""
+    return _timed(config.models[0], replace(config, attacks=("random",), pages=1, exposure=Exposure()))
+
+
+@lru_cache(maxsize=32)
+def _timed(source: str, config: AuditConfig) -> float:
+    model = model_of(config, source, "cpu")
+    pages = pages_for(model, config.documents, count=config.batch_size, seed=config.seed)
+    case = build_case(model, pages, config.exposure, seed=config.seed)
+    pixels = case.knowledge.template.clone().requires_grad_(True)
+    distance = relative(case.view)
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    dummy = dummy_gradient(model, pixels, case.inputs, case.view.names, create_graph=True)
+    torch.autograd.grad(distance(dummy), pixels)
+    return time.perf_counter() - began
+
+
+def facts_of(planned: Sequence[AuditExperiment]) -> dict[str, str]:
+    """What is the same in all rows: models as in their signatures, seed and documents."""
+    done = [Run(e.folder) for e in planned if (e.folder / "run.json").is_file()]
+    signatures = dict.fromkeys(str(run.info.get("signature", "")).split(" | ")[3] for run in done)
+    first = done[0].config
+    return {"Models": ", ".join(signatures), "Seed": str(first["seed"]), "Documents": str(first["documents"])}

@@ -1,0 +1,51 @@
+"""The kinds of recipes: what a row may set, what the papers print of it, and how rows become a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from docleak.errors import RecipeError
+
+if TYPE_CHECKING:
+    from docleak.recipes.recipe import Recipe
+    from docleak.recipes.runner import Forecast
+
+E = TypeVar("E")
+
+AUDIT = "audit"
+#: name -> "module:object". A new kind is a module, and a line in this table.
+KINDS: dict[str, str] = {
+    AUDIT: "docleak.recipes.table:AUDITS",
+    "training": "docleak.recipes.trainings.table:TRAININGS",
+}
+
+
+@dataclass(frozen=True)
+class Kind(Generic[E]):
+    """What the experiments E of this kind take and give.
+
+    ``options`` are the settings that the command line may change, besides "models". ``facts`` are the lines under the
+    table that only this kind knows; ``write_table`` takes all of them.
+    """
+
+    about: str
+    settings: frozenset[str]
+    metrics: tuple[str, ...]
+    options: tuple[str, ...]
+    experiments: Callable[[Recipe, str, Path, Mapping[str, Any]], list[E]]
+    forecasts: Callable[[Sequence[E]], list[Forecast]]
+    facts: Callable[[Sequence[E]], dict[str, str]]
+    write_table: Callable[[Recipe, str, Sequence[E], Path, Mapping[str, str]], Path]
+
+
+def kind_named(name: str) -> Kind[Any]:
+    """The kind of that name; RecipeError lists the known ones."""
+    if name not in KINDS:
+        raise RecipeError(f"there is no recipe of the kind {name!r}; known: {', '.join(KINDS)}.")
+    module, attribute = KINDS[name].split(":")
+    kind: Kind[Any] = getattr(import_module(module), attribute)
+    return kind

@@ -1,0 +1,105 @@
+"""A table on disk: Markdown, JSON, a picture and an HTML page of the same rows, whatever kind they are of."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from docleak.documents.storage import write_atomically
+from docleak.metrics import Estimate
+from docleak.recipes.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one model: names and cells, and the units of each row that failed, with their errors."""
+
+    title: str
+    rows: Sequence[tuple[str, Sequence[str]]]
+    failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG under the table, its heading, and what it shows in words."""
+
+    png: bytes
+    heading: str
+    shows: str
+
+
+def write_page(
+    recipe: Recipe,
+    scale: str,
+    out: Path,
+    *,
+    heads: Sequence[str],
+    groups: Sequence[Group],
+    facts: Mapping[str, str],
+    footnote: str,
+    picture: Picture | None,
+    saved: Sequence[Mapping[str, Any]],
+) -> Path:
+    """Write table.md, table.json (with the rows as ``saved``), pictures.png and table.html; returns the page.
+
+    ``heads`` name the cells of every row.
+    """
+    uri = ""
+    if picture is not None:
+        write_atomically(out / "pictures.png", picture.png)
+        uri = "data:image/png;base64," + base64.b64encode(picture.png).decode()
+    write_atomically(out / "table.md", _markdown(recipe, scale, heads, groups, facts).encode())
+    value = {"recipe": recipe.name, "scale": scale, **facts, "rows": list(saved)}
+    write_atomically(out / "table.json", (json.dumps(value, indent=1) + "\n").encode())
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("docleak.recipes", "templates"), autoescape=True, trim_blocks=True
+    )
+    html = environment.get_template("table.html.j2").render(
+        recipe=recipe, scale=scale, groups=groups, heads=heads, facts=facts, footnote=footnote, picture=picture, uri=uri
+    )
+    write_atomically(out / "table.html", html.encode())
+    return out / "table.html"
+
+
+def _markdown(
+    recipe: Recipe, scale: str, heads: Sequence[str], groups: Sequence[Group], facts: Mapping[str, str]
+) -> str:
+    parts = [f"## {recipe.title}", "", f"{recipe.paper}, scale {scale}. The paper's finding: {recipe.finding}", ""]
+    for group in groups:
+        parts += [f"### {group.title}", "", "| " + " | ".join(["row", *heads]) + " |", "|" + "---|" * (1 + len(heads))]
+        parts += ["| " + " | ".join([name, *cells]) + " |" for name, cells in group.rows] + [""]
+    parts += [f"{name}: {value}  " for name, value in facts.items()]
+    if recipe.note:
+        parts += ["", recipe.note]
+    return "\n".join(parts) + "\n"
+
+
+def estimate_text(e: Estimate, digits: int, percent: bool) -> str:
+    """A mean with its interval in square brackets; "-" where nothing was scored."""
+    if e.value is None:
+        return "-"
+    text = number_text(e.value, digits, percent)
+    if e.low is None or e.high is None:
+        return text
+    return f"{text} [{number_text(e.low, digits, percent)}, {number_text(e.high, digits, percent)}]"
+
+
+def with_printed(ours: str, printed: float | None, digits: int, percent: bool) -> str:
+    """Our cell, and the paper's value in round brackets where it prints one."""
+    return ours if printed is None else f"{ours} (paper {number_text(printed, digits, percent)})"
+
+
+def number_text(value: float, digits: int, percent: bool) -> str:
+    """The value with so many digits, as a percentage if asked for."""
+    return f"{100 * value:.{digits}f}%" if percent else f"{value:.{digits}f}"
+
+
+def failed_text(failed: Mapping[str, str]) -> str:
+    """What is added to a count of units where some failed."""
+    return f", {len(failed)} failed" if failed else ""

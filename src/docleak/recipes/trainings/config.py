@@ -1,0 +1,145 @@
+"""What one row of a training recipe runs: the data sets and how they are divided, and its one or two federations."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from docleak.errors import RecipeError
+from docleak.training.federated.federation import Federation
+from docleak.training.federated.fedopt import FedOpt
+from docleak.training.federated.local import LocalPlan
+
+PRETRAINING, FINETUNING = "pretraining", "finetuning"
+#: What stands in a recipe where the user's own directory belongs.
+PLACEHOLDER = "PATH"
+#: Nguyen and Karatzas (2024), section 5.2.
+SERVERS = {
+    "fedavg": FedOpt(),
+    "fedavgm": FedOpt("fedavgm", beta1=0.9),
+    "fedadam": FedOpt("fedadam", learning_rate=1e-3, beta1=0.9, beta2=0.99, epsilon=1e-5),
+}
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """One row on one model. Defaults are those of Nguyen and Karatzas (2024), section 5.1.
+
+    ``documents`` are data sets as ``load_pages`` takes them, at most the first ``pages`` of each (0: all).
+    ``test_documents``, if any, are their test pages in the same order; else the ``test_share`` of each set's documents
+    is kept out of all training. ``validation_share`` is taken from what is left. The rest is divided among ``clients``
+    (K), one data set each; with one client it holds all of them.
+
+    ``rounds`` (T) of fine-tuning, 0 for none, with the share ``participation`` (C) of the clients, follow
+    ``pretraining_rounds`` of self-pretraining with the objective ``pretraining`` ("" for none), in which the share
+    ``pretraining_participation`` takes part (0: as in fine-tuning). Servers are "fedavg", "fedavgm" or "fedadam" with
+    the paper's values, or others, as in "fedadam:learning_rate=0.01". ``evaluate_every`` so many rounds of a phase, and
+    after its last, the validation documents are scored; 0 never.
+
+    The model reads ``max_tokens`` at most (0: its checkpoint's number). ``seeds`` trainings with seeds from ``seed`` on
+    differ in sampling, orders and masks; documents are divided by ``seed`` in all of them.
+    """
+
+    model: str
+    documents: tuple[str, ...] = ("synthetic",)
+    test_documents: tuple[str, ...] = ()
+    pages: int = 0
+    test_share: float = 0.3
+    validation_share: float = 0.0
+    clients: int = 3
+    participation: float = 1.0
+    rounds: int = 10
+    epochs: int = 1
+    batch_size: int = 16
+    max_steps: int = 0
+    learning_rate: float = 5e-4
+    weight_decay: float = 0.01
+    dropout: bool = True
+    server: str = "fedavg"
+    pretraining: str = ""
+    pretraining_rounds: int = 10
+    pretraining_participation: float = 0.0
+    pretraining_server: str = "fedavg"
+    evaluate_every: int = 0
+    max_tokens: int = 0
+    seed: int = 0
+    seeds: int = 1
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{name} is {getattr(self, name)}; expected {least} or more"
+            for name, least in (("pages", 0), ("clients", 1), ("rounds", 0), ("evaluate_every", 0), ("max_tokens", 0),
+                                ("seed", 0), ("seeds", 1))
+            if getattr(self, name) < least
+        ]  # fmt: skip
+        shares = (self.test_share, self.validation_share)
+        if not all(0 <= share < 1 for share in shares) or sum(shares) >= 1:
+            faults.append(f"test_share and validation_share are {shares}; expected shares that leave some to train on")
+        if not self.test_share and not self.test_documents:
+            faults.append("test_share is 0 and there are no test_documents; expected one of them")
+        if self.test_documents and len(self.test_documents) != len(self.documents):
+            faults.append(f"{len(self.test_documents)} test_documents for {len(self.documents)} data sets")
+        if not self.documents:
+            faults.append("there are no documents")
+        if self.evaluate_every and not self.validation_share:
+            faults.append("evaluate_every is set, but validation_share is 0: there is nothing to evaluate on")
+        if faults:
+            raise RecipeError("a training cannot be run like this: " + "; ".join(faults) + ".")
+        self.phases(0)  # refuses what a federation refuses
+
+    def phases(self, seed: int) -> dict[str, Federation]:
+        """The federations of one training, in order; each begins with the model that the one before ends with."""
+        local = LocalPlan(
+            epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay, max_steps=self.max_steps, dropout=self.dropout,
+        )  # fmt: skip
+        found = {}
+        if self.pretraining:
+            found[PRETRAINING] = Federation(
+                self.model, self.pretraining_rounds, self.pretraining_participation or self.participation, holdout=0.0,
+                seed=seed, local=replace(local, objective=self.pretraining), server=server_of(self.pretraining_server),
+            )  # fmt: skip
+        if self.rounds:
+            found[FINETUNING] = Federation(
+                self.model, self.rounds, self.participation, holdout=0.0, seed=seed, local=local,
+                server=server_of(self.server),
+            )  # fmt: skip
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, lists for tuples: what is compared when a training is resumed."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+
+SETTINGS = frozenset(field.name for field in fields(TrainingConfig)) - {"model"}
+
+
+def server_of(text: str) -> FedOpt:
+    """``name`` or ``name:key=value,key=value`` over the values of SERVERS; RecipeError for other names and keys."""
+    name, _, rest = text.partition(":")
+    if name not in SERVERS:
+        raise RecipeError(f"unknown server optimiser {name!r}; known: {', '.join(SERVERS)}.")
+    known = [field.name for field in fields(FedOpt) if field.type == "float"]
+    values: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in rest.split(","))):
+        key, _, value = part.partition("=")
+        try:
+            values[known[known.index(key)]] = float(value)
+        except ValueError as fault:
+            raise RecipeError(
+                f"server optimiser {text!r}: expected a number for one of {', '.join(known)}, not {part!r}."
+            ) from fault
+    return replace(SERVERS[name], **values)
+
+
+def named_by_user(config: TrainingConfig, recipe: str) -> TrainingConfig:
+    """The config, if nothing in it waits for a path of the user's; RecipeError says which options name them."""
+    missing = []
+    if PLACEHOLDER in config.model:
+        missing.append("the model's directory (--model fedocvqa=DIR)")
+    if any(PLACEHOLDER in spec for spec in config.documents):
+        wanted = " ".join(f"--documents {spec.replace(PLACEHOLDER, 'DIR')}" for spec in config.documents)
+        missing.append(f"its data sets, all of them ({wanted})")
+    if missing:
+        raise RecipeError(f"recipe {recipe!r} needs {' and '.join(missing)}; docs/reproduce.md says where to get them.")
+    return config

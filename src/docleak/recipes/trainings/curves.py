@@ -1,0 +1,97 @@
+"""The picture of a training recipe: scores of all rows beside the paper's, and curves over rounds where there are."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from docleak.metrics import Estimate
+from docleak.recipes.trainings.config import FINETUNING, PRETRAINING
+from docleak.recipes.trainings.unit import Point
+
+#: What a curve shows of a point.
+Shown = Callable[[Point], float | None]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A row of the picture: its score, the paper's, and the validation points of its first training."""
+
+    name: str
+    average: Estimate | None
+    printed: float | None
+    points: Sequence[Point] = field(default_factory=tuple)
+
+
+def draw(rows: Sequence[Drawn]) -> bytes:
+    """A PNG: scores with intervals (dots) and the paper's (crosses), then a panel per kind of curve that there is.
+
+    Curves are means over the data sets; a lone row has a line per data set too.
+    """
+    from matplotlib.figure import Figure
+
+    panels = _panels(rows)
+    height = max(3.2, 0.26 * len(rows) + 1.4)
+    figure = Figure(figsize=(6.4 + 4.2 * len(panels), height), dpi=110, layout="constrained")
+    axes = figure.subplots(1, 1 + len(panels), squeeze=False, width_ratios=[1.4, *[1] * len(panels)])[0]
+    _scores(axes[0], rows)
+    for axis, (title, phase, shown) in zip(axes[1:], panels, strict=True):
+        for row in rows:
+            lines = _lines(row, phase, shown, apart=len(rows) == 1)
+            for label, line in lines.items():
+                axis.plot(list(line), list(line.values()), marker="o", markersize=3, label=label)
+        axis.set(title=title, xlabel="round")
+        axis.set_xlim(left=0)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.legend(fontsize=7)
+        axis.grid(alpha=0.25)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _scores(axis: Any, rows: Sequence[Drawn]) -> None:
+    for place, row in enumerate(rows):
+        if row.average is not None and row.average.value is not None:
+            low, high = row.average.low, row.average.high
+            if low is not None and high is not None:
+                axis.plot([100 * low, 100 * high], [place, place], color="#1f5fa8", linewidth=1.5)
+            axis.plot(100 * row.average.value, place, "o", color="#1f5fa8", label="docleak, 95 % interval")
+        if row.printed is not None:
+            axis.plot(100 * row.printed, place, "x", color="#c4570a", label="the paper")
+    axis.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=8)
+    axis.invert_yaxis()
+    axis.set(title="Test documents", xlabel="two-stage average, %")
+    handles, labels = axis.get_legend_handles_labels()
+    found = dict(zip(labels, handles, strict=True))
+    if found:
+        axis.legend(found.values(), found, fontsize=7)
+    axis.grid(alpha=0.25)
+
+
+def _panels(rows: Sequence[Drawn]) -> list[tuple[str, str, Shown]]:
+    """Title, phase and value of every kind of curve that some row has."""
+    kinds: list[tuple[str, str, Shown]] = [
+        ("Validation loss, self-pretraining", PRETRAINING, lambda point: point.loss),
+        ("Validation loss, fine-tuning", FINETUNING, lambda point: point.loss),
+        ("Validation score, fine-tuning", FINETUNING, lambda point: point.score),
+    ]
+    return [kind for kind in kinds if any(_lines(row, kind[1], kind[2], apart=False) for row in rows)]
+
+
+def _lines(row: Drawn, phase: str, shown: Shown, *, apart: bool) -> Mapping[str, Mapping[int, float]]:
+    """Round -> value of a row's curve, the mean over data sets; with ``apart``, those of the data sets too."""
+    rounds: dict[int, dict[str, float]] = {}
+    for point in row.points:
+        value = shown(point)
+        if point.phase == phase and value is not None:
+            rounds.setdefault(point.round, {})[point.source] = value
+    if not rounds:
+        return {}
+    lines = {row.name: {number: sum(values.values()) / len(values) for number, values in rounds.items()}}
+    if apart:
+        sources = next(iter(rounds.values()))
+        lines |= {source: {number: values[source] for number, values in rounds.items()} for source in sources}
+    return lines

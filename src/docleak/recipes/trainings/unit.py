@@ -1,0 +1,188 @@
+"""One training: self-pretraining, if any, then fine-tuning, then the test questions; resumable after every round.
+
+UNIT/pretraining/, UNIT/finetuning/     federated trainings (see ``training.federated.record``)
+UNIT/validation/finetuning-0003.json    loss and scores of round 3 on the validation documents, by data set
+UNIT/result.json                        the test documents' scores, bytes and seconds; the unit is finished
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from docleak.documents.loaders import load_pages
+from docleak.documents.page import Page
+from docleak.documents.storage import reported, write_json
+from docleak.models.base import DocumentModel
+from docleak.models.loading import load_model
+from docleak.recipes.trainings.config import FINETUNING, TrainingConfig
+from docleak.recipes.trainings.data import Places
+from docleak.training.federated.flower.embedded import train_embedded
+from docleak.training.federated.local import parameters_of, set_parameters
+from docleak.training.federated.party import ANSWERED_TOGETHER, Party, evaluate, model_of
+from docleak.training.federated.record import FederatedRun
+from docleak.training.federated.summary import save_model
+from docleak.training.federated.validation import mean_loss, metric_of
+from docleak.training.objectives.table import QUESTIONS
+
+RESULT = "result.json"
+#: Draws the masks of every validation, so that losses compare.
+MASKS = 13
+
+
+@dataclass(frozen=True)
+class SetScores:
+    """A data set's test documents, in order: sums of ANLS, accuracy and loss over the questions of each.
+
+    ``metric`` says which of the first two the set is scored by.
+    """
+
+    metric: str
+    anls: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    loss: tuple[float, ...]
+    questions: tuple[int, ...]
+
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """The sums that count for this set."""
+        return self.accuracy if self.metric == "accuracy" else self.anls
+
+
+@dataclass(frozen=True)
+class Point:
+    """A round of a phase on the validation documents of one data set; loss per example, ``score`` in 0..1 by its metric
+    (None while the objective is no answering)."""
+
+    phase: str
+    round: int
+    source: str
+    loss: float
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one training came to. Bytes are those of the messages as serialised, both ways, of all clients and phases;
+    ``seconds`` are by phase, with averaging and without evaluation."""
+
+    scores: Mapping[str, SetScores]
+    bytes: int
+    seconds: Mapping[str, float]
+    seconds_testing: float
+
+
+def run_training(config: TrainingConfig, seed: int, places: Places, out: Path, device: str) -> None:
+    """Train and test; what is on disk already is not computed again."""
+    source = config.model
+    runs: dict[str, FederatedRun] = {}
+    for phase, federation in config.phases(seed).items():
+        run = FederatedRun.open(out / phase, replace(federation, model=source))
+        watch = Watch(config, phase, run, places.validation, out / "validation", device)
+        watch.look()  # at the last round, which a killed process may have left unscored
+        train_embedded(run, places.silos, device=device, evaluate_every=0, on_round=watch)
+        source, runs[phase] = str(save_model(run, device).absolute()), run
+    began = time.perf_counter()
+    scores = score(load_model(source, device=device), places.test)
+    rows = {phase: run.rows() for phase, run in runs.items()}
+    sent = sum(client.up + client.down for of in rows.values() for row in of for client in row.clients)
+    seconds = {phase: sum(row.seconds_training + row.seconds_averaging for row in of) for phase, of in rows.items()}
+    with reported(out):
+        write_json(out / RESULT, asdict(Result(scores, sent, seconds, time.perf_counter() - began)))
+
+
+def read_result(out: Path) -> Result | None:
+    """The result of a finished unit, or None."""
+    file = out / RESULT
+    if not file.is_file():
+        return None
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    scores = {
+        name: SetScores(
+            of["metric"], tuple(of["anls"]), tuple(of["accuracy"]), tuple(of["loss"]), tuple(of["questions"])
+        )
+        for name, of in saved["scores"].items()
+    }
+    return Result(**{**saved, "scores": scores})
+
+
+def score(model: DocumentModel, places: Mapping[str, Path]) -> dict[str, SetScores]:
+    """What the model answers on every document of every data set, and what the right answers would have cost it."""
+    weights = parameters_of(model)
+    found = {}
+    for name, folder in places.items():
+        pages = load_pages(f"folder:{folder}", seed=0)
+        documents = evaluate(Party(name, name, (), pages), model, weights)
+        found[name] = SetScores(
+            metric_of(pages),
+            tuple(d.anls for d in documents),
+            tuple(d.accuracy for d in documents),
+            document_losses(model, pages),
+            tuple(d.questions for d in documents),
+        )
+    return found
+
+
+def document_losses(model: DocumentModel, pages: Sequence[Page]) -> tuple[float, ...]:
+    """The sums of the losses of each document's questions, in the order of ``evaluate``."""
+    found: dict[str, float] = {}
+    for number, page in enumerate(pages):
+        asked = sum(bool(question.answers) for question in page.questions)
+        if asked:
+            key, rng = page.document or f"page {number}", np.random.default_rng(0)  # answering draws nothing
+            loss = mean_loss(model, [page], QUESTIONS, batch_size=ANSWERED_TOGETHER, rng=rng)
+            found[key] = found.get(key, 0.0) + asked * loss
+    return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Scores the validation documents after the rounds of one phase that ask for it."""
+
+    config: TrainingConfig
+    phase: str
+    run: FederatedRun
+    places: Mapping[str, Path]
+    out: Path
+    device: str
+
+    def __call__(self, row: object, scores: object) -> None:
+        """A round is on disk."""
+        self.look()
+
+    def look(self) -> None:
+        """Score the model of the last round, if there is one that asks for it and is not scored yet."""
+        number = self.run.last_round()
+        every, file = self.config.evaluate_every, self.out / f"{self.phase}-{number:04d}.json"
+        if not (every and number) or file.is_file() or (number % every and number != self.run.federation.rounds):
+            return
+        state = self.run.state()
+        assert state is not None  # a round is done
+        model = model_of(self.run.federation, self.device)
+        set_parameters(model, {name: value.astype(np.float32) for name, value in state.parameters.items()})
+        points = [self._point(model, name, number) for name in self.places]
+        with reported(self.out):
+            write_json(file, [asdict(point) for point in points])
+
+    def _point(self, model: DocumentModel, name: str, number: int) -> Point:
+        if self.phase == FINETUNING:
+            scores = score(model, {name: self.places[name]})[name]
+            asked = sum(scores.questions)
+            return Point(self.phase, number, name, sum(scores.loss) / asked, sum(scores.sums) / asked)
+        pages = load_pages(f"folder:{self.places[name]}", seed=0)
+        loss = mean_loss(
+            model, pages, self.run.federation.local.objective, batch_size=self.config.batch_size,
+            rng=np.random.default_rng((self.config.seed, MASKS)),
+        )  # fmt: skip
+        return Point(self.phase, number, name, loss, None)
+
+
+def read_points(out: Path) -> list[Point]:
+    """Every validation of a unit, phase by phase and round by round."""
+    files = sorted((out / "validation").glob("*.json"))
+    return [Point(**point) for file in files for point in json.loads(file.read_text(encoding="utf-8"))]

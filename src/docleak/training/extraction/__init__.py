@@ -1,0 +1,1 @@
+"""Training token encoders for extraction, and the checkpoints that the game attacks."""

@@ -1,0 +1,46 @@
+"""The loss on documents that nobody trains on, and what a set of questions is scored by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from docleak.documents.page import Page
+from docleak.errors import FederationError
+from docleak.models.base import DocumentModel
+from docleak.training.federated.local import batch_loss
+from docleak.training.objectives.table import objective_of
+
+#: Answers to questions that are statements to confirm or refute, as data sets spell them.
+VERDICTS = frozenset({"yes", "no", "true", "false", "entailed", "refuted", "0", "1"})
+
+
+def mean_loss(
+    model: DocumentModel, pages: Sequence[Page], objective: str, *, batch_size: int, rng: np.random.Generator
+) -> float:
+    """The mean loss of the model, in evaluation mode, over every example that the objective finds in ``pages``.
+
+    ``rng`` draws what the objective draws (masks): the same one makes losses of several models comparable. Raises
+    FederationError if there is no example.
+    """
+    task = objective_of(objective)
+    examples = task.examples(pages)
+    if not examples:
+        raise FederationError(f"{len(pages)} pages have no {task.needs} to validate on.")
+    training = model.module.training
+    model.module.eval()
+    total = 0.0
+    with torch.no_grad():
+        for start in range(0, len(examples), batch_size):
+            batch = examples[start : start + batch_size]
+            total += len(batch) * float(batch_loss(model, pages, batch, task, rng))
+    model.module.train(training)
+    return total / len(examples)
+
+
+def metric_of(pages: Sequence[Page]) -> str:
+    """``accuracy`` where all answers are verdicts (TabFact), else ``anls`` (Nguyen and Karatzas, 2024, Table 1)."""
+    answers = {answer.lower() for page in pages for question in page.questions for answer in question.answers}
+    return "accuracy" if answers and answers <= VERDICTS else "anls"

@@ -1,0 +1,192 @@
+"""The parts of pair attacks, each against a slow or closed form of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from docleak.attacks.gradients.matching import dummy_of, squared
+from docleak.attacks.pairs.align import Refinement, align, losses_of, partners, similarity, weights_of
+from docleak.attacks.pairs.labels import labels_of
+from docleak.attacks.pairs.matching import layer_cosine, layer_norms, quality, squared_and_absolute
+from docleak.attacks.pairs.moves import candidates_of, distances, rearranged
+from docleak.attacks.pairs.sentence import Sentences
+from docleak.attacks.pairs.view import inputs_of, words_in
+from docleak.errors import AttackError, GradientError
+
+ONE = ("there are two yellow blocks.",)
+TWO = ("there are two yellow blocks.", "a black tower")
+USUAL = torch.full((4,), 0.25)
+
+
+def side_of(client: Any) -> tuple[Any, Any, Sentences]:
+    """Text view, inputs and sentences of a victim, with the true labels."""
+    sentences = Sentences.of(client.model, client.knowledge.lengths)
+    return client.view.side("text"), inputs_of(client.labels.tolist(), sentences.mask), sentences
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_class_of_one_example_is_read_exactly(victim: Callable[..., Any], seed: int) -> None:
+    client = victim(ONE, (seed % 4,), seed=seed)
+    assert labels_of(client.view, "image", USUAL) == (seed % 4,)
+    assert labels_of(client.view, "text", USUAL) == (seed % 4,)
+
+
+def test_the_class_without_a_bias(victim: Callable[..., Any]) -> None:
+    client = victim(ONE, (2,))
+    gradient = {n: v for n, v in client.view.gradient.items() if n != "image.head.bias"}
+    assert labels_of(type(client.view)(client.model, gradient), "image", USUAL) == (2,)
+    without = {n: v for n, v in gradient.items() if n != "image.head.weight"}
+    with pytest.raises(AttackError, match=r"image\.head\.bias"):
+        labels_of(type(client.view)(client.model, without), "image", USUAL)
+
+
+def test_the_classes_of_a_batch_are_counted(victim: Callable[..., Any]) -> None:
+    labels = (3, 0, 0, 1)
+    client = victim(("a block",) * 4, labels)
+    model = client.model
+    with torch.no_grad():  # with the true mean probabilities the count is exact
+        logits = model.module.image_logits(model.normalise(client.pixels))
+    assert labels_of(client.view, "image", logits.softmax(1).mean(0)) == (0, 0, 1, 3)
+
+
+def test_distances_and_quality_by_hand(victim: Callable[..., Any]) -> None:
+    client = victim(ONE, (1,))
+    view = client.view.side("image")
+    true = view.gradient
+    dummy = {n: 0.5 * g + 0.01 for n, g in true.items()}
+    kept = [n for n, g in true.items() if g.norm() > 1e-7 * max(v.norm() for v in true.values())]
+    norms = sum(float((dummy[n] - true[n]).norm()) for n in kept)
+    assert float(layer_norms(view)(dummy)) == pytest.approx(norms, rel=1e-5)
+    cosines = [float(F.cosine_similarity(dummy[n].flatten(), true[n].flatten(), dim=0)) for n in kept]
+    assert float(layer_cosine(view)(dummy)) == pytest.approx(1 - sum(cosines) / len(cosines), abs=1e-5)
+    difference = torch.cat([(dummy[n] - true[n]).flatten() for n in true])
+    expected = float(difference.square().sum() + 0.01 * difference.abs().sum())
+    assert float(squared_and_absolute(view)(dummy)) == pytest.approx(expected, rel=1e-5)
+    assert quality(view, true) == 1.0
+    assert quality(view, {n: torch.zeros_like(g) for n, g in true.items()}) == pytest.approx(0.0)
+    assert quality(view, {n: -g for n, g in true.items()}) == pytest.approx(-1.0)
+
+
+def test_the_truth_matches_exactly_in_both_modalities(victim: Callable[..., Any]) -> None:
+    client = victim(TWO, (1, 2))
+    view, inputs, _ = side_of(client)
+    x = F.embedding(client.ids, client.model.table)
+    assert float(squared(view)(dummy_of(view, x, inputs, create_graph=False))) < 1e-10
+    image = client.view.side("image")
+    found = dummy_of(image, client.pixels, inputs_of([1, 2]), create_graph=False)
+    assert float(squared(image)(found)) < 1e-10
+
+
+def test_projection_gives_real_words_back(victim: Callable[..., Any]) -> None:
+    client = victim(TWO, (0, 1))
+    sentences = Sentences.of(client.model, client.knowledge.lengths)
+    x = F.embedding(client.ids, client.model.table.detach())
+    rows = [[int(i) for i in row[there]][1:-1] for row, there in zip(client.ids, client.mask, strict=True)]
+    assert sentences.tokens(x) == rows
+    assert torch.equal(sentences.of_tokens(rows), x)
+    assert torch.equal(sentences.embeddings(sentences.unknowns(x)), x)
+    weights = sentences.weights(x, 0.01)
+    assert torch.allclose(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    assert weights[0, 1].argmax() == rows[0][0]
+
+
+@pytest.mark.parametrize("texts", [ONE, TWO], ids=["one", "padded batch"])
+def test_candidates_in_one_batch_score_as_one_by_one(victim: Callable[..., Any], texts: tuple[str, ...]) -> None:
+    client = victim(texts, tuple(range(len(texts))))
+    view, inputs, sentences = side_of(client)
+    distance = layer_cosine(view)
+    start = sentences.embeddings(sentences.start(torch.Generator().manual_seed(0))[0])
+    many = candidates_of(sentences, start, 5, torch.Generator().manual_seed(1))
+    alone = [float(distance(dummy_of(view, x, inputs, create_graph=False))) for x in many]
+    assert distances(view, inputs, distance, many, chunk=4) == pytest.approx(alone, abs=1e-5)
+    assert len({round(a, 6) for a in alone}) > 1
+
+
+def test_moves_only_change_places(victim: Callable[..., Any]) -> None:
+    generator, seen = torch.Generator().manual_seed(0), set()
+    for _ in range(300):
+        row = rearranged(torch.arange(5), generator)
+        assert sorted(row.tolist()) == [0, 1, 2, 3, 4]
+        seen.add(tuple(row.tolist()))
+    assert len(seen) >= 20
+    assert rearranged(torch.tensor([4]), generator).tolist() == [4]
+    client = victim(TWO, (0, 1))
+    _, _, sentences = side_of(client)
+    x = F.embedding(client.ids, client.model.table.detach())
+    for other in candidates_of(sentences, x, 20, generator):
+        for number, there in enumerate(sentences.free):
+            assert sorted(other[number, there, 0].tolist()) == sorted(x[number, there, 0].tolist())
+            assert torch.equal(other[number, ~there], x[number, ~there])
+
+
+def test_words_of_the_batch_where_the_table_is_trained(victim: Callable[..., Any]) -> None:
+    assert words_in(victim(TWO, (0, 1)).view) is None
+    client = victim(TWO, (0, 1), train_embeddings=True)
+    words = words_in(client.view)
+    assert words is not None
+    special = {client.model.tokenizer.cls_token_id, client.model.tokenizer.sep_token_id}
+    assert set(words.tolist()) == set(client.ids[client.mask].tolist()) - special
+
+
+def test_weights_of_qualities() -> None:
+    assert weights_of(0.9, 0.3) == pytest.approx((0.75, 0.25))
+    assert weights_of(0.5, -3.0) == (1.0, 0.0)
+    assert weights_of(-1.0, -2.0) == (0.5, 0.5)
+
+
+def test_for_two_modalities_quality_scales_the_step_and_not_its_direction() -> None:
+    z = [torch.randn(2, 5, generator=torch.Generator().manual_seed(s), requires_grad=True) for s in (0, 1)]
+    direct = torch.autograd.grad(sum(losses_of((z[0], z[1]), None)), z)  # type: ignore[arg-type]
+    fused = torch.autograd.grad(sum(losses_of((z[0], z[1]), (0.8, 0.2))), z)  # type: ignore[arg-type]
+    assert torch.allclose(fused[0], 0.2 * direct[0], atol=1e-6)
+    assert torch.allclose(fused[1], 0.8 * direct[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("target", ["fused", "direct"])
+def test_alignment_brings_both_nearer_and_leaves_the_better_one_alone(victim: Callable[..., Any], target: Any) -> None:
+    client = victim(TWO, (0, 1))
+    _, _, sentences = side_of(client)
+    x = sentences.embeddings(sentences.start(torch.Generator().manual_seed(0))[0])
+    config = Refinement(target=target, steps=15)
+    found = align(config, client.knowledge.aligner, sentences, client.pixels, x, (1.0, 0.0))
+    near = similarity(client.knowledge.aligner, sentences, found.pixels, found.embeddings, config.temperature)
+    assert found.after == pytest.approx(float(near.diagonal().mean()))
+    assert found.after > found.before + 0.05
+    assert torch.equal(found.embeddings[~sentences.free], x[~sentences.free])
+    assert float(found.pixels.min()) >= 0 and float(found.pixels.max()) <= 1
+    if target == "fused":
+        assert torch.equal(found.pixels, client.pixels), "a weight of 1 keeps the picture where it is"
+    else:
+        assert not torch.equal(found.pixels, client.pixels)
+
+
+def test_partners_are_the_best_in_sum_within_a_class() -> None:
+    near = torch.rand(4, 4, generator=torch.Generator().manual_seed(0))
+    same = ((0, 0, 0, 0), (0, 0, 0, 0))
+    best = max(permutations(range(4)), key=lambda p: sum(float(near[i, j]) for i, j in enumerate(p)))
+    assert partners(near, same) == list(best)
+    classes = ((0, 1, 1, 2), (2, 0, 1, 1))
+    assert [classes[1][j] for j in partners(near, classes)] == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [({"threshold": 1.0}, "threshold"), ({"threshold": -1.5}, "threshold"), ({"rounds": 0}, "rounds"),
+     ({"text_step": -1.0}, "negative"), ({"target": "other"}, "target")],
+)  # fmt: skip
+def test_refinements_that_make_no_sense(fault: dict[str, Any], says: str) -> None:
+    with pytest.raises(AttackError, match=says):
+        Refinement(**fault)
+
+
+def test_a_gradient_of_another_shape_is_refused(victim: Callable[..., Any]) -> None:
+    client = victim(ONE, (0,))
+    name = next(iter(client.view.gradient))
+    with pytest.raises(GradientError, match="shape"):
+        type(client.view)(client.model, {**client.view.gradient, name: torch.zeros(1)})

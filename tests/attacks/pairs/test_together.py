@@ -1,0 +1,103 @@
+"""Whole pair attacks: what they read, that they keep to their budget, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from docleak.attacks.pairs import PAIR_ATTACKS, PairAttack, PairFinding, load_pair_attack
+from docleak.attacks.pairs.align import Refinement
+from docleak.attacks.pairs.together import _ends
+from docleak.errors import AttackError
+
+TEXT = "there are two yellow blocks."
+
+
+def run(attack: PairAttack, client: Any, budget: int, *, seed: int = 0) -> PairFinding:
+    return attack.run(client.view, client.knowledge, budget=budget, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", PAIR_ATTACKS)
+def test_every_attack_runs_within_its_budget_and_repeats_itself(victim: Callable[..., Any], name: str) -> None:
+    client = victim((TEXT,), (1,))
+    attack = load_pair_attack(name)
+    first, again = run(attack, client, 12), run(attack, client, 12)
+    assert attack.summary and attack.paper and attack.name == name
+    assert 0 < first.image_evaluations <= 12 and 0 < first.text_evaluations <= 12
+    assert torch.equal(first.pixels, again.pixels) and first.texts == again.texts
+    assert first.pixels.shape == (1, 3, 16, 16)
+    assert float(first.pixels.min()) >= 0 and float(first.pixels.max()) <= 1
+    assert first.labels == ((1,), (1,))
+    assert len(first.rounds) == (attack.refine.rounds - 1 if attack.refine else 0)
+
+
+def test_what_leaks_is_read_and_what_does_not_is_not(victim: Callable[..., Any]) -> None:
+    """Most tokens come out of the true gradient, and none of them out of another text's."""
+    client, other = victim((TEXT,), (1,)), victim(("a black tower is big.",), (1,))
+    truth = client.ids[0, 1:-1].tolist()
+    assert len(truth) == len(other.ids[0, 1:-1])
+    attack = load_pair_attack("mmgia")
+
+    def share(finding: PairFinding) -> float:
+        return sum(a == b for a, b in zip(finding.tokens[0], truth, strict=True)) / len(truth)
+
+    leaked = run(attack, client, 120)
+    assert share(leaked) >= 0.5
+    assert leaked.text_quality > 0.8 and leaked.image_quality > 0.8
+    assert float((leaked.pixels - client.pixels).square().mean()) < 1 / 12, "better than a guess of the mean"
+    assert share(run(attack, other, 120)) <= 0.35
+
+
+def test_a_batch_is_reconstructed_with_one_class_per_pair(victim: Callable[..., Any]) -> None:
+    client = victim((TEXT, "a black tower"), (3, 0))
+    found = run(load_pair_attack("mmgia"), client, 12)
+    assert found.pixels.shape == (2, 3, 16, 16) and len(found.texts) == 2
+    assert found.labels[0] == found.labels[1], "pairs of one class"
+    assert [len(row) for row in found.tokens] == list(client.knowledge.lengths)
+
+
+def test_a_fused_client_is_attacked_too(victim: Callable[..., Any]) -> None:
+    client = victim((TEXT,), (2,), fused=True)
+    found = run(load_pair_attack("mmgia"), client, 12)
+    assert found.labels == ((2,), (2,))
+    assert found.image_quality > 0
+
+
+def test_the_loop_ends_at_the_threshold_and_spends_what_is_left_on_stage_one(victim: Callable[..., Any]) -> None:
+    client = victim((TEXT,), (1,))
+    attack = load_pair_attack("mmgia")
+    soon = run(replace(attack, refine=Refinement(threshold=-0.99, rounds=3)), client, 16)
+    late = run(replace(attack, refine=Refinement(threshold=0.999, rounds=3)), client, 16)
+    assert len(soon.rounds) == 1 and len(late.rounds) == 2
+    assert soon.text_evaluations == late.text_evaluations == 16
+
+
+def test_any_stage_one_attack_can_be_plugged_in(victim: Callable[..., Any]) -> None:
+    attack = load_pair_attack("mmgia", image="gi-dqa-adam", text="tag")
+    assert attack.image.name == "gi-dqa-adam" and attack.text.name == "tag" and attack.refine is not None
+    assert run(attack, victim((TEXT,), (0,)), 12).image_evaluations == 12
+
+
+def test_rounds_divide_the_budget() -> None:
+    assert _ends(100, 1, 0.5) == [100]
+    assert _ends(100, 3, 0.5) == [50, 75, 100]
+
+
+def test_what_cannot_be_run_is_refused(victim: Callable[..., Any]) -> None:
+    client = victim((TEXT,), (1,))
+    attack = load_pair_attack("mmgia")
+    without = replace(client.knowledge, aligner=None, lengths=(3, 3))
+    with pytest.raises(AttackError, match=r"2 texts for 1 pictures.*too small.*no aligner"):
+        attack.run(client.view, without, budget=1, generator=torch.Generator())
+    with pytest.raises(AttackError, match="language model"):
+        run(attack, replace(client, knowledge=replace(client.knowledge, language=None)), 20)
+    with pytest.raises(AttackError, match="Did you mean 'mmgia'"):
+        load_pair_attack("mmgai")
+    with pytest.raises(AttackError, match="no optimisation"):
+        load_pair_attack("mmgia", image="closed-form")
+    with pytest.raises(AttackError, match="unknown text attack"):
+        load_pair_attack("mmgia", text="nonsense")

@@ -1,0 +1,116 @@
+"""The bag of words of a round: the set of tokens and coordinates that a client's update gives away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.algebra.bag import TABLES, bag_of_words, looked_up
+from docleak.attacks.gradients.local_steps import Optimiser
+from docleak.documents.synthetic import make_pages
+from docleak.errors import AttackError
+from docleak.evidence.update_leaks import tokens_of
+from docleak.models import DocumentModel, load_model, pixels_of
+from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_locally
+from docleak.training.update import client_gradient
+
+
+def round_of(model: DocumentModel, pages: list[Any], plan: LocalPlan) -> tuple[dict[str, Tensor], list[Any]]:
+    """A client's update in the units of a gradient, and the inputs it was made from; the model is put back."""
+    start = parameters_of(model)
+    done = train_locally(model, pages, plan, client="c", rng=np.random.default_rng(0))
+    set_parameters(model, start)
+    examples = [(page, question) for page in pages for question in page.questions if question.answers]
+    used = [examples[i] for i in sorted({i for batch in done.batches for i in batch})]
+    optimiser = Optimiser(plan.optimiser, plan.learning_rate, plan.weight_decay)
+    delta = {name: torch.from_numpy(value) for name, value in done.update.delta.items()}
+    update = optimiser.as_gradient(delta, {name: torch.from_numpy(v) for name, v in start.items()}, done.steps)
+    return update, [model.encode(model.fit(page), question) for page, question in used]
+
+
+def agreement(found: set[int], true: set[int]) -> tuple[float, float]:
+    return len(found & true) / len(found), len(found & true) / len(true)
+
+
+SGD = LocalPlan(epochs=9, learning_rate=0.1, weight_decay=0.01, optimiser="sgd", dropout=False)
+ADAMW = LocalPlan(epochs=9, learning_rate=5e-4, weight_decay=0.01, optimiser="adamw", dropout=False)
+
+
+@pytest.mark.parametrize("name", ["vt5-start", "fedocvqa-start"])
+@pytest.mark.parametrize(
+    ("plan", "least"),
+    [
+        (replace(SGD, batch_size=1, max_steps=1), (1.0, 1.0)),
+        (replace(SGD, batch_size=4, max_steps=4), (0.98, 0.95)),
+        (replace(ADAMW, batch_size=1, max_steps=1), (0.9, 0.98)),
+        (replace(ADAMW, batch_size=4, max_steps=4), (0.9, 0.95)),
+    ],
+    ids=["sgd-1", "sgd-4x4", "adamw-1", "adamw-4x4"],
+)
+def test_a_table_that_is_the_output_layer_too(name: str, plan: LocalPlan, least: tuple[float, float]) -> None:
+    """Every row moves, and yet those that were looked up stand out: (precision, recall) of T5's tied table."""
+    model = load_model(name)
+    update, inputs = round_of(model, list(make_pages(4, seed=3, size=model.image_size)), plan)
+    optimiser = Optimiser(plan.optimiser, plan.learning_rate, plan.weight_decay)
+    bag = bag_of_words(model, update, optimiser=optimiser, steps=plan.max_steps)
+    true = set().union(*(tokens_of(model, e) for e in inputs))
+    assert not bag.exact and len(true) < 0.2 * len(bag.belief)
+    precision, recall = agreement(set(bag.tokens), true)
+    assert precision >= least[0] and recall >= least[1], (precision, recall)
+    boxes = torch.cat([e.tensors["bbox"] for e in inputs])
+    if "x" in TABLES[model.architecture][1]:
+        assert set(bag.coordinates["x"]) == set(boxes[:, [0, 2]].flatten().tolist())
+        assert set(bag.coordinates["y"]) == set(boxes[:, [1, 3]].flatten().tolist())
+
+
+@pytest.mark.parametrize("plan", [replace(SGD, batch_size=2, max_steps=2), replace(ADAMW, batch_size=2, max_steps=2)])
+def test_a_table_of_inputs_alone_is_exact_despite_decay(plan: LocalPlan) -> None:
+    model = load_model("layoutlmv3-start")
+    update, inputs = round_of(model, list(make_pages(2, seed=3, size=model.image_size)), plan)
+    bag = bag_of_words(
+        model, update, optimiser=Optimiser(plan.optimiser, plan.learning_rate, plan.weight_decay), steps=2
+    )
+    true = set().union(*(tokens_of(model, e) for e in inputs))
+    assert bag.exact and set(bag.tokens) == true - {1}, "all but padding, which the model's table never learns"
+
+
+def test_a_plain_gradient(small: Any) -> None:
+    """Of a Donut (tied), from one example; and of a VT5."""
+    model = load_model("vt5-start")
+    page = model.fit(make_pages(1, seed=2, size=model.image_size)[0])
+    example = model.encode(page, page.questions[0])
+    bag = bag_of_words(model, client_gradient(model, pixels_of(page.image)[None], [example]))
+    assert set(bag.tokens) == tokens_of(model, example)
+    donut = bag_of_words(small.model, small.view.gradient)
+    precision, recall = agreement(set(donut.tokens), tokens_of(small.model, small.inputs[0]))
+    assert recall == 1.0 and precision > 0.7
+
+
+@pytest.mark.parametrize("planted", [1, 5, 60, 400])
+def test_rows_that_leave_the_common_way_are_found_and_no_others(planted: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(6, 96, generator=generator) * 1e-2
+    rows = torch.randn(1300, 6, generator=generator).softmax(0) @ states
+    rows = rows + 1e-8 * torch.randn(1300, 96, generator=generator)
+    rows[:planted] += 1e-3 * torch.randn(planted, 96, generator=generator)
+    found = (looked_up(rows, 1e-8) > 0.5).nonzero().flatten().tolist()
+    assert found == list(range(planted))
+
+
+def test_rows_that_all_go_the_common_way_are_hardly_any_words() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(1300, 6, generator=generator).softmax(0) @ torch.randn(6, 96, generator=generator)
+    assert int((looked_up(rows + 1e-6 * torch.randn(1300, 96, generator=generator), 1e-6) > 0.5).sum()) <= 3
+
+
+def test_what_has_no_table_or_no_update_of_it_is_refused(small: Any) -> None:
+    table = TABLES["donut"][0]
+    for gone in ({}, {table: torch.zeros_like(small.view.gradient[table])}):
+        gradient = {name: value for name, value in small.view.gradient.items() if name != table} | gone
+        with pytest.raises(AttackError, match="frozen or not sent"):
+            bag_of_words(small.model, gradient)

@@ -1,0 +1,71 @@
+"""``docleak reproduce`` on recipes that train."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Command = Callable[..., tuple[Any, str, str]]
+
+RECIPE = """
+title = "Two silos"
+kind = "training"
+models = ["mine"]
+
+[scales.tiny]
+models = { mine = "fedocvqa-start" }
+pages = 4
+test_share = 0.25
+validation_share = 0.25
+evaluate_every = 1
+batch_size = 4
+clients = 2
+rounds = 3
+max_tokens = 60
+dropout = false
+
+[[rows]]
+name = "fine-tuning"
+
+[[rows]]
+name = "pretraining alone"
+pretraining = "tlm"
+rounds = 0
+"""
+
+
+def test_a_training_recipe_from_plan_to_table(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(RECIPE)
+    code, out, err = command("reproduce", "mine.toml", "--dry-run", "--json")
+    assert code == 0, err
+    first, second = json.loads(out)["plan"]
+    assert first["clients"] == 2 and first["rounds"] == [3] and second["rounds"] == [10]
+    assert second["bytes"] > 3 * first["bytes"], "ten rounds, and layout tokens in the model"
+    assert not (tmp_path / "docleak-mine-tiny").exists(), "a plan computes nothing"
+    code, out, err = command(
+        "reproduce", "mine.toml", "--rounds", "1", "--rows", "fine", "--documents", "synthetic", "--documents",
+        "synthetic", "--workers", "1", "--out", "run", "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    assert json.loads(out)["units"] == 1
+    saved = json.loads((tmp_path / "run" / "table.json").read_text())
+    (row,) = saved["rows"]
+    assert sorted(row["ours"]["sets"]) == ["synthetic", "synthetic_2"] and saved["Documents"] == "synthetic, synthetic"
+    assert [point["round"] for point in row["points"]] == [1, 1]
+
+
+def test_what_means_nothing_to_the_kind_is_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(RECIPE)
+    cases = (
+        (("mine.toml", "--budget", "5"), "--budget: means nothing to recipe 'mine'"),
+        (("mine.toml", "--image-size", "mine=320x640"), "--image-size: means nothing"),
+        (("gi-dqa/table1", "--rounds", "5", "--test-documents", "x"), "--test-documents, --rounds: means nothing"),
+        (("gi-dqa/table1", "--documents", "a", "--documents", "b"), "pages of one data set, and was given 2"),
+        (("fedocvqa/table3", "--scale", "paper"), "--model fedocvqa=DIR"),
+    )
+    for words, said in cases:
+        code, _, err = command("reproduce", *words)
+        assert code == 1 and said in err, err
+    assert [item.name for item in tmp_path.iterdir()] == ["mine.toml"]

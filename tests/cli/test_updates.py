@@ -1,0 +1,33 @@
+"""``docleak audit --updates``: what cannot be combined with it, and captures that are none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from docleak.cli import main
+
+
+def said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setattr(sys, "argv", ["docleak", "audit", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 1
+    return capsys.readouterr().err
+
+
+def test_what_says_how_a_gradient_is_computed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--updates", str(tmp_path), "--stages", "vision", "--batch-size", "2"]
+    text = said(options, monkeypatch, capsys)
+    assert "--batch-size, --stages cannot be combined with --updates" in text and "Leave them out" in text
+
+
+def test_a_folder_that_is_no_capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(["--updates", str(tmp_path)], monkeypatch, capsys)
+    assert "no capture: it has no capture.json" in text and "docleak.tap" in text

@@ -1,0 +1,155 @@
+"""Runs of pair attacks: the evaluator's matching, resuming, shuffling, and what the table says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from docleak.attacks.pairs import PairFinding
+from docleak.documents.pairs import Pair, make_scenes
+from docleak.errors import AttackError, ModelError, RunError
+from docleak.evidence.pairs.case import PairCase, build_pair_case, self_tests
+from docleak.evidence.pairs.play import PairConfig, open_pairs, play, set_up
+from docleak.evidence.pairs.score import assign, pictures_of, score_pairs
+from docleak.evidence.pairs.table import as_text, read_pairs
+from docleak.evidence.run import Run
+from docleak.models.pair import PairModel, build_pair
+
+CONFIG = PairConfig(count=2, public=3, attacks=("mmgia", "tag"), budget=12, image_size=(32, 16))
+
+
+@pytest.fixture(scope="module")
+def model() -> PairModel:
+    return build_pair("lenet5", "bert-tiny", classes=("scatter", "tower"), image_size=(32, 16), seed=0)
+
+
+def truth_as_finding(case: PairCase, order: list[int]) -> PairFinding:
+    """What a perfect attack would find, in another order."""
+    labels = tuple(tuple(int(side[i]) for i in order) for side in case.labels)
+    rows = tuple(tuple(case.rows[i]) for i in order)
+    texts = tuple(case.texts[i] for i in order)
+    return PairFinding(case.pixels[order], texts, rows, (labels[0], labels[1]), 1.0, 1.0, 1, 1, 0.0, 0.0, 0.0)
+
+
+def test_assignment_is_the_best_of_all() -> None:
+    gains = np.random.default_rng(0).random((4, 4))
+    best = max(permutations(range(4)), key=lambda p: sum(gains[i, j] for i, j in enumerate(p)))
+    assert assign(gains.tolist()) == list(best)
+
+
+def test_a_perfect_reconstruction_in_any_order_has_full_marks(model: PairModel) -> None:
+    pairs = make_scenes(20, seed=4)[:3]
+    case = build_pair_case(model, pairs)
+    for score in score_pairs(case, truth_as_finding(case, [2, 0, 1])):
+        assert score.ssim == pytest.approx(1.0)
+        assert (score.rouge1, score.rouge_l, score.tokens) == (1.0, 1.0, 1.0)
+        assert score.label and score.together and score.read == score.true
+    shown = pictures_of(case, truth_as_finding(case, [2, 0, 1]), 1)
+    assert np.array_equal(shown["truth"], shown["reconstruction"])
+
+
+def test_a_text_of_another_pair_is_no_full_mark(model: PairModel) -> None:
+    case = build_pair_case(model, make_scenes(20, seed=4)[:3])
+    found = truth_as_finding(case, [0, 1, 2])
+    mixed = replace(found, texts=(found.texts[1], found.texts[2], found.texts[0]),
+                    tokens=(found.tokens[1], found.tokens[2], found.tokens[0]))  # fmt: skip
+    assert not any(score.together for score in score_pairs(case, mixed))
+    wrong = replace(found, texts=("x",) * 3, tokens=((1,),) * 3)
+    assert max(score.rouge_l for score in score_pairs(case, wrong)) == 0.0
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_self_test_passes_on_the_truth_and_notices_another(fused: bool) -> None:
+    model = build_pair("lenet5", "bert-tiny", classes=("scatter", "tower"), image_size=(32, 16), seed=0, fused=fused)
+    case = build_pair_case(model, make_scenes(3, seed=0))
+    assert all(test.passed for test in self_tests(case).values())
+    planted = replace(case, pixels=case.pixels.flip(-1))
+    assert not self_tests(planted)["image"].passed
+    assert not self_tests(replace(case, ids=case.ids.roll(1, dims=1)))["text"].passed
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    out, done = tmp_path / "run", []
+    run = open_pairs(CONFIG, out)
+
+    def stop(count: int, total: int, label: str) -> None:
+        done.append(label)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(run, CONFIG, on_unit=stop)
+    kept = {u["unit"]: u["scores"] for u in run.units()}
+    play(open_pairs(CONFIG, out), CONFIG, on_unit=lambda count, total, label: done.append(f"again {label}"))
+    assert done[:3] == ["mmgia-0000", "tag-0000", "mmgia-0001"] and done[3:] == ["again tag-0001"]
+    records = {u["unit"]: u["scores"] for u in run.units()}
+    assert all(records[name] == scores for name, scores in kept.items())
+    rows = read_pairs(run, rng=np.random.default_rng(0))
+    assert [row.attack for row in rows] == ["mmgia", "tag"]
+    by_hand = np.mean([s["ssim"] for u in run.units() if u["attack"] == "mmgia" for s in u["scores"]])
+    assert rows[0].estimates["ssim"].value == pytest.approx(by_hand)
+    assert rows[0].evaluations == (12, 12)
+    assert "stage 2 took" in as_text(rows)
+    assert (run.folder("mmgia-0000") / "reconstruction-0.png").is_file()
+
+
+def test_an_empty_run_has_no_table(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no finished attack"):
+        read_pairs(open_pairs(CONFIG, tmp_path / "run"), rng=np.random.default_rng(0))
+
+
+def test_public_texts_hold_none_of_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(
+        "docleak.evidence.pairs.play.fit_trigrams",
+        lambda texts, tokenizer, name: seen.extend(texts),
+    )
+    setting = set_up(replace(CONFIG, count=20, public=200))
+    assert seen and not {p.text for p in setting.targets} & set(seen)
+
+
+def test_shuffled_targets_have_both_labels() -> None:
+    setting = set_up(replace(CONFIG, count=6, shuffle=True))
+    case = setting.case(0)
+    pair: Pair = setting.targets[0]
+    assert "|" in pair.name
+    assert int(case.labels[1][0]) == setting.model.class_of(pair.labels[1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [({"batch_size": 3}, AttackError, "multiple"), ({"attacks": ("nonsense",)}, AttackError, "unknown pair attack"),
+     ({"threshold": 2.0}, AttackError, "threshold")],
+)  # fmt: skip
+def test_configurations_that_make_no_sense(changes: dict[str, object], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        replace(CONFIG, **changes)  # type: ignore[arg-type]
+
+
+def test_a_label_the_model_does_not_know(model: PairModel) -> None:
+    with pytest.raises(ModelError, match="knows no class"):
+        build_pair_case(model, [replace(make_scenes(1, seed=0)[0], label="other")])
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from docleak.cli import main
+
+    out = tmp_path / "run"
+    words = ["attack", "mmgia", "--count", "1", "--public", "2", "--budget", "12", "--image-size", "32x16",
+             "--workers", "1", "--out", str(out), "--json"]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["docleak", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
+    value = json.loads(capsys.readouterr().out)
+    assert value["rows"][0]["attack"] == "mmgia" and value["rows"][0]["estimates"]["ssim"]["n_fields"] == 1
+    assert any("length" in line or "tokens" in line for line in value["knows"])
+    assert Run.load(out).has("mmgia-0000")
+    assert torch.get_num_threads() == 1

@@ -1,0 +1,227 @@
+"""The audit of captured updates, end to end: a capture made by real local training, audited, reported, resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from docleak.documents import Page, load_pages
+from docleak.documents.folder import save
+from docleak.documents.synthetic import make_pages
+from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
+from docleak.evidence import update_report, updates
+from docleak.evidence.run import Run
+from docleak.evidence.update_case import assumed, open_case, plan_of
+from docleak.evidence.updates import UpdatesConfig, run_updates, units_of
+from docleak.metrics import Reading
+from docleak.models import load_model
+from docleak.models.tiny import donut_start
+from docleak.training.federated.capture import read_updates, write_update
+from docleak.training.federated.local import LocalPlan, parameters_of, train_locally
+
+SEED = 7
+PLAN = LocalPlan(epochs=2, batch_size=1, learning_rate=0.05, weight_decay=0.01, optimiser="sgd", dropout=False)
+
+
+class FakeEngine:
+    """Reads the mean grey level, which any change of a picture changes."""
+
+    name, version = "fake", "1"
+
+    def read(self, crops: list[Any]) -> list[Reading]:
+        return [Reading(f"{crop.mean():.1f}", 0.5) for crop in crops]
+
+
+@pytest.fixture(autouse=True)
+def _fake_ocr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updates, "_engine", lambda name: FakeEngine())
+
+
+def capture(
+    folder: Path, model: str, pages: dict[str, list[Page]], plan: LocalPlan, *, details: dict[str, Any] | None = None
+) -> Path:
+    """Silos on disk, a round of each, and the capture of it; ``details`` replaces what is told of the training."""
+    for client, own in pages.items():
+        save(own, folder / "silos" / client)
+        trained = load_model(model)
+        start = parameters_of(trained)
+        read = load_pages(f"folder:{folder / 'silos' / client}", seed=0)
+        done = train_locally(trained, read, plan, client=client, rng=np.random.default_rng(SEED))
+        told = {**asdict(plan), "seed": SEED, "steps": done.steps, "model": model} if details is None else details
+        write_update(
+            folder / "updates", round=1, client=client, start=start, received=parameters_of(trained), kind="weights",
+            examples=done.update.examples, details=told,
+        )  # fmt: skip
+    return folder / "updates"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory, make_small_page: Callable[[str], Page]) -> Path:
+    """A Donut of 64 x 64 pixels and a client with one page, trained on twice."""
+    folder = tmp_path_factory.mktemp("small")
+    donut_start(seed=0, size=(64, 64)).save(str(folder / "model"))
+    capture(folder, str(folder / "model"), {"silo-a": [make_small_page("42")]}, PLAN)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two clients that train the shipped VT5 as docleak train does, for a few steps."""
+    folder = tmp_path_factory.mktemp("words")
+    plan = LocalPlan(epochs=1, batch_size=4, learning_rate=2e-3, max_steps=3, dropout=False)
+    silos = {f"silo-{i}": list(make_pages(3, seed=i, size=(224, 224))) for i in range(2)}
+    capture(folder, "vt5-start", silos, plan)
+    return folder
+
+
+def quiet(unit: str, number: int, budget: int) -> None:
+    """No progress."""
+
+
+def config_of(folder: Path, **changes: Any) -> UpdatesConfig:
+    config = UpdatesConfig(
+        str(folder / "updates"), documents=str(folder / "silos"), budget=30, picture_budget=20, steps=(1, 2),
+        batch_sizes=(1,),
+    )  # fmt: skip
+    return replace(config, **changes)
+
+
+def audited(config: UpdatesConfig, out: Path) -> Run:
+    return run_updates(config, out, device="cpu", on_progress=quiet)
+
+
+def test_an_update_is_attacked_replayed_and_reported(small: Path, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    run = run_updates(config_of(small), tmp_path / "out", device="cpu", on_progress=lambda *event: seen.append(event))
+    records = {record["unit"]: record for record in run.units()}
+    (update,) = [r for r in records.values() if r["kind"] == "update"]
+    assert update["replay"]["distance"] == 0.0, "bit for bit"
+    assert update["pictures"]["self_test"]["passed"] and update["pictures"]["explained"] > 0.5
+    assert update["words"]["recall"] == 1.0 and update["steps"] == 2
+    assert len(records) == len(units_of(config_of(small))) == 3
+    assert {unit for unit, *_ in seen} == set(records)
+    assert {(u, n) for u, n, budget in seen if n == budget} >= {
+        (u.id, u.evaluations) for u in units_of(config_of(small))
+    }
+    page = update_report.write_report(run)
+    html, results = page.read_text(), json.loads((run.path / "results.json").read_text())
+    assert "the same, bit for bit" in html and html.count("data:image/png") >= 3 and "<svg" in html
+    assert len(results["cells"]) == 2 and results["falls"]
+    told = update_report.summary_text(run)
+    assert "Round 1, client silo-a:" in told and "Pictures: 0 of 1 private fields" in told
+
+
+def test_what_is_finished_is_not_computed_again(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(small, steps=(1,))
+    before = audited(config, tmp_path / "out").units()
+    monkeypatch.setattr(updates, "_compute", lambda *args: pytest.fail("computed again"))
+    assert audited(config, tmp_path / "out").units() == before
+
+
+def test_words_come_out_of_many_steps_and_fall_little(words: Path, tmp_path: Path) -> None:
+    """AdamW, three steps of four questions over three pages; the clients are told apart."""
+    config = config_of(words, steps=(1,), batch_sizes=(1, 2), picture_budget=18, budget=18, clients=("silo-1",))
+    run = audited(replace(config, attack="random"), tmp_path / "out")
+    update, *cells = sorted(run.units(), key=lambda record: record["kind"] == "cell")
+    assert update["client"] == "silo-1" and update["replay"]["distance"] == 0.0
+    found = update["words"]
+    assert found["precision"] > 0.9 and found["recall"] > 0.9 and not found["exact"]
+    assert found["places"]["x"]["precision"] == found["places"]["x"]["recall"] == 1.0
+    held, of = found["fields"]
+    assert held > 0.8 * of > 0 and found["control"][0] < 0.5 * found["control"][1]
+    assert [cell["words"]["recall"] > 0.9 for cell in cells] == [True, True]
+    assert update_report.severity_of(update) == "severe"
+
+
+def test_pages_that_are_not_the_clients_stop_the_audit(words: Path, tmp_path: Path) -> None:
+    other = tmp_path / "silos" / "silo-0"
+    save(list(make_pages(3, seed=9, size=(224, 224))), other)
+    config = config_of(words, documents=str(tmp_path / "silos"), clients=("silo-0",), steps=(1,))
+    with pytest.raises(SelfTestError, match=r"silo-0: trained again from the recorded seed.*other pages"):
+        audited(config, tmp_path / "out")
+    with pytest.raises(SelfTestError, match="relative distance"):
+        audited(config_of(words, local="learning_rate=1e-3", steps=(1,)), tmp_path / "out2")
+
+
+def test_a_capture_of_ones_own_flower_app_says_less(
+    small: Path, tmp_path: Path, make_small_page: Callable[[str], Page]
+) -> None:
+    """Without seed and plan: --local says how clients train, and what could not be checked is told."""
+    pages = {"4711": [make_small_page("42")]}
+    updates_of = capture(tmp_path, str(small / "model"), pages, PLAN, details={"lr": 0.05, "server-round": 1})
+    (update,) = read_updates(updates_of)
+    with pytest.raises(FederationError, match=r"does not say the client's optimiser, batch_size \(it says lr"):
+        plan_of(update)
+    local = "optimizer=SGD,batch_size=1,epochs=2,weight_decay=0.01,dropout=no"
+    assert plan_of(update, local) == PLAN
+    case = open_case(update, load_model(str(small / "model")), str(tmp_path / "silos"), local=local)
+    assert case.replay.trained is None and "tells no seed" in case.replay.why
+    assert case.batches == ((0,), (0,))
+    config = config_of(tmp_path, model=str(small / "model"), local=local, steps=(), batch_sizes=())
+    run = audited(config, tmp_path / "out")
+    (record,) = run.units()
+    assert record["pictures"]["self_test"]["passed"], "one page: the order cannot matter"
+    assert "not possible: the capture tells no seed" in update_report.write_report(run).read_text()
+
+
+def test_dropout_that_nobody_knows_is_said(small: Path, tmp_path: Path, make_small_page: Callable[[str], Page]) -> None:
+    plan = replace(PLAN, dropout=True)
+    capture(tmp_path, str(small / "model"), {"a": [make_small_page("42")]}, plan)
+    config = config_of(tmp_path, steps=(), batch_sizes=())
+    (record,) = audited(config, tmp_path / "out").units()
+    assert record["replay"]["distance"] == 0.0, "the evaluator has the seed"
+    assert not record["pictures"]["self_test"]["passed"] and "score" not in record["pictures"]
+    assert "dropout on" in record["pictures"]["why"]
+    (allowed,) = audited(replace(config, allow_failed_self_test=True), tmp_path / "out2").units()
+    assert "score" in allowed["pictures"]
+
+
+def test_what_does_not_fit_is_said(small: Path, words: Path, tmp_path: Path) -> None:
+    for changes, error, said in (
+        ({"round": 3}, FederationError, "has the rounds 1 and in round 3 the clients .none."),
+        ({"clients": ("nobody",)}, FederationError, "asked for round 1, client nobody"),
+        ({"model": "vt5-start"}, FederationError, "lack 68 of the .* parameters of 'vt5-start'"),
+        ({"documents": str(tmp_path / "nowhere")}, DocumentError, "nowhere"),
+        ({"local": "learning-rate"}, FederationError, "expected key=value"),
+        ({"local": "momentum=0.9"}, FederationError, "unknown key 'momentum'"),
+    ):
+        with pytest.raises(error, match=said):
+            audited(config_of(small, **changes), tmp_path / "out")
+    with pytest.raises(AttackError, match="budgets, steps and batches of at least 1"):
+        config_of(small, budget=0)
+    with pytest.raises(AttackError, match="unknown attack"):
+        config_of(small, attack="nothing")
+
+
+def test_the_assumed_order() -> None:
+    plan = LocalPlan(epochs=2, batch_size=2)
+    assert assumed(3, plan) == ((0, 1), (2,), (0, 1), (2,))
+    assert assumed(3, replace(plan, max_steps=3)) == ((0, 1), (2,), (0, 1))
+
+
+def test_how_leakage_falls_is_computed() -> None:
+    def cell(steps: int, size: int, recall: float, psnr: float | None) -> dict[str, Any]:
+        field = {"key": "k", "value": "v", "read": "v", "confidence": 1.0, "exact": psnr is not None and psnr > 20,
+                 "fuzz": 1.0, "mse": 1.0, "psnr": psnr, "fft2d": 0.0}  # fmt: skip
+        page = {"page": "p", "document": "d", "fields": [field], "mse": 1.0, "psnr": psnr, "fft2d": 0.0, "ssim": 1.0,
+                "engine": "e"}  # fmt: skip
+        seen = {"why": ""} if psnr is None else {key: [page] for key in ("score", "floor", "ceiling")}
+        return {"steps": steps, "batch_size": size, "words": {"recall": recall}, "pictures": seen}
+
+    lines = update_report.falls(
+        [cell(1, 1, 1.0, 30.0), cell(4, 1, 0.9, 12.0), cell(1, 2, 1.0, 25.0), cell(4, 2, 0.8, None)]
+    )
+    assert lines == [
+        "With more local steps (1 step of 1 page to 4 steps of 1 page): tokens told go from 100 % to 90 %; the first "
+        "page's picture from 30.0 to 12.0 dB, fields read exactly from 1 of 1 to 0 of 1.",
+        "With more pages in a batch (1 step of 1 page to 1 step of 2 pages): tokens told go from 100 % to 100 %; the "
+        "first page's picture from 30.0 to 25.0 dB, fields read exactly from 1 of 1 to 1 of 1.",
+        "With more of both (1 step of 1 page to 4 steps of 2 pages): tokens told go from 100 % to 80 %.",
+    ]
+    assert update_report.falls([]) == [] and update_report.falls([cell(1, 1, 1.0, 30.0)]) == []

@@ -1,0 +1,199 @@
+"""CDMI's metrics: distances against other libraries' values, hand-worked curves, appendix B's two properties."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from docleak.metrics.extraction import (
+    Match,
+    accuracy_auc,
+    as_array,
+    at,
+    curve,
+    hamming_aac,
+    improvement_factor,
+    match,
+    multi_shot_table,
+    one_shot_table,
+    over_documents,
+    ranking,
+)
+
+GOLDEN = Path(__file__).parent / "golden" / "token_distances.json"
+
+
+def pairs(count: int, seed: int) -> list[tuple[list[int], list[int]]]:
+    """Random fields of 1-15 tokens and damaged copies; the golden values were made from the same pairs."""
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        length = rng.randint(1, 15)
+        truth = [rng.randrange(8) for _ in range(length)]
+        guess = [t if rng.random() < 0.6 else rng.randrange(8) for t in truth]
+        if rng.random() < 0.3:
+            guess = guess[1:] + guess[:1]
+        made.append((truth, guess))
+    return made
+
+
+def test_distances_are_those_of_other_libraries() -> None:
+    """jellyfish 1.3.0 and textdistance 4.6.3, which agree, on 1,200 pairs whose tokens were written as letters."""
+    golden = json.loads(GOLDEN.read_text())["values"]
+    made = pairs(1200, 20)
+    assert len(golden) == len(made)
+    for (truth, guess), values in zip(made, golden, strict=True):
+        found = match(truth, guess)
+        assert [found.hamming, found.levenshtein, found.jaro_winkler] == pytest.approx(values, abs=1e-8), (truth, guess)
+        assert found.perfect == float(truth == guess)
+
+
+def test_tokens_count_not_their_letters() -> None:
+    assert match([101, 2], [1, 2]).hamming == 0.5  # as texts, "101" and "1" would share letters
+    assert match([300_000], [300_000]) == Match(1.0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("truth", "guess"), [([], []), ([1, 2], [1])])
+def test_unfit_pairs_are_refused(truth: list[int], guess: list[int]) -> None:
+    with pytest.raises(ValueError, match="expected the same"):
+        match(truth, guess)
+
+
+# -- improvement factor ------------------------------------------------------------------------------------------------
+
+
+def test_improvement_factor_by_hand() -> None:
+    """(0.101/0.051 + 0.501/0.401 + 0.401/0.201 + 0.301/0.301) / 4 with epsilon 1e-3."""
+    attack, base = np.array([[0.1, 0.4, 0.2, 0.3]]), np.array([[0.05, 0.5, 0.4, 0.3]])
+    by_hand = (0.101 / 0.051 + 0.501 / 0.401 + 0.401 / 0.201 + 1.0) / 4
+    assert improvement_factor(attack, base) == pytest.approx(by_hand, abs=1e-12)
+
+
+def test_no_improvement_is_one_and_a_worse_attack_below() -> None:
+    base = as_array([match(t, g) for t, g in pairs(50, 1)])
+    assert improvement_factor(base, base) == 1.0
+    worse = base.copy()
+    worse[:, 1:] = np.minimum(1, worse[:, 1:] + 0.2)
+    assert improvement_factor(worse, base) < 1 < improvement_factor(base, worse)
+
+
+def test_epsilon_bounds_the_factor_of_a_baseline_that_reads_nothing() -> None:
+    nothing, all_read = np.array([[0.0, 1.0, 1.0, 1.0]]), np.array([[1.0, 0.0, 0.0, 0.0]])
+    assert improvement_factor(all_read, nothing) == pytest.approx(1.001 / 0.001)
+    assert improvement_factor(all_read, nothing, epsilon=1.0) == pytest.approx(2.0)
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+
+def test_curves_by_hand() -> None:
+    """Ranked 1, 0, 1, 0: AccAt is 1, 1/2, 2/3, 1/2; its mean is 2/3. Hamming 0, 1, 0.5, 0.5 likewise."""
+    perfect, hamming = np.array([1.0, 0.0, 1.0, 0.0]), np.array([0.0, 1.0, 0.5, 0.5])
+    assert curve(perfect) == pytest.approx([1, 1 / 2, 2 / 3, 1 / 2])
+    assert accuracy_auc(perfect) == pytest.approx(2 / 3)
+    assert hamming_aac(hamming) == pytest.approx(1 - (0 + 1 / 2 + 1 / 2 + 1 / 2) / 4)
+    assert [at(p, perfect) for p in (0.01, 0.25, 0.26, 0.75, 1.0)] == pytest.approx([1, 1, 1 / 2, 2 / 3, 1 / 2])
+
+
+@pytest.mark.parametrize(
+    ("fields", "share", "taken"), [(777, 0.01, 8), (791, 0.01, 8), (777, 0.05, 39), (791, 0.05, 40)]
+)
+def test_shares_take_as_many_fields_as_in_table_5(fields: int, share: float, taken: int) -> None:
+    ranked = np.zeros(fields)
+    ranked[taken - 1] = 1.0
+    assert at(share, ranked) == pytest.approx(1 / taken)
+
+
+def test_area_is_the_integral_of_the_step_function() -> None:
+    ranked = np.random.default_rng(0).random(7)
+    fine = [at((k + 0.5) / 7000, ranked) for k in range(7000)]
+    assert accuracy_auc(ranked) == pytest.approx(float(np.mean(fine)), abs=1e-9)
+
+
+DISTANCES = st.lists(st.integers(0, 10).map(lambda n: n / 10), min_size=2, max_size=12)
+
+
+@given(DISTANCES, st.data())
+def test_property_1_the_right_order_is_best(values: list[float], data: st.DataObject) -> None:
+    """Appendix B: swapping a worse field behind a better one raises HamAAC; sorted is the maximum. AccAUC alike."""
+    i = data.draw(st.integers(0, len(values) - 2))
+    j = data.draw(st.integers(i + 1, len(values) - 1))
+    swapped = list(values)
+    swapped[i], swapped[j] = values[j], values[i]
+    before, after = hamming_aac(np.array(values)), hamming_aac(np.array(swapped))
+    assert np.sign(round(after - before, 12)) == np.sign(values[i] - values[j])
+    best = hamming_aac(np.sort(values))
+    assert best >= before - 1e-12
+    success = 1.0 - np.array(values)  # any similarity; 0/1 values are among them
+    assert accuracy_auc(np.sort(success)[::-1]) >= accuracy_auc(success) - 1e-12
+
+
+@given(DISTANCES, st.data())
+def test_property_2_a_better_reconstruction_is_better(values: list[float], data: st.DataObject) -> None:
+    i = data.draw(st.integers(0, len(values) - 1))
+    better = list(values)
+    better[i] = values[i] / 2
+    gain = hamming_aac(np.array(better)) - hamming_aac(np.array(values))
+    assert gain > 0 if values[i] else gain == 0
+    assert accuracy_auc(1 - np.array(better)) >= accuracy_auc(1 - np.array(values))
+
+
+def test_ranking_is_stable() -> None:
+    assert ranking([1.0, 3.0, 1.0, 3.0]).tolist() == [1, 3, 0, 2]
+
+
+# -- intervals ---------------------------------------------------------------------------------------------------------
+
+
+def test_interval_holds_the_truth_as_often_as_it_says() -> None:
+    """Fields of a document share an offset; a bootstrap over fields would be too narrow and fail here."""
+    rng = np.random.default_rng(7)
+    documents = [str(d) for d in range(20) for _ in range(6)]
+    held = {"documents": 0, "fields": 0}
+    for _ in range(200):
+        values = np.repeat(rng.normal(size=20), 6) + 0.1 * rng.normal(size=120)
+        for name, unit in (("documents", documents), ("fields", [str(i) for i in range(120)])):
+            found = over_documents(unit, lambda c, v=values: float(v[c].mean()), rng=rng, resamples=200)  # type: ignore[misc]
+            assert found.low is not None and found.high is not None
+            held[name] += found.low <= 0 <= found.high
+    assert held["documents"] >= 180
+    assert held["fields"] < 140
+
+
+def test_tables_have_values_and_intervals() -> None:
+    made = [match(t, g) for t, g in pairs(60, 3)]
+    documents = [str(i // 4) for i in range(60)]
+    rng = np.random.default_rng(0)
+    scores = [-m.hamming for m in made]  # an oracle ranking
+    multi = multi_shot_table(made, scores, documents, rng=rng)
+    assert set(multi) == {"hamming_aac", "accuracy_auc", "accuracy_at_1%", "accuracy_at_5%", "accuracy_at_100%"}
+    everything = multi["accuracy_at_100%"]
+    assert everything.value == pytest.approx(np.mean([m.perfect for m in made]))
+    assert everything.n_fields == 60 and everything.n_documents == 15
+    reverse = multi_shot_table(made, [-s for s in scores], documents, rng=rng)
+    assert (multi["accuracy_auc"].value or 0) > (reverse["accuracy_auc"].value or 0)
+    one = one_shot_table(made, made, documents, rng=rng)["improvement_factor"]
+    assert (one.value, one.low, one.high) == (1.0, 1.0, 1.0)
+
+
+def test_nothing_read_is_not_proven_impossible() -> None:
+    lost = [Match(0.0, 1.0, 1.0, 1.0)] * 10
+    found = multi_shot_table(lost, [0.0] * 10, [str(i) for i in range(10)], rng=np.random.default_rng(0))
+    assert found["accuracy_at_100%"].value == 0
+    assert found["accuracy_at_100%"].high == pytest.approx(1 - 0.025 ** (1 / 10))
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 100))
+def test_the_same_generator_gives_the_same_interval(seed: int) -> None:
+    def once() -> object:
+        draw = np.random.default_rng(seed)
+        return over_documents(["a", "b", "c"], lambda c: float(c.mean()), rng=draw, resamples=50)
+
+    assert once() == once()

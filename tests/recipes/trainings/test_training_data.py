@@ -1,0 +1,77 @@
+"""Documents of a training: divided without overlap, alike for every number of clients."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from docleak.documents.loaders import load_pages
+from docleak.errors import RecipeError
+from docleak.recipes.trainings.config import TrainingConfig
+from docleak.recipes.trainings.data import find, folder_of, kept_out, prepare
+
+CONFIG = TrainingConfig(
+    "m", documents=("synthetic", "synthetic"), pages=8, test_share=0.25, validation_share=0.125, clients=2
+)
+
+
+def names(folders: dict[str, Path]) -> list[str]:
+    return sorted(page.name for folder in folders.values() for page in load_pages(f"folder:{folder}", seed=0))
+
+
+def test_kept_out_parts_hold_every_page_once_and_documents_whole() -> None:
+    documents = [f"d{i // 3}" for i in range(60)] + ["", ""]
+    parts = kept_out(documents, test=0.3, validation=0.1, rng=np.random.default_rng(0))
+    assert sorted(parts.train + parts.validation + parts.test) == list(range(62))
+    for part, of in ((parts.test, 7), (parts.validation, 2)):
+        keys = {documents[i] or f"page {i}" for i in part}
+        assert len(keys) == of  # 30 % and 10 % of 22 documents
+        whole = [i for i in range(62) if (documents[i] or f"page {i}") in keys]
+        assert sorted(part) == whole
+    again = kept_out(documents, test=0.3, validation=0.1, rng=np.random.default_rng(0))
+    other = kept_out(documents, test=0.3, validation=0.1, rng=np.random.default_rng(1))
+    assert again == parts and other != parts
+    assert kept_out(documents, test=0.3, validation=0.0, rng=np.random.default_rng(0)).test == parts.test
+    with pytest.raises(RecipeError, match="2 documents are too few to keep 2"):
+        kept_out(["a", "b"], test=0.4, validation=0.4, rng=np.random.default_rng(0))
+
+
+def test_test_documents_are_the_same_for_every_number_of_clients_and_in_no_silo(tmp_path: Path) -> None:
+    places = {k: prepare(replace(CONFIG, clients=k), tmp_path) for k in (1, 2, 5)}
+    assert {k: len(of.silos) for k, of in places.items()} == {1: 1, 2: 2, 5: 5}
+    trained = names(dict(places[2].silos))
+    assert len(trained) == 2 * (8 - 2 - 1)
+    for of in places.values():
+        assert of.test == places[2].test and of.validation == places[2].validation
+        assert names(dict(of.silos)) == trained
+    parts = [names(dict(part)) for part in (places[2].test, places[2].validation, places[2].silos)]
+    assert [len(part) for part in parts] == [4, 2, 10]
+    assert sorted(places[2].test) == ["synthetic", "synthetic_2"]
+
+
+def test_two_synthetic_sets_differ(tmp_path: Path) -> None:
+    first, second = (load_pages(f"folder:{of}", seed=0) for of in prepare(CONFIG, tmp_path).test.values())
+    assert {w.text for w in first[0].words} != {w.text for w in second[0].words}
+
+
+def test_a_part_that_is_missing_is_made_again_and_others_are_left_alone(tmp_path: Path) -> None:
+    places = prepare(CONFIG, tmp_path)
+    before = names(dict(places.silos))
+    stamp = (folder_of(CONFIG, tmp_path) / "test").stat().st_mtime_ns
+    shutil.rmtree(folder_of(CONFIG, tmp_path) / "silos-2")
+    assert not find(CONFIG, tmp_path).silos
+    assert names(dict(prepare(CONFIG, tmp_path).silos)) == before
+    assert (folder_of(CONFIG, tmp_path) / "test").stat().st_mtime_ns == stamp
+
+
+def test_official_test_documents_replace_the_share(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(prepare(CONFIG, tmp_path / "a").test["synthetic"], own)
+    config = replace(CONFIG, test_documents=(f"folder:{own}", f"folder:{own}"))
+    places = prepare(config, tmp_path / "b")
+    assert names(dict(places.test)) == sorted(2 * [page.name for page in load_pages(f"folder:{own}", seed=0)])
+    assert len(names(dict(places.silos))) == 2 * 7

@@ -1,0 +1,135 @@
+"""Training and validation of token encoders: what is counted, which epoch is kept, that it learns and is repeatable."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+import torch
+
+from docleak.documents import Page
+from docleak.documents.synthetic import make_pages
+from docleak.errors import DocumentError, ModelError
+from docleak.models.base import IGNORED
+from docleak.models.encoders.model import EncoderModel
+from docleak.models.encoders.tasks import NOTHING, TASKS, Task, classes_of
+from docleak.models.encoders.tiny import shipped_tokenizer, tiny_encoder
+from docleak.training.extraction.fit import Epoch, FitConfig, Fitted, fit
+from docleak.training.extraction.validation import Validation, chained, tagged, things, validate
+
+SHORT = FitConfig(epochs=3, batch_size=2, learning_rate=1e-3)
+
+
+@lru_cache(maxsize=1)
+def pages() -> tuple[Page, ...]:
+    return tuple(make_pages(6, seed=5))
+
+
+def fresh(task: Task) -> EncoderModel:
+    start = tiny_encoder("layoutlm", shipped_tokenizer(), seed=1)
+    return start if task == "mlm" else start.for_task(task, classes_of(pages()), seed=1)
+
+
+# -- what is counted ---------------------------------------------------------------------------------------------------
+
+
+def test_tags_to_entities_by_hand() -> None:
+    """Two classes: O is 0, B 1 and 3, I 2 and 4."""
+    assert tagged([IGNORED, 0, 1, 2, 2, 0, 3, 4, IGNORED]) == [(0, 2, 3, 4), (1, 6, 7)]
+    assert tagged([1, 1, 2]) == [(0, 0), (0, 1, 2)]
+    assert tagged([2, 2, 4]) == [(0, 0, 1), (1, 2)], "an I after nothing, or after another class, begins an entity"
+    assert tagged([1, IGNORED, 2]) == [(0, 0), (0, 2)]
+    assert tagged([]) == []
+
+
+def test_chains_to_entities_by_hand() -> None:
+    no = NOTHING
+    assert chained([0, 1, 0, 0, 2], [no, no, 1, 2, no]) == [(0, 1, 2, 3), (1, 4)]
+    assert chained([1, 0, 0], [no, 0, 0]) == [(0, 0, 1)], "two tokens name the same predecessor: the nearest follows"
+    assert chained([1, 0], [1, 0]) == [(0, 0, 1)], "a circle ends"
+    assert chained([0, 0], [no, 0]) == [], "a chain that nothing starts"
+
+
+def test_links_and_masked_tokens_are_counted() -> None:
+    assert things("el", {"source": torch.tensor([IGNORED, NOTHING, 1, 1])}) == {(1, 2), (1, 3)}
+    assert things("mlm", {"token": torch.tensor([IGNORED, 7, IGNORED, 9])}) == {(1, 7), (3, 9)}
+
+
+@pytest.mark.parametrize("task", ["ee-bio", "ee-spade"])
+def test_a_perfect_prediction_scores_one_and_half_of_them_two_thirds(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = fresh(task)
+    encoded = [model.encode(page) for page in pages()]
+
+    def answer(hidden: torch.Tensor, batch: object) -> dict[str, torch.Tensor]:
+        return {name: row.clone() for name, row in batch.labels.items()}  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(model.module.head, "predict", answer)
+    assert validate(model, encoded, batch_size=4, seed=0).accuracy == 1.0
+
+    def half(hidden: torch.Tensor, batch: object) -> dict[str, torch.Tensor]:
+        rows = answer(hidden, batch)
+        rows["tag" if task == "ee-bio" else "initial"][::2] = 0  # of every other page, nothing
+        return rows
+
+    monkeypatch.setattr(model.module.head, "predict", half)
+    right = [len(things(task, page.labels)) for page in sorted(encoded, key=len)]
+    found = sum(n for i, n in enumerate(right) if i % 4 % 2 == 1)
+    expected = 2 * found / (found + sum(right))
+    assert validate(model, encoded, batch_size=4, seed=0).accuracy == pytest.approx(expected)
+
+
+# -- which epoch is kept -----------------------------------------------------------------------------------------------
+
+
+def test_the_best_epochs_by_either_criterion_are_kept() -> None:
+    model, fitted = fresh("mlm"), Fitted()
+    bias = model.module.head.bias
+    for number, (loss, accuracy) in enumerate([(3.0, 0.1), (2.0, 0.2), (2.5, 0.4), (2.6, 0.4)], start=1):
+        with torch.no_grad():
+            bias.fill_(number)
+        fitted.note(Epoch(number, 0.0, Validation(loss, accuracy)), model)
+    assert {name: epoch.number for name, epoch in fitted.best.items()} == {"loss": 2, "precision": 3}
+    for criterion, number in (("loss", 2), ("precision", 3)):
+        assert (fitted.restore(model, criterion).module.head.bias == number).all()
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "el"])
+def test_training_lowers_the_loss_and_is_repeatable(task: Task) -> None:
+    results = []
+    for _ in range(2):
+        model = fresh(task)
+        encoded = [model.encode(page) for page in pages()]
+        state = torch.get_rng_state()
+        fitted = fit(model, encoded[:4], encoded[4:], SHORT, seed=3)
+        assert torch.equal(state, torch.get_rng_state()), "the global generator is put back"
+        assert not model.module.training
+        results.append((fitted.epochs, {k: v.clone() for k, v in model.module.named_parameters()}))
+    (epochs, weights), (again, others) = results
+    assert epochs == again and all(torch.equal(weights[key], others[key]) for key in weights)
+    assert [epoch.number for epoch in epochs] == [1, 2, 3]
+    assert epochs[-1].train_loss < epochs[0].train_loss
+
+
+def test_entities_are_learned_by_heart() -> None:
+    model = fresh("ee-spade")
+    encoded = [model.encode(page) for page in pages()[:3]]
+    config = FitConfig(epochs=60, batch_size=3, learning_rate=3e-3, validate_every=10)
+    fitted = fit(model, encoded, encoded, config, seed=0)
+    assert fitted.best["precision"].validation.accuracy > 0.9
+    assert [epoch.number for epoch in fitted.epochs] == [10, 20, 30, 40, 50, 60]
+
+
+def test_what_cannot_be_trained_is_refused() -> None:
+    model = fresh("mlm")
+    with pytest.raises(DocumentError, match="0 pages to train on"):
+        fit(model, [], [model.encode(pages()[0])], SHORT, seed=0)
+    with pytest.raises(ModelError, match="epochs is 0"):
+        FitConfig(epochs=0)
+    with pytest.raises(ModelError, match=r"Lower the learning rate"):
+        fit(model, [model.encode(pages()[0])] * 4, [model.encode(pages()[1])],
+            FitConfig(epochs=3, batch_size=1, learning_rate=1e30, warmup_epochs=0, max_norm=0), seed=0)  # fmt: skip
