@@ -56,7 +56,8 @@ def test_a_perfect_reconstruction_in_any_order_has_full_marks(model: PairModel) 
 
 
 def test_a_text_of_another_pair_is_no_full_mark(model: PairModel) -> None:
-    case = build_pair_case(model, make_scenes(20, seed=4)[:3])
+    different = list({pair.text: pair for pair in make_scenes(20, seed=4)}.values())[:3]
+    case = build_pair_case(model, different)
     found = truth_as_finding(case, [0, 1, 2])
     mixed = replace(found, texts=(found.texts[1], found.texts[2], found.texts[0]),
                     tokens=(found.tokens[1], found.tokens[2], found.tokens[0]))  # fmt: skip
@@ -65,9 +66,9 @@ def test_a_text_of_another_pair_is_no_full_mark(model: PairModel) -> None:
     assert max(score.rouge_l for score in score_pairs(case, wrong)) == 0.0
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_self_test_passes_on_the_truth_and_notices_another(fused: bool) -> None:
-    model = build_pair("lenet5", "bert-tiny", classes=("scatter", "tower"), image_size=(32, 16), seed=0, fused=fused)
+@pytest.mark.parametrize("options", [{}, {"fused": True}, {"train_embeddings": True}], ids=str)
+def test_self_test_passes_on_the_truth_and_notices_another(options: dict[str, bool]) -> None:
+    model = build_pair("lenet5", "bert-tiny", classes=("scatter", "tower"), image_size=(32, 16), seed=0, **options)
     case = build_pair_case(model, make_scenes(3, seed=0))
     assert all(test.passed for test in self_tests(case).values())
     planted = replace(case, pixels=case.pixels.flip(-1))

@@ -37,10 +37,14 @@ class PairView:
             self.side(modality, torch.zeros(self.batch_size, len(self.model.classes), device=self.model.device))
 
     def side(self, modality: Modality, other_logits: Tensor | None = None) -> GradientView:
-        """The gradient of one modality as the single-modal attacks take it."""
+        """The gradient of one modality as the single-modal attacks take it.
+
+        Without the word table's: it follows from tokens, not from the embeddings that are looked for; see ``words_in``.
+        """
+        gradient = {n: v for n, v in self.parts[modality].items() if n != word_table(self.model)}
         # The attacks use a model's loss, module and name; a side has these, and no pages to encode.
         model = cast(DocumentModel, self.model.side(modality, other_logits))
-        return GradientView(model, self.parts[modality], self.batch_size)
+        return GradientView(model, gradient, self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,15 @@ class PairKnowledge:
         return tuple(line for line in known if line)
 
 
+def word_table(model: PairModel) -> str:
+    """The name of the text network's word embeddings among the model's parameters."""
+    table = model.table
+    return next(name for name, parameter in model.module.named_parameters() if parameter is table)
+
+
 def words_in(view: PairView) -> Tensor | None:
     """Ids (n,) whose row of the word table has a gradient: the words of the batch. None where the table stays out."""
-    table = view.model.table
-    name = next((n for n, p in view.model.module.named_parameters() if p is table), "")
-    rows = view.parts["text"].get(name)
+    rows = view.parts["text"].get(word_table(view.model))
     if rows is None:
         return None
     moved = rows.ne(0).any(1)
