@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +11,14 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from docleak.cli import main
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.mechanism import Mechanism
 
 
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
-def budget(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def budget(command: Any) -> Any:
     """Exit code, standard output and standard error of ``docleak budget WORDS``."""
-
-    def run(*words: object) -> tuple[Any, str, str]:
-        monkeypatch.setattr(sys, "argv", ["docleak", "budget", *map(str, words)])
-        capsys.readouterr()
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        return (code, *capsys.readouterr())
-
-    return run
+    return partial(command, "budget")
 
 
 def test_without_arguments_it_is_the_papers_centralised_training(budget: Any) -> None:
