@@ -91,7 +91,13 @@ def chosen(config: UpdatesConfig) -> list[CapturedUpdate]:
             f"{', '.join(update.client for update in there) or '(none)'}; asked for round {number}"
             f"{', client ' + missing[0] if missing else ''}."
         )
-    return [update for update in there if not config.clients or update.client in config.clients]
+    found = [update for update in there if not config.clients or update.client in config.clients]
+    if private := [update.client for update in found if update.details.get("privacy")]:
+        raise FederationError(
+            f"{', '.join(private)} trained under a privacy plan: what they drew and their noise are secret, so no true "
+            "input reproduces what they sent and nothing could be measured. Audit a training without --epsilon."
+        )
+    return found
 
 
 def units_of(config: UpdatesConfig) -> list[UpdateUnit]:

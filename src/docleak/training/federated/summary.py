@@ -108,7 +108,7 @@ def text_of(facts: Mapping[str, Any]) -> str:
     lines.append(f"\nModel: {facts['model']}\nCurves: {facts['run']}/curves.png")
     if facts["privacy"]:
         lines.append(f"Privacy: {facts['privacy']['claim']}\n{facts['privacy']['limit']}")
-    if facts["updates"]:
+    if facts["updates"] and not facts["privacy"]:  # the audit cannot train a private round again
         name, path = next(iter(facts["silos"].items()))
         lines.append(
             f"What the server could read in {name}'s updates: docleak audit --updates {facts['updates']} "
