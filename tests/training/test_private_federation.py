@@ -14,6 +14,7 @@ import pytest
 from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
 from docleak.errors import FederationError, PrivacyError
+from docleak.evidence.updates import UpdatesConfig, chosen
 from docleak.models import load_model
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
@@ -164,3 +165,9 @@ def test_more_silos_than_the_plan_counts(silos: dict[str, Path], tmp_path: Path)
 
 def test_settings_with_a_plan_travel() -> None:
     assert Federation.from_json(FEDERATION.to_json()) == FEDERATION
+
+
+def test_its_updates_are_not_audited_and_the_reason_is_said(silos: dict[str, Path], tmp_path: Path) -> None:
+    run(tmp_path / "run", silos, replace(FEDERATION, rounds=1), capture=tmp_path / "updates")
+    with pytest.raises(FederationError, match="synthetic-0, synthetic-1 trained under a privacy plan"):
+        chosen(UpdatesConfig(updates=str(tmp_path / "updates"), documents=str(silos["synthetic-0"])))
