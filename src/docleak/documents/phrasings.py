@@ -61,6 +61,22 @@ _ASKED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("order number", "number of the order", "purchase order number"),
         ("Under what number was it ordered?", "Which order does this refer to?"),
     ),
+    "provider_name": (
+        ("name of the provider", "company that issued this", "vendor name"),
+        ("Who issued this invoice?", "Which company sent the bill?", "What name is associated with the vendor?"),
+    ),
+    "provider_email": (
+        ("provider's email address", "email of the company", "vendor email"),
+        ("Where can the provider be mailed?", "At which address does the company take mail?"),
+    ),
+    "provider_tax_number": (
+        ("provider's tax number", "VAT number of the company", "tax ID of the vendor"),
+        ("Under which tax ID does the company trade?", "How is the provider known to the tax office?"),
+    ),
+    "registration_id": (
+        ("registration id of the provider", "company registration number", "register entry of the vendor"),
+        ("Under which number is the company registered?", "How is the provider entered in the register?"),
+    ),
 }
 
 PHRASINGS: dict[str, tuple[str, ...]] = {

@@ -86,6 +86,11 @@ def make_page(
     _check(seed, split, size)
     rng = _generator(seed, split, index, size)
     template = build_template(int(rng.integers(PROVIDERS)), size)
+    return fill_template(template, rng, f"{split}-{seed}-{index:06d}", filled=filled)
+
+
+def fill_template(template: Template, rng: np.random.Generator, name: str, *, filled: bool = True) -> Page:
+    """A page of the template with values drawn for its slots and a question for each; not ``filled``: without them."""
     values = _draw_values(template, rng) if filled else {}
     image = template.image()
     words, owners = list(template.words), [""] * len(template.words)
@@ -102,7 +107,6 @@ def make_page(
     fields = tuple(
         Field(key, values[key], tuple(members[key])) for key in (s.key for s in template.slots) if key in values
     )
-    name = f"{split}-{seed}-{index:06d}"
     return Page(
         name=name,
         image=image,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from docleak.documents.page import Page, Question
-from docleak.documents.phrasings import PHRASINGS
+from docleak.documents.synthetic_values import KEYS
 from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
 from docleak.models.donut import Donut
 from docleak.models.layoutlmv3 import LayoutLMv3
@@ -101,7 +101,7 @@ def pretrain(
     """
     head = None
     if isinstance(model, Donut) and (config.reading_weight or config.pointing_weight):
-        head = ReadingHead(model.cell_width, keys=sorted(PHRASINGS))
+        head = ReadingHead(model.cell_width, keys=sorted(KEYS))
     parameters = [p for _, p in trainable(model.module)] + (list(head.parameters()) if head else [])
     optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: learning_rate_factor(step, config))

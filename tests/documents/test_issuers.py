@@ -1,0 +1,80 @@
+"""Synthetic invoices whose issuers can be asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from docleak.documents.issuers import (
+    FIRST,
+    LAST,
+    PROVIDER_KEYS,
+    draw_counts,
+    facts,
+    issuer_page,
+    make_issuers,
+)
+from docleak.documents.pages import document_names, provider_names
+from docleak.documents.synthetic_providers import provider
+from docleak.errors import DocumentError
+
+
+def test_every_document_of_a_provider_prints_its_facts_where_its_fields_say() -> None:
+    for index in range(FIRST, FIRST + 40):
+        expected = facts(index)
+        for page in make_issuers([index], [2], seed=3):
+            found = {field.key: field for field in page.fields if field.key in PROVIDER_KEYS}
+            assert {key: field.value for key, field in found.items()} == expected
+            for field in found.values():
+                assert not field.private
+                assert " ".join(page.words[i].text for i in field.words) == field.value
+
+
+def test_documents_of_a_provider_differ_in_their_values_and_are_remade_exactly() -> None:
+    first, second = make_issuers([FIRST], [2], seed=0)
+    again = issuer_page(FIRST, 1, seed=0)
+    assert np.array_equal(second.image, again.image) and second.questions == again.questions
+    values = [{f.value for f in page.fields if f.private} for page in (first, second)]
+    assert not values[0] & values[1]
+    assert not np.array_equal(first.image, issuer_page(FIRST, 0, seed=1).image)
+
+
+def test_names_and_numbers_belong_to_one_provider() -> None:
+    assert len({provider(index).name for index in range(LAST)}) == LAST
+    taxes = [facts(index).get("provider_tax_number") for index in range(FIRST, FIRST + 400)]
+    printed = [tax for tax in taxes if tax]
+    assert len(set(printed)) == len(printed) and 180 < len(printed) < 300
+
+
+def test_pages_are_known_by_document_and_provider_without_being_made() -> None:
+    pages = make_issuers([FIRST, FIRST + 7], [2, 3], seed=0)
+    assert provider_names(pages) == (provider(FIRST).name,) * 2 + (provider(FIRST + 7).name,) * 3
+    assert document_names(pages) == tuple(page.document for page in pages)
+    assert provider_names(pages) == tuple(page.provider for page in pages)
+
+
+def test_every_question_is_answered_on_its_page() -> None:
+    keys = set()
+    for page in make_issuers(range(FIRST, FIRST + 30), [3] * 30, seed=0):
+        printed = " ".join(word.text for word in page.words)
+        assert len(page.questions) >= 2
+        for question in page.questions:
+            assert question.answers[0] in printed
+            keys.add(question.key)
+    assert set(PROVIDER_KEYS) < keys
+
+
+def test_a_page_that_cannot_be_made_is_refused() -> None:
+    with pytest.raises(DocumentError, match="providers 0 to"):
+        issuer_page(LAST, 0, seed=0)
+    with pytest.raises(DocumentError, match="at least"):
+        issuer_page(0, 0, seed=0, size=(192, 240))
+    with pytest.raises(DocumentError, match="every provider once"):
+        make_issuers([1, 1], [2, 2], seed=0)
+
+
+def test_numbers_of_documents_have_the_mean_asked_for_and_a_heavy_tail() -> None:
+    counts = np.array(draw_counts(20_000, mean=6, least=3, rng=np.random.default_rng(0)))
+    assert counts.min() == 3 and abs(counts.mean() - 6) < 0.1 and counts.max() > 20
+    with pytest.raises(DocumentError, match="least"):
+        draw_counts(3, mean=1, least=2, rng=np.random.default_rng(0))
