@@ -64,6 +64,11 @@ def test_every_question_is_answered_on_its_page() -> None:
     assert set(PROVIDER_KEYS) < keys
 
 
+def test_every_provider_has_a_page() -> None:
+    for index in range(LAST):
+        assert issuer_page(index, 0, seed=0).image.shape == (256, 192, 3)
+
+
 def test_a_page_that_cannot_be_made_is_refused() -> None:
     with pytest.raises(DocumentError, match="providers 0 to"):
         issuer_page(LAST, 0, seed=0)

@@ -31,11 +31,15 @@ from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.local import LocalPlan
 from docleak.training.federated.record import FederatedRun, load_run
+from docleak.training.federated.secure.key_files import read_identity, read_pinned
+from docleak.training.federated.secure.plan import SecurePlan
 
 BIN = Path(sys.executable).parent
 FEDERATION = Federation(
     rounds=3, holdout=0.0, seed=1, local=LocalPlan(max_steps=1, batch_size=2), server=FedOpt("fedadam", 0.01)
 )
+#: One more round on the same nodes, with secure aggregation.
+HIDDEN = replace(FEDERATION, rounds=1, secure=SecurePlan())
 QUIET = {
     "PATH": f"{BIN}:{os.environ['PATH']}",
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -120,12 +124,23 @@ def test_a_deployment_equals_the_embedded_federation_and_refuses_strangers(tmp_p
                 )
                 said = done.stdout.decode() + done.stderr.decode()
                 assert done.returncode == 0, said + logs[first].read_text() + logs["superlink"].read_text()
+                (server / "federation.json").write_text(HIDDEN.to_json())
+                hidden = subprocess.run(
+                    [str(server / "train.sh")], env={**environment, "OUT": str(server / "hidden")},
+                    capture_output=True, timeout=PATIENCE, check=False,
+                )  # fmt: skip
+                assert hidden.returncode == 0, hidden.stdout.decode() + hidden.stderr.decode()
     deployed = load_run(server / "run").state()
     assert deployed is not None and deployed.round == 3
     for part in ("parameters", "momentum", "second"):
         for name, value in getattr(embedded, part).items():
             assert (getattr(deployed, part)[name] == value).all(), f"{part} of {name} differs"
     assert (server / "run" / "model" / "config.json").is_file()
+    alike = train_embedded(FederatedRun.open(tmp_path / "embedded-hidden", HIDDEN), silos, evaluate_every=0)
+    masked = load_run(server / "hidden").state()
+    assert masked is not None and masked.round == 1
+    for name, value in alike.parameters.items():
+        assert (masked.parameters[name] == value).all(), f"secure: {name} differs"
 
 
 def _the_control_path_is_closed(gate: int, authority: Path) -> None:
@@ -173,6 +188,11 @@ def test_a_deployment_is_complete_private_and_says_what_is_missing(tmp_path: Pat
     assert not any((folder / "server.key").exists() for folder in folders[1:])
     assert (folders[1] / "node").read_bytes() != (folders[2] / "node").read_bytes()
     assert check_folder(folders[0]) == [] and check_folder(folders[1]) == []
+    assert read_identity(folders[1] / "pinned" / "a", folders[1] / "pinned").silo == "a"
+    assert (folders[1] / "pinned" / "a").stat().st_mode & 0o077 == 0
+    assert not (folders[2] / "pinned" / "a").exists() and not (folders[0] / "pinned" / "a").exists()
+    pinned = [read_pinned(folder / "pinned") for folder in folders]
+    assert pinned[0] == pinned[1] == pinned[2] and set(pinned[0]) == {"a", "b"}
     with pytest.raises(FederationError, match="only written to a new folder"):
         write_deployment(Deployment(("a",), "x"), Federation(), out)
     (folders[1] / "node").chmod(0o644)

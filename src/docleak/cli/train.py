@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from docleak.training.federated.federation import Federation
     from docleak.training.federated.party import DocumentScore
     from docleak.training.federated.record import FederatedRun, RoundRow
+    from docleak.training.federated.secure.plan import SecurePlan
 
 app = typer.Typer(
     help="Train a document question-answering model federatedly or centrally.",
@@ -82,6 +83,15 @@ def federated(
     denominator: Annotated[
         int, typer.Option(help="M: a public constant that sums are divided by; every silo has as many.")
     ] = 0,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Secure aggregation: the server learns sums of updates only.")
+    ] = False,
+    secure_threshold: Annotated[
+        int, typer.Option(help="Silos that a sum needs; 0: two thirds and one, under --epsilon all.")
+    ] = 0,
+    secure_limit: Annotated[
+        float, typer.Option(help="Largest value a silo may send, times its questions; public. 0: 1000.")
+    ] = 0.0,
     evaluate_every: Every = 1,
     capture: Capture = True,
     seed: Seed = 0,
@@ -108,7 +118,7 @@ def federated(
     )  # fmt: skip
     federation = Federation(
         model, rounds, participation, minimum, holdout, seed, plan, FedOpt(server, server_rate, beta1, beta2),
-        Compression.parse(compression), private,
+        Compression.parse(compression), private, _secure_plan(secure, secure_threshold, secure_limit),
     )  # fmt: skip
     if dry_run:
         _say_cost(federation, len(find_silos(silos)) if silos else clients, json_output=json_output)
@@ -161,6 +171,15 @@ def central(
         return
     _train(federation, lambda: one_silo(documents, pages, out / "silos", seed=seed), out, device, evaluate_every,
            capture, tensorboard, json_output)  # fmt: skip
+
+
+def _secure_plan(secure: bool, threshold: int, limit: float) -> SecurePlan | None:
+    from docleak.errors import FederationError
+    from docleak.training.federated.secure.plan import SecurePlan
+
+    if not secure and (threshold or limit):
+        raise FederationError("--secure-threshold and --secure-limit belong to --secure; give it, or leave them out.")
+    return SecurePlan(threshold, limit) if secure else None
 
 
 def _train(
@@ -223,7 +242,8 @@ class Events:
         """A silo begins its turn."""
         self._turns += kind == "train"
         words = {"query": "meeting", "train": f"round {number}: training", "evaluate": f"round {number}: evaluating"}
-        self.on_unit(max(0, self._turns - 1), max(1, self._total), f"{words[kind]} {silo}")
+        doing = words.get(kind, f"round {number}: secure aggregation,")
+        self.on_unit(max(0, self._turns - 1), max(1, self._total), f"{doing} {silo}")
 
     def round(self, run: FederatedRun, row: RoundRow | None, scores: Sequence[DocumentScore] | None) -> None:
         """A round is on disk: its line of the table, and of the board."""

@@ -37,7 +37,7 @@ RECIPES: dict[str, tuple[PretrainConfig, ...]] = {
     "layoutlmv3": (PretrainConfig(steps=4000, pages_per_step=8, questions_per_page=3, text_only_steps=3600),),
     "vt5": (
         PretrainConfig(
-            steps=4500, pages_per_step=8, questions_per_page=3, warmup_steps=100, dropout=False, text_only_steps=3800
+            steps=1800, pages_per_step=8, questions_per_page=3, warmup_steps=100, dropout=False, text_only_steps=1500
         ),
     ),
     "fedocvqa": (

@@ -222,10 +222,11 @@ def _replayed(
     compression = federation.compression if federation else Compression()
     ours = trained.update.delta
     ours = unpack(pack(ours, compression), {name: value.shape for name, value in ours.items()}, compression)
-    return Replay(trained, _distance(sent_by(update), ours))
+    return Replay(trained, distance(sent_by(update), ours))
 
 
-def _distance(sent: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> float:
+def distance(sent: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> float:
+    """|sent - ours| / |sent| over the arrays of ``ours``; infinite where nothing was sent."""
     wrong = sum(float(np.square(sent[name].astype(np.float64) - value).sum()) for name, value in ours.items())
     whole = sum(float(np.square(sent[name].astype(np.float64)).sum()) for name in ours)
     return float(np.sqrt(wrong / whole)) if whole else float("inf")

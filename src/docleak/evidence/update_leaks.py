@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients import Attack, Finding
-from docleak.attacks.gradients.algebra.bag import Bag, bag_of_words
+from docleak.attacks.gradients.algebra.bag import Bag, bag_of_words, steps_by_decay
 from docleak.attacks.gradients.observed import observe
 from docleak.attacks.gradients.selftest import SelfTest, self_test
 from docleak.attacks.gradients.view import GradientView, Knowledge
@@ -33,19 +33,26 @@ CONTROLS, CONTROL_SEED = 12, 987_654
 def words_of(case: UpdateCase) -> dict[str, Any]:
     """The bag of words of a captured update, beside what the client trained on; {"failed": why} where there is none."""
     start = {name: p.detach() for name, p in case.model.module.named_parameters()}
-    steps = case.replay.trained.steps if case.replay.trained else len(case.batches)
+    steps: float = case.replay.trained.steps if case.replay.trained else len(case.batches)
+    if "resolution" in case.update.details:  # a sum, whose clients do not say how many steps they took
+        steps = steps_by_decay(case.model, case.delta, case.optimiser) or steps
     update = case.optimiser.as_gradient(case.delta, start, steps)
     if case.plan.objective != QUESTIONS:
         return {"failed": f"the objective {case.plan.objective!r} masks words at random, so the truth is not known"}
     used = [(case.pages[example.page], example.question) for example in case.trained_on]
-    return _words(case.model, update, case.plan, steps, used)
+    return _words(case.model, update, case.plan, steps, used, float(case.update.details.get("resolution") or 0.0))
 
 
 def _words(
-    model: DocumentModel, update: dict[str, Tensor], plan: LocalPlan, steps: int, used: Sequence[tuple[Page, Any]]
+    model: DocumentModel,
+    update: dict[str, Tensor],
+    plan: LocalPlan,
+    steps: float,
+    used: Sequence[tuple[Page, Any]],
+    resolution: float = 0.0,
 ) -> dict[str, Any]:
     try:
-        bag = bag_of_words(model, update, optimiser=optimiser_of(plan), steps=steps)
+        bag = bag_of_words(model, update, optimiser=optimiser_of(plan), steps=steps, resolution=resolution)
     except AttackError as fault:
         return {"failed": str(fault)}
     encoded = [model.encode(model.fit(page), question) for page, question in used]

@@ -27,6 +27,18 @@ THREAT = (
     "answers, as in the published attack; not the order in which they were trained on, nor dropout masks.",
     "It does not touch the model or the protocol, and sees no page.",
 )
+SECURE_THREAT = (
+    "It is the server of a federated training with secure aggregation, or whoever reads its traffic: it follows the "
+    "protocol and looks.",
+    "It has the weights it sent, each client's masked words, the sum of the updates, and the training configuration.",
+    "It does not conspire with clients, does not touch model or protocol, and sees no page.",
+)
+SECURE_LIMITS = (
+    "That masked words look like noise here shows that this implementation masks them; that they cannot be unmasked "
+    "rests on the protocol and its keys (docs/secure-aggregation.md).",
+    "The sum says what a sum says: with few clients, or over rounds that differ by one client, much. Only differential "
+    "privacy bounds it.",
+)
 LIMITS = (
     "Words are a set: which tokens were there, without their order and number. With VT5 and LayoutLMv3 the coordinates "
     "that were used are told as well, and which word stands where is not.",
@@ -69,6 +81,7 @@ class Pictures:
 def write_report(run: Run) -> Path:
     """Write ``report.html`` and ``results.json``; returns the path of the report. RunError without a finished unit."""
     updates, cells = _records(run)
+    secure = any("masked" in record or "sum" in record for record in updates)
     info = run.info
     context = {
         "run": {"path": str(run.path), **run.manifest()},
@@ -77,8 +90,8 @@ def write_report(run: Run) -> Path:
         "cells": [{**cell, "seen": Pictures.of(cell["pictures"])} for cell in cells],
         "falls": falls(cells),
         "chart": chart(cells),
-        "threat": THREAT,
-        "limits": LIMITS,
+        "threat": SECURE_THREAT if secure else THREAT,
+        "limits": (*SECURE_LIMITS, *LIMITS[:2], LIMITS[-1]) if secure else LIMITS,
     }
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("docleak.evidence"), autoescape=True, undefined=jinja2.StrictUndefined,
@@ -102,12 +115,18 @@ def summary_text(run: Run) -> str:
 
 def sentences(record: Mapping[str, Any]) -> list[str]:
     """What one captured update gave away, in plain words: its words, then its pictures."""
+    if "masked" in record:
+        return [_of_masks(record["masked"]), _of_words(record["words"], masked=True)]
+    if "sum" in record:
+        return [f"The sum of all silos' updates, which is all that the server learns. {_of_words(record['words'])}"]
     return [_of_words(record["words"]), _of_pictures(record["pictures"])]
 
 
 def severity_of(record: Mapping[str, Any]) -> str:
     """A key of LABELS, by the worse of words and pictures."""
     words, seen = record["words"], Pictures.of(record["pictures"])
+    if "masked" in record and record["masked"].get("hidden"):
+        return "none"
     told = "recall" in words and (words["precision"] or 0) >= SURE and (words["recall"] or 0) >= TOLD
     if told or (seen and seen.scored and seen.exact - seen.blank >= seen.scored / 2):
         return "severe"
@@ -198,7 +217,26 @@ def _name(record: Mapping[str, Any]) -> str:
     return f"Round {record['round']}, client {record['client']}"
 
 
-def _of_words(words: Mapping[str, Any]) -> str:
+def _of_masks(found: Mapping[str, Any]) -> str:
+    if "failed" in found:
+        return f"Masked words; they could not be compared with the silo's update: {found['failed'].rstrip('.')}."
+    verdict = "noise to the server" if found["hidden"] else "NOT HIDDEN: do not trust this aggregation"
+    return (
+        f"Masked words: {verdict}. Over {found['numbers']:,} numbers their correlation with the update that this silo "
+        f"trained is {found['correlation']:+.5f} (of noise: {found['chance']:.5f} either way), and they are spread as "
+        f"evenly as chance spreads them with probability {found['p_uniform']:.2g}."
+    )
+
+
+def _of_words(words: Mapping[str, Any], *, masked: bool = False) -> str:
+    if masked and "failed" not in words:
+        chance, among = words["control"]
+        held, of = words["fields"]
+        return (
+            f"Words, attacked all the same: {percent(words['precision'])} of what is read is right; "
+            f"{percent(held / of if of else None)} of the private fields seem told, and "
+            f"{percent(chance / among if among else None)} of the fields of made-up pages that nobody has."
+        )
     if "failed" in words:
         return f"Words: not read: {words['failed'].rstrip('.')}."
     line = (

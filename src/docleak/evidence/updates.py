@@ -22,6 +22,7 @@ from docleak.evidence.identity import weights_hash
 from docleak.evidence.run import Run
 from docleak.evidence.update_case import SAME, UpdateCase, open_case
 from docleak.evidence.update_leaks import Cell, Sight, cell_of, sight_of, words_of
+from docleak.evidence.update_secure import hiding, is_masked, is_secure, open_sum
 from docleak.metrics import load_engine, score_page
 from docleak.models import DocumentModel, image_of, load_model
 from docleak.training.federated.capture import CapturedUpdate, read_updates
@@ -101,8 +102,11 @@ def chosen(config: UpdatesConfig) -> list[CapturedUpdate]:
 
 
 def units_of(config: UpdatesConfig) -> list[UpdateUnit]:
-    """All units: the first captured update and the table's cells on it, then the other updates."""
+    """All units: the first captured update and the table's cells on it, then the other updates; of a secure
+    aggregation its masked words and sums."""
     updates = chosen(config)
+    if is_secure(updates[0]):  # the server holds no silo's own update, of which pictures could be attacked
+        return [UpdateUnit(update, None, WORDS_ONLY) for update in updates]
     units = [UpdateUnit(updates[0], None, config.budget)]
     for steps in config.steps:
         for size in config.batch_sizes:
@@ -145,7 +149,11 @@ def _cases(config: UpdatesConfig, model: DocumentModel) -> Callable[[CapturedUpd
     @lru_cache(maxsize=1)
     def opened(folder: Path, client: str) -> UpdateCase:
         update = next(u for u in read_updates(Path(config.updates)) if (u.folder, u.client) == (folder, client))
-        return open_case(update, model, config.documents, local=config.local, allow_pickle=config.allow_pickle)
+        options: dict[str, Any] = {"local": config.local, "allow_pickle": config.allow_pickle}
+        if is_secure(update) and not is_masked(update):
+            members = [u for u in read_updates(Path(config.updates)) if u.folder == folder and is_masked(u)]
+            return open_sum(update, members, model, config.documents, **options)
+        return open_case(update, model, config.documents, **options)
 
     return lambda update: opened(update.folder, update.client)
 
@@ -157,6 +165,17 @@ def _compute(run: Run, config: UpdatesConfig, unit: UpdateUnit, case: UpdateCase
         on_progress(unit.id, number, unit.evaluations)
 
     attack = load_attack(config.attack)
+    if is_secure(unit.update):
+        why = "the words are masked" if is_masked(unit.update) else "a sum of silos is too many pages"
+        record: dict[str, Any] = {
+            "kind": "update",
+            **_described(case),
+            "words": words_of(case),
+            "pictures": {"why": why, "self_test": None},
+        }
+        record |= {"masked": hiding(case)} if is_masked(unit.update) else {"sum": True}
+        run.write_unit(unit.id, record, {})
+        return
     if unit.cell is None:
         words = words_of(case)
         sight = sight_of(
@@ -175,7 +194,7 @@ def _compute(run: Run, config: UpdatesConfig, unit: UpdateUnit, case: UpdateCase
 
 
 def _require_replay(case: UpdateCase, config: UpdatesConfig) -> None:
-    distance = case.replay.distance
+    distance = None if is_masked(case.update) else case.replay.distance
     if distance is not None and distance > SAME and not config.allow_failed_self_test:
         raise SelfTestError(
             f"{case.update.name}: trained again from the recorded seed, this client sends something else (relative "

@@ -47,11 +47,11 @@ class Optimiser:
                 "above 0. Other optimisers are not imitated."
             )
 
-    def decayed(self, steps: int) -> float:
+    def decayed(self, steps: float) -> float:
         """The share of a weight that decay alone takes away in ``steps`` steps."""
-        return 1 - (1 - self.learning_rate * self.weight_decay) ** steps
+        return float(1 - (1 - self.learning_rate * self.weight_decay) ** steps)
 
-    def as_gradient(self, delta: Named, start: Named, steps: int) -> dict[str, Tensor]:
+    def as_gradient(self, delta: Named, start: Named, steps: float) -> dict[str, Tensor]:
         """theta_0 - theta_K less what decay took, per unit of learning rate and step.
 
         A tensor that did not move at all was not trained, and not decayed either: torch leaves it out.

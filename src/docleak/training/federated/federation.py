@@ -15,6 +15,7 @@ from docleak.errors import FederationError
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.wire import Compression
 
 #: Keep the streams of one seed apart: which silos are sampled, a client's round, what a silo keeps to itself.
@@ -29,6 +30,7 @@ class Federation:
     C, the share of the silos that train in a round (at least one). Each silo keeps the ``holdout`` share of its
     documents to evaluate on. A round needs the update of every sampled silo, unless ``minimum`` says how many will do.
     With a ``privacy`` plan silos train by FL-PROVIDER-DP, on what it protects, and say nothing of their own besides.
+    With a ``secure`` plan the server learns sums of updates only, and no counts or losses of a silo.
     """
 
     model: str = "vt5-start"
@@ -41,6 +43,7 @@ class Federation:
     server: FedOpt = field(default_factory=FedOpt)
     compression: Compression = field(default_factory=Compression)
     privacy: DpPlan | None = None
+    secure: SecurePlan | None = None
 
     def __post_init__(self) -> None:
         faults = []
@@ -54,6 +57,8 @@ class Federation:
             faults.append(f"holdout is {self.holdout}; expected 0 or more and less than 1")
         if self.privacy is not None:
             faults += _private_faults(self, self.privacy)
+        if self.secure is not None:
+            faults += _secure_faults(self)
         if faults:
             raise FederationError("; ".join(faults) + ".")
 
@@ -74,12 +79,19 @@ class Federation:
         known = _checked(cls, saved, "the federation")
         if known.get("privacy") is not None:
             known["privacy"] = DpPlan.from_dict(known["privacy"])
+        if known.get("secure") is not None:
+            known["secure"] = SecurePlan(**_checked(SecurePlan, known["secure"], "secure"))
         return cls(
             **{
                 name: parts[name](**_checked(parts[name], value, name)) if name in parts else value
                 for name, value in known.items()
             }
         )
+
+    @property
+    def reticent(self) -> bool:
+        """Whether silos say nothing of their own besides what the federation is for: no counts, losses or steps."""
+        return self.privacy is not None or self.secure is not None
 
     def sampled(self, silos: Sequence[str], round_number: int) -> tuple[str, ...]:
         """The silos of a round, max(round(C K), 1) of the K, drawn without replacement from the seed; sorted."""
@@ -107,6 +119,17 @@ def _private_faults(federation: Federation, plan: DpPlan) -> list[str]:
         )
     if federation.server.divide_by_clients:
         faults.append("divide_by_clients divides the noise twice; leave it off under a privacy plan")
+    return faults
+
+
+def _secure_faults(federation: Federation) -> list[str]:
+    faults = []
+    if federation.minimum:
+        faults.append(f"minimum is {federation.minimum}; with secure aggregation its threshold says how many will do")
+    if federation.compression.kind != "none":
+        faults.append(f"compression is {federation.compression}; masked words cannot be compressed")
+    if federation.server.divide_by_clients:
+        faults.append("divide_by_clients needs to know the silos one by one; leave it off with secure aggregation")
     return faults
 
 

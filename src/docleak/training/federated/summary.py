@@ -20,6 +20,12 @@ from docleak.training.federated.local import set_parameters
 from docleak.training.federated.party import model_of
 from docleak.training.federated.record import FederatedRun
 
+#: What the server sees of one silo under a privacy plan, without and with secure aggregation.
+SEEN = {
+    False: "Whoever sees a single silo's update sees only that silo's share of the noise.",
+    True: "The server sees sums with the whole noise, as long as it follows the protocol (docs/secure-aggregation.md).",
+}
+
 
 def network_of(source: str) -> nn.Module:
     """The network whose numbers are counted; ``vt5-base`` and ``fedocvqa-base`` have the papers' sizes, no values."""
@@ -78,6 +84,7 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
         ],
         "start": anls.get(0, {}),
         "privacy": _privacy(run),
+        "secure": run.federation.secure is not None,
     }
 
 
@@ -92,8 +99,8 @@ def _privacy(run: FederatedRun) -> dict[str, Any] | None:
         "epsilon": spent.epsilon,
         "delta": spent.delta,
         "rounds_begun": ledger.begun,
-        "limit": "It holds for the released models. Whoever sees a single silo's update sees only that silo's share of "
-        "the noise, and what silos answer on the documents they keep is outside of it.",
+        "limit": f"It holds for the released models. {SEEN[run.federation.secure is not None]} What silos answer on "
+        "the documents they keep is outside of it.",
     }
 
 
@@ -110,10 +117,10 @@ def text_of(facts: Mapping[str, Any]) -> str:
         lines.append(f"Privacy: {facts['privacy']['claim']}\n{facts['privacy']['limit']}")
     if facts["updates"] and not facts["privacy"]:  # the audit cannot train a private round again
         name, path = next(iter(facts["silos"].items()))
-        lines.append(
-            f"What the server could read in {name}'s updates: docleak audit --updates {facts['updates']} "
-            f"--client {name} --documents folder:{path}"
-        )
+        about, chosen = f"{name}'s updates", f" --client {name} --documents folder:{path}"
+        if facts["secure"]:
+            about, chosen = "masked updates and in their sum", f" --documents {Path(path).parent}"
+        lines.append(f"What the server could read in {about}: docleak audit --updates {facts['updates']}{chosen}")
     return "\n".join(lines)
 
 

@@ -60,12 +60,18 @@ class Bag:
 
 
 def bag_of_words(
-    model: DocumentModel, update: Mapping[str, Tensor], *, optimiser: Optimiser | None = None, steps: int = 1
+    model: DocumentModel,
+    update: Mapping[str, Tensor],
+    *,
+    optimiser: Optimiser | None = None,
+    steps: float = 1,
+    resolution: float = 0.0,
 ) -> Bag:
     """The bag of words of an update in the units of a gradient (``Optimiser.as_gradient``), or of a gradient.
 
-    ``model`` holds the weights the client started from. Raises AttackError for an architecture without a known table of
-    tokens, and where its update is missing or zero (frozen).
+    ``model`` holds the weights the client started from. ``resolution`` is the largest error of what was received, in
+    the units of the weights (a sum in fixed point has one). Raises AttackError for an architecture without a known
+    table of tokens, and where its update is missing or zero (frozen).
     """
     if model.architecture not in TABLES:
         raise AttackError(f"{model.architecture} has no known table of tokens; bags are read of {', '.join(TABLES)}.")
@@ -73,8 +79,9 @@ def bag_of_words(
     if name not in update or not bool(update[name].any()):
         raise AttackError(f"the update says nothing of {name}: it was frozen or not sent, so there is no bag of words.")
     parameters = dict(model.module.named_parameters())
+    error = resolution / (optimiser.learning_rate * steps) if optimiser else resolution
     moved = {
-        table: _moved(update[table].cpu(), parameters[table].detach().cpu(), optimiser)
+        table: _moved(update[table].cpu(), parameters[table].detach().cpu(), optimiser, error)
         for table in (name, *axes.values())
         if table in update
     }
@@ -84,6 +91,26 @@ def bag_of_words(
         moved[name].double() if exact else looked_up(update[name].cpu(), _floor(parameters[name], optimiser, steps))
     )
     return Bag(_ids(belief > 0.5), belief, exact, coordinates)
+
+
+def steps_by_decay(model: DocumentModel, delta: Mapping[str, Tensor], optimiser: Optimiser) -> float | None:
+    """The local steps behind a weight delta, by what decay did to the rows of coordinates that nobody looked up.
+
+    A mean over clients, and so no whole number, where ``delta`` is a mean. Half of the rows must have been left alone.
+    None without decay or such a table.
+    """
+    decay = optimiser.learning_rate * optimiser.weight_decay
+    _, axes = TABLES.get(model.architecture, ("", {}))
+    named = dict(model.module.named_parameters())
+    ratios = [
+        (delta[table].cpu().double() / named[table].detach().cpu().double()).flatten()
+        for table in axes.values()
+        if table in delta
+    ]
+    if not ratios or decay <= 0:
+        return None
+    share = float(torch.cat(ratios).nanmedian())
+    return math.log1p(-share) / math.log1p(-decay) if 0 < share < 1 else None
 
 
 def looked_up(rows: Tensor, floor: float) -> Tensor:
@@ -103,14 +130,14 @@ def looked_up(rows: Tensor, floor: float) -> Tensor:
     return belief
 
 
-def _moved(update: Tensor, start: Tensor, optimiser: Optimiser | None) -> Tensor:
-    """Rows (V,) that moved by more than the rounding of their weights."""
+def _moved(update: Tensor, start: Tensor, optimiser: Optimiser | None, error: float) -> Tensor:
+    """Rows (V,) that moved by more than the rounding of their weights and ``error``, in the units of ``update``."""
     if optimiser is None:
-        return update.ne(0).any(1)
-    return (update.abs() > EPSILON * start.abs().clamp_min(1e-30) / optimiser.learning_rate).any(1)
+        return (update.abs() > error).any(1)
+    return (update.abs() > EPSILON * start.abs().clamp_min(1e-30) / optimiser.learning_rate + error).any(1)
 
 
-def _floor(start: Tensor, optimiser: Optimiser | None, steps: int) -> float:
+def _floor(start: Tensor, optimiser: Optimiser | None, steps: float) -> float:
     size = float(start.detach().double().square().mean().sqrt())
     if optimiser is None:
         return EPSILON * size

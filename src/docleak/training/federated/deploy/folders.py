@@ -14,12 +14,15 @@ from docleak.documents.files import describe_folder
 from docleak.errors import FederationError
 from docleak.training.federated.deploy.keys import Authority, node_keys
 from docleak.training.federated.federation import Federation
+from docleak.training.federated.secure.key_files import write_key_pair
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 HOST = re.compile(r"[A-Za-z0-9.:-]{1,253}")
 #: Files that only their owner may read.
 SECRET = ("server.key", "node")
+#: Folder of the silos' public keys of secure aggregation, at every party, with a silo's own private key.
+PINNED = "pinned"
 SCRIPT = ".sh"
 
 
@@ -99,6 +102,11 @@ def _fill(out: Path, deployment: Deployment, federation: Federation) -> None:
         _write(folder, {"ca.crt": authority.certificate, "node": private, "node.pub": public})
         _write(server / "keys", {f"{name}.pub": public})
         _write_templates("silo", folder, {**values, "NAME": name})
+        write_key_pair(folder / PINNED, name)
+    pinned = {f"{name}.pub": (out / "silos" / name / PINNED / f"{name}.pub").read_bytes() for name in deployment.silos}
+    _write(server / PINNED, pinned)
+    for name in deployment.silos:
+        _write(out / "silos" / name / PINNED, {file: key for file, key in pinned.items() if file != f"{name}.pub"})
     _write_templates("all", out, values)
 
 

@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
 from docleak.errors import DocleakError, FederationError
 from docleak.privacy.randomness import Randomness
@@ -22,6 +24,14 @@ from docleak.training.federated.flower.messages import (
     config_record,
     metric_record,
     settings_in,
+)
+from docleak.training.federated.flower.secure_silo import (
+    RECORD,
+    STEPS,
+    Identities,
+    MaskedRound,
+    answer_step,
+    identity_of_node,
 )
 from docleak.training.federated.party import (
     Party,
@@ -38,12 +48,19 @@ from docleak.training.federated.wire import pack, relative_error
 SCORE_NUMBERS = ("anls", "accuracy", "questions")
 
 
-def client_app(device: str = "cpu", randomness: Callable[[], Randomness] = Randomness.fresh) -> ClientApp:
+def client_app(
+    device: str = "cpu",
+    randomness: Callable[[], Randomness] = Randomness.fresh,
+    identities: Identities = identity_of_node,
+) -> ClientApp:
     """What every silo runs. A node's configuration says ``silo`` (its folder), and may say ``name`` and ``model``.
 
-    ``randomness`` makes the streams of a private round; anything else than fresh ones is for tests.
+    ``randomness`` makes the streams of a private round; anything else than fresh ones is for tests. ``identities`` has
+    the keys of secure aggregation, by a node's configuration.
     """
     app = ClientApp()
+    for step in STEPS:
+        app.query(step)(partial(_stepped, step=step, identities=identities))
 
     @app.query()
     def meet(message: Message, context: Context) -> Message:
@@ -51,7 +68,8 @@ def client_app(device: str = "cpu", randomness: Callable[[], Randomness] = Rando
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _answered(message, context, device, partial(_trained, randomness=randomness))
+        handle = partial(_trained, randomness=randomness, context=context, identities=identities)
+        return _answered(message, context, device, handle)
 
     @app.evaluate()
     def score(message: Message, context: Context) -> Message:
@@ -81,40 +99,73 @@ def _answered(
         if federation is not None and federation.privacy is not None:  # a message may name what the plan protects
             print(f"docleak: silo {name!r}: {error}", file=sys.stderr)
             said = "it could not take part; its own log says why"
-        content = RecordDict({"fault": config_record({"silo": name or "unnamed", "message": said})})
+        content = _refusal(name, said)
+    return Message(content, reply_to=message)
+
+
+def _refusal(name: str, said: str) -> RecordDict:
+    return RecordDict({"fault": config_record({"silo": name or "unnamed", "message": said})})
+
+
+def _stepped(message: Message, context: Context, *, step: str, identities: Identities) -> Message:
+    """The reply to a step of secure aggregation that needs neither pages nor model."""
+    try:
+        data = bytes(settings_in(message.content, RECORD)["data"])
+        reply = answer_step(step, data, identities(context.node_config), context)
+        content = RecordDict({RECORD: config_record({"data": reply})})
+    except DocleakError as error:
+        content = _refusal(str(context.node_config.get("name", "")), str(error))
     return Message(content, reply_to=message)
 
 
 def _introduced(message: Message, party: Party, federation: Federation, model: Any) -> RecordDict:
-    said = introduce(party, model, private=federation.privacy is not None)
+    said = introduce(party, model, private=federation.reticent)
     return RecordDict({"introduction": config_record(asdict(said))})
 
 
 def _trained(
-    message: Message, party: Party, federation: Federation, model: Any, *, randomness: Callable[[], Randomness]
+    message: Message,
+    party: Party,
+    federation: Federation,
+    model: Any,
+    *,
+    randomness: Callable[[], Randomness],
+    context: Context,
+    identities: Identities,
 ) -> RecordDict:
     config = settings_in(message.content, "config")
+    masking = None
+    if federation.secure is not None:
+        delivery = bytes(settings_in(message.content, RECORD)["data"])
+        masking = MaskedRound(delivery, identities(context.node_config), context)
+    metrics: dict[str, float] = {}
     if federation.privacy is not None:
+        # The sum is over the threshold of silos at least, so that many shares make the whole noise.
+        shares = masking.threshold if masking else int(config["clients"])
         update = private_round(
-            party, model, arrays_in(message.content), federation, clients_drawn=int(config["clients"]),
-            randomness=randomness(),
-        )  # fmt: skip
-        metrics = {
-            "num-examples": update.examples,
-            "compression-error": relative_error(update.delta, federation.compression),
-        }
-        return _sent(party, federation, update, metrics)
-    number = int(config["round"])
-    done = train_round(party, model, arrays_in(message.content), federation, number)
-    update = done.trained.update
-    metrics = {
+            party, model, arrays_in(message.content), federation, clients_drawn=shares, randomness=randomness()
+        )
+    else:
+        done = train_round(party, model, arrays_in(message.content), federation, int(config["round"]))
+        update = done.trained.update
+        metrics = {"steps": done.trained.steps, "loss": done.trained.loss, "seconds": done.seconds}
+    if masking is not None:
+        return _sent_masked(party, *masking.masked(update))
+    metrics |= {
         "num-examples": update.examples,
-        "steps": done.trained.steps,
-        "loss": done.trained.loss,
-        "seconds": done.seconds,
         "compression-error": relative_error(update.delta, federation.compression),
     }
     return _sent(party, federation, update, metrics)
+
+
+def _sent_masked(party: Party, said: bytes, words: NDArray[np.uint32]) -> RecordDict:
+    return RecordDict(
+        {
+            "arrays": array_record({"words": words}),
+            RECORD: config_record({"data": said}),
+            "silo": config_record({"name": party.name}),
+        }
+    )
 
 
 def _sent(party: Party, federation: Federation, update: ClientUpdate, metrics: Mapping[str, float]) -> RecordDict:

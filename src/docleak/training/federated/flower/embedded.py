@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from docleak.training.federated.flower.strategy import FederatedStrategy, OnRoun
 from docleak.training.federated.local import parameters_of
 from docleak.training.federated.party import fingerprint, fresh_model_of
 from docleak.training.federated.record import FederatedRun
+from docleak.training.federated.secure.keys import make_identities
 
 
 def train_embedded(
@@ -29,16 +31,20 @@ def train_embedded(
 ) -> ServerState:
     """Train (or go on training) over the silos' folders in this process; the state after the last round.
 
-    ``randomness`` makes the streams of a private training; anything else than fresh ones is for tests.
+    ``randomness`` makes the streams of a private training; anything else than fresh ones is for tests. With secure
+    aggregation the silos' keys are made here: one process has nobody to hide from, and shows what a server would see.
     """
     logging.getLogger("flwr").setLevel(logging.WARNING)
     model = fresh_model_of(run.federation, device)
     nodes = {
         number: {"silo": str(path), "name": name} for number, (name, path) in enumerate(sorted(silos.items()), start=1)
     }
-    grid = LocalGrid(client_app(device, randomness), nodes, on_silo=on_silo)
+    own = make_identities(sorted(silos), entropy=secrets.token_bytes) if run.federation.secure else {}
+    app = client_app(device, randomness, lambda config: own[str(config["name"])])
+    grid = LocalGrid(app, nodes, on_silo=on_silo)
     strategy = FederatedStrategy(
         run, parameters_of(model), fingerprint(model), expected=len(nodes), evaluate_every=evaluate_every,
         capture=capture, on_round=on_round, randomness=randomness,
+        pinned=next(iter(own.values())).pinned if own else {},
     )  # fmt: skip
     return strategy.train(grid)

@@ -16,10 +16,12 @@ from docleak.training.federated.flower.strategy import FederatedStrategy
 from docleak.training.federated.local import parameters_of
 from docleak.training.federated.party import fingerprint, fresh_model_of
 from docleak.training.federated.record import FederatedRun
+from docleak.training.federated.secure.key_files import read_pinned
 from docleak.training.federated.summary import save_model
 
-#: Keys of the run's configuration: where the federation's settings lie, where the run goes, how many silos there are.
-SETTINGS = ("federation", "out", "silos", "evaluate-every", "capture", "timeout")
+#: Keys of the run's configuration: where the federation's settings lie, where the run goes, the folder of the silos'
+#: public keys for secure aggregation, how many silos there are.
+SETTINGS = ("federation", "out", "pinned", "silos", "evaluate-every", "capture", "timeout")
 
 
 def server_app(device: str = "cpu") -> ServerApp:
@@ -45,6 +47,7 @@ def server_app(device: str = "cpu") -> ServerApp:
             evaluate_every=int(config["evaluate-every"]),
             capture=run.path / "updates" if config["capture"] else None,
             timeout=float(config["timeout"]),
+            pinned=read_pinned(Path(str(config["pinned"]))) if federation.secure else {},
             on_round=lambda row, scores: print(row if row is None else f"round {row.round}: loss {row.loss}"),
         )
         strategy.train(grid)

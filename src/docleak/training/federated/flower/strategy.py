@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from docleak.privacy.randomness import Randomness
 from docleak.training.federated.capture import write_update
 from docleak.training.federated.fedopt import Averaging, ClientUpdate, ServerState, faults_in, moved
 from docleak.training.federated.flower.client import SCORE_NUMBERS
+from docleak.training.federated.flower.meeting import awaited, fault_of, meeting_faults
 from docleak.training.federated.flower.messages import (
     array_record,
     arrays_in,
@@ -28,8 +31,12 @@ from docleak.training.federated.flower.messages import (
     settings_in,
     wire_bytes,
 )
+from docleak.training.federated.flower.secure_round import SecureRound
+from docleak.training.federated.flower.secure_silo import RECORD
 from docleak.training.federated.party import DocumentScore, Introduction
 from docleak.training.federated.record import ClientRow, FederatedRun, RoundRow
+from docleak.training.federated.secure.fixed_point import from_words
+from docleak.training.federated.secure.keys import Pinned
 from docleak.training.federated.wire import unpack
 from docleak.training.private.rounds import stand_in
 
@@ -40,9 +47,10 @@ OnRound = Callable[[RoundRow | None, Sequence[DocumentScore] | None], None]
 class FederatedStrategy(Strategy):
     """FedOpt on Flower: samples silos, averages their updates by ``fedopt``, and records every round in ``run``.
 
-    ``expected`` silos must be there before the first round. With ``capture``, every update is recorded there as it was
-    received, for ``docleak audit --updates``. Raises FederationError, and so ends Flower's loop, when a silo does not
-    answer within ``timeout`` seconds, answers with an error, or sends what does not fit.
+    ``expected`` silos must be there before the first round. Secure aggregation needs the silos' public keys,
+    ``pinned``; its rounds end with a sum over the threshold of silos at least. With ``capture``, every update is
+    recorded there as it was received, for ``docleak audit --updates``. Raises FederationError, and so ends Flower's
+    loop, when a silo does not answer within ``timeout`` seconds, answers with an error, or sends what does not fit.
     """
 
     def __init__(
@@ -57,6 +65,7 @@ class FederatedStrategy(Strategy):
         timeout: float = 3600.0,
         on_round: OnRound = lambda row, scores: None,
         randomness: Callable[[], Randomness] = Randomness.fresh,
+        pinned: Pinned = MappingProxyType({}),
     ) -> None:
         self.run, self.federation = run, run.federation
         self.state = run.state() or ServerState.of(initial)
@@ -70,6 +79,11 @@ class FederatedStrategy(Strategy):
         self._row: RoundRow | None = None
         self._ledger = run.ledger()
         self._noise = randomness()
+        self._pinned = pinned
+        self._secure: SecureRound | None = None
+        self._drawn: tuple[str, ...] = ()
+        self._up: dict[str, int] = {}
+        self._lost: dict[str, str] = {}
 
     def train(self, grid: Grid) -> ServerState:
         """Run the rounds that are not done yet; returns the last state."""
@@ -99,8 +113,19 @@ class FederatedStrategy(Strategy):
         if self._ledger is not None:
             self._ledger = self._ledger.begin_round()
             self.run.write_ledger(self._ledger)
-        messages = self._messages(sampled, "train", arrays, number)
-        self._down = {name: wire_bytes(message) for name, message in zip(sampled, messages, strict=True)}
+        self._down, self._up, self._lost, self._drawn = (
+            dict.fromkeys(sampled, 0),
+            dict.fromkeys(sampled, 0),
+            {},
+            sampled,
+        )
+        secure = self._secure = self._hidden(grid, sampled, number)
+        taking_part = sampled if secure is None else tuple(secure.deliveries)
+        messages = self._messages(taking_part, "train", arrays, number)
+        for name, message in zip(taking_part, messages, strict=True):
+            if secure is not None:
+                message.content[RECORD] = config_record({"data": secure.deliveries[name]})
+            self._down[name] += wire_bytes(message)
         return messages
 
     def aggregate_train(
@@ -109,11 +134,11 @@ class FederatedStrategy(Strategy):
         """FedOpt's step; everything about the round is on disk before this returns."""
         averaging = Averaging(self.state, divide_by_clients=self.federation.server.divide_by_clients)
         rows: list[ClientRow] = []
-        absent = {name: f"silo {name!r} did not answer within {self.timeout:g} s" for name in self._asked.values()}
+        absent = self._lost | {name: self._silent(name) for name in self._asked.values()}
         averaged = 0.0
         for reply in self._ordered(replies):
             began = time.perf_counter()
-            taken = self._taken(reply, averaging)
+            taken = self._taken(reply, averaging, self._secure)
             del reply  # the next silo may run in this process: let it have the memory
             if isinstance(taken, ClientRow):
                 rows.append(taken)
@@ -121,7 +146,9 @@ class FederatedStrategy(Strategy):
             else:
                 absent.update(taken)
             averaged += time.perf_counter() - began
-        if len(rows) < self.federation.needed(len(self._asked)):
+        if self._secure is not None:
+            averaging.add(self._summed(self._secure, absent))
+        elif len(rows) < self.federation.needed(len(self._asked)):
             for fault in absent.values():
                 averaging.refuse(fault)
         elif self.federation.privacy is not None:
@@ -159,7 +186,7 @@ class FederatedStrategy(Strategy):
         faults: list[str] = []
         for reply in self._ordered(replies):
             name = self._name_of(reply)
-            if fault := _fault(name, reply):
+            if fault := fault_of(name, reply):
                 faults.append(fault)
                 continue
             columns = [metrics_in(reply.content)[column] for column in SCORE_NUMBERS]
@@ -202,11 +229,56 @@ class FederatedStrategy(Strategy):
     def _name_of(self, reply: Message) -> str:
         return self._asked.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}")
 
-    def _taken(self, reply: Message, averaging: Averaging) -> ClientRow | dict[str, str]:
+    def _silent(self, name: str) -> str:
+        return f"silo {name!r} did not answer within {self.timeout:g} s"
+
+    def _hidden(self, grid: Grid, sampled: Sequence[str], number: int) -> SecureRound | None:
+        """The secure aggregation of a round, its keys exchanged; None where updates are not hidden."""
+        if self.federation.secure is None:
+            return None
+        return SecureRound.begin(
+            self.federation.secure, self.federation.privacy, sampled,
+            {name: value.shape for name, value in self.state.parameters.items()},
+            round_number=number, pinned=self._pinned, ask=partial(self._ask, grid),
+        )  # fmt: skip
+
+    def _ask(self, grid: Grid, step: str, payloads: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Each silo's reply to a step of secure aggregation; what keeps a silo from answering is noted in ``_lost``."""
+        messages = self._messages(sorted(payloads), f"query.{step}", None, self.state.round + 1)
+        for name, message in zip(sorted(payloads), messages, strict=True):
+            message.content[RECORD] = config_record({"data": payloads[name]})
+            self._down[name] += wire_bytes(message)
+        found: dict[str, bytes] = {}
+        for reply in self._ordered(grid.send_and_receive(messages, timeout=self.timeout)):
+            name = self._name_of(reply)
+            if fault := fault_of(name, reply):
+                self._lost[name] = fault
+                continue
+            self._up[name] += wire_bytes(reply)
+            found[name] = bytes(settings_in(reply.content, RECORD)["data"])
+        self._lost |= {name: self._silent(name) for name in payloads if name not in found and name not in self._lost}
+        return found
+
+    def _summed(self, secure: SecureRound, absent: Mapping[str, str]) -> ClientUpdate:
+        """The mean of the silos that did not fall silent; FederationError, with what was wrong, if there is none."""
+        try:
+            update = secure.total(drawn=len(self._drawn), private=self.federation.privacy is not None)
+        except FederationError as error:
+            lines = "".join(f"\n  - {fault}" for fault in {**absent, **self._lost}.values())
+            raise FederationError(
+                f"round {self.state.round + 1} is not averaged, the last good model is kept: {error}{lines}"
+            ) from error
+        silos = len(secure.session.silos)
+        self._record(update, {}, {"masked": False, "resolution": secure.session.fixed.error(silos) / update.examples})
+        return update
+
+    def _taken(self, reply: Message, averaging: Averaging, secure: SecureRound | None) -> ClientRow | dict[str, str]:
         """Add a silo's update to the sum: its row of the table, or its name and what is wrong with its reply."""
         name = self._name_of(reply)
-        if fault := _fault(name, reply):
+        if fault := fault_of(name, reply):
             return {name: fault}
+        if secure is not None:
+            return self._taken_masked(name, reply, secure)
         metrics = metrics_in(reply.content)
         shapes = {key: value.shape for key, value in self.state.parameters.items()}
         try:
@@ -232,7 +304,20 @@ class FederatedStrategy(Strategy):
             float(metrics["compression-error"]),
         )
 
-    def _record(self, update: ClientUpdate, metrics: Mapping[str, Any]) -> None:
+    def _taken_masked(self, name: str, reply: Message, secure: SecureRound) -> ClientRow | dict[str, str]:
+        """As ``_taken``, for words that say nothing yet; a silo whose words do not fit counts as silent."""
+        try:
+            words = secure.add(name, reply.content)
+        except FederationError as error:
+            return {name: f"silo {name!r}: {error}"}
+        if self.capture is not None:
+            delta, _ = from_words(words, secure.shapes, secure.session.fixed)
+            self._record(ClientUpdate(name, 1, delta), {}, {"masked": True})
+        return ClientRow(name, 1, 0, None, 0.0, self._up[name] + wire_bytes(reply), self._down[name])
+
+    def _record(
+        self, update: ClientUpdate, metrics: Mapping[str, Any], more: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         """Capture the update, if that is asked for, with all that the server knows of its training."""
         if self.capture is None:
             return
@@ -242,7 +327,7 @@ class FederatedStrategy(Strategy):
             round=self.state.round + 1,
             client=update.client,
             start={key: value.astype(np.float32) for key, value in self.state.parameters.items()},
-            received=update.delta,
+            received={key: value.astype(np.float32) for key, value in update.delta.items()},
             kind="delta",
             examples=update.examples,
             details={
@@ -254,22 +339,24 @@ class FederatedStrategy(Strategy):
                 "model": federation.model,
                 "holdout": federation.holdout,
                 "compression": str(federation.compression),
+                "secure": None if federation.secure is None else asdict(federation.secure),
+                **more,
             },
         )
 
     def _meet(self, grid: Grid) -> None:
         """Wait for the silos, ask who they are, and refuse what cannot be trained together."""
-        nodes = self._awaited(grid)
+        nodes = awaited(grid, self.expected, timeout=self.timeout)
         self._asked = {node: f"node {node}" for node in nodes}
         messages = [self._message(node, "query", None, 0) for node in nodes]
         replies = list(grid.send_and_receive(messages, timeout=self.timeout))
         silos, faults = [], []
         for reply in self._ordered(replies):
-            if fault := _fault(self._name_of(reply), reply):
+            if fault := fault_of(self._name_of(reply), reply):
                 faults.append(fault)
             else:
                 silos.append((reply.metadata.src_node_id, Introduction(**settings_in(reply.content, "introduction"))))
-        faults += _meeting_faults([said for _, said in silos], self._fingerprint)
+        faults += meeting_faults([said for _, said in silos], self._fingerprint)
         faults += self._uncounted(len(nodes))
         if len(replies) < len(nodes):
             faults.append(f"{len(nodes) - len(replies)} of {len(nodes)} nodes did not answer within {self.timeout:g} s")
@@ -287,38 +374,3 @@ class FederatedStrategy(Strategy):
             f"{drawn} of {silos} silos train in a round, and the privacy plan accounts for a client rate of "
             f"{plan.mechanism.client_rate}; plan with {drawn / silos:.4g}"
         ]
-
-    def _awaited(self, grid: Grid) -> list[int]:
-        began = time.monotonic()
-        while len(nodes := list(grid.get_node_ids())) < self.expected:
-            if time.monotonic() - began > self.timeout:
-                raise FederationError(
-                    f"{len(nodes)} of {self.expected} silos are connected after {self.timeout:g} s. Start the others, "
-                    "or look into their logs."
-                )
-            time.sleep(1.0)
-        return nodes
-
-
-def _fault(name: str, reply: Message) -> str:
-    """What went wrong at a silo, in words that name it; empty if nothing did."""
-    if reply.has_error():
-        return f"silo {name!r} failed: {reply.error.reason or f'code {reply.error.code}'}"
-    if "fault" in reply.content:
-        said = settings_in(reply.content, "fault")
-        return f"silo {said['silo'] or name!r}: {said['message']}"
-    return ""
-
-
-def _meeting_faults(silos: Sequence[Introduction], wanted: str) -> list[str]:
-    names = [silo.name for silo in silos]
-    faults = [
-        f"{names.count(name)} silos are called {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1
-    ]
-    faults += [
-        f"silo {silo.name!r} has a model of other parameters ({silo.model}) than the server ({wanted}); give both the "
-        "same checkpoint"
-        for silo in silos
-        if silo.model != wanted
-    ]
-    return faults + [f"silo {silo.name!r} has no page to train on" for silo in silos if not silo.pages]

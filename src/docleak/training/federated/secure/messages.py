@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self, get_type_hints
+from typing import Any, Self, TypeVar, get_type_hints
 
 from docleak.errors import FederationError
 from docleak.training.federated.secure.fixed_point import FixedPoint
@@ -34,6 +34,25 @@ class Message:
         except (ValueError, TypeError, RecursionError) as fault:
             raise FederationError(f"{len(data)} bytes are no {cls.__name__} of {PROTOCOL} ({fault}).") from fault
         return found
+
+
+M = TypeVar("M", bound=Message)
+
+
+def pack_all(messages: Iterable[Message]) -> bytes:
+    """Several messages of a kind as bytes, for ``unpack_all``."""
+    return json.dumps([_plain(message) for message in messages], sort_keys=True).encode()
+
+
+def unpack_all(kind: type[M], data: bytes) -> list[M]:
+    """The messages of ``pack_all``. Raises FederationError where the bytes are none of this kind."""
+    try:
+        found = json.loads(data)
+        if not isinstance(found, list):
+            raise ValueError("expected a list")
+        return [_read(value, kind) for value in found]
+    except (ValueError, TypeError, RecursionError) as fault:
+        raise FederationError(f"{len(data)} bytes are no list of {kind.__name__} of {PROTOCOL} ({fault}).") from fault
 
 
 def _plain(value: object) -> object:

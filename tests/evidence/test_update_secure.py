@@ -1,0 +1,77 @@
+"""Captures under secure aggregation: one silo's words are noise, their sum is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from docleak.documents.division import divide
+from docleak.documents.silos import write_silos
+from docleak.evidence.update_case import open_case
+from docleak.evidence.update_report import summary_text, write_report
+from docleak.evidence.update_secure import hiding
+from docleak.evidence.updates import UpdatesConfig, run_updates
+from docleak.models import load_model
+from docleak.training.federated.capture import read_updates, write_update
+from docleak.training.federated.federation import Federation
+from docleak.training.federated.flower.embedded import train_embedded
+from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.record import FederatedRun
+from docleak.training.federated.secure.plan import SecurePlan
+
+FEDERATION = Federation(
+    rounds=1, holdout=0.0, seed=3, secure=SecurePlan(), local=LocalPlan(max_steps=2, batch_size=8, dropout=False)
+)
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("hidden")
+    division = divide(["synthetic"], 2, by="providers", seed=0, count=8)
+    write_silos(division.shares, division.sources, out / "silos", by="providers", seed=0)
+    silos = {item.name: item for item in sorted((out / "silos").iterdir())}
+    train_embedded(FederatedRun.open(out / "run", FEDERATION), silos, evaluate_every=0, capture=out / "updates")
+    return out / "updates"
+
+
+def test_the_audit_says_that_words_are_noise_and_what_the_sum_tells(capture: Path, tmp_path: Path) -> None:
+    run = run_updates(UpdatesConfig(str(capture)), tmp_path / "audit", device="cpu", on_progress=lambda *_: None)
+    records = {record["client"]: record for record in run.units()}
+    assert len(records) == 3
+    total = records["(sum of 2 silos)"]["words"]
+    assert total["precision"] > 0.95 and total["recall"] > 0.5
+    assert total["fields"][0] / total["fields"][1] > 2 * total["control"][0] / total["control"][1]
+    assert records["(sum of 2 silos)"]["replay"]["distance"] < 1e-4
+    for name in ("synthetic-0", "synthetic-1"):
+        masked = records[name]["masked"]
+        assert masked["hidden"] and abs(masked["correlation"]) < 5 * masked["chance"]
+        words = records[name]["words"]
+        assert "failed" in words or words["precision"] < 0.6
+    text = summary_text(run)
+    assert "noise to the server" in text and "all that the server learns" in text
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "secure aggregation" in page and "not told" not in page
+
+
+def test_masks_that_hide_nothing_are_found_out(capture: Path, tmp_path: Path) -> None:
+    """A planted fault: the true update with a little noise, sent as if it were masked."""
+    masked = next(update for update in read_updates(capture) if update.client == "synthetic-0")
+    model = load_model("vt5-start")
+    case = open_case(masked, model, "synthetic")
+    assert hiding(case)["hidden"] and case.replay.trained is not None
+    rng = np.random.default_rng(0)
+    true = case.replay.trained.update.delta
+    noise = 30 * np.std(np.concatenate([value.ravel() for value in true.values()]))
+    leaky = {name: (value + rng.normal(0, noise, value.shape)).astype(np.float32) for name, value in true.items()}
+    write_update(
+        tmp_path / "leaky", round=1, client="synthetic-0", start=masked.start(), received=leaky, kind="delta",
+        examples=1, details=masked.details,
+    )  # fmt: skip
+    (written,) = read_updates(tmp_path / "leaky")
+    found = hiding(open_case(written, model, f"folder:{capture.parent}/silos/synthetic-0"))
+    assert not found["hidden"] and found["correlation"] > 0.01
+    constant = replace(case, update=written)
+    assert not hiding(constant)["hidden"]
