@@ -39,6 +39,15 @@ Local = Annotated[str, typer.Option(help="The silos' optimiser: adamw or sgd.")]
 Objective = Annotated[str, typer.Option(help="What is learnt: qa, or a self-pretraining objective: tm, lm, tlm.")]
 Dropout = Annotated[bool, typer.Option("--dropout/--no-dropout", help="Train with the model's dropout.")]
 Holdout = Annotated[float, typer.Option(help="Share of its documents that a silo keeps to evaluate on.")]
+Epsilon = Annotated[float | None, typer.Option(help="Train with differential privacy of this epsilon.")]
+Noise = Annotated[float | None, typer.Option(help="The same by its noise multiplier (docleak budget).")]
+Delta = Annotated[float, typer.Option(help="Delta that belongs to epsilon; far below 1/providers.")]
+Clip = Annotated[float, typer.Option(help="C: each provider's difference is clipped to this norm.")]
+PrivateUnit = Annotated[str, typer.Option("--unit", help="Whose presence is hidden: provider, document, client.")]
+UnitRate = Annotated[str, typer.Option(help="Probability that a provider trains in a round, such as 0.2 or 1000/4149.")]
+Denominator = Annotated[
+    int, typer.Option(help="M: a public constant that sums are divided by; every silo has as many.")
+]
 Every = Annotated[int, typer.Option(help="Evaluate after every so many rounds, and the last; 0 never.")]
 Capture = Annotated[bool, typer.Option(help="Record each update in OUT/updates, for docleak audit --updates.")]
 Seed = Annotated[int, typer.Option(help="Seed of sampling, orders, dropout and what is kept.")]
@@ -74,15 +83,13 @@ def federated(
     dropout: Dropout = False,
     holdout: Holdout = 0.2,
     compression: Annotated[str, typer.Option(help="How updates are sent: none, fp16, topk:SHARE.")] = "none",
-    epsilon: Annotated[float | None, typer.Option(help="Train with differential privacy of this epsilon.")] = None,
-    noise: Annotated[float | None, typer.Option(help="The same by its noise multiplier (docleak budget).")] = None,
-    delta: Annotated[float, typer.Option(help="Delta that belongs to epsilon; far below 1/providers.")] = 1e-5,
-    clip_norm: Annotated[float, typer.Option(help="C: each provider's difference is clipped to this norm.")] = 0.5,
-    unit: Annotated[str, typer.Option(help="Whose presence is hidden: provider, document, client.")] = "provider",
-    unit_rate: Annotated[str, typer.Option(help="Probability that a provider trains in a round, such as 0.2.")] = "1",
-    denominator: Annotated[
-        int, typer.Option(help="M: a public constant that sums are divided by; every silo has as many.")
-    ] = 0,
+    epsilon: Epsilon = None,
+    noise: Noise = None,
+    delta: Delta = 1e-5,
+    clip_norm: Clip = 0.5,
+    unit: PrivateUnit = "provider",
+    unit_rate: UnitRate = "1",
+    denominator: Denominator = 0,
     secure: Annotated[
         bool, typer.Option("--secure", help="Secure aggregation: the server learns sums of updates only.")
     ] = False,
@@ -147,6 +154,13 @@ def central(
     objective: Objective = "qa",
     dropout: Dropout = False,
     holdout: Holdout = 0.2,
+    epsilon: Epsilon = None,
+    noise: Noise = None,
+    delta: Delta = 1e-5,
+    clip_norm: Clip = 0.5,
+    unit: PrivateUnit = "provider",
+    unit_rate: UnitRate = "1",
+    denominator: Denominator = 0,
     evaluate_every: Every = 1,
     capture: Capture = False,
     seed: Seed = 0,
@@ -165,7 +179,11 @@ def central(
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay,
         optimiser=optimiser, max_steps=max_steps, dropout=dropout, objective=objective,
     )  # fmt: skip
-    federation = Federation(model, rounds, holdout=holdout, seed=seed, local=plan)
+    private = privacy_plan(
+        epsilon, noise, rounds, delta=delta, clip_norm=clip_norm, unit=unit, unit_rate=unit_rate, client_rate=1.0,
+        denominator=denominator,
+    )  # fmt: skip
+    federation = Federation(model, rounds, holdout=holdout, seed=seed, local=plan, privacy=private)
     if dry_run:
         _say_cost(federation, 1, json_output=json_output)
         return

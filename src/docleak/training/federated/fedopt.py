@@ -6,13 +6,15 @@ The server keeps its state in float64. Clients send Delta_k = theta_t - y_k, so 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from docleak.errors import FederationError
+from docleak.training.federated.shelf import Shelf, shapes_of, shelved
 
 Floats = NDArray[np.float64]
 #: Parameter name -> values. A tied weight has one name.
@@ -59,6 +61,13 @@ class ServerState:
         """Round 0, from the initial parameters."""
         return cls({name: np.asarray(value, dtype=np.float64) for name, value in parameters.items()})
 
+    def on_shelf(self, below: Path) -> ServerState:
+        """The same state with its arrays in files, read when they are asked for."""
+        return replace(
+            self, parameters=shelved(self.parameters, below), momentum=shelved(self.momentum, below),
+            second=shelved(self.second, below),
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ClientUpdate:
@@ -72,13 +81,14 @@ class ClientUpdate:
 class Averaging:
     """Delta = sum p_k Delta_k of one round, p_k = n_k / N, from updates that come one at a time; float64.
 
-    Updates need not be kept in memory together. Faults are collected and named by ``result``, all at once.
+    Updates need not be kept in memory together, and with a folder ``shelf`` the sum is not either. Faults are collected
+    and named by ``result``, all at once.
     """
 
-    def __init__(self, state: ServerState, *, divide_by_clients: bool = False) -> None:
+    def __init__(self, state: ServerState, *, divide_by_clients: bool = False, shelf: Path | None = None) -> None:
         self._state = state
         self._divide_by_clients = divide_by_clients
-        self._sums = {name: np.zeros_like(value) for name, value in state.parameters.items()}
+        self._sums: MutableMapping[str, Floats] = {} if shelf is None else Shelf(shelf)
         self._examples = 0
         self._clients: list[str] = []
         self.faults: list[str] = []
@@ -92,14 +102,17 @@ class Averaging:
         if self.faults:
             return
         self._examples += update.examples
-        for name, total in self._sums.items():
-            total += update.examples * np.asarray(update.delta[name], dtype=np.float64)
+        for name in shapes_of(self._state.parameters):
+            weighted = update.examples * np.asarray(update.delta[name], dtype=np.float64)
+            if name in self._sums:
+                weighted += self._sums[name]
+            self._sums[name] = weighted
 
     def refuse(self, fault: str) -> None:
         """Note that a client's reply is not usable, in words that name the client."""
         self.faults.append(fault)
 
-    def result(self) -> dict[str, Floats]:
+    def result(self) -> Mapping[str, Floats]:
         """Delta. Raises FederationError, naming the clients, for updates with missing, unknown, wrongly shaped or
         non-finite arrays or without examples, for two of one client, and for none at all."""
         if self.faults:
@@ -113,14 +126,14 @@ class Averaging:
                 f"round {self._state.round + 1}: no client sent an update; the last good model is kept."
             )
         total = self._examples * (len(self._clients) if self._divide_by_clients else 1)
-        for value in self._sums.values():
-            value /= total  # in place: nobody needs the sums any more
+        for name in self._sums:
+            self._sums[name] = self._sums[name] / total
         return self._sums
 
 
 def average(
     state: ServerState, updates: Sequence[ClientUpdate], *, divide_by_clients: bool = False
-) -> dict[str, Floats]:
+) -> Mapping[str, Floats]:
     """``Averaging`` of updates that are all here, in order of their clients' names."""
     averaging = Averaging(state, divide_by_clients=divide_by_clients)
     for update in sorted(updates, key=lambda update: update.client):
@@ -169,16 +182,17 @@ RULES: dict[str, Rule] = {"fedavg": _fedavg, "fedavgm": _fedavgm, "fedadam": _fe
 def faults_in(state: ServerState, update: ClientUpdate) -> list[str]:
     """What is wrong with one client's update, in words that go on from the client's name."""
     faults = [] if update.examples > 0 else [f"has {update.examples} examples"]
-    missing = [name for name in state.parameters if name not in update.delta]
-    unknown = [name for name in update.delta if name not in state.parameters]
+    shapes = shapes_of(state.parameters)
+    missing = [name for name in shapes if name not in update.delta]
+    unknown = [name for name in update.delta if name not in shapes]
     faults += [f"lacks {len(missing)} parameters, first {missing[0]!r}"] if missing else []
     faults += [f"sent {len(unknown)} unknown parameters, first {unknown[0]!r}"] if unknown else []
-    for name, parameter in state.parameters.items():
+    for name, shape in shapes.items():
         value = update.delta.get(name)
         if value is None:
             continue
-        if value.shape != parameter.shape:
-            faults.append(f"sent {name!r} of shape {value.shape}, expected {parameter.shape}")
+        if value.shape != shape:
+            faults.append(f"sent {name!r} of shape {value.shape}, expected {shape}")
         elif not np.isfinite(value).all():
             faults.append(f"sent {name!r} with values that are not finite")
     return faults

@@ -37,9 +37,12 @@ from docleak.training.federated.party import DocumentScore, Introduction
 from docleak.training.federated.record import ClientRow, FederatedRun, RoundRow
 from docleak.training.federated.secure.fixed_point import from_words
 from docleak.training.federated.secure.keys import Pinned
+from docleak.training.federated.shelf import clear_shelves, shapes_of
 from docleak.training.federated.wire import unpack
 from docleak.training.private.rounds import stand_in
 
+#: Bytes of float32 weights from which the server's state is kept in files of the run's folder between its steps.
+SHELVE_ABOVE = 64 * 2**20
 #: Told of every round that is done: the round's row (None before the first) and the scores of its model, if asked for.
 OnRound = Callable[[RoundRow | None, Sequence[DocumentScore] | None], None]
 
@@ -66,9 +69,12 @@ class FederatedStrategy(Strategy):
         on_round: OnRound = lambda row, scores: None,
         randomness: Callable[[], Randomness] = Randomness.fresh,
         pinned: Pinned = MappingProxyType({}),
+        shelve_above: int = SHELVE_ABOVE,
     ) -> None:
         self.run, self.federation = run, run.federation
-        self.state = run.state() or ServerState.of(initial)
+        clear_shelves(run.path)
+        self._shelf = run.path if sum(value.nbytes for value in initial.values()) > shelve_above else None
+        self.state = self._put_away(run.state() or ServerState.of(initial))
         self.expected, self.evaluate_every = expected, evaluate_every
         self.capture, self.timeout, self.on_round = capture, timeout, on_round
         self._fingerprint = model_fingerprint
@@ -99,6 +105,10 @@ class FederatedStrategy(Strategy):
     def arrays(self) -> ArrayRecord:
         """The global model as it is sent: float32."""
         return array_record({name: value.astype(np.float32) for name, value in self.state.parameters.items()})
+
+    def _put_away(self, state: ServerState) -> ServerState:
+        """The state in files, where it is large: clients that train in this process need the memory more."""
+        return state if self._shelf is None else state.on_shelf(self._shelf)
 
     def summary(self) -> None:
         """Nothing: ``docleak train`` says what it does."""
@@ -132,7 +142,7 @@ class FederatedStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """FedOpt's step; everything about the round is on disk before this returns."""
-        averaging = Averaging(self.state, divide_by_clients=self.federation.server.divide_by_clients)
+        averaging = Averaging(self.state, divide_by_clients=self.federation.server.divide_by_clients, shelf=self._shelf)
         rows: list[ClientRow] = []
         absent = self._lost | {name: self._silent(name) for name in self._asked.values()}
         averaged = 0.0
@@ -164,6 +174,7 @@ class FederatedStrategy(Strategy):
         trained = time.perf_counter() - self._began - averaged
         self._row = RoundRow(self.state.round, tuple(rows), trained, averaged, tuple(absent.values()))
         self.run.write_round(self._row, self.state)
+        self.state = self._put_away(self.state)
         if not self._evaluates(self.state.round):
             self.on_round(self._row, None)
         return self.arrays(), metric_record({} if self._row.loss is None else {"loss": self._row.loss})
@@ -238,7 +249,7 @@ class FederatedStrategy(Strategy):
             return None
         return SecureRound.begin(
             self.federation.secure, self.federation.privacy, sampled,
-            {name: value.shape for name, value in self.state.parameters.items()},
+            shapes_of(self.state.parameters),
             round_number=number, pinned=self._pinned, ask=partial(self._ask, grid),
         )  # fmt: skip
 
@@ -280,7 +291,7 @@ class FederatedStrategy(Strategy):
         if secure is not None:
             return self._taken_masked(name, reply, secure)
         metrics = metrics_in(reply.content)
-        shapes = {key: value.shape for key, value in self.state.parameters.items()}
+        shapes = shapes_of(self.state.parameters)
         try:
             delta = unpack(arrays_in(reply.content), shapes, self.federation.compression)
         except FederationError as error:
