@@ -42,7 +42,9 @@ def _quality(card: Mapping[str, Any]) -> str:
 
 @app.command()
 def pretrain(
-    architecture: Annotated[str, typer.Argument(help="donut, layoutlmv3, vt5, fedocvqa; layoutlm, bros, bert.")],
+    architecture: Annotated[
+        str, typer.Argument(help="donut, layoutlmv3, vt5, vt5-public, fedocvqa; layoutlm, bros, bert.")
+    ],
     out: Annotated[Path, typer.Argument(help="Folder for the checkpoints: start and trained, or an encoder's one.")],
     steps: Annotated[int, typer.Option(help="Training steps; 0 means the recorded recipe's.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of initialisation, pages and order.")] = 0,

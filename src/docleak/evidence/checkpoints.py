@@ -24,7 +24,9 @@ from docleak.models.tiny_t5 import fedocvqa_start, vt5_start
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 #: Training invoices per architecture: one that learns to read needs more.
-PAGES = {"donut": 8000, "layoutlmv3": 3000, "vt5": 3200, "fedocvqa": 3000}
+PAGES = {"donut": 8000, "layoutlmv3": 3000, "vt5": 3200, "vt5-public": 3000, "fedocvqa": 3000}
+#: Checkpoints that are another recipe's start trained otherwise: name -> architecture.
+VARIANTS = {"vt5-public": "vt5"}
 #: Trained to answer about the issuer as well, of invoices whose providers are public (see ``documents.issuers``).
 READS_ISSUERS = ("vt5",)
 #: Phases per architecture; each starts the optimiser and the learning rate's course anew.
@@ -38,6 +40,12 @@ RECIPES: dict[str, tuple[PretrainConfig, ...]] = {
     "vt5": (
         PretrainConfig(
             steps=1800, pages_per_step=8, questions_per_page=3, warmup_steps=100, dropout=False, text_only_steps=1500
+        ),
+    ),
+    "vt5-public": (
+        PretrainConfig(
+            steps=400, pages_per_step=8, questions_per_page=3, learning_rate=2e-3, warmup_steps=50, dropout=False,
+            text_only_steps=350,
         ),
     ),
     "fedocvqa": (
@@ -117,15 +125,19 @@ def measure(model: DocumentModel, pages: Sequence[Page]) -> dict[str, float | in
 def make_checkpoints(
     architecture: str, out: Path, *, steps: int | None, seed: int, quiet: bool = False
 ) -> dict[str, object]:
-    """Write OUT/ARCH-start and OUT/ARCH-trained with their cards (docleak.json); returns the trained one's card."""
+    """Write OUT/ARCH-start and OUT/ARCH-trained with their cards (docleak.json); returns the trained one's card.
+
+    ``architecture`` is one of RECIPES; a variant ends in OUT/VARIANT, trained from its architecture's start.
+    """
+    recipe_name, architecture = architecture, VARIANTS.get(architecture, architecture)
     size = DONUT_SIZE if architecture == "donut" else (LAYOUTLMV3_SIZE, LAYOUTLMV3_SIZE)
-    pages = Remembered(make_pages(PAGES.get(architecture, 1), seed=seed, split="train", size=size))
+    pages = Remembered(make_pages(PAGES.get(recipe_name, 1), seed=seed, split="train", size=size))
     model = start_model(architecture, pages, seed=seed)
     unseen: Sequence[Page] = make_pages(100, seed=seed, split="validation", size=size)
-    if architecture in READS_ISSUERS:
-        pages = Remembered(make_issuers(range(PROVIDERS), [PAGES[architecture] // PROVIDERS] * PROVIDERS, seed=seed))
+    if recipe_name in READS_ISSUERS:
+        pages = Remembered(make_issuers(range(PROVIDERS), [PAGES[recipe_name] // PROVIDERS] * PROVIDERS, seed=seed))
         unseen = make_issuers(range(LAST - 100, LAST), [1] * 100, seed=seed)
-    phases = phases_of(architecture, steps)
+    phases = phases_of(recipe_name, steps)
     total = sum(phase.steps for phase in phases)
     start = f"spread initialisation, seed {seed}"
     write_checkpoint(model, out / f"{architecture}-start", {"recipe": start})
@@ -142,12 +154,12 @@ def make_checkpoints(
     for number, phase in enumerate(phases):
         pretrain(model, pages, phase, rng=np.random.default_rng(seed + number), on_step=show)
     minutes = (time.perf_counter() - began) / 60
-    recipe = f"{start}; {describe(architecture, phases)}; {minutes:.0f} min on one CPU thread"
+    recipe = f"{start}; {describe(recipe_name, phases)}; {minutes:.0f} min on one CPU thread"
     card: dict[str, object] = {
         "recipe": recipe,
         **measure(model, unseen),
     }
-    return write_checkpoint(model, out / f"{architecture}-trained", card)
+    return write_checkpoint(model, out / (recipe_name if recipe_name in VARIANTS else f"{architecture}-trained"), card)
 
 
 def describe(architecture: str, phases: Sequence[PretrainConfig]) -> str:
@@ -157,7 +169,8 @@ def describe(architecture: str, phases: Sequence[PretrainConfig]) -> str:
         words = f"{p.steps} steps of {p.pages_per_step} pages x {p.questions_per_page} questions at {p.learning_rate:g}"
         words += ", shown where to look" if p.pointing_weight else ""
         parts.append(words + (f" (the first {p.text_only_steps} without the picture)" if p.text_only_steps else ""))
-    return f"{' then '.join(parts)}, AdamW, {PAGES[architecture]} synthetic invoices (split train)"
+    whose = f"of {PROVIDERS} issuers, asked about them too" if architecture in READS_ISSUERS else "(split train)"
+    return f"{' then '.join(parts)}, AdamW, {PAGES[architecture]} synthetic invoices {whose}"
 
 
 def write_checkpoint(model: DocumentModel, directory: Path, card: dict[str, object]) -> dict[str, object]:

@@ -23,6 +23,8 @@ SHIPPED: dict[str, str] = {
     "layoutlmv3-start": "LayoutLMv3 (tiny), start of federated training",
     "layoutlmv3-trained": "LayoutLMv3 (tiny), trained to answer questions",
     "vt5-start": "VT5 (tiny), start of federated training",
+    "vt5-public": "VT5 (tiny), trained a little on invoices, never asked about their issuers",
+    "vt5-trained": "VT5 (tiny), trained to answer questions, about issuers too",
     "fedocvqa-start": "FeDocVQA's T5 (tiny), start of federated training",
 }
 
