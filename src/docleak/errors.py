@@ -51,3 +51,7 @@ class FederationError(DocleakError):
 
 class PrivacyError(DocleakError):
     """A differential-privacy plan or budget makes no sense, or promises what it cannot account for."""
+
+
+class ContradictionError(DocleakError):
+    """An attack measured more leakage than the accounting allows: one of the two is wrong, and neither may be used."""

@@ -216,9 +216,14 @@ def ratio_interval(
     for _ in range(0, resamples, step := max(1, DRAWS_AT_ONCE // n)):
         drawn = rng.integers(n, size=(min(step, resamples - len(means)), n))  # (resamples of this round, D)
         means.extend(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
-    widened = float(stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf(1 - tail, n - 1)))
+    widened = expanded_tail(n, level)
     low, high = np.quantile(means, (widened, 1 - widened))
     return float(low), float(high)
+
+
+def expanded_tail(n: int, level: float) -> float:
+    """The percentile at which an interval of ``level`` over n >= 2 resampled units begins (Hesterberg, as above)."""
+    return float(stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf((1 + level) / 2, n - 1)))
 
 
 def _score_field(page: Page, field: Field, reconstruction: Image, reading: Reading | None) -> FieldScore:
