@@ -82,8 +82,8 @@ class DocumentModel(Protocol):
         ``pages[i]`` is the row of ``pixels`` that example i asks about; without it P = B, in order.
         """
 
-    def answer(self, pixels: Tensor, inputs: Sequence[Encoded]) -> list[Answer]:
-        """The model's own answers; labels in ``inputs`` are not looked at."""
+    def answer(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> list[Answer]:
+        """The model's own answers; ``pages`` as in ``loss``, labels in ``inputs`` are not looked at."""
 
     def stage(self, parameter_name: str) -> Stage:
         """Where the parameter acts."""

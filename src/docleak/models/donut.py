@@ -154,30 +154,50 @@ class Donut:
         return self.module.enc_to_dec_proj(encoded) if hasattr(self.module, "enc_to_dec_proj") else encoded
 
     @torch.no_grad()
-    def answer(self, pixels: Tensor, inputs: Sequence[Encoded]) -> list[Answer]:
-        """Greedy decoding; confidence is the product of the chosen tokens' probabilities."""
+    def answer(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> list[Answer]:
+        """Greedy decoding, all examples at once; confidence is the product of the chosen tokens' probabilities."""
         encoded = self.project(self.encoded(pixels))
-        return [self._decode(encoded[i : i + 1], e) for i, e in enumerate(inputs)]
+        if pages is not None:
+            encoded = encoded[torch.tensor(pages, device=encoded.device)]
+        return self._decode(encoded, [e.tensors["prompt_ids"] for e in inputs])
 
-    def _decode(self, encoded: Tensor, example: Encoded) -> Answer:
-        ids = example.tensors["prompt_ids"][None].to(encoded.device)
-        stop = {self.tokenizer.eos_token_id, self.tokenizer.convert_tokens_to_ids(END)}
-        start, confidence = ids.shape[1], 1.0
+    def _decode(self, encoded: Tensor, prompts: Sequence[Tensor]) -> list[Answer]:
+        """Answers to prompts of any lengths; from the shortest on they are read token by token, so nothing is padded.
+
+        ``encoded`` (B, cells, width). A row that has finished is fed padding, which nothing is read from.
+        """
+        device, padding = encoded.device, self.module.config.pad_token_id
+        stops = torch.tensor([self.tokenizer.eos_token_id, self.tokenizer.convert_tokens_to_ids(END)], device=device)
+        given = pad(prompts, padding, device)  # (B, longest)
+        starts = torch.tensor([len(prompt) for prompt in prompts], device=device)
+        ends = (starts + self.max_answer_tokens).clamp_max(self.positions)
+        ids = fed = given[:, : int(starts.min())]
+        confidence = torch.ones(len(prompts), dtype=torch.float64, device=device)
+        done = starts >= ends
+        written = torch.zeros_like(starts)
         cache: Any = None
-        fed = ids
-        for _ in range(min(self.max_answer_tokens, self.positions - start)):
+        while not done.all():
             out = self.module.decoder(
                 input_ids=fed, encoder_hidden_states=encoded, past_key_values=cache, use_cache=True
             )
             cache = out.past_key_values
-            probability, token = out.logits[0, -1].softmax(-1).max(-1)
-            confidence *= float(probability)
-            if int(token) in stop:
-                break
-            fed = token.view(1, 1)
+            place = ids.shape[1]
+            probability, token = out.logits[:, -1].softmax(-1).max(-1)
+            answering = (place >= starts) & ~done
+            confidence = torch.where(answering, confidence * probability, confidence)
+            done = done | (answering & torch.isin(token, stops))
+            kept = answering & ~done
+            written += kept
+            done = done | (place + 1 >= ends)
+            fed = token.where(kept, padding)[:, None]
+            if place < given.shape[1]:
+                fed = given[:, place, None].where((place < starts)[:, None], fed)
             ids = torch.cat([ids, fed], 1)
-        text = self.tokenizer.decode(ids[0, start:], skip_special_tokens=True)
-        return Answer(str(text).strip(), confidence)
+        rows = zip(ids.cpu(), starts.tolist(), written.tolist(), confidence.tolist(), strict=True)
+        return [Answer(self._text(row[start : start + size]), c) for row, start, size, c in rows]
+
+    def _text(self, ids: Tensor) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True)).strip()
 
     def stage(self, parameter_name: str) -> Stage:
         if parameter_name.startswith("encoder."):

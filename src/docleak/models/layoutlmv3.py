@@ -175,8 +175,10 @@ class LayoutLMv3:
         return (first + F.cross_entropy(end_logits, end, reduction="none")) / 2
 
     @torch.no_grad()
-    def answer(self, pixels: Tensor, inputs: Sequence[Encoded]) -> list[Answer]:
+    def answer(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> list[Answer]:
         """The best span of words; confidence is the product of its two softmax values."""
+        if pages is not None:
+            pixels = pixels[torch.tensor(pages, device=pixels.device)]
         start, end = (x.softmax(-1).cpu() for x in self._logits(pixels, inputs))
         return [self._best_span(start[i], end[i], e) for i, e in enumerate(inputs)]
 

@@ -206,12 +206,12 @@ class T5Reader:
         return out.last_hidden_state, mask
 
     @torch.no_grad()
-    def answer(self, pixels: Tensor, inputs: Sequence[Encoded]) -> list[Answer]:
+    def answer(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> list[Answer]:
         """Greedy decoding, all examples at once; confidence is the product of the tokens' probabilities, end included.
 
         At most ``max_answer_tokens`` are written. The public code of VT5 leaves the end token out of the product.
         """
-        encoded, mask = self._encoded(pixels, inputs, range(len(inputs)))
+        encoded, mask = self._encoded(pixels, inputs, range(len(inputs)) if pages is None else pages)
         config = self.module.t5.config
         token = torch.full((len(inputs), 1), config.decoder_start_token_id, device=encoded.device)
         confidence = torch.ones(len(inputs), device=encoded.device)

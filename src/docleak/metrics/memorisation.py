@@ -1,0 +1,103 @@
+"""What a model still answers once the answer is hidden, of providers it was trained on and of others.
+
+Accuracy and ANLS as in DocVQA (Tito et al., 2023, Tables 2, 7, 8). The unit is the provider: its documents stand or
+fall together, so intervals resample providers, never questions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from docleak.metrics.score import ratio_interval
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One hidden answer: whether its provider is a ``member`` of the training, and what the reply was worth.
+
+    ``accuracy`` is 0 or 1, ``anls`` in 0..1 (similarities below 0.5 are 0); ``confidence`` is None where the model
+    gives none, and such a reply never counts as confident.
+    """
+
+    provider: str
+    member: bool
+    accuracy: float
+    anls: float
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """A mean in 0..1 (a difference in -1..1) with its interval, over so many questions of so many providers.
+
+    ``value`` is None without questions, ``low`` and ``high`` with fewer than two providers (on either side).
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    questions: int
+    providers: int
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Accuracy and ANLS of members (``positive``), others (``negative``), and positive - negative."""
+
+    positive: tuple[Share, Share]
+    negative: tuple[Share, Share]
+    difference: tuple[Share, Share]
+
+
+def remembered(
+    outcomes: Sequence[Outcome],
+    *,
+    rng: np.random.Generator,
+    confidence: float | None = None,
+    level: float = 0.95,
+    resamples: int = 2000,
+) -> Remembered:
+    """The means over the outcomes, or over those of at least this ``confidence`` (the paper's 0.9).
+
+    Each side's interval is ``ratio_interval`` over its providers, so none right of n providers is not printed as "0 to
+    0". That of the difference joins the two (Zou & Donner, 2008, eq. 3), which holds there, too. Both sides draw from
+    ``rng``. Raises ValueError for a level outside (0, 1).
+    """
+    if not 0 < level < 1 or resamples < 1:
+        raise ValueError(f"level is {level} and resamples {resamples}; expected a level in (0, 1) and resamples >= 1")
+    kept = [o for o in outcomes if confidence is None or (o.confidence is not None and o.confidence >= confidence)]
+
+    def side(member: bool, name: str) -> Share:
+        return _mean([(o.provider, getattr(o, name)) for o in kept if o.member == member], rng, level, resamples)
+
+    positive, negative = ((side(member, "accuracy"), side(member, "anls")) for member in (True, False))
+    accuracy, anls = (difference(one, other) for one, other in zip(positive, negative, strict=True))
+    return Remembered(positive, negative, (accuracy, anls))
+
+
+def difference(one: Share, other: Share) -> Share:
+    """``one - other`` of two independent shares, its interval from theirs (Zou & Donner, 2008, eq. 3)."""
+    questions, providers = one.questions + other.questions, one.providers + other.providers
+    if one.value is None or other.value is None:
+        return Share(None, None, None, questions, providers)
+    value = one.value - other.value
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return Share(value, None, None, questions, providers)
+    below = math.hypot(one.value - one.low, other.high - other.value)
+    above = math.hypot(one.high - one.value, other.value - other.low)
+    return Share(value, value - below, value + above, questions, providers)
+
+
+def _mean(values: Sequence[tuple[str, float]], rng: np.random.Generator, level: float, resamples: int) -> Share:
+    """The mean over (provider, value) and its interval over providers."""
+    grouped: dict[str, list[float]] = {}
+    for provider, value in values:
+        grouped.setdefault(provider, []).append(value)
+    sums = np.array([sum(group) for group in grouped.values()], dtype=np.float64)
+    counts = np.array([len(group) for group in grouped.values()], dtype=np.int64)
+    low, high = ratio_interval(sums, counts, rng, level, resamples, share=True)
+    return Share(float(sums.sum() / counts.sum()) if values else None, low, high, len(values), len(grouped))
