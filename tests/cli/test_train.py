@@ -43,6 +43,29 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     assert code == 1 and "holds 2 rounds of another federation" in err
 
 
+def test_a_federation_with_secure_aggregation_says_what_the_server_sees(command: Command, tmp_path: Path) -> None:
+    code, out, err = command("train", "federated", *SMALL, "--secure")
+    assert code == 0, err
+    assert "masked updates and in their sum" in out and "secure aggregation, synthetic-1" in err
+    clients = [update.client for update in read_updates(tmp_path / "docleak-train" / "updates")]
+    assert clients == ["(sum of 2 silos)", "synthetic-0", "synthetic-1"]
+    code, out, err = command("audit", "--updates", "docleak-train/updates", "--documents", "docleak-train/silos")
+    assert code == 0, err
+    assert out.count("noise to the server") == 2 and "all that the server learns" in out
+    code, out, _ = command("train", "federated", *SMALL, "--secure-threshold", 2, "--json")
+    assert code == 1 and "belong to --secure" in json.loads(out)["error"]
+    code, out, _ = command("train", "federated", *SMALL, "--secure", "--compression", "fp16", "--json")
+    assert code == 1 and "cannot be compressed" in json.loads(out)["error"]
+
+
+def test_central_training_with_privacy(command: Command, tmp_path: Path) -> None:
+    private = ("--epsilon", 4, "--denominator", 3, "--delta", 1e-3, "--unit-rate", 0.5)
+    code, out, err = command("train", "central", "--pages", 8, "--rounds", 1, "--max-steps", 1, *private)
+    assert code == 0, err
+    assert "Privacy: after 1 rounds, epsilon" in out and "probability 0.5" in out
+    assert json.loads((tmp_path / "docleak-train" / "ledger.json").read_text())["begun"] == 1
+
+
 def test_a_private_federation_says_what_it_guarantees(command: Command, tmp_path: Path) -> None:
     code, out, err = command("train", "federated", *SMALL, "--epsilon", 8, "--denominator", 2, "--delta", 1e-3)
     assert code == 0, err
