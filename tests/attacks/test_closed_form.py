@@ -103,11 +103,21 @@ def test_unknowns_are_the_inverse_of_pixels(grey: bool, case: Case) -> None:
     torch.testing.assert_close(canvas.unknowns(canvas.pixels(unknowns)), unknowns)
 
 
-def test_other_architectures_batches_and_budgets_are_refused(case: Case, small: Any) -> None:
+def test_the_pictures_of_a_batch_are_left_to_optimisation(case: Case) -> None:
+    model = case.view.model
+    both = build_case(model, make_pages(2, seed=0, size=model.image_size), Exposure(), seed=0)
+    few = GradientAttack(name="few", paper="none", summary="", matching=relative, solver=Adam(learning_rate=0.03))
+    finding = replace(ATTACK, refine=few).run(both.view, both.knowledge, budget=6, generator=generator())
+    alone = few.run(both.view, both.knowledge, budget=6, generator=generator())
+    assert finding.evaluations == 6 and torch.equal(finding.pixels, alone.pixels)
+    unspent = ATTACK.run(both.view, both.knowledge, budget=6, generator=generator())
+    assert unspent.evaluations == 0 and torch.equal(unspent.pixels, both.knowledge.template)
+    assert unspent.explained == 0.0 and unspent.matching > 0
+
+
+def test_other_architectures_and_budgets_are_refused(case: Case, small: Any) -> None:
     with pytest.raises(AttackError, match="learned absolute position"):
         ATTACK.run(small.view, small.knowledge, budget=10, generator=generator())
-    with pytest.raises(AttackError, match="average over 3 pages"):
-        ATTACK.run(replace(case.view, batch_size=3), case.knowledge, budget=10, generator=generator())
     with pytest.raises(AttackError, match="budget is 0"):
         ATTACK.run(case.view, case.knowledge, budget=0, generator=generator())
     blind = {name: value for name, value in case.view.gradient.items() if not name.endswith("pos_embed")}

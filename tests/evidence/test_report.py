@@ -442,3 +442,12 @@ def test_an_inexact_text_is_not_praised(make_run: MakeRun, tmp_path: Path) -> No
     text = report(make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change=change)).text
     assert "3 of 7 tokens are right" in text and "not to trust all of it" in text
     assert "gives away 3 of 7 tokens" in text
+
+
+def test_what_a_batch_gives_away_is_counted(make_run: MakeRun, tmp_path: Path) -> None:
+    counts = {"tokens": (9, 9, 9), "coordinates": (20, 20, 21), "places": (4, 5, 11), "boxes": (3, 3, 22)}
+    batch = {what: dict(zip(("right", "found", "true"), numbers, strict=True)) for what, numbers in counts.items()}
+    change = {"recovered": {"batch": batch}, "size": [64, 48]}
+    text = report(make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change=change)).text
+    assert "tells 9 of the 9 different tokens" in text and "20 of the 21 coordinates" in text
+    assert "4 of 11 positions" in text and "3 of 22 tokens" in text and "1 statements were wrong" in text

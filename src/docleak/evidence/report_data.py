@@ -177,6 +177,12 @@ class ModelResult:
         return list({unit.identity: unit.text for unit in self.units if unit.text is not None}.values())
 
     @property
+    def batches(self) -> list[Mapping[str, Any]]:
+        """What was read of the text of batches of several pages, one entry per batch where it was."""
+        read = [(unit.identity, (unit.record.get("recovered") or {}).get("batch")) for unit in self.units]
+        return list({identity: batch for identity, batch in read if batch}.values())
+
+    @property
     def batch_sizes(self) -> list[int]:
         return sorted({int(unit.record["view"].get("batch_size", 1)) for unit in self.units})
 

@@ -244,7 +244,7 @@ def _of_text(model: ModelResult) -> list[str]:
     """What the text side gives away without any picture."""
     texts = model.texts
     if not texts:
-        return []
+        return _of_batches(model)
     exact = sum(bool(text["exact"]) for text in texts)
     where = "exactly" if len(texts) == 1 else f"exactly on {exact} of {len(texts)} pages"
     if not exact:
@@ -254,6 +254,26 @@ def _of_text(model: ModelResult) -> list[str]:
     fields = [read for text in texts for read in text["fields_read"]]
     among = f" {sum(fields)} of {len(fields)} private fields are among the words." if texts[0]["words"] else ""
     return [f"By linear algebra alone, with no text given, the gradient tells {what} {where}.{among}"]
+
+
+def _of_batches(model: ModelResult) -> list[str]:
+    """What the text tables tell of several pages at once, summed over the batches."""
+    batches = model.batches
+    if not batches:
+        return []
+
+    def told(what: str) -> tuple[int, int, int]:
+        right, found, true = (sum(int(batch[what][key]) for batch in batches) for key in ("right", "found", "true"))
+        return right, found, true
+
+    (tokens, named, there), (edges, read, used) = told("tokens"), told("coordinates")
+    (places, claimed, positions), (boxes, drawn, of) = told("places"), told("boxes")
+    wrong = named - tokens + read - edges + claimed - places + drawn - boxes
+    return [
+        f"By linear algebra alone the gradient tells {tokens} of the {there} different tokens in the batch and {edges} "
+        f"of the {used} coordinates of its boxes; all tokens at {places} of {positions} positions, and {boxes} of {of} "
+        f"tokens with position and box. {wrong} statements were wrong. Which page a token is of, it does not tell."
+    ]
 
 
 def defence_words(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
+from docleak.attacks.gradients.algebra.batch import BatchText, recover_batch
 from docleak.attacks.gradients.algebra.recover import recover
 from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.documents.page import Box, Word
 from docleak.errors import AttackError
 from docleak.evidence.case import Case
 from docleak.models import DocumentModel, Transcript
+from docleak.models.layoutlmv3 import LayoutLMv3
 
 
 def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
     """What was read of the client's text, beside the truth; ``look`` reads it where the case's adversary did not.
 
-    None where it was not looked for; {"failed": why} where there is no closed form for this view.
+    None where it was not looked for; {"batch": ...} of several LayoutLMv3 pages; {"failed": why} where there is no
+    closed form for this view.
     """
     if case.recovered is None and not look:
         return None
     try:
+        if case.view.batch_size > 1 and case.view.model.architecture == "layoutlmv3":
+            return {"batch": _of_batch(case, recover_batch(case.view))}
         found = case.recovered or recover(case.view, case.knowledge)
     except AttackError as error:
         return {"failed": str(error)}
@@ -41,6 +47,35 @@ def _compared(case: Case, recovered: Recovered) -> dict[str, object]:
         "conditions": [vars(condition) for condition in recovered.conditions],
         "seconds": recovered.seconds,
     }
+
+
+def _of_batch(case: Case, found: BatchText) -> dict[str, object]:
+    """Counts of what was found, of that what is right, and what there is, over the pages of the batch."""
+    ids = [example.tensors["input_ids"].tolist() for example in case.inputs]
+    boxes = [example.tensors["bbox"].tolist() for example in case.inputs]
+    length = max(map(len, ids))
+    places = {t: {page[t] for page in ids if t < len(page)} for t in range(length)}
+    words = {(t, page[t], *box[t]) for page, box in zip(ids, boxes, strict=True) for t in range(len(page))}
+    used = [box for page in boxes for box in page]
+    coordinates = {("x", box[i]) for box in used for i in (0, 2)} | {("y", box[i]) for box in used for i in (1, 3)}
+    read = {(axis, value) for axis in "xy" for value in found.coordinates[axis]}
+    name = cast(LayoutLMv3, case.view.model).tokenizer.convert_ids_to_tokens
+    return {
+        "pages": len(ids),
+        "tokens": _counted(set(found.tokens), {token for page in ids for token in page}),
+        "coordinates": _counted(read, coordinates),
+        "places": _counted(
+            {(t, *some) for t, some in found.places.items()}, {(t, *sorted(p)) for t, p in places.items()}
+        ),
+        "boxes": _counted({(t, token, *box) for (t, token), box in found.boxes.items()}, words),
+        "read": {str(t): name(list(some)) for t, some in found.places.items()},
+        "conditions": [vars(condition) for condition in found.conditions],
+        "seconds": found.seconds,
+    }
+
+
+def _counted(found: set[Any], true: set[Any]) -> dict[str, int]:
+    return {"found": len(found), "right": len(found & true), "true": len(true)}
 
 
 def _transcribed(case: Case, recovered: Recovered) -> dict[str, object]:

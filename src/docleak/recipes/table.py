@@ -143,16 +143,33 @@ def write_table(
     """Write table.md, table.json, pictures.png and table.html; returns the path of the last."""
     lines = lines_of(planned, seed=0)
     models = dict.fromkeys(line.model for line in lines)
+    read = any(e.config.exposure.recover_text for e in planned)
+    heads = (*HEADS, "text tokens read") if read else HEADS
     return write_page(
-        recipe, scale, out, heads=HEADS, groups=[_group(model, lines) for model in models], facts=facts,
+        recipe, scale, out, heads=heads, groups=[_group(model, lines, read) for model in models], facts=facts,
         footnote=FOOTNOTE, picture=_picture(lines), saved=[_json(line) for line in lines],
     )  # fmt: skip
 
 
-def _group(model: str, lines: Sequence[Line]) -> Group:
+def _group(model: str, lines: Sequence[Line], read: bool) -> Group:
     own = [line for line in lines if line.model == model]
     failed = {line.name: line.failed for line in own if line.failed}
-    return Group(title_of(model, lines), [(line.name, cells(line)) for line in own], failed)
+    rows = [(line.name, [*cells(line), text_cell(line)] if read else cells(line)) for line in own]
+    return Group(title_of(model, lines), rows, failed)
+
+
+def text_cell(line: Line) -> str:
+    """What linear algebra read of the text: of single pages the tokens at their places, of batches also the set."""
+    texts, batches = (line.context.texts, line.context.batches) if line.context else ([], [])
+    if batches:
+        named, there, placed, of = (
+            sum(batch[part][key] for batch in batches) for part in ("tokens", "places") for key in ("right", "true")
+        )
+        return f"{named} of {there} as a set, {placed} of {of} places"
+    if not texts:
+        return "-"
+    right, tokens = (sum(int(text[key]) for text in texts) for key in ("tokens_right", "tokens"))
+    return f"{right} of {tokens}; {sum(bool(text['exact']) for text in texts)} of {len(texts)} pages exact"
 
 
 def _picture(lines: Sequence[Line]) -> Picture | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from docleak.attacks.gradients import gi_dqa
 from docleak.attacks.gradients.algebra.layoutlmv3 import recover_pixels, recover_text
+from docleak.attacks.gradients.algebra.patches import PATCH_TENSORS, require_tensors
 from docleak.attacks.gradients.engine import (
     Finding,
     GradientAttack,
@@ -34,7 +35,9 @@ _NO_HISTORY: tuple[tuple[int, float], ...] = ()
 class ClosedForm:
     """Recovers pixels by ``recover_pixels``; ``refine`` goes on where some of them are not determined.
 
-    Raises AttackError for other architectures, batches of several pages, and gradients that lack the patches' tensors.
+    The pictures of several pages are left to ``refine`` from a random start: each patch's gradient is then a sum over
+    the pages. What their text tables tell is read by ``algebra.batch``. Raises AttackError for other architectures and
+    gradients that lack the patches' tensors.
     The text of ``Knowledge`` serves only to say how much of the gradient is explained; where the adversary had to make
     it up, it is recovered too.
     """
@@ -57,6 +60,8 @@ class ClosedForm:
         if budget < 1:
             raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
         started = time.perf_counter()
+        if view.batch_size > 1:
+            return self._batch(view, knowledge, budget, generator, on_evaluation)
         pixels, determined, _ = recover_pixels(view, knowledge.template, knowledge.private)
         known = replace(knowledge, inputs=_inputs(view, knowledge))
         with inference_mode_of(view):
@@ -71,6 +76,20 @@ class ClosedForm:
                 pixels, explained = refined.pixels, refined.explained
         matching = _misfit(view, known, pixels)
         return Finding(pixels, matching, explained, evaluations, time.perf_counter() - started, history)
+
+    def _batch(
+        self,
+        view: GradientView,
+        knowledge: Knowledge,
+        budget: int,
+        generator: torch.Generator,
+        on_evaluation: OnEvaluation,
+    ) -> Finding:
+        """Optimisation of all pages at once; the templates as they are, where the budget does not suffice for it."""
+        require_tensors(view, PATCH_TENSORS, one_page=False)
+        if budget > self._draws:
+            return self.refine.run(view, knowledge, budget=budget, generator=generator, on_evaluation=on_evaluation)
+        return Finding(knowledge.template, _misfit(view, knowledge, knowledge.template), 0.0, 0, 0.0)
 
     @property
     def _draws(self) -> int:

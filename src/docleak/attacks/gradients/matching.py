@@ -66,11 +66,11 @@ def squared(view: GradientView) -> Distance:
 def cosine(view: GradientView) -> Distance:
     """Inverting Gradients (Geiping et al., 2020): one minus the cosine of the whole gradients."""
     observed = view.gradient
+    true = torch.stack([g.square().sum() for g in observed.values()]).sum()
 
     def distance(dummy: Gradient) -> Tensor:
         dot = torch.stack([(dummy[n] * g).sum() for n, g in observed.items()]).sum()
         own = torch.stack([dummy[n].square().sum() for n in observed]).sum()
-        true = torch.stack([g.square().sum() for g in observed.values()]).sum()
         return 1 - dot / (own * true).sqrt().clamp_min(1e-30)
 
     return distance

@@ -165,8 +165,7 @@ def _from_path(kind: str, name: str, known: Any) -> Any:
 
     where, revision = _where(name)
     options: dict[str, Any] = {"revision": revision} if revision else {}
-    if "Sequence" in kind:
-        options["attn_implementation"] = "eager"
+    options["attn_implementation"] = "eager"  # the fused kernels cannot be differentiated twice
     try:
         return getattr(transformers, kind).from_pretrained(where, **options)
     except (OSError, ValueError) as error:

@@ -39,15 +39,15 @@ MENDED = 0.1
 SPARSE = 0.9
 
 
-def require_tensors(view: GradientView, names: Sequence[str]) -> None:
-    """Raise AttackError unless the view is one page's gradient of a LayoutLMv3 with the named tensors."""
+def require_tensors(view: GradientView, names: Sequence[str], *, one_page: bool = True) -> None:
+    """Raise AttackError unless the view is the gradient of a LayoutLMv3, of one page, with the named tensors."""
     architecture = view.model.architecture
     if architecture != "layoutlmv3":
         raise AttackError(
             f"closed-form needs learned absolute position embeddings of tokens and patches; {view.model.name!r} is a "
             f"{architecture}. Use it on a layoutlmv3, or attack with gi-dqa."
         )
-    if view.batch_size != 1:
+    if one_page and view.batch_size != 1:
         raise AttackError(
             f"the gradient is an average over {view.batch_size} pages; closed-form recovery needs one page, because "
             "each position's row then mixes the pages. Attack with gi-dqa, or audit batches of one page."
