@@ -10,6 +10,9 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
+from docleak.cli import answers, canaries
+from docleak.cli.answers import ANSWER_COMMANDS
+from docleak.cli.canaries import CANARY_COMMANDS
 from docleak.cli.output import counter, emit, resumable
 from docleak.cli.pairs import PAIR_COMMANDS, register
 from docleak.cli.settings import default_workers, pick_device
@@ -20,6 +23,8 @@ BY_NAME = "by-name"
 OTHERS = {
     "cdmi": "Reads scrubbed fields back out of a trained extraction model's weights (Dentan et al., 2024).",
     **PAIR_COMMANDS,
+    **ANSWER_COMMANDS,
+    **CANARY_COMMANDS,
 }
 
 
@@ -38,6 +43,8 @@ app = typer.Typer(
     help="Run one attack. `docleak attack NAME` runs the gradient attack NAME (see --list); others are listed below.",
 )
 register(app)
+answers.register(app)
+canaries.register(app)
 
 
 @app.command()

@@ -47,12 +47,24 @@ def make(
         str,
         typer.Option(help="With --partition: documents (one data set per silo), providers, clients (PFL-DocVQA's)."),
     ] = "documents",
+    blue_red: Annotated[
+        bool,
+        typer.Option(
+            "--blue-red", help="Divide by provider into silos, validation, test and what attacks are made with."
+        ),
+    ] = False,
+    issuers: Annotated[int, typer.Option(help="With --blue-red, where no --documents are given: providers.")] = 240,
+    per_issuer: Annotated[float, typer.Option(help="And the mean number of documents of each, 3 at least.")] = 6.0,
     allow_pickle: AllowPickle = False,
     json_output: Json = False,
 ) -> None:
-    """Make synthetic invoices, or the silos of a federation, and write them as folders of pages."""
+    """Make synthetic invoices, the silos of a federation, or BLUE and RED, and write them as folders of pages."""
     from docleak.errors import DocumentError
 
+    if blue_red:
+        _make_blue_red(out, documents or [], partition, by, issuers, per_issuer, seed, count,
+                       allow_pickle=allow_pickle, json_output=json_output)  # fmt: skip
+        return
     if partition is not None:
         if (width, height) != (192, 256):
             raise DocumentError("--width and --height are for pages without --partition. Leave them out.")
@@ -88,6 +100,33 @@ def _make_silos(
     lines += [*notes, f"{len(silos)} silos written to {out}, each with a silo.json"]
     emit({"silos": [asdict(silo) for silo in silos], "notes": notes, "out": str(out)}, "\n".join(lines),
          json_output=json_output)  # fmt: skip
+
+
+def _make_blue_red(
+    out: Path, specs: list[str], clients: int | None, by: str, issuers: int, per_issuer: float, seed: int,
+    count: int | None, *, allow_pickle: bool, json_output: bool,
+) -> None:  # fmt: skip
+    from docleak.documents.blue_red import BlueRedPlan
+    from docleak.documents.blue_red_files import open_blue_red, open_issuers, open_official, write_blue_red
+    from docleak.errors import DocumentError
+
+    if len(specs) > 1:
+        raise DocumentError(f"{len(specs)} data sets to divide into BLUE and RED; expected one, or none for invoices.")
+    plan = BlueRedPlan(10 if clients is None else clients)
+    if not specs:
+        divided = open_issuers(issuers, per_issuer, plan, seed=seed)
+    elif by == "clients":
+        if count is not None:
+            raise DocumentError("--count would cut training documents out of an official division; leave it out.")
+        divided = open_official(specs[0], allow_pickle=allow_pickle)
+    else:
+        divided = open_blue_red(specs[0], plan, seed=seed, count=count, allow_pickle=allow_pickle)
+    with counter(quiet=json_output) as report:
+        written = write_blue_red(divided, out, on_page=_now_and_then(report))
+    lines = [f"{'part':14}{'documents':>10}{'pages':>7}{'questions':>10}{'providers':>10}"]
+    lines += [f"{s.name:14}{s.documents:>10}{s.pages:>7}{s.questions:>10}{len(s.providers):>10}" for s in written]
+    lines.append(f"written to {out}; blue-red.json says who is a member")
+    emit({"parts": [asdict(part) for part in written], "out": str(out)}, "\n".join(lines), json_output=json_output)
 
 
 def _now_and_then(report: Callable[[int, int, str], None]) -> Callable[[int, int, str], None]:

@@ -21,6 +21,7 @@ AUDIT = "audit"
 KINDS: dict[str, str] = {
     AUDIT: "docleak.recipes.table:AUDITS",
     "training": "docleak.recipes.trainings.table:TRAININGS",
+    "release": "docleak.recipes.releases.table:RELEASES",
 }
 
 

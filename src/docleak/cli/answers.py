@@ -1,0 +1,162 @@
+"""``docleak attack membership`` and ``memorisation``: what a released model's answers give away of its providers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from docleak.cli.output import emit, resumable
+from docleak.cli.settings import pick_device, split_names
+from docleak.errors import AttackError
+
+if TYPE_CHECKING:
+    from docleak.evidence.answers.play import OnProgress, Release
+
+#: Commands: name -> what --list says.
+ANSWER_COMMANDS = {
+    "membership": "Which providers were in the training of a released model (Tito et al., 2024, section 5.2).",
+    "memorisation": "What a released model says that its page no longer shows (Tito et al., 2024, section 5.1).",
+}
+PUBLIC = "vt5-trained"
+#: The small case that runs where no model is given: so many synthetic providers, of which half are trained on.
+PROVIDERS, DOCUMENTS, ROUNDS, EPOCHS = 60, 4.0, 4, 6
+
+Model = Annotated[str, typer.Option(help="The released model: a directory or hub name. Empty: a small one is trained.")]
+Public = Annotated[
+    str, typer.Option(help="The public model it started from; none: unknown. Empty: of --model unknown.")
+]
+Data = Annotated[Path | None, typer.Option(help="Folder that `docleak data make OUT --blue-red` wrote.")]
+Seed = Annotated[int, typer.Option(help="Seed of data, training and draws.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines; no progress.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("membership", help=ANSWER_COMMANDS["membership"])(membership)
+    app.command("memorisation", help=ANSWER_COMMANDS["memorisation"])(memorisation)
+
+
+def membership(
+    model: Model = "",
+    public: Public = "",
+    data: Data = None,
+    minimum: Annotated[
+        str, typer.Option(help="Providers with more than so many questions; several numbers.")
+    ] = "0,5,10",
+    known: Annotated[float, typer.Option(help="Share of the providers that APK is told about.")] = 0.15,
+    searched: Annotated[int, typer.Option(help="Random forests that APK compares; 0: one with its defaults.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Draws of whom APK knows; results are means.")] = 5,
+    key: Annotated[str, typer.Option(help="Key that the memorisation test hides, for the vote.")] = "provider_name",
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Folder; an interrupted run in it is continued.")] = Path(
+        "docleak-membership"
+    ),
+    device: Device = "auto",
+    json_output: Json = False,
+) -> None:
+    """Ask about RED and tell members from others; without arguments of a small model trained on the spot."""
+    from docleak.evidence.answers.play import attack_membership, default_plan
+
+    try:
+        least = tuple(int(text) for text in split_names(minimum))
+    except ValueError:
+        least = ()
+    if not least or min(least) < 0 or seeds < 1:
+        raise AttackError(f"--minimum is {minimum!r} and --seeds {seeds}; expected numbers such as 0,5,10, and a seed.")
+    plan = default_plan(known=known, searched=searched, minimum=least, seeds=seeds, seed=seed, key=key)
+    with resumable(out):
+        release = _release(model, public, data, out, seed, pick_device(device), quiet=json_output)
+        found = attack_membership(release, plan, out, _progress(quiet=json_output))
+    _say(found, out, json_output)
+
+
+def memorisation(
+    model: Model = "",
+    public: Public = "",
+    data: Data = None,
+    keys: Annotated[
+        str, typer.Option(help="Keys to hide and ask for, comma-separated.")
+    ] = "provider_name,provider_email,provider_tax_number,registration_id",
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Folder; an interrupted run in it is continued.")] = Path(
+        "docleak-memorisation"
+    ),
+    device: Device = "auto",
+    json_output: Json = False,
+) -> None:
+    """Hide answers and ask for them; without arguments of a small model trained on the spot."""
+    from docleak.evidence.answers.play import attack_memorisation
+
+    wanted = split_names(keys)
+    if not wanted:
+        raise AttackError("--keys is empty; expected keys of the documents, such as provider_name.")
+    with resumable(out):
+        release = _release(model, public, data, out, seed, pick_device(device), quiet=json_output)
+        found = attack_memorisation(release, wanted, out, _progress(quiet=json_output), seed=seed)
+    _say(found, out, json_output)
+
+
+def _release(
+    model: str, public: str, data: Path | None, out: Path, seed: int, device: str, *, quiet: bool
+) -> Release:  # fmt: skip
+    """The model that is attacked, and its division; a small one is made and trained where none is given."""
+    import torch
+
+    from docleak.documents.blue_red_files import read_blue_red
+    from docleak.evidence.answers.play import Release
+
+    torch.set_num_threads(1)
+    if model and data is None:
+        raise AttackError(
+            "--model is given without --data, so nobody knows whose documents it saw. Divide them first: docleak data "
+            "make OUT --blue-red; then train on OUT/silos."
+        )
+    if model and data is not None:
+        return Release(model, "" if public == "none" else public, read_blue_red(data), device)
+    if data is not None:
+        raise AttackError("--data is given without --model. Train one: docleak train federated --silos DATA/silos.")
+    return _small_case(public or PUBLIC, out, seed, device, quiet=quiet)
+
+
+def _small_case(public: str, out: Path, seed: int, device: str, *, quiet: bool) -> Release:
+    from docleak.documents.blue_red import BlueRedPlan
+    from docleak.evidence.answers.play import Release
+    from docleak.recipes.releases.config import Target
+    from docleak.recipes.releases.presets import CENTRAL, Data, Training
+    from docleak.recipes.releases.store import documents_of, finished, trained
+
+    plan = BlueRedPlan(clients=1, red=0.4, test=0.0, validation=0.0)
+    training = Training(rounds=ROUNDS, epochs=EPOCHS, batch_size=16, learning_rate=5e-4, dropout=False)
+    small = Data(providers=PROVIDERS, per_provider=DOCUMENTS, plan=plan, seed=seed)
+    target = Target(public, small, CENTRAL, training=training, seed=seed)
+    if not quiet and finished(target, out) is None:
+        print(
+            f"No model was given: {PROVIDERS} synthetic providers are made, and {public} is trained on half of them "
+            f"({ROUNDS} rounds, about three minutes).",
+            file=sys.stderr,
+        )
+    return Release(trained(target, out, device).model, public, documents_of(small, out), device)
+
+
+def _progress(*, quiet: bool) -> OnProgress:
+    """A line on stderr every few seconds."""
+    last = monotonic()
+
+    def told(source: str, done: int) -> None:
+        nonlocal last
+        if not quiet and monotonic() - last >= 5.0:
+            last = monotonic()
+            print(f"{done} answers of {source}", file=sys.stderr)
+
+    return told
+
+
+def _say(found: Mapping[str, Any], out: Path, json_output: bool) -> None:
+    value = {name: item for name, item in found.items() if name != "text"}
+    emit({**value, "out": str(out)}, f"{found['text']}\n\nWritten to {out}", json_output=json_output)

@@ -1,0 +1,153 @@
+"""Divide documents by provider: BLUE to train on, RED to attack with (Tito et al., 2024, section 3 and Table 5).
+
+Members are the providers whose documents are trained on. Each of them is in one client; some of its other documents are
+kept for validation, test and the attacks (RED positive). Documents of the other providers are RED negative and test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from docleak.documents.page import fault_list
+from docleak.documents.partition import Share
+from docleak.errors import DocumentError
+
+#: Folders of a division: a folder per client below SILOS, and one for each of the others.
+SILOS = "silos"
+VALIDATION, TEST, RED_POSITIVE, RED_NEGATIVE = "validation", "test", "red-positive", "red-negative"
+RED = (RED_POSITIVE, RED_NEGATIVE)
+
+
+@dataclass(frozen=True)
+class BlueRedPlan:
+    """How documents are divided where a data set does not say it itself.
+
+    Each provider is a member by a fair coin of its own, or one with probability ``inside``: so nothing about a provider
+    tells its membership, and an audit may take the coins for granted. Of a provider's documents the shares ``red``,
+    ``test`` and ``validation`` are kept out of training (of two or more at least one for RED, and one to train on).
+    Of the others' documents as many are used as if they were members, so that the number of RED questions tells
+    nothing either; what would have been trained on is left out, or, if not ``matched``, is RED negative too.
+    """
+
+    clients: int = 10
+    inside: float = 0.5
+    red: float = 0.3
+    test: float = 0.1
+    validation: float = 0.1
+    matched: bool = True
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.clients < 1:
+            faults.append(f"clients is {self.clients}; expected at least 1")
+        if not 0 < self.inside < 1:
+            faults.append(f"inside is {self.inside}; expected a probability between 0 and 1")
+        kept = (self.red, self.test, self.validation)
+        if min(kept) < 0 or self.red == 0 or sum(kept) >= 1:
+            faults.append(
+                f"red, test and validation are {kept}; expected shares, red above 0, that leave some to train"
+            )
+        if faults:
+            raise DocumentError("the documents cannot be divided into BLUE and RED: " + "; ".join(faults) + ".")
+
+    def sizes(self, documents: int) -> dict[str, int]:
+        """How many of a provider's ``documents`` go to RED, TEST and VALIDATION; at least one is left over."""
+        left, found = documents - 1, {}
+        for part, share, least in ((RED_POSITIVE, self.red, 1), (TEST, self.test, 0), (VALIDATION, self.validation, 0)):
+            found[part] = min(left, max(least, round(share * documents)))
+            left -= found[part]
+        return found
+
+
+def divide_blue_red(
+    data_set: str, providers: Sequence[str], documents: Sequence[str], plan: BlueRedPlan, *, rng: np.random.Generator
+) -> tuple[Share, ...]:
+    """The shares of the clients and of the other parts; ``providers`` and ``documents`` name those of every page.
+
+    Providers are dealt evenly to the clients before their coins fall, and each one's documents are drawn whether it is
+    a member or not: one coin changes nothing for the other providers, as privacy counts it. So clients differ in
+    members. Raises DocumentError for pages of unknown provider, a client without members, no provider that is out, and
+    whatever ``check_blue_red`` refuses.
+    """
+    unknown = sum(not name for name in providers)
+    if unknown:
+        raise DocumentError(
+            f"{data_set}: {unknown} of {len(providers)} pages name no provider, and RED and BLUE differ in providers. "
+            "Name them in the pages, or leave these pages out."
+        )
+    held: dict[str, dict[str, list[int]]] = {}
+    for number, (provider, document) in enumerate(zip(providers, documents, strict=True)):
+        held.setdefault(provider, {}).setdefault(document or f"page {number}", []).append(number)
+    names = sorted(held)
+    member = dict(zip(names, (rng.random(len(names)) < plan.inside).tolist(), strict=True))
+    hands = np.array_split(rng.permutation(names), plan.clients)
+    client = {str(name): f"{SILOS}/client-{k}" for k, hand in enumerate(hands) for name in hand if member[str(name)]}
+    if len(set(client.values())) < plan.clients or len(client) == len(names):
+        raise DocumentError(
+            f"{data_set}: {len(client)} of {len(names)} providers are members, of {len(set(client.values()))} of the "
+            f"{plan.clients} clients; expected a member in every client, and a provider that is none. Give more "
+            "providers, ask for fewer clients, or try another seed."
+        )
+    parts: dict[str, list[int]] = {}
+    for name in names:
+        for part, pages in _parts_of(held[name], plan, client.get(name, ""), rng):
+            parts.setdefault(part, []).extend(pages)
+    order = (*(f"{SILOS}/client-{number}" for number in range(plan.clients)), VALIDATION, TEST, *RED)
+    shares = tuple(Share(part, data_set, tuple(sorted(parts[part]))) for part in order if part in parts)
+    check_blue_red(shares, {data_set: providers}, {data_set: documents})
+    return shares
+
+
+def _parts_of(
+    documents: Mapping[str, Sequence[int]], plan: BlueRedPlan, client: str, rng: np.random.Generator
+) -> Iterator[tuple[str, Sequence[int]]]:
+    """The part and the pages of each of a provider's documents that is used; ``client`` is empty for who is out."""
+    order = rng.permutation(sorted(documents)).tolist()
+    found: dict[str, list[str]] = {}
+    for part, count in plan.sizes(len(order)).items():
+        found[part], order = order[:count], order[count:]
+    found[client] = order
+    if not client:
+        rest = [] if plan.matched else [*found[VALIDATION], *found[client]]
+        found = {TEST: found[TEST], RED_NEGATIVE: [*found[RED_POSITIVE], *rest]}
+    for part, names in found.items():
+        for name in names:
+            yield part, documents[name]
+
+
+def check_blue_red(
+    shares: Sequence[Share], providers: Mapping[str, Sequence[str]], documents: Mapping[str, Sequence[str]]
+) -> None:
+    """Refuse a division that would not tell members from others; names are by data set and page.
+
+    DocumentError, with every fault: a provider in two clients, one that is trained on in RED negative, one that is not
+    in RED positive or validation, a document in two parts, and no part of RED.
+    """
+    owners: dict[str, set[str]] = {}
+    of_part: dict[str, set[str]] = {}
+    places: dict[tuple[str, str], set[str]] = {}
+    for share in shares:
+        for number in share.pages:
+            provider = providers[share.data_set][number]
+            of_part.setdefault(share.name, set()).add(provider)
+            if share.name.startswith(f"{SILOS}/"):
+                owners.setdefault(provider, set()).add(share.name)
+            if document := documents[share.data_set][number]:
+                places.setdefault((provider, document), set()).add(share.name)
+    faults = [f"provider {name!r} is in {', '.join(sorted(of))}" for name, of in sorted(owners.items()) if len(of) > 1]
+    faults += [f"provider {name!r} is trained on, and in {RED_NEGATIVE}"
+               for name in sorted(of_part.get(RED_NEGATIVE, set()) & set(owners))]  # fmt: skip
+    faults += [f"provider {name!r} is in {part}, and nothing of it is trained on"
+               for part in (RED_POSITIVE, VALIDATION)
+               for name in sorted(of_part.get(part, set()) - set(owners))]  # fmt: skip
+    faults += [f"document {name!r} of {provider!r} is in {', '.join(sorted(of))}"
+               for (provider, name), of in sorted(places.items()) if len(of) > 1]  # fmt: skip
+    faults += [f"{part} has no document: an attack needs members and others" for part in RED if part not in of_part]
+    if faults:
+        raise DocumentError(
+            f"these parts are no BLUE and RED:{fault_list(faults)}\nA provider is in or out as a whole, in one client; "
+            "a document is in one part."
+        )

@@ -1,0 +1,165 @@
+"""Provider membership inference held against the truth: attacks over seeds and subsets, and a measured epsilon.
+
+Tito et al. (2024), section 7.2 and Table 4: for each s, the providers with more than s questions; r of them, balanced,
+are known to the adversary of APK, and every attack is evaluated on the others, so that all see the same providers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from docleak.attacks.answers.features import GROUPS, FeatureTable, Reply
+from docleak.attacks.answers.membership import ApkConfig, AzkConfig, Guess, apk, azk, cls1, cls2, hard_vote
+from docleak.errors import AttackError
+from docleak.metrics.membership import draw_known, membership_rates, over_seeds
+from docleak.metrics.score import ratio_interval
+from docleak.privacy.empirical import LowerBound, from_one_run, from_scores, right_guesses
+
+#: Share of the providers that a one-run audit calls members, and as many non-members; the rest are not guessed.
+CALLED = 0.25
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack with its knowledge: ``kind`` "azk" or "apk", over feature ``groups``.
+
+    ``columns``, if any, are the only ones of them that it sees. With ``votes`` CLS1 and CLS2 vote too. APK knows the
+    share ``known`` of the providers and compares so many ``searched`` forests (0: one with its defaults).
+    """
+
+    kind: str = "azk"
+    groups: tuple[str, ...] = ("G1",)
+    columns: tuple[str, ...] = ()
+    votes: bool = False
+    known: float = 0.15
+    searched: int = 5
+
+    def guess(self, table: FeatureTable, known: Mapping[str, bool], evaluated: Sequence[str], *, seed: int) -> Guess:
+        """What the attack says of the ``evaluated`` providers; only APK looks at ``known``."""
+        seen = only(table, self.columns) if self.columns else table
+        tested = table.of(evaluated)
+        if self.kind == "azk":
+            first = azk(seen.of(evaluated), AzkConfig(self.groups), seed=seed)
+        else:
+            first = apk(seen, known, ApkConfig(self.groups, search=self.searched), seed=seed).of(evaluated)
+        return hard_vote([first, cls1(tested), cls2(tested, seed=seed)]) if self.votes else first
+
+
+#: The attacks that are run where nothing else is asked for: name -> attack, in the order of Table 4.
+ATTACKS: dict[str, Attack] = {
+    "AZK": Attack(),
+    "APK": Attack("apk", ("G1", "G2", "G3")),
+    "AZK+CLS1+CLS2": Attack("azk", ("G1",), votes=True),
+    "APK+CLS1+CLS2": Attack("apk", ("G1", "G2", "G3"), votes=True),
+}
+
+
+@dataclass(frozen=True)
+class Subset:
+    """An attack on the providers with more than ``minimum`` questions, over ``seeds`` draws of who is known.
+
+    ``accuracy`` is the mean over seeds, ``std`` their deviation; ``low`` and ``high`` are the interval over providers,
+    each of which counts with the share of the seeds in which it was guessed right. ``rates`` are means over the seeds,
+    None where the providers do not resolve them. ``reason`` says why nothing could be measured.
+    """
+
+    minimum: int
+    providers: int
+    members: int
+    accuracy: float | None
+    std: float | None
+    low: float | None
+    high: float | None
+    rates: Mapping[str, float | None]
+    seeds: int
+    reason: str = ""
+
+
+def only(table: FeatureTable, columns: Sequence[str]) -> FeatureTable:
+    """The table for an ablation: other columns are 0, which tells neither a cluster nor a tree anything."""
+    if unknown := [name for name in columns if name not in table.columns]:
+        raise AttackError(f"the feature table has no {', '.join(unknown)}; it has {', '.join(table.columns)}.")
+    kept = np.array([name in columns for name in table.columns])
+    return FeatureTable(table.providers, table.columns, np.where(kept, table.values, 0.0), table.questions)
+
+
+def measure(
+    table: FeatureTable, truth: Mapping[str, bool], attack: Attack, minimum: int, *, seeds: Sequence[int]
+) -> Subset:
+    """Run the attack once per seed. Where the subset has too few providers for ``known``, ``reason`` says so."""
+    subset = table.more_than(minimum)
+    inside = {name: truth[name] for name in subset.providers}
+    counts = len(inside), sum(inside.values())
+    right: dict[str, list[float]] = {}
+    rates: list[Mapping[str, float | None]] = []
+    try:
+        for seed in seeds:
+            drawn = draw_known(inside, attack.known, rng=np.random.default_rng(seed))
+            guess = attack.guess(subset, drawn.known, drawn.evaluated, seed=seed)
+            members = np.array([truth[name] for name in guess.providers])
+            for name, correct in zip(guess.providers, (guess.members == members).tolist(), strict=True):
+                right.setdefault(name, []).append(float(correct))
+            found = membership_rates(guess.scores, guess.members, members, rng=np.random.default_rng(seed), resamples=1)
+            rates.append({name: rate.value for name, rate in found.items()})
+    except AttackError as error:
+        return Subset(minimum, *counts, None, None, None, None, {}, 0, str(error))
+    accuracy = over_seeds([float(rate["accuracy"] or 0.0) for rate in rates])
+    sums = np.array([sum(values) for values in right.values()])
+    asked = np.array([len(values) for values in right.values()])
+    low, high = ratio_interval(sums, asked, np.random.default_rng(0), 0.95, RESAMPLES, share=True)
+    means = {
+        name: None if any(rate[name] is None for rate in rates) else float(np.mean([rate[name] or 0 for rate in rates]))
+        for name in rates[0]
+    }
+    return Subset(minimum, *counts, accuracy.mean, accuracy.std, low, high, means, len(rates))
+
+
+def needed_groups(attacks: Sequence[Attack]) -> set[str]:
+    """The feature groups that some of the attacks look at."""
+    groups = {group for attack in attacks for group in attack.groups}
+    return groups | ({"G4"} if any(attack.votes for attack in attacks) else set())
+
+
+def measured_epsilon(
+    target: Sequence[Reply],
+    public: Sequence[Reply],
+    truth: Mapping[str, bool],
+    *,
+    coins: float,
+    delta: float,
+    seed: int,
+) -> LowerBound:
+    """The epsilon per provider that the losses show to be exceeded, with 95 % confidence.
+
+    A provider's score is how much lower its mean loss is than the public model's. Where each provider was a member by
+    a fair coin of its own (``coins`` 1/2) every provider is a canary of a one-run audit, which is a proof: the CALLED
+    highest scores are called members and as many lowest others. Else it is an estimate from a threshold chosen on one
+    half of the providers and counted on the other. Raises AttackError for replies without loss.
+    """
+    names = sorted({reply.provider for reply in target})
+    scores = np.array([_loss(public, name) - _loss(target, name) for name in names])
+    members = np.array([truth[name] for name in names])
+    rng = np.random.default_rng(seed)
+    if coins != 0.5:
+        return from_scores(scores, members, delta, rng=rng)
+    called = round(CALLED * len(names))
+    right = right_guesses(scores, members, called, called, rng=rng)
+    return from_one_run(len(names), 2 * called, right, delta)
+
+
+def _loss(replies: Sequence[Reply], provider: str) -> float:
+    losses = [reply.loss for reply in replies if reply.provider == provider]
+    known = [loss for loss in losses if loss is not None]
+    if not known or len(known) < len(losses):
+        raise AttackError(f"{len(losses) - len(known)} replies on {provider!r} have no loss; ask with scores.")
+    return float(np.mean(known))
+
+
+def knowledge_of(attack: Attack) -> str:
+    """What the adversary has, as the paper's column "Setting" writes it."""
+    loss = bool({"G2", "G3"} & set(attack.groups)) or bool(set(attack.columns) & {*GROUPS["G2"], *GROUPS["G3"]})
+    return f"{'PK' if loss else 'ZK'} + {'S' if attack.kind == 'apk' else 'U'}"

@@ -1,0 +1,145 @@
+"""Membership over seeds and subsets, ablations, and a measured epsilon: on planted leaks, and where nothing leaks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from docleak.attacks.answers.features import FeatureTable, Reply, provider_features
+from docleak.errors import AttackError
+from docleak.evidence.answers.membership import ATTACKS, Attack, knowledge_of, measure, measured_epsilon, only
+from docleak.evidence.answers.play import default_plan, guessed, scores_csv, without_public
+
+SEEDS = range(5)
+
+
+def replies(members: dict[str, bool], leak: float, rng: np.random.Generator, questions: int = 6) -> list[Reply]:
+    """Members are answered right oftener, and at a lower loss, by ``leak``."""
+    found = []
+    for name, inside in members.items():
+        for number in range(questions):
+            right = float(rng.random() < 0.4 + leak * inside)
+            loss = float(abs(rng.normal(2 - 1.5 * leak * inside, 0.2)))
+            found.append(
+                Reply(name, f"{name}-{number // 2}", f"k{number}", right, right, loss, min(1.0, 0.3 + 0.6 * right))
+            )
+    return found
+
+
+def case(leak: float, count: int, seed: int) -> tuple[list[Reply], list[Reply], dict[str, bool]]:
+    rng = np.random.default_rng(seed)
+    members = {f"p{i:03d}": bool(rng.random() < 0.5) for i in range(count)}
+    return replies(members, leak, rng), replies(members, 0.0, rng), members
+
+
+@pytest.mark.parametrize("name", list(ATTACKS))
+def test_a_planted_leak_is_found(name: str) -> None:
+    target, public, members = case(0.6, 120, 0)
+    memory = {p: (0.5 * inside, 0.6 * inside) for p, inside in members.items()}
+    attack = default_plan(known=0.15, searched=0).attacks[name]
+    found = measure(provider_features(target, public, memory), members, attack, 0, seeds=SEEDS)
+    assert found.accuracy is not None and found.low is not None
+    assert found.accuracy > 0.9 and found.low > 0.8 and (found.rates["auc"] or 0) > 0.9
+    assert (found.providers, found.members, found.seeds) == (120, sum(members.values()), 5)
+
+
+@pytest.mark.parametrize("name", ["AZK", "APK"])
+def test_without_a_leak_chance_is_in_the_interval(name: str) -> None:
+    """Balanced and exchangeable: over many data sets the interval holds 1/2 about as often as it says."""
+    held = 0
+    for seed in range(20):
+        target, public, _ = case(0.0, 80, seed)
+        members = {f"p{i:03d}": i % 2 == 0 for i in range(80)}
+        attack = Attack(ATTACKS[name].kind, ATTACKS[name].groups, searched=0)
+        found = measure(provider_features(target, public), members, attack, 0, seeds=range(2))
+        assert found.low is not None and found.high is not None
+        held += found.low <= 0.5 <= found.high
+    assert held >= 16
+
+
+def test_every_attack_is_evaluated_on_the_providers_that_apk_was_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, public, members = case(0.3, 60, 1)
+    memory = dict.fromkeys(members, (0.1, 0.2))
+    table = provider_features(target, public, memory)
+    seen: dict[str, list[tuple[str, ...]]] = {}
+    original = Attack.guess
+
+    def noting(self: Attack, *args: object, **settings: object) -> object:
+        guess = original(self, *args, **settings)  # type: ignore[arg-type]
+        seen.setdefault(str(self), []).append(guess.providers)
+        return guess
+
+    monkeypatch.setattr(Attack, "guess", noting)
+    for attack in default_plan(known=0.2, searched=0).attacks.values():
+        measure(table, members, attack, 0, seeds=SEEDS)
+    assert len(seen) == 4 and len({tuple(each) for each in seen.values()}) == 1
+    counted = Counter(name for providers in next(iter(seen.values())) for name in providers)
+    assert set(Counter(len(p) for p in next(iter(seen.values())))) == {48} and max(counted.values()) == 5
+
+
+def test_the_interval_counts_providers_not_seeds() -> None:
+    """Ten times the seeds bring no more providers: the interval hardly shrinks."""
+    target, public, members = case(0.2, 60, 2)
+    table = provider_features(target, public)
+    few, many = (measure(table, members, Attack(), 0, seeds=range(n)) for n in (2, 20))
+    widths = [(found.high or 0) - (found.low or 0) for found in (few, many)]
+    assert 0.8 < widths[1] / widths[0] < 1.25
+
+
+def test_subsets_leave_out_providers_with_few_questions_and_say_when_nobody_is_left() -> None:
+    target, public, members = case(0.6, 60, 0)
+    short = {name for i, name in enumerate(members) if i % 3 == 0}
+    kept = [r for r in target if r.provider not in short or r.key in ("k0", "k1")]
+    table = provider_features(kept, [r for r in public if r.provider not in short or r.key in ("k0", "k1")])
+    attack = Attack(searched=0)
+    assert measure(table, members, attack, 0, seeds=SEEDS).providers == 60
+    assert measure(table, members, attack, 2, seeds=SEEDS).providers == 40
+    nobody = measure(table, members, attack, 6, seeds=SEEDS)
+    assert nobody.accuracy is None and nobody.providers == 0 and "share 0.15" in nobody.reason
+
+
+def test_an_ablated_column_tells_nothing() -> None:
+    target, public, members = case(0.6, 100, 3)
+    table = provider_features(target, public)
+    full, without = (measure(t, members, Attack("apk", ("G1", "G2"), searched=0), 0, seeds=SEEDS)
+                     for t in (table, only(table, ["confidence"])))  # fmt: skip
+    assert (full.accuracy or 0) > 0.95
+    ablated = Attack("apk", ("G1", "G2"), ("confidence",), searched=0)
+    assert measure(table, members, ablated, 0, seeds=SEEDS) == without
+    noise = FeatureTable(table.providers, table.columns, table.values * 0, table.questions)
+    flat = measure(noise, members, Attack("apk", ("G1", "G2"), searched=0), 0, seeds=SEEDS)
+    assert 0.35 < (flat.accuracy or 0) < 0.65
+    with pytest.raises(AttackError, match="has no colour"):
+        only(table, ["colour"])
+
+
+def test_a_measured_epsilon_grows_with_the_leak_and_is_no_more_than_the_truth_without_one() -> None:
+    def bound(leak: float, seed: int, coins: float = 0.5) -> float:
+        target, public, members = case(leak, 240, seed)
+        return measured_epsilon(target, public, members, coins=coins, delta=1e-5, seed=seed).epsilon
+
+    assert bound(0.6, 0) > 2.5 and bound(0.6, 0, coins=0.0) > 1.5
+    nothing = [bound(0.0, seed) > 0 for seed in range(30)]
+    assert sum(nothing) <= 5, "5 % of 30 are 1.5; 6 or more happen once in 300"
+    target, public, members = case(0.3, 40, 0)
+    silent = [Reply(r.provider, r.document, r.key, r.accuracy, r.nls) for r in target]
+    with pytest.raises(AttackError, match="have no loss"):
+        measured_epsilon(silent, public, members, coins=0.5, delta=1e-5, seed=0)
+
+
+def test_what_is_written_of_every_provider() -> None:
+    target, public, members = case(0.5, 40, 4)
+    table = provider_features(target, public)
+    attacks = {name: Attack(a.kind, a.groups, searched=0) for name, a in ATTACKS.items() if not a.votes}
+    guesses = guessed(table, members, attacks, 0)
+    lines = scores_csv(table, members, guesses).splitlines()
+    assert lines[0].split(",")[-2:] == ["AZK", "APK"] and len(lines) == 41
+    assert sum(line.endswith(",,") for line in lines[1:]) == 6, "nobody guesses those that APK was told of"
+    assert guessed(provider_features(target[:6]), {target[0].provider: True}, attacks, 0) == {}
+
+
+def test_who_knows_what() -> None:
+    assert [knowledge_of(attack) for attack in ATTACKS.values()] == ["ZK + U", "PK + S", "ZK + U", "PK + S"]
+    assert without_public(ATTACKS["APK"]).groups == ("G1", "G2")
