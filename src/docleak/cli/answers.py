@@ -72,7 +72,7 @@ def membership(
     plan = default_plan(known=known, searched=searched, minimum=least, seeds=seeds, seed=seed, key=key)
     with resumable(out):
         release = _release(model, public, data, out, seed, pick_device(device), quiet=json_output)
-        found = attack_membership(release, plan, out, _progress(quiet=json_output))
+        found = attack_membership(release, plan, out, answers_progress(quiet=json_output))
     _say(found, out, json_output)
 
 
@@ -98,7 +98,7 @@ def memorisation(
         raise AttackError("--keys is empty; expected keys of the documents, such as provider_name.")
     with resumable(out):
         release = _release(model, public, data, out, seed, pick_device(device), quiet=json_output)
-        found = attack_memorisation(release, wanted, out, _progress(quiet=json_output), seed=seed)
+        found = attack_memorisation(release, wanted, out, answers_progress(quiet=json_output), seed=seed)
     _say(found, out, json_output)
 
 
@@ -144,7 +144,7 @@ def _small_case(public: str, out: Path, seed: int, device: str, *, quiet: bool) 
     return Release(trained(target, out, device).model, public, documents_of(small, out), device)
 
 
-def _progress(*, quiet: bool) -> OnProgress:
+def answers_progress(*, quiet: bool) -> OnProgress:
     """A line on stderr every few seconds."""
     last = monotonic()
 

@@ -53,28 +53,32 @@ DELTA = 1e-5
 @dataclass(frozen=True)
 class Release:
     """What is attacked: a ``model`` as ``load_model`` takes it, the ``public`` one that it started from ("" where that
-    is unknown), and the division that says whose documents it saw."""
+    is unknown), and the division that says whose documents it saw. Replies are kept in ``replies``, by default in the
+    folder of an attack."""
 
     model: str
     public: str
     blue_red: BlueRed
     device: str = "cpu"
+    replies: Path | None = None
 
     def asker(self, source: str, out: Path, on_progress: OnProgress) -> Asker:
-        """Asks one of the models; what it said before is in OUT/replies."""
+        """Asks one of the models; what it said before is in ``replies``, or OUT/replies."""
         view = AnswersView(load_model(source, device=self.device), scores=True)
-        return remembering(view, out / "replies", on_progress=lambda done, _: on_progress(source, done))
+        return remembering(view, self.replies or out / "replies", on_progress=lambda done, _: on_progress(source, done))
 
 
 @dataclass(frozen=True)
 class MembershipPlan:
-    """The attacks by name, the numbers of questions s, and so many seeds from ``seed`` on; ``key`` is that of G4."""
+    """The attacks by name, the numbers of questions s, and so many seeds from ``seed`` on; ``key`` is that of G4, and
+    ``delta`` that of the measured epsilon."""
 
     attacks: Mapping[str, Attack]
     minimum: tuple[int, ...] = (0, 5, 10)
     seeds: int = 5
     seed: int = 0
     key: str = "provider_name"
+    delta: float = DELTA
 
 
 def attack_membership(release: Release, plan: MembershipPlan, out: Path, on_progress: OnProgress) -> dict[str, Any]:
@@ -100,15 +104,16 @@ def attack_membership(release: Release, plan: MembershipPlan, out: Path, on_prog
     bound = None
     if public is not None:
         bound = measured_epsilon(
-            target, public, red.members, coins=release.blue_red.coins, delta=DELTA, seed=plan.seed
-        ).sentence()
+            target, public, red.members, coins=release.blue_red.coins, delta=plan.delta, seed=plan.seed
+        )
     gap = remembered(outcomes(target, red.members), rng=np.random.default_rng(plan.seed))
-    text = membership_text(found, attacks, gap, bound)
+    text = membership_text(found, attacks, gap, bound.sentence() if bound else None)
     value = {
         "model": release.model, "public": release.public, "members": sum(red.members.values()),
         "others": len(red.members) - sum(red.members.values()), "questions": len(target),
         "attacks": {name: [asdict(subset) for subset in subsets] for name, subsets in found.items()},
-        "gap": [asdict(share) for share in gap.difference], "measured": bound,
+        "gap": [asdict(share) for share in gap.difference], "measured": bound.sentence() if bound else None,
+        "epsilon_measured": bound.epsilon if bound else None,
     }  # fmt: skip
     guesses = guessed(table, red.members, attacks, plan.seed)
     with reported(out):

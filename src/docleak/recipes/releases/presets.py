@@ -125,8 +125,8 @@ PRESETS: dict[str, Preset] = {
     "tiny": Preset(
         Data(),
         {
-            CENTRAL: Training(rounds=10, epochs=4, batch_size=16, learning_rate=5e-4, dropout=False),
-            FEDERATED: Training(rounds=16, epochs=4, batch_size=16, learning_rate=5e-4, dropout=False,
+            CENTRAL: Training(rounds=10, epochs=4, batch_size=16, learning_rate=1e-3, dropout=False),
+            FEDERATED: Training(rounds=16, epochs=4, batch_size=16, learning_rate=1e-3, dropout=False,
                                 participation=0.2),
         },
         {

@@ -1,0 +1,82 @@
+"""``docleak audit --blue-red``: what released models remember of providers, and whether one can tell who took part."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from docleak.cli.answers import answers_progress
+from docleak.cli.output import emit, resumable
+from docleak.cli.settings import pick_device
+from docleak.errors import AttackError
+
+BlueRedFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--blue-red",
+        help="Audit released models instead, on this division of their providers (docleak data make OUT --blue-red).",
+    ),
+]
+Releases = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--release",
+        help="With --blue-red: LABEL=MODEL, a model or a run directory of docleak train. Repeat to compare.",
+    ),
+]
+PublicModel = Annotated[
+    str, typer.Option("--public", help="With --blue-red: the public model that the releases started from.")
+]
+
+
+def refuse_gradient_options(given: Mapping[str, bool]) -> None:
+    """AttackError naming the options of other audits that were given beside --blue-red."""
+    if wrong := [option for option, there in given.items() if there]:
+        raise AttackError(
+            f"{', '.join(wrong)} cannot be combined with --blue-red: it asks released models about the documents of "
+            "that division. Leave them out."
+        )
+
+
+def parse_releases(releases: list[str], models: list[str]) -> tuple[tuple[str, str], ...]:
+    """(label, source) pairs of --release, or one of --model; AttackError for anything else."""
+    if (releases and models) or len(models) > 1 or not (releases or models):
+        raise AttackError(
+            "--blue-red audits one --model, or models to compare as --release LABEL=MODEL, repeated; got "
+            f"{len(models)} --model and {len(releases)} --release."
+        )
+    if models:
+        return (("released model", models[0]),)
+    pairs = []
+    for text in releases:
+        label, equals, source = text.partition("=")
+        if not equals or not label.strip() or not source.strip():
+            raise AttackError(f"--release is {text!r}; expected LABEL=MODEL, as in 'FL+DP 8=runs/private'.")
+        pairs.append((label.strip(), source.strip()))
+    return tuple(pairs)
+
+
+def audit_releases(
+    blue_red: Path, releases: tuple[tuple[str, str], ...], public: str, out: Path, seed: int, device: str,
+    json_output: bool,
+) -> None:  # fmt: skip
+    """Audit, write the report and print what was found."""
+    import torch
+
+    from docleak.evidence.answers.audit import ReleasesConfig, run_releases
+    from docleak.evidence.answers.report import summary_text, write_report
+
+    torch.set_num_threads(1)
+    config = ReleasesConfig(str(blue_red), releases, public, seed=seed)
+    with resumable(out):
+        records = run_releases(config, out, device=pick_device(device), on_progress=answers_progress(quiet=json_output))
+    page = write_report(config, records, out, command="docleak " + shlex.join(sys.argv[1:]))
+    emit(
+        {"report": str(page), "results": str(out / "results.json"), "releases": len(records)},
+        f"{summary_text(records)}\n\nReport: {page}", json_output=json_output,
+    )  # fmt: skip

@@ -1,0 +1,185 @@
+"""The audit of released models: memorisation and membership of each, what it is good for, what it cost and claims.
+
+OUT/releases.json                 what is audited
+OUT/replies/                      what the models said; keep it as you keep the pages
+OUT/LABEL/membership/, memorisation/   see ``play``
+OUT/LABEL/record.json             one release's numbers: it is finished
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from docleak.documents.blue_red import TEST, VALIDATION
+from docleak.documents.blue_red_files import BlueRed, read_blue_red
+from docleak.documents.files import read_json
+from docleak.documents.storage import reported, write_json
+from docleak.errors import AttackError, RunError
+from docleak.evidence.answers.membership import ATTACKS
+from docleak.evidence.answers.play import (
+    DELTA,
+    MembershipPlan,
+    OnProgress,
+    Release,
+    attack_membership,
+    attack_memorisation,
+)
+from docleak.evidence.answers.red import outcomes, replies_to
+from docleak.metrics.memorisation import remembered
+from docleak.privacy.accounting import Guarantee
+from docleak.privacy.empirical import LowerBound, held_against
+from docleak.privacy.mechanism import Unit
+from docleak.training.federated.record import MANIFEST as RUN_MANIFEST
+from docleak.training.federated.record import load_run
+
+CONFIG, RECORD = "releases.json", "record.json"
+#: What a label may be: it names a folder.
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,60}")
+#: The release that is the public model itself, audited as a control.
+CONTROL = "public model"
+
+
+@dataclass(frozen=True)
+class ReleasesConfig:
+    """What is audited. ``releases`` are (label, source) pairs: a model as ``load_model`` takes it, or a run directory
+    of docleak train, which also says what was sent and what is guaranteed. ``public`` "" is not known."""
+
+    blue_red: str
+    releases: tuple[tuple[str, str], ...]
+    public: str = ""
+    keys: tuple[str, ...] = ("provider_name", "provider_email", "provider_tax_number", "registration_id")
+    minimum: tuple[int, ...] = (0, 5, 10)
+    known: float = 0.15
+    searched: int = 0
+    seeds: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        labels = [label for label, _ in self.releases]
+        wrong = [label for label in labels if not LABEL.fullmatch(label) or label == CONTROL]
+        twice = sorted({label for label in labels if labels.count(label) > 1})
+        if not labels or wrong or twice:
+            raise AttackError(
+                f"releases are called {', '.join(map(repr, labels)) or '(none)'}; expected at least one, each with a "
+                f"name of its own of letters, digits, spaces and '. _ + -', and none called {CONTROL!r}."
+            )
+        if not self.keys or self.seeds < 1:
+            raise AttackError(f"keys are {self.keys} and seeds {self.seeds}; expected at least one of each.")
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a release cost and guarantees, as its run directory says: bytes both ways, and the claimed epsilon."""
+
+    model: str
+    bytes: int | None = None
+    clients: int | None = None
+    secure: bool = False
+    guarantee: Guarantee | None = None
+
+
+def bill_of(source: str) -> Bill:
+    """The bill of a run directory of docleak train; of any other model only its name."""
+    path = Path(source)
+    if not (path / RUN_MANIFEST).is_file():
+        return Bill(source)
+    run = load_run(path)
+    rows = run.rows()
+    if not rows or not (path / "model").is_dir():
+        raise RunError(f"{path} is a training without a finished model. Finish it (run the same docleak train again).")
+    silos = len(run.silos())
+    sent = sum(client.up + client.down for row in rows for client in row.clients) if silos > 1 else 0
+    ledger = run.ledger()
+    return Bill(str(path / "model"), sent, silos, run.federation.secure is not None, ledger.spent() if ledger else None)
+
+
+def run_releases(config: ReleasesConfig, out: Path, *, device: str, on_progress: OnProgress) -> list[dict[str, Any]]:
+    """Audit every release, and the public model as a control; what is finished in ``out`` is not done again.
+
+    Returns a record per release, the control first. Raises ContradictionError where a measured epsilon exceeds what a
+    release claims, AttackError and DocumentError for data that cannot be attacked, RunError for another audit's folder.
+    """
+    _claim_folder(config, out)
+    blue_red = read_blue_red(Path(config.blue_red))
+    sources = [(CONTROL, config.public)] if config.public else []
+    return [_audited(config, label, source, blue_red, out, device, on_progress)
+            for label, source in [*sources, *config.releases]]  # fmt: skip
+
+
+def _claim_folder(config: ReleasesConfig, out: Path) -> None:
+    wanted = json.loads(json.dumps(asdict(config)))
+    with reported(out):
+        out.mkdir(parents=True, exist_ok=True)
+        file = out / CONFIG
+        if not file.exists() and (found := sorted(item.name for item in out.iterdir())):
+            raise RunError(f"{out} holds {', '.join(found[:3])} and no {CONFIG}; give an empty or new --out.")
+        before = read_json(file) if file.exists() else {**wanted, "releases": []}
+        assert isinstance(before, dict)
+        known = {label: source for label, source in before["releases"]}
+        moved = [label for label, source in config.releases if known.get(label, source) != source]
+        if moved or {**before, "releases": []} != {**wanted, "releases": []}:
+            raise RunError(f"{out} is an audit of other releases or settings; give the same ones, or another --out.")
+        kept = {**known, **dict(config.releases)}
+        write_json(file, {**wanted, "releases": [list(pair) for pair in kept.items()]})
+
+
+def _audited(
+    config: ReleasesConfig, label: str, source: str, blue_red: BlueRed, out: Path, device: str, on_progress: OnProgress
+) -> dict[str, Any]:
+    folder = out / label.replace(" ", "-")
+    if (folder / RECORD).is_file():
+        saved = read_json(folder / RECORD)
+        assert isinstance(saved, dict)
+        return saved
+    bill = bill_of(source)
+    release = Release(bill.model, config.public, blue_red, device, out / "replies")
+    plan = MembershipPlan(
+        {name: replace(attack, known=config.known, searched=config.searched) for name, attack in ATTACKS.items()},
+        config.minimum, config.seeds, config.seed, config.keys[0], bill.guarantee.delta if bill.guarantee else DELTA,
+    )  # fmt: skip
+    member = attack_membership(release, plan, folder / "membership", on_progress)
+    memory = attack_memorisation(release, config.keys, folder / "memorisation", on_progress, seed=config.seed)
+    _hold(bill, blue_red, member)
+    record = {
+        "label": label,
+        "source": source,
+        "control": label == CONTROL,
+        "utility": utility_of(release, out, on_progress, seed=config.seed),
+        "membership": {name: value for name, value in member.items() if name != "text"},
+        "memorisation": {name: value for name, value in memory.items() if name != "text"},
+        "bytes": bill.bytes,
+        "clients": bill.clients,
+        "secure": bill.secure,
+        "epsilon": bill.guarantee.epsilon if bill.guarantee else None,
+        "claim": bill.guarantee.sentence() if bill.guarantee else "",
+    }
+    with reported(folder):
+        write_json(folder / RECORD, record)
+    return record
+
+
+def _hold(bill: Bill, blue_red: BlueRed, member: Mapping[str, Any]) -> None:
+    """ContradictionError where what was measured exceeds what a private release claims of its providers."""
+    claim, measured = bill.guarantee, member["epsilon_measured"]
+    if claim is None or measured is None or blue_red.coins != 0.5 or claim.mechanism.unit is not Unit.PROVIDER:
+        return
+    bound = LowerBound(measured, claim.delta, 0.95, "one-run audit of the release", "see its membership/table.md")
+    held_against(bound, claim)
+
+
+def utility_of(release: Release, out: Path, on_progress: OnProgress, *, seed: int) -> dict[str, Any] | None:
+    """Accuracy and ANLS on BLUE's test documents, or those kept for validation; None where there are neither."""
+    part = TEST if TEST in release.blue_red.parts else VALIDATION
+    pages = release.blue_red.pages(part)
+    if not len(pages):
+        return None
+    found = outcomes(replies_to(pages, release.asker(release.model, out, on_progress)), {})
+    both = remembered([replace(o, member=True) for o in found], rng=np.random.default_rng(seed)).positive
+    return {"part": part, "accuracy": asdict(both[0]), "anls": asdict(both[1])}

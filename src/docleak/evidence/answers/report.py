@@ -1,0 +1,244 @@
+"""The report of an audit of released models: one self-contained HTML page, its numbers as JSON, and a summary."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from PIL import Image as Pillow
+
+from docleak.documents.storage import reported, write_atomically
+from docleak.evidence.answers.audit import ReleasesConfig
+from docleak.evidence.report_pictures import picture
+
+#: Accuracy, and ANLS, of a share [accuracy, ANLS] in the records.
+ACCURACY, ANLS = 0, 1
+THREAT = (
+    "It is anyone who may ask the released model questions: a customer of its interface, or whoever downloads it.",
+    "It has documents of its own of each provider, with their answers, none of which was trained on (RED).",
+    "AZK sees answers only. APK also sees confidences and losses, has the public model, and knows of 15 % of the "
+    "providers whether they took part, as in the published attack.",
+    "It does not see the training, its updates, or any page of it.",
+)
+LIMITS = (
+    "An attack that fails is not all attacks: stronger ones exist, and more documents of a provider tell more.",
+    "A measured epsilon is a lower bound from one training; 0 proves nothing.",
+    "The memorisation test hides what docleak finds; clues that it leaves count as memory: compare both sides.",
+    "Intervals are over providers, not over trainings: another training of the same recipe may remember others.",
+)
+LABELS = {
+    "severe": "Remembers providers",
+    "partial": "Tells members from others",
+    "none": "Nothing found",
+    "control": "Control: trained on none of them",
+}
+
+
+def write_report(config: ReleasesConfig, records: Sequence[Mapping[str, Any]], out: Path, *, command: str) -> Path:
+    """Write ``report.html`` and ``results.json`` in ``out``; returns the path of the report."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("docleak.evidence"), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["percent"] = percent
+    first = records[-1]
+    html = environment.get_template("releases.html.j2").render(
+        releases=[_shown(record, out) for record in records],
+        rows=[comparison(record) for record in records],
+        chart=chart(records),
+        providers=first["membership"]["members"] + first["membership"]["others"],
+        members=first["membership"]["members"],
+        threat=THREAT, limits=LIMITS, command=command, blue_red=config.blue_red,
+    )  # fmt: skip
+    with reported(out / "report.html"):
+        write_atomically(out / "results.json", (json.dumps(list(records), indent=1) + "\n").encode())
+        write_atomically(out / "report.html", html.encode("utf-8", "backslashreplace"))
+    return out / "report.html"
+
+
+def summary_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """What is said of every release."""
+    return "\n".join(line for r in records for line in (f"{r['label']}:", *(f"  {s}" for s in sentences(r))))
+
+
+def severity_of(record: Mapping[str, Any]) -> str:
+    """A key of LABELS: memory is shown by answers, membership by scores, both beyond chance with 95 % confidence."""
+    if record["control"]:
+        return "control"
+    if any((found["target"]["difference"][ACCURACY]["low"] or 0) > 0 for found in _remembered(record).values()):
+        return "severe"
+    best = best_attack(record)
+    beyond = best is not None and (best["low"] or 0) > max(best["members"], best["providers"] - best["members"]) / (
+        best["providers"] or 1
+    )
+    gap = any((share["low"] or 0) > 0 for share in record["membership"]["gap"])
+    return "partial" if beyond or gap or (record["membership"]["epsilon_measured"] or 0) > 0 else "none"
+
+
+def sentences(record: Mapping[str, Any]) -> list[str]:
+    """What one release gave away, in plain words."""
+    return [_of_memory(record), _of_gap(record), _of_membership(record), *_of_privacy(record)]
+
+
+def best_attack(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The attack with the highest accuracy on all providers (s as small as was asked for), with its name."""
+    found = [
+        {"name": name, **subsets[0]} for name, subsets in record["membership"]["attacks"].items()
+        if subsets and subsets[0]["accuracy"] is not None
+    ]  # fmt: skip
+    return max(found, key=lambda attack: float(attack["accuracy"]), default=None)
+
+
+def comparison(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The release's row beside the others: what it is good for, what it gives away, what it cost."""
+    best, utility = best_attack(record), record["utility"]
+    key, memory = next(iter(_remembered(record).items()), ("", None))
+    return {
+        "label": record["label"],
+        "anls": utility["anls"] if utility else None,
+        "gap": record["membership"]["gap"][ACCURACY],
+        "key": key.replace("_", " "),
+        "memory": memory["target"]["positive"][ACCURACY] if memory else None,
+        "others": memory["target"]["negative"][ACCURACY] if memory else None,
+        "attack": best,
+        "auc": max((subsets[0]["rates"].get("auc") or 0.0 for subsets in record["membership"]["attacks"].values()
+                    if subsets), default=None),
+        "measured": record["membership"]["epsilon_measured"],
+        "claimed": record["epsilon"],
+        "bytes": record["bytes"],
+        "secure": record["secure"],
+    }  # fmt: skip
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """A share as a percentage."""
+    return "–" if value is None else f"{100 * value:.{digits}f}\N{NO-BREAK SPACE}%"
+
+
+def chart(records: Sequence[Mapping[str, Any]]) -> str:
+    """Usefulness (ANLS) against what the best attack gets right, a point per release (SVG); "" for fewer than two."""
+    points = [(comparison(record), record["label"]) for record in records]
+    shown = [(row["anls"]["value"], row["attack"], label) for row, label in points if row["anls"] and row["attack"]]
+    if len(shown) < 2:
+        return ""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+    FigureCanvasSVG(figure)
+    axis = figure.subplots()
+    for useful, attack, label in shown:
+        accuracy = 100 * attack["accuracy"]
+        spread = [[accuracy - 100 * (attack["low"] or attack["accuracy"])],
+                  [100 * (attack["high"] or attack["accuracy"]) - accuracy]]  # fmt: skip
+        axis.errorbar([100 * useful], [accuracy], yerr=np.abs(spread), fmt="o", capsize=3, color="#24506f")
+        axis.annotate(label, (100 * useful, accuracy), textcoords="offset points", xytext=(7, 5), fontsize=9)
+    attack = shown[0][1]
+    chance = 100 * max(attack["members"], attack["providers"] - attack["members"]) / attack["providers"]
+    axis.axhline(chance, color="#999", linestyle="--", linewidth=1)
+    axis.text(0.01, chance, " saying one thing of all", va="bottom", fontsize=8, color="#666",
+              transform=axis.get_yaxis_transform())  # fmt: skip
+    axis.set(xlabel="useful: ANLS on test documents, %", ylabel="given away: best attack right, %")
+    axis.margins(x=0.15)
+    axis.grid(alpha=0.3)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _remembered(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Key -> {"target": ..., "public model": ...}; of the control its own answers count as the target's."""
+    keys = record["memorisation"]["keys"]
+    return {key: {"target": found.get("target", found.get("public model")), **found} for key, found in keys.items()}
+
+
+def _range(share: Mapping[str, Any]) -> str:
+    if share["value"] is None:
+        return "–"
+    interval = "" if share["low"] is None else f" [{100 * share['low']:.1f}, {100 * share['high']:.1f}]"
+    return f"{100 * share['value']:.1f} %{interval}"
+
+
+def _of_memory(record: Mapping[str, Any]) -> str:
+    parts = []
+    for key, found in _remembered(record).items():
+        inside, outside = found["target"]["positive"][ACCURACY], found["target"]["negative"][ACCURACY]
+        parts.append(
+            f"{key.replace('_', ' ')}: {_range(inside)} on members' documents (n = {inside['questions']}), "
+            f"{_range(outside)} on others' (n = {outside['questions']})"
+        )
+    return f"Asked for what was taken off the page, it is right all the same: {'; '.join(parts)}."
+
+
+def _of_gap(record: Mapping[str, Any]) -> str:
+    share = record["membership"]["gap"][ACCURACY]
+    if share["value"] is None:
+        return "Answers on members' and others' documents could not be compared."
+    interval = "" if share["low"] is None else f" [{100 * share['low']:.1f}, {100 * share['high']:.1f}]"
+    return (
+        f"It answers new documents of members {100 * share['value']:+.1f} points{interval} oftener right than others'."
+    )
+
+
+def _of_membership(record: Mapping[str, Any]) -> str:
+    best = best_attack(record)
+    if best is None:
+        return "Membership: too few providers to attack."
+    chance = max(best["members"], best["providers"] - best["members"]) / best["providers"]
+    interval = "" if best["low"] is None else f" [{100 * best['low']:.1f}, {100 * best['high']:.1f}]"
+    return (
+        f"Who took part: the best attack, {best['name']}, is right of {100 * best['accuracy']:.1f} %{interval} of the "
+        f"providers; saying the same of all would be of {100 * chance:.1f} %."
+    )
+
+
+def _of_privacy(record: Mapping[str, Any]) -> list[str]:
+    measured = record["membership"]["measured"]
+    lines = [f"Measured: {measured}" if measured else "Without a public model no epsilon is measured."]
+    if record["claim"]:
+        lines.append(f"Claimed: {record['claim']}")
+    elif not record["control"]:
+        lines.append("It claims no differential privacy.")
+    return lines
+
+
+def _shown(record: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    folder = out / str(record["label"]).replace(" ", "-")
+    severity = severity_of(record)
+    return {
+        **record,
+        "severity": "none" if severity == "control" else severity,
+        "said": LABELS[severity],
+        "sentences": sentences(record),
+        "scores": _read_picture(folder / "membership" / "scores.png", "Scores of members and others"),
+        "examples": [
+            _read_picture(file, "A page as it is, and as it was asked about")
+            for file in sorted((folder / "memorisation").glob("example-*.png"))[:2]
+        ],
+        "tables": [
+            (title, (folder / name / "table.md").read_text(encoding="utf-8"))
+            for title, name in (("Membership", "membership"), ("Memorisation", "memorisation"))
+        ],
+        "exposed": _exposed(folder / "memorisation" / "answers.csv", record["memorisation"]["model"]),
+    }
+
+
+def _read_picture(file: Path, alt: str) -> dict[str, Any]:
+    with Pillow.open(file) as image:
+        return picture(np.asarray(image.convert("RGB")), alt)
+
+
+def _exposed(file: Path, model: str, count: int = 8) -> list[dict[str, str]]:
+    """Hidden answers of members that ``model`` gave exactly, the surest first, one per provider and key."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        told = [row for row in csv.DictReader(stream) if row["model"] == model and row["member"] == "1"]
+    rows = [row for row in told if float(row["accuracy"]) == 1]
+    rows.sort(key=lambda row: float(row["confidence"] or 0))
+    unique = {(row["key"], row["provider"]): row for row in rows}  # the surest of each comes last
+    return sorted(unique.values(), key=lambda row: -float(row["confidence"] or 0))[:count]
