@@ -1,27 +1,41 @@
-"""Run every benchmark and write docs/results/bench.json and bench.md: ``python -m bench`` from the repository root."""
+"""Run benchmarks and write docs/results/bench.json and bench.md, from the repository root.
+
+    python -m bench                      all of them
+    python -m bench federated answers    these; the others keep the numbers that are there
+
+A part's numbers are saved, with where and when they were measured, as soon as it is done.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from bench import attack, candidates, documents, pairs, private, secure
+from docleak.documents.storage import write_atomically
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
+#: Modules of this folder that ``measure`` and tell the numbers ``as_markdown``, in the page's order.
+PARTS = ("documents", "attack", "federated", "private", "secure", "candidates", "answers", "pairs")
 
-Numbers = dict[str, float]
+#: Part -> {"environment": where and when, "numbers": what its ``measure`` returned}.
+Saved = dict[str, dict[str, Any]]
 
 
 def environment() -> dict[str, str | int | float]:
-    """Where and on what the numbers were measured."""
+    """Where and on what the numbers are measured."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count() or 0,
@@ -52,62 +66,48 @@ def _commit() -> str:
     return found.stdout.strip()
 
 
-def as_markdown(where: dict[str, str | int | float], pages: Numbers, attacks: dict[str, Numbers]) -> str:
-    """The numbers as a page for people."""
-    lines = [
-        "# Benchmarks",
-        "",
-        "Written by `python -m bench`; do not edit. " + ", ".join(f"{key} {value}" for key, value in where.items()),
-        "",
-        "## Making synthetic pages",
-        "",
-        "| process | pages per second |",
-        "|---|---|",
-        f"| fresh (its first {pages['cold_pages']:.0f} pages) | {pages['cold_pages_per_second']:.0f} |",
-        f"| warm | {pages['warm_pages_per_second']:.0f} |",
-        "",
-        f"Medians of {pages['processes']:.0f} processes.",
-        "",
-        "## One gradient-matching step, beside a bare PyTorch loop",
-        "",
-        "| attack | docleak, ms | bare loop, ms | ratio (quartiles) | target |",
-        "|---|---|---|---|---|",
-    ]
-    for name, row in attacks.items():
-        spread = f"{row['ratio_lower_quartile']:.3f}-{row['ratio_upper_quartile']:.3f}"
-        lines.append(
-            f"| `{name}` | {row['engine_ms']:.1f} | {row['bare_ms']:.1f} | {row['ratio']:.3f} ({spread}) "
-            f"| {'met' if row['ratio'] <= row['target'] else 'missed'}: {row['target']:.2f} |"
-        )
-    steps = max(row["steps"] for row in attacks.values())
-    lines += [
-        "",
-        f"Tiny Donut, one page; medians of {steps:.0f} steps, the two taking turns step by step. The bare loop does",
-        "the same forward, gradient and double backward pass, with the plain sum of squares and Adam",
-        "(`bench/attack.py`).",
-    ]
-    return "\n".join(lines) + "\n"
+def read(results: Path) -> Saved:
+    """The parts that were measured before; none where nothing was."""
+    file = results / "bench.json"
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if not all(isinstance(part, dict) and set(part) == {"environment", "numbers"} for part in found.values()):
+        raise SystemExit(f"{file} is not what python -m bench writes; expected environment and numbers by part.")
+    return {str(name): part for name, part in found.items()}
 
 
-def main() -> None:
-    """Measure, print and save."""
+def write(saved: Saved, results: Path) -> str:
+    """Save the numbers and the page for people, which is returned. Numbers of no known part are dropped."""
+    known = {name: saved[name] for name in PARTS if name in saved}
+    write_atomically(results / "bench.json", (json.dumps(known, indent=2) + "\n").encode())
+    page = as_markdown(known)
+    write_atomically(results / "bench.md", page.encode())
+    return page
+
+
+def as_markdown(saved: Mapping[str, Mapping[str, Any]]) -> str:
+    """The numbers of all parts as one page."""
+    text = "# Benchmarks\n\nWritten by `python -m bench`; do not edit.\n"
+    for name, part in saved.items():
+        where = ", ".join(f"{key} {value}" for key, value in part["environment"].items())
+        text += f"{import_module(f'bench.{name}').as_markdown(part['numbers']).rstrip()}\n\n*{where}*\n"
+    return text
+
+
+def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> None:
+    """Measure the parts that are named, or all, saving after each; then print the page."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure docleak's speed on this machine.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)}; default: all")
+    named = parser.parse_args(arguments).parts or PARTS
+    if unknown := [name for name in named if name not in PARTS]:
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(PARTS)}")
     torch.set_num_threads(1)
-    where = environment()
-    pages = documents.measure()
-    attacks = attack.measure()
-    sums = secure.measure()
-    clipping = private.measure()
-    losses = candidates.measure()
-    stages = pairs.measure()
-    text = as_markdown(where, pages, attacks) + secure.as_markdown(sums) + private.as_markdown(clipping)
-    text += candidates.as_markdown(losses) + pairs.as_markdown(stages)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    numbers = {"environment": where, "documents": pages, "attack": attacks, "secure": sums, "private": clipping}
-    numbers["candidates"] = losses
-    numbers["pairs"] = stages
-    (RESULTS / "bench.json").write_text(json.dumps(numbers, indent=2) + "\n")
-    (RESULTS / "bench.md").write_text(text)
-    print(text)
+    saved = read(results)
+    for number, name in enumerate(named, start=1):
+        print(f"{name} ({number} of {len(named)}) ...", file=sys.stderr)
+        where = environment()
+        saved[name] = {"environment": where, "numbers": import_module(f"bench.{name}").measure()}
+        page = write(saved, results)
+    print(page)
 
 
 if __name__ == "__main__":

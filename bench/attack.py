@@ -47,6 +47,32 @@ def measure() -> dict[str, dict[str, float]]:
     return {attack.name: _compare(attack, view, knowledge) for attack in attacks}
 
 
+def as_markdown(rows: dict[str, dict[str, float]]) -> str:
+    """The numbers as a section for people."""
+    lines = [
+        "",
+        "## One gradient-matching step, beside a bare PyTorch loop",
+        "",
+        "| attack | docleak, ms | bare loop, ms | ratio (quartiles) | target |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in rows.items():
+        spread = f"{row['ratio_lower_quartile']:.3f}-{row['ratio_upper_quartile']:.3f}"
+        lines.append(
+            f"| `{name}` | {row['engine_ms']:.1f} | {row['bare_ms']:.1f} | {row['ratio']:.3f} ({spread}) "
+            f"| {'met' if row['ratio'] <= row['target'] else 'missed'}: {row['target']:.2f} |"
+        )
+    steps = max(row["steps"] for row in rows.values())
+    lines += [
+        "",
+        f"Tiny Donut, one page; medians of {steps:.0f} steps, the two taking turns step by step. The bare loop does",
+        "the same forward, gradient and double backward pass, with the plain sum of squares and Adam",
+        "(`bench/attack.py`).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def _victim() -> tuple[GradientView, Knowledge]:
     model = donut_start(seed=0)
     page = model.fit(make_pages(1, seed=0)[0])

@@ -30,6 +30,24 @@ def measure() -> dict[str, float]:
     }
 
 
+def as_markdown(row: dict[str, float]) -> str:
+    """The numbers as a section for people."""
+    return "\n".join(
+        [
+            "",
+            "## Making synthetic pages",
+            "",
+            "| process | pages per second |",
+            "|---|---|",
+            f"| fresh (its first {row['cold_pages']:.0f} pages) | {row['cold_pages_per_second']:.0f} |",
+            f"| warm | {row['warm_pages_per_second']:.0f} |",
+            "",
+            f"Medians of {row['processes']:.0f} processes (`bench/documents.py`).",
+            "",
+        ]
+    )
+
+
 def _in_fresh_process() -> dict[str, float]:
     command = [sys.executable, "-m", "bench.documents"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout

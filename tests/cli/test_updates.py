@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from docleak.cli import main
+from docleak.evidence.run import Run
 
 
 def said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
@@ -31,3 +34,19 @@ def test_a_folder_that_is_no_capture(
 ) -> None:
     text = said(["--updates", str(tmp_path)], monkeypatch, capsys)
     assert "no capture: it has no capture.json" in text and "docleak.tap" in text
+
+
+def test_options_about_recorded_updates_want_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(["--client", "silo-a", "--round", "2", "--local", "optimiser=sgd"], monkeypatch, capsys)
+    assert "--round, --client, --local: only for recorded updates. Pass --updates DIR" in text
+
+
+def test_the_report_of_updates_is_not_joined(command: Callable[..., tuple[Any, str, str]], tmp_path: Path) -> None:
+    for name, config in (("one", {"updates": "u"}), ("two", {"models": []})):
+        Run.open(tmp_path / name, config)
+    for more in (["two"], ["--out", "there"], ["--markdown", "there.md"]):
+        code, _, text = command("report", "one", *more)
+        assert code == 1 and "stands in its own directory" in text
+    assert not (tmp_path / "there").exists()

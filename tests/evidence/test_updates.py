@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from docleak.documents import Page, load_pages
 from docleak.documents.folder import save
@@ -122,6 +123,42 @@ def test_what_is_finished_is_not_computed_again(small: Path, tmp_path: Path, mon
     before = audited(config, tmp_path / "out").units()
     monkeypatch.setattr(updates, "_compute", lambda *args: pytest.fail("computed again"))
     assert audited(config, tmp_path / "out").units() == before
+
+
+@pytest.mark.slow
+def test_worker_processes_give_what_one_process_gives(tmp_path: Path) -> None:
+    """Two clients of more steps than pictures are attacked of, and a cell; the OCR engine there is the real one."""
+    plan = LocalPlan(batch_size=1, learning_rate=2e-3, max_steps=9, dropout=False)
+    capture(tmp_path, "vt5-start", {f"silo-{i}": list(make_pages(2, seed=i, size=(224, 224))) for i in range(2)}, plan)
+    config = config_of(tmp_path, attack="random", steps=(1,), budget=2, picture_budget=2)
+    alone, events = audited(config, tmp_path / "alone"), []
+    run = run_updates(
+        config, tmp_path / "run", device="cpu", workers=2, on_progress=lambda *event: events.append(event)
+    )
+    assert [record["unit"] for record in run.units()] == sorted(unit.id for unit in units_of(config))
+    assert {(unit.id, unit.evaluations, unit.evaluations) for unit in units_of(config)} <= set(events)
+    for here, there in zip(alone.units(), run.units(), strict=True):
+        for name in here["images"]:
+            assert np.array_equal(*(each.read_image(here["unit"], f"{name}.png") for each in (run, alone)))
+        for record in (here, there):
+            for key in ("seconds", "score", "floor", "ceiling"):
+                record["pictures"].pop(key, None)
+        assert there == here
+    assert sum(bool(record["images"]) for record in run.units()) == 1
+
+
+def test_rounds_are_trained_again_on_one_thread(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what comes out does not depend on how many workers or cores there are."""
+    threads = []
+
+    def opened(*args: Any, **options: Any) -> Any:
+        threads.append(torch.get_num_threads())
+        return open_case(*args, **options)
+
+    monkeypatch.setattr(updates, "open_case", opened)
+    torch.set_num_threads(2)
+    audited(config_of(small, attack="random", steps=(), batch_sizes=()), tmp_path / "out")
+    assert threads == [1]
 
 
 def test_words_come_out_of_many_steps_and_fall_little(words: Path, tmp_path: Path) -> None:

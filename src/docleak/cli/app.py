@@ -14,9 +14,17 @@ from docleak.cli.budget import budget
 from docleak.cli.defend import defend
 from docleak.cli.doctor import checks
 from docleak.cli.output import counter, emit, progress, resumable
+from docleak.cli.releases import (
+    BlueRedFolder,
+    PublicModel,
+    Releases,
+    audit_releases,
+    parse_releases,
+    refuse_gradient_options,
+)
 from docleak.cli.reproduce import reproduce
 from docleak.cli.settings import default_workers, parse_size, pick_device, split_attacks, split_stages
-from docleak.cli.updates import Clients, LocalTraining, Round, Updates, audit_updates, refuse_others
+from docleak.cli.updates import Clients, LocalTraining, Round, Updates, audit_updates, refuse_alone, refuse_others
 from docleak.errors import DocleakError
 
 app = typer.Typer(
@@ -92,6 +100,9 @@ def audit(
     round_number: Round = 0,
     client: Clients = None,
     local: LocalTraining = "",
+    blue_red: BlueRedFolder = None,
+    release: Releases = None,
+    public: PublicModel = "",
     attacks: Annotated[str, typer.Option(help="Comma-separated; see docleak attack --list.")] = "",
     pages: Pages = 1,
     budget: Budget = 120,
@@ -125,10 +136,20 @@ def audit(
     With no arguments: the shipped tiny Donut and LayoutLMv3, at the start of training and trained,
     on a synthetic invoice, in a few minutes on a laptop. With --model DIR --documents DIR: yours.
     With --updates DIR: what the server of a federated training received.
+    With --blue-red DIR: what released models remember of providers, and who can be told to have taken part.
     """
     from docleak.evidence.audit import AuditConfig
     from docleak.evidence.case import Exposure
 
+    if blue_red is not None:
+        refuse_gradient_options({
+            "--updates": updates is not None, "--pages": pages != 1, "--attacks": bool(attacks),
+            "--documents": documents != "synthetic", "--defense": defense != "none",
+        })  # fmt: skip
+        audit_releases(blue_red, parse_releases(release or [], model or []), public, out, seed, device, json_output)
+        return
+    if release or public:
+        raise DocleakError("--release and --public belong to --blue-red DIR; give it, or leave them out.")
     if updates is not None:
         from docleak.evidence.updates import UpdatesConfig
 
@@ -143,8 +164,9 @@ def audit(
             str(updates), (model or [""])[0], documents, round_number, tuple(client or ()), attacks or "gi-dqa", budget,
             local=local, ocr=ocr, seed=seed, allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
         )  # fmt: skip
-        audit_updates(captured, out, device, json_output)
+        audit_updates(captured, out, device, workers or default_workers(), json_output)
         return
+    refuse_alone({"--round": bool(round_number), "--client": bool(client), "--local": bool(local)})
     chosen: dict[str, Any] = {"models": tuple(model)} if model else {}
     named: dict[str, Any] = {"attacks": split_attacks(attacks)} if attacks else {}
     config = AuditConfig(
@@ -270,9 +292,14 @@ def report(
     from docleak.evidence.run import Run
 
     loaded = [Run.load(path) for path in runs]
-    if len(loaded) == 1 and "updates" in loaded[0].config:
+    if any("updates" in run.config for run in loaded):
         from docleak.evidence import update_report
 
+        if len(loaded) > 1 or out is not None or markdown is not None:
+            raise RunError(
+                "the report of an audit of updates stands in its own directory: write it on its own, without --out "
+                "and --markdown."
+            )
         page = update_report.write_report(loaded[0])
         emit(
             {"report": str(page)}, f"{update_report.summary_text(loaded[0])}\n\nReport: {page}", json_output=json_output

@@ -61,6 +61,32 @@ def pretrain(
 
 
 @app.command()
+def assemble(
+    architecture: Annotated[str, typer.Argument(help="vt5 or fedocvqa.")],
+    out: Annotated[Path, typer.Argument(help="New folder for the model, which every command takes as --model.")],
+    text: Annotated[str, typer.Option(help="The T5 (t5-base): directory of save_pretrained, or hub name.")],
+    vision: Annotated[str, typer.Option(help="vt5: a DiT or BEiT. fedocvqa: a ViT-MAE, as wide as the T5.")],
+    seed: Annotated[int, typer.Option(help="Draws the spatial tables and projections that join the two.")] = 0,
+    allow_pickle: Annotated[
+        bool,
+        typer.Option("--allow-pickle", help="Read pytorch_model.bin (weights only) where there are no safetensors."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check that the two fit and print sizes; read no weights.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Put a VT5 or FeDocVQA's model together from a published T5 and a published picture encoder."""
+    from docleak.models.assemble import assemble as put_together
+
+    card = put_together(
+        architecture, out, text=text, vision=vision, seed=seed, allow_pickle=allow_pickle, dry_run=dry_run
+    )
+    said = f"{card['recipe']}\n{card['trainable']:,} parameters to train, of {card['parameters']:,}"
+    emit(card, said if dry_run else f"{said}, saved in {out}", json_output=json_output)
+
+
+@app.command()
 def attention(
     models: Annotated[list[str], typer.Argument(help="Donuts: shipped names, directories or hub names.")],
     out: Annotated[Path, typer.Option(help="The picture, a PNG.")] = Path("attention.png"),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from docleak.evidence.audit import OnProgress
+from docleak.evidence.workers import OnProgress
 
 
 def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:

@@ -46,7 +46,17 @@ def refuse_others(given: Mapping[str, bool]) -> None:
         )
 
 
-def audit_updates(config: UpdatesConfig, out: Path, device: str, json_output: bool) -> None:
+def refuse_alone(given: Mapping[str, bool]) -> None:
+    """DocleakError naming the options that choose among recorded updates, where none are audited."""
+    wrong = [option for option, there in given.items() if there]
+    if wrong:
+        raise DocleakError(
+            f"{', '.join(wrong)}: only for recorded updates. Pass --updates DIR as well, or leave "
+            f"{'it' if len(wrong) == 1 else 'them'} out."
+        )
+
+
+def audit_updates(config: UpdatesConfig, out: Path, device: str, workers: int, json_output: bool) -> None:
     """Run the audit of ``config`` with progress, write its report and print the verdicts."""
     from docleak.evidence.update_report import summary_text, write_report
     from docleak.evidence.updates import run_updates, units_of
@@ -56,7 +66,7 @@ def audit_updates(config: UpdatesConfig, out: Path, device: str, json_output: bo
         print(f"{len(units)} units; pictures appear in {out / 'units'} while this runs.", file=sys.stderr)
     with resumable(out), progress(units, quiet=json_output) as report:
         command = "docleak " + shlex.join(sys.argv[1:])
-        run = run_updates(config, out, device=pick_device(device), on_progress=report, command=command)
+        run = run_updates(config, out, device=pick_device(device), workers=workers, on_progress=report, command=command)
     page = write_report(run)
     text = f"{summary_text(run)}\n\nReport: {page}"
     emit(

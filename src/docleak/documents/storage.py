@@ -7,16 +7,19 @@ import io
 import json
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
 
 from docleak.documents.page import Image
-from docleak.errors import RunError
+from docleak.errors import DocleakError, RunError
 
 #: How the names of files begin that are being written.
 TEMPORARY = ".docleak-"
@@ -25,6 +28,17 @@ TEMPORARY = ".docleak-"
 def write_json(file: Path, value: object) -> None:
     """Put a JSON value at ``file``, whole or not at all; what UTF-8 cannot hold is escaped."""
     write_atomically(file, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+
+
+def read_json_object(file: Path, *, error: type[DocleakError], advice: str) -> dict[str, Any]:
+    """The JSON object that ``write_json`` put at ``file``; ``error``, ending with ``advice``, where there is none."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        raise error(f"{file} cannot be read ({fault}). {advice}") from fault
+    if not isinstance(found, dict):
+        raise error(f"{file} holds a {type(found).__name__}, expected an object. {advice}")
+    return found
 
 
 def write_png(file: Path, image: Image) -> None:
@@ -61,6 +75,21 @@ def drafted(file: Path) -> Iterator[Path]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+@contextmanager
+def drafted_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to write to, which takes the place of ``folder`` at the end, unless an exception came."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder.parent))
+    try:
+        yield draft
+        draft.chmod(0o755)
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
 
 
 @contextmanager

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from multiprocessing import get_context
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +22,11 @@ from docleak.evidence.case import Case, Exposure, build_case, pages_for, read_gr
 from docleak.evidence.identity import data_hash, model_key, model_title, title_key, weights_hash
 from docleak.evidence.run import Run
 from docleak.evidence.texts import text_record
+from docleak.evidence.workers import OnProgress, compute
 from docleak.metrics import load_engine, score_page
 from docleak.models import DocumentModel, image_of, load_model, model_card, trainable
 from docleak.training.pretrain import PretrainConfig, pretrain
 
-#: Called with (unit id, evaluations done, budget); from worker processes through a queue.
-OnProgress = Callable[[str, int, int], None]
 SNAPSHOTS = 8
 #: Training before the audited gradient (GI-DQA figure 6 counts its steps but not their learning rate; ours is this).
 FINE_TUNING = PretrainConfig(
@@ -266,13 +262,12 @@ def run_audit(
 def compute_units(run: Run, config: AuditConfig, *, device: str, workers: int, on_progress: OnProgress) -> None:
     """Compute what is missing in a run that ``open_audit`` opened; RunError if another process is at it."""
     todo = [unit for unit in planned_units(config, device) if not run.has(unit.id)]
-    torch.set_num_threads(1)
     with run.claimed():
-        if workers == 1 or len(todo) == 1:
-            for unit in todo:
-                run_unit(run, config, unit, device, on_progress)
-        else:
-            _run_parallel(run, config, todo, device, workers, on_progress)
+        compute(partial(_work, run, config, device), todo, workers=workers, on_progress=on_progress)
+
+
+def _work(run: Run, config: AuditConfig, device: str, unit: Unit, report: OnProgress) -> None:
+    run_unit(run, config, unit, device, report)
 
 
 def _write_info(run: Run, config: AuditConfig, device: str) -> None:
@@ -306,42 +301,3 @@ def _write_info(run: Run, config: AuditConfig, device: str) -> None:
     run.write_info("models", models)
     run.write_info("threat_model", threat_model(config))
     run.write_info("signature", signature)
-
-
-def _worker_start() -> None:
-    import signal
-
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled once, by the parent
-
-
-def _work(run: Run, config: AuditConfig, unit: Unit, device: str, queue: Any) -> None:
-    run_unit(run, config, unit, device, lambda *event: queue.put(event))
-
-
-def _run_parallel(
-    run: Run, config: AuditConfig, todo: list[Unit], device: str, workers: int, on_progress: OnProgress
-) -> None:
-    context = get_context("spawn")
-    with context.Manager() as manager:
-        queue = manager.Queue()
-        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_worker_start)
-        try:
-            waiting: set[Future[None]] = {pool.submit(_work, run, config, unit, device, queue) for unit in todo}
-            while waiting:
-                done, waiting = wait(waiting, timeout=0.3, return_when=FIRST_COMPLETED)
-                for event in _drain(queue):
-                    on_progress(*event)
-                for future in done:
-                    future.result()
-        except BaseException:
-            for process in list((pool._processes or {}).values()):
-                process.terminate()
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-        pool.shutdown()
-
-
-def _drain(queue: Any) -> Iterator[tuple[str, int, int]]:
-    while not queue.empty():
-        yield queue.get()

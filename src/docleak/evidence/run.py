@@ -32,7 +32,7 @@ import PIL.Image
 
 import docleak
 from docleak.documents.page import Image
-from docleak.documents.storage import TEMPORARY, reported, write_json, write_png
+from docleak.documents.storage import TEMPORARY, read_json_object, reported, write_json, write_png
 from docleak.errors import RunError
 
 #: Packages whose version may change a number.
@@ -87,7 +87,7 @@ class Run:
         file = self.path / "run.json"
         if not self.path.is_dir() or not file.is_file():
             raise RunError(f"{self.path} is no docleak run: it has no run.json. Pass the --out directory of an audit.")
-        manifest = _read_json(file)
+        manifest = _read(file)
         kinds = {"docleak": str, "config": dict, "environment": dict, "created": str, "info": dict}
         faults = [key for key, kind in kinds.items() if not isinstance(manifest.get(key), kind)]
         if faults:
@@ -158,7 +158,7 @@ class Run:
 
     def units(self) -> list[dict[str, Any]]:
         """The records of all finished units, sorted by id."""
-        records = [_read_json(file) for file in (self.path / "units").glob("*/unit.json")]
+        records = [_read(file) for file in (self.path / "units").glob("*/unit.json")]
         return sorted(records, key=lambda record: str(record.get("unit")))
 
     def _snapshots(self, folder: Path) -> list[list[object]]:
@@ -280,11 +280,5 @@ def _shown(config: dict[str, Any], key: str) -> str:
     return json.dumps(config[key]) if key in config else "nothing"
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        saved = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
-        raise RunError(f"{file} cannot be read ({fault}). Delete it and rerun the audit.") from fault
-    if not isinstance(saved, dict):
-        raise RunError(f"{file} holds a {type(saved).__name__}, expected an object. Delete it and rerun the audit.")
-    return saved
+def _read(file: Path) -> dict[str, Any]:
+    return read_json_object(file, error=RunError, advice="Delete it and rerun the audit.")

@@ -6,9 +6,9 @@ first client again from the weights that the server sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ import torch
 import docleak
 from docleak.attacks.gradients import load_attack
 from docleak.errors import AttackError, FederationError, RunError, SelfTestError
-from docleak.evidence.audit import PERMISSIONS, OnProgress
+from docleak.evidence.audit import PERMISSIONS
 from docleak.evidence.identity import weights_hash
 from docleak.evidence.run import Run
 from docleak.evidence.update_case import SAME, UpdateCase, open_case
 from docleak.evidence.update_leaks import Cell, Sight, cell_of, sight_of, words_of
 from docleak.evidence.update_secure import hiding, is_masked, is_secure, open_sum
+from docleak.evidence.workers import OnProgress, compute
 from docleak.metrics import load_engine, score_page
 from docleak.models import DocumentModel, image_of, load_model
 from docleak.training.federated.capture import CapturedUpdate, read_updates
@@ -115,25 +116,65 @@ def units_of(config: UpdatesConfig) -> list[UpdateUnit]:
     return [*units, *(UpdateUnit(update, None, config.budget) for update in updates[1:])]
 
 
-def run_updates(config: UpdatesConfig, out: Path, *, device: str, on_progress: OnProgress, command: str = "") -> Run:
-    """Run (or resume) the audit of ``config`` in ``out``.
+def run_updates(
+    config: UpdatesConfig, out: Path, *, device: str, on_progress: OnProgress, workers: int = 1, command: str = ""
+) -> Run:
+    """Run (or resume) the audit of ``config`` in ``out``, in ``workers`` processes of one thread.
 
+    Each process trains the clients of its units again, so that more than one pays where pictures are attacked.
     Raises SelfTestError where a client's round, trained again from the recorded seed, does not give what it sent: then
     pages, model or plan are not those it trained with, and nothing could be measured against them.
     """
     units = units_of(config)
-    model = load_model(_source(config, units[0].update), device=device)
+    torch.set_num_threads(1)  # as in worker processes: other numbers of threads round differently
+    cases = Cases(config, device)
     run = Run.open(out, {key: v for key, v in asdict(config).items() if key not in PERMISSIONS})
     run.write_info("command", command)
-    torch.set_num_threads(1)
-    case_of = _cases(config, model)
     with run.claimed():
-        _write_info(run, config, units, case_of(units[0].update))
-        for unit in units:
-            if not run.has(unit.id):
-                _compute(run, config, unit, case_of(unit.update), on_progress)
+        _write_info(run, config, units, cases.open(units[0].update))
+        for unit in (unit for unit in units if run.has(unit.id)):
             on_progress(unit.id, unit.evaluations, unit.evaluations)
+        todo = [unit for unit in units if not run.has(unit.id)]
+        compute(partial(_work, run, cases), todo, workers=workers, on_progress=on_progress)
     return run
+
+
+def _work(run: Run, cases: Cases, unit: UpdateUnit, report: OnProgress) -> None:
+    _compute(run, cases.config, unit, cases.open(unit.update), report)
+    report(unit.id, unit.evaluations, unit.evaluations)
+
+
+class Cases:
+    """Opens the updates of a capture, each once while units of it follow one another.
+
+    The model is shared and holds the start of the last one opened. Pickled, this is only ``config`` and ``device``.
+    """
+
+    def __init__(self, config: UpdatesConfig, device: str) -> None:
+        self.config, self.device = config, device
+        self._model: DocumentModel | None = None
+        self._last: UpdateCase | None = None
+
+    def open(self, update: CapturedUpdate) -> UpdateCase:
+        """The update with its client's pages and plan; see ``open_case`` for what is raised."""
+        if self._last is None or self._last.update != update:
+            self._last = None  # its model is about to hold another start
+            self._last = self._opened(update)
+        return self._last
+
+    def _opened(self, update: CapturedUpdate) -> UpdateCase:
+        config = self.config
+        if self._model is None:
+            self._model = load_model(_source(config, update), device=self.device)
+        options: dict[str, Any] = {"local": config.local, "allow_pickle": config.allow_pickle}
+        if is_secure(update) and not is_masked(update):
+            others = read_updates(Path(config.updates))
+            members = [other for other in others if other.folder == update.folder and is_masked(other)]
+            return open_sum(update, members, self._model, config.documents, **options)
+        return open_case(update, self._model, config.documents, **options)
+
+    def __reduce__(self) -> tuple[type[Cases], tuple[UpdatesConfig, str]]:
+        return Cases, (self.config, self.device)
 
 
 def _source(config: UpdatesConfig, update: CapturedUpdate) -> str:
@@ -141,21 +182,6 @@ def _source(config: UpdatesConfig, update: CapturedUpdate) -> str:
     if not source:
         raise FederationError(f"{update.name}: the capture does not say which model was trained. Pass --model.")
     return source
-
-
-def _cases(config: UpdatesConfig, model: DocumentModel) -> Callable[[CapturedUpdate], UpdateCase]:
-    """Opens an update once while units of it follow one another; the model is shared and holds the last one's start."""
-
-    @lru_cache(maxsize=1)
-    def opened(folder: Path, client: str) -> UpdateCase:
-        update = next(u for u in read_updates(Path(config.updates)) if (u.folder, u.client) == (folder, client))
-        options: dict[str, Any] = {"local": config.local, "allow_pickle": config.allow_pickle}
-        if is_secure(update) and not is_masked(update):
-            members = [u for u in read_updates(Path(config.updates)) if u.folder == folder and is_masked(u)]
-            return open_sum(update, members, model, config.documents, **options)
-        return open_case(update, model, config.documents, **options)
-
-    return lambda update: opened(update.folder, update.client)
 
 
 def _compute(run: Run, config: UpdatesConfig, unit: UpdateUnit, case: UpdateCase, on_progress: OnProgress) -> None:

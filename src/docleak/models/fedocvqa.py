@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from docleak.errors import ModelError
-from docleak.models.t5 import T5Network, T5Reader, load_reader, pretrained, t5_of
+from docleak.models.parts import pretrained, t5_of
+from docleak.models.t5 import T5Network, T5Reader, load_reader
 from docleak.models.t5_files import ReaderConfig
 
 #: The picture's part with vit-mae-base's patches.
@@ -70,12 +71,12 @@ class FeDocVQA(T5Reader):
     architecture = "fedocvqa"
 
     @staticmethod
-    def build(config: ReaderConfig) -> FeDocVQANetwork:
+    def build(config: ReaderConfig, *, allow_pickle: bool = False) -> FeDocVQANetwork:
         import transformers as t
 
-        t5 = t5_of(config.text)
+        t5 = t5_of(config.text, allow_pickle=allow_pickle)
         if isinstance(config.vision, str):
-            mae = pretrained(t.ViTMAEModel, config.vision)
+            mae = pretrained(t.ViTMAEModel, config.vision, allow_pickle=allow_pickle)
             size, patch_embed = int(mae.config.image_size), mae.embeddings.patch_embeddings.projection
         else:
             size, patch = int(config.vision["image_size"]), int(config.vision["patch_size"])

@@ -68,6 +68,12 @@ def load_model(
     return cast(DocumentModel, found)
 
 
+def config_of(source: str) -> dict[str, Any]:
+    """config.json of a directory or hub name; ModelError if there is none, or if it is no JSON object."""
+    where, revision = _locate(source)
+    return _config(where, revision, source)
+
+
 def split_revision(source: str) -> tuple[str, str | None]:
     """``name@revision`` as (name, revision); the revision is None without one, or if ``source`` is a path that exists.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,7 +14,10 @@ from docleak.documents.page import Page, Question, Word
 from docleak.errors import ModelError
 from docleak.models.base import IGNORED, Answer, Encoded, Stage, Transcript, mean_per_example, pad, plain_ids
 from docleak.models.layout_tokens import LayoutTokens, add_layout_tokens, layout_tokens_of
-from docleak.models.preprocessing import image_settings, require_weights, tokenizer_of
+from docleak.models.loading import split_revision
+from docleak.models.parts import values_of
+from docleak.models.plain_words import PlainWords
+from docleak.models.preprocessing import image_settings, tokenizer_of
 from docleak.models.t5_files import ReaderConfig, read_config, read_weights, require_size, write
 
 #: t5-base's T5Config: 222.9 M parameters.
@@ -67,6 +70,7 @@ class T5Reader:
         self.tokenizer = tokenizer
         self.config = config
         self.name = name
+        self._plain = PlainWords(tokenizer)
         self._pieces: dict[str, list[int]] = {}
         self._layout: LayoutTokens | None = None
 
@@ -79,12 +83,11 @@ class T5Reader:
         return fit_page(page, self.image_size, keep_aspect=False)
 
     def ids(self, text: str, *, lowercase: bool = False) -> list[int]:
-        """Tokens of a text, word by word, as SentencePiece would split it."""
+        """Tokens of a text, word by word, as SentencePiece would split it; never a special one."""
         words = (text.lower() if lowercase else text).split()
         new = [word for word in dict.fromkeys(words) if word not in self._pieces]
         if new:
-            found = self.tokenizer(new, add_special_tokens=False)["input_ids"]
-            self._pieces.update(zip(new, found, strict=True))
+            self._pieces.update(zip(new, self._plain.ids(new), strict=True))
         return [piece for word in words for piece in self._pieces[word]]
 
     def words(self, page: Page) -> Iterator[tuple[list[int], list[int]]]:
@@ -105,7 +108,7 @@ class T5Reader:
         The parameters grow, so server and silos do this alike. See ``layout_tokens.add_layout_tokens``.
         """
         add_layout_tokens(self.tokenizer, self.module.t5, generator=generator, resolution=resolution)
-        self._layout = None
+        self._plain, self._layout = PlainWords(self.tokenizer), None
 
     def encode(self, page: Page, question: Question) -> Encoded:
         before, after = (self.ids(part) for part in self.config.prompt.split("{question}"))
@@ -246,8 +249,8 @@ class T5Reader:
         )
 
     @staticmethod
-    def build(config: ReaderConfig) -> T5Network:
-        """The network: from the checkpoints that ``config`` names, or as the libraries draw it."""
+    def build(config: ReaderConfig, *, allow_pickle: bool = False) -> T5Network:
+        """The network: from the checkpoints that ``config`` names (see ``pretrained``), or as the libraries draw it."""
         raise NotImplementedError
 
     def vision_values(self) -> dict[str, Any]:
@@ -278,42 +281,30 @@ def load_reader(
     are the checkpoints' own. The global generator is left as it was.
     """
     config = read_config(source, revision=revision)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        module = adapter.build(config)
-    text, vision = config.text, config.vision
-    if isinstance(text, str) and isinstance(vision, str):
-        own = image_settings(vision)
-        config = replace(config, image_mean=own.mean or config.image_mean, image_std=own.std or config.image_std)
-        tokenizer = tokenizer_of(text)
+    if isinstance(config.text, str):
+        model = join(adapter, config, name=name)
     else:
+        module = _drawn(adapter, config)
         read_weights(source, module, revision=revision)
         tokenizer = tokenizer_of(source, revision=revision, kind="PreTrainedTokenizerFast")
-    model = adapter(module.to(device).eval(), tokenizer, config, name=name)
+        model = adapter(module.eval(), tokenizer, config, name=name)
+    model.module.to(device)
     require_size(name, model.image_size, image_size)
     return model
 
 
-def t5_of(text: Mapping[str, Any] | str) -> Any:
-    """A ``T5ForConditionalGeneration`` from its config's values, or from a directory or hub name."""
-    import transformers as t
-
-    if not isinstance(text, str):
-        return t.T5ForConditionalGeneration._from_config(t.T5Config(**text), attn_implementation="eager")
-    return pretrained(t.T5ForConditionalGeneration, text)
-
-
-def pretrained(kind: Any, source: str, **options: Any) -> Any:
-    """``kind`` from a directory or hub name, float32, eager attention; ModelError where weights are missing."""
-    module, found = kind.from_pretrained(
-        source, attn_implementation="eager", dtype=torch.float32, output_loading_info=True, **options
-    )
-    require_weights(source, module, found["missing_keys"])
-    return module
+def join(adapter: type[Reader], config: ReaderConfig, *, name: str, allow_pickle: bool = False) -> Reader:
+    """The model of the two checkpoints that ``config`` names, in evaluation mode; see ``load_reader``."""
+    text, vision = str(config.text), str(config.vision)
+    module = _drawn(adapter, config, allow_pickle=allow_pickle)
+    where, revision = split_revision(vision)
+    own = image_settings(where, revision=revision)
+    config = replace(config, image_mean=own.mean or config.image_mean, image_std=own.std or config.image_std)
+    where, revision = split_revision(text)
+    return adapter(module.eval(), tokenizer_of(where, revision=revision), config, name=name)
 
 
-def values_of(config: Any) -> dict[str, Any]:
-    """The values of a transformers config that differ from its class's defaults."""
-    return {
-        key: value for key, value in config.to_diff_dict().items() if key not in ("model_type", "transformers_version")
-    }
+def _drawn(adapter: type[Reader], config: ReaderConfig, *, allow_pickle: bool = False) -> T5Network:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return adapter.build(config, allow_pickle=allow_pickle)

@@ -13,7 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from docleak.models.t5 import T5Network, T5Reader, load_reader, pretrained, t5_of, values_of
+from docleak.models.parts import pretrained, t5_of, values_of
+from docleak.models.t5 import T5Network, T5Reader, load_reader
 from docleak.models.t5_files import ReaderConfig
 
 #: dit-base's BeitConfig, as finetuned for document classes (no final layer norm): 85.8 M parameters.
@@ -73,16 +74,17 @@ class VT5(T5Reader):
     architecture = "vt5"
 
     @staticmethod
-    def build(config: ReaderConfig) -> VT5Network:
+    def build(config: ReaderConfig, *, allow_pickle: bool = False) -> VT5Network:
         import transformers as t
 
         if isinstance(config.vision, str):
-            dit = pretrained(t.BeitModel, config.vision, add_pooling_layer=False)
+            dit = pretrained(t.BeitModel, config.vision, allow_pickle=allow_pickle, add_pooling_layer=False)
         else:
             dit = t.BeitModel._from_config(
                 t.BeitConfig(**config.vision), attn_implementation="eager", add_pooling_layer=False
             )
-        return VT5Network(t5_of(config.text), dit, positions=config.positions, finetune=config.finetune_vision)
+        t5 = t5_of(config.text, allow_pickle=allow_pickle)
+        return VT5Network(t5, dit, positions=config.positions, finetune=config.finetune_vision)
 
     def vision_values(self) -> dict[str, Any]:
         return values_of(self.module.dit.config)

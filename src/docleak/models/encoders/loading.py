@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -14,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from docleak.documents.storage import drafted_folder
 from docleak.errors import ModelError
 from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build
 from docleak.models.encoders.tasks import Task
@@ -78,20 +77,12 @@ def load_encoder(
 
 def save_encoder(model: EncoderModel, directory: Path) -> None:
     """Write config.json, model.safetensors and the tokenizer; the folder appears whole, in the place of another."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
+    with drafted_folder(directory) as draft:
         text = json.dumps({"model_type": MODEL_TYPE, **asdict(model.config)}, indent=2)
         (draft / "config.json").write_text(text + "\n", encoding="utf-8")
         weights = {name: value.detach().cpu().contiguous() for name, value in named_weights(model).items()}
         save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
         model.tokenizer.save_pretrained(draft)
-        draft.chmod(0o755)
-        shutil.rmtree(directory, ignore_errors=True)
-        draft.rename(directory)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
 
 
 def named_weights(model: EncoderModel) -> dict[str, Tensor]:

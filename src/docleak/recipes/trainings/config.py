@@ -136,7 +136,7 @@ def named_by_user(config: TrainingConfig, recipe: str) -> TrainingConfig:
     """The config, if nothing in it waits for a path of the user's; RecipeError says which options name them."""
     missing = []
     if PLACEHOLDER in config.model:
-        missing.append("the model's directory (--model fedocvqa=DIR)")
+        missing.append("the model's directory (--model fedocvqa=DIR, made by docleak models assemble fedocvqa DIR)")
     if any(PLACEHOLDER in spec for spec in config.documents):
         wanted = " ".join(f"--documents {spec.replace(PLACEHOLDER, 'DIR')}" for spec in config.documents)
         missing.append(f"its data sets, all of them ({wanted})")

@@ -8,7 +8,6 @@ DIR/round-0001/CLIENT.json             {"client", "examples", "kind", "details"}
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,13 +21,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 import docleak
-from docleak.documents.storage import TEMPORARY, write_atomically, write_json
+from docleak.documents.storage import TEMPORARY, read_json_object, write_atomically, write_json
 from docleak.errors import FederationError
 
 FORMAT = 1
 MANIFEST, START, ARRAYS, RECORD = "capture.json", "start", ".safetensors", ".json"
 #: What the arrays of an update are; a delta is theta_t - y_k, as in ``fedopt.ClientUpdate``.
 KINDS = ("weights", "delta", "gradient")
+AGAIN = "Capture the round again."
 LONGEST_NAME = 200  # characters of a client's name once encoded; file systems end at 255
 
 #: Parameter name -> values.
@@ -167,7 +167,7 @@ def _begin(directory: Path) -> None:
 
 
 def _require_format(manifest: Path) -> None:
-    found = _read_json(manifest).get("format")
+    found = read_json_object(manifest, error=FederationError, advice=AGAIN).get("format")
     if found != FORMAT:
         raise FederationError(
             f"{manifest} says format {found!r}; this docleak reads {FORMAT}. Use the docleak that wrote it."
@@ -242,23 +242,13 @@ def _json_safe(details: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def _read_record(file: Path) -> dict[str, Any]:
-    record = _read_json(file)
+    record = read_json_object(file, error=FederationError, advice=AGAIN)
     kinds = {"client": str, "examples": int, "kind": str, "details": dict}
     if set(record) != set(kinds) or any(not isinstance(record[key], kind) for key, kind in kinds.items()):
-        raise FederationError(f"{file} holds {sorted(record)}; expected {', '.join(kinds)}. Capture the round again.")
+        raise FederationError(f"{file} holds {sorted(record)}; expected {', '.join(kinds)}. {AGAIN}")
     if record["kind"] not in KINDS:
         raise FederationError(f"{file} says kind {record['kind']!r}; expected one of {', '.join(KINDS)}.")
     return record
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
-        raise FederationError(f"{file} cannot be read ({fault}). Capture the round again.") from fault
-    if not isinstance(found, dict):
-        raise FederationError(f"{file} holds a {type(found).__name__}, expected an object. Capture the round again.")
-    return found
 
 
 def _packed(arrays: Arrays) -> bytes:
@@ -270,11 +260,11 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
         with safe_open(file, framework="numpy") as arrays:
             return {name: tuple(arrays.get_slice(name).get_shape()) for name in arrays.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as fault:
-        raise FederationError(f"{file} cannot be read ({fault}). Capture the round again.") from fault
+        raise FederationError(f"{file} cannot be read ({fault}). {AGAIN}") from fault
 
 
 def _loaded(file: Path) -> dict[str, NDArray[Any]]:
     try:
         return dict(load_file(file))
     except (OSError, SafetensorError) as fault:
-        raise FederationError(f"{file} cannot be read ({fault}). Capture the round again.") from fault
+        raise FederationError(f"{file} cannot be read ({fault}). {AGAIN}") from fault

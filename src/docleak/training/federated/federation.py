@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from docleak.errors import FederationError
+from docleak.privacy.mechanism import Unit
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.local import LocalPlan
@@ -110,6 +111,11 @@ class Federation:
 
 def _private_faults(federation: Federation, plan: DpPlan) -> list[str]:
     faults = []
+    if plan.mechanism.unit is Unit.RECORD:
+        faults.append(
+            "the plan protects records (single questions), which FL-PROVIDER-DP does not draw; choose unit provider, "
+            "document or client, or train centrally (docleak train central --unit record)"
+        )
     if federation.rounds > plan.mechanism.rounds:
         faults.append(f"rounds is {federation.rounds}, and the privacy plan accounts for {plan.mechanism.rounds}")
     if plan.mechanism.client_rate < federation.participation:

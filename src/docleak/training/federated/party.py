@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
 from docleak.training.objectives.table import objective_of
 from docleak.training.private.rounds import client_round
+from docleak.training.private.units import check_owners
 
 #: Questions about one page that are answered at once.
 ANSWERED_TOGETHER = 16
@@ -44,6 +45,11 @@ class Chosen(Sequence[Page]):
 
     def __getitem__(self, index: int) -> Page:  # type: ignore[override]
         return self._pages[self._numbers[index]]
+
+    def names(self, of: Callable[[Sequence[Page]], Sequence[str]]) -> list[str]:
+        """``provider_names`` or ``document_names`` of the chosen pages, none of which is read."""
+        every = of(self._pages)
+        return [every[number] for number in self._numbers]
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,22 @@ def open_party(directory: Path, federation: Federation, *, name: str = "") -> Pa
         Chosen(pages, [i for i, document in enumerate(documents) if document not in kept]),
         Chosen(pages, [i for i, document in enumerate(documents) if document in kept]),
     )
+
+
+def private_units(silos: Mapping[str, Path], federation: Federation) -> int:
+    """How many units the federation's privacy plan protects, over all silos' folders, without reading a picture.
+
+    Only where one process has all silos: what a silo holds is its own. PrivacyError for a unit in two silos.
+    """
+    assert federation.privacy is not None
+    unit = federation.privacy.mechanism.unit
+    if unit is Unit.CLIENT:
+        return len(silos)
+    of = provider_names if unit is Unit.PROVIDER else document_names
+    training = {name: open_party(path, federation, name=name).training for name, path in silos.items()}
+    owned = {name: set(pages.names(of)) - {""} for name, pages in training.items() if isinstance(pages, Chosen)}
+    check_owners(owned, unit)
+    return sum(len(names) for names in owned.values())
 
 
 def _apart(pages: Sequence[Page], federation: Federation) -> list[str]:

@@ -13,7 +13,7 @@ from docleak.training.federated.flower.client import client_app
 from docleak.training.federated.flower.grid import LocalGrid, OnSilo
 from docleak.training.federated.flower.strategy import FederatedStrategy, OnRound
 from docleak.training.federated.local import parameters_of
-from docleak.training.federated.party import fingerprint, fresh_model_of
+from docleak.training.federated.party import fingerprint, fresh_model_of, private_units
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.secure.keys import make_identities
 
@@ -33,7 +33,10 @@ def train_embedded(
 
     ``randomness`` makes the streams of a private training; anything else than fresh ones is for tests. With secure
     aggregation the silos' keys are made here: one process has nobody to hide from, and shows what a server would see.
+    Raises PrivacyError for a unit of the privacy plan that is in two silos.
     """
+    if run.federation.privacy is not None:
+        private_units(silos, run.federation)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     model = fresh_model_of(run.federation, device)
     nodes = {

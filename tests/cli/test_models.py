@@ -1,0 +1,40 @@
+"""``docleak models assemble``: from two checkpoints on disk to a model that the other commands take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers as t
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0), *((c, -3.0) for c in "abcdefghijklmnop:")]
+    words = t.T5TokenizerFast(vocab=pieces)
+    text = t.T5Config(vocab_size=200, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=4, decoder_start_token_id=0)
+    t.T5ForConditionalGeneration(text).save_pretrained(tmp_path / "t5")
+    words.save_pretrained(tmp_path / "t5")
+    vision = t.BeitConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=8
+    )
+    t.BeitModel(vision).save_pretrained(tmp_path / "dit")
+    return tmp_path
+
+
+def test_assemble(command: Callable[..., tuple[Any, str, str]], parts: Path) -> None:
+    words = ("models", "assemble", "vt5", "made", "--text", "t5", "--vision", "dit")
+    code, out, _ = command(*words, "--dry-run")
+    assert code == 0 and "parameters to train, of" in out and "saved" not in out and not (parts / "made").exists()
+    code, out, _ = command(*words, "--json")
+    card = json.loads(out)
+    assert code == 0 and card == json.loads((parts / "made" / "docleak.json").read_text())
+    code, out, _ = command("train", "federated", "--model", "made", "--dry-run")
+    assert code == 0 and f"{card['trainable']:,}" in out, "the federation sends what the card calls trainable"
+    code, _, said = command(*words)
+    assert code == 1 and "made is there already; expected a new or empty folder" in said
+    code, _, said = command("models", "assemble", "vt5", "other", "--text", "dit", "--vision", "t5")
+    assert code == 1 and "is of type 'beit', expected 't5'" in said and "is of type 't5', expected 'beit'" in said

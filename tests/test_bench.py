@@ -1,0 +1,72 @@
+"""``python -m bench``: every benchmark is run by it, and those that are named are merged into what is there."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: Needs a package that is not docleak's; its first lines say how it is run.
+APART = {"beside_breaching"}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT)
+    from bench import __main__, secure
+
+    monkeypatch.setattr(secure, "PARAMETERS", 1_000)
+    monkeypatch.setattr(secure, "ROUNDS", 1)
+    return __main__
+
+
+def functions(path: Path) -> set[str]:
+    return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_benchmark_is_called(bench: Any) -> None:
+    there = {path.stem for path in (ROOT / "bench").glob("*.py")} - {"__main__"}
+    assert set(bench.PARTS) == there - APART
+    lacking = [name for name in bench.PARTS if not {"measure", "as_markdown"} <= functions(ROOT / f"bench/{name}.py")]
+    assert not lacking, "as python -m bench calls them"
+
+
+def test_a_part_is_measured_and_the_others_kept(bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (ROOT / "docs" / "results" / "bench.json").read_bytes()
+    (tmp_path / "bench.json").write_bytes(before)
+    bench.main(["secure"], results=tmp_path)
+    found, kept = json.loads((tmp_path / "bench.json").read_text()), json.loads(before)
+    assert {name: part for name, part in found.items() if name != "secure"} == {
+        name: part for name, part in kept.items() if name != "secure"
+    }
+    assert found["secure"]["numbers"]["parameters"] == 1_000 and found["secure"]["environment"]["commit"]
+    assert list(found) == [name for name in bench.PARTS if name in found], "the page's order"
+    page = (tmp_path / "bench.md").read_text()
+    assert capsys.readouterr().out.strip() == page.strip()
+    assert "1000 parameters" in page and page.count("\n## ") == len(found)
+    bench.main(["secure"], results=tmp_path / "new")
+    assert set(bench.read(tmp_path / "new")) == {"secure"}
+
+
+def test_the_committed_page_is_of_the_committed_numbers(bench: Any) -> None:
+    results = ROOT / "docs" / "results"
+    assert (results / "bench.md").read_text() == bench.as_markdown(bench.read(results))
+
+
+def test_what_is_no_benchmark_is_refused(bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.main(["secure", "speed"], results=tmp_path)
+    assert "no benchmark 'speed'; there are documents" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    (tmp_path / "bench.json").write_text('{"documents": {"cold": 1}}')
+    with pytest.raises(SystemExit, match="expected environment and numbers by part"):
+        bench.main(["secure"], results=tmp_path)
+    run = subprocess.run(
+        [sys.executable, "-m", "bench", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "federated" in run.stdout
