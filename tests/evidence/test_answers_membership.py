@@ -124,6 +124,8 @@ def test_a_measured_epsilon_grows_with_the_leak_and_is_no_more_than_the_truth_wi
     nothing = [bound(0.0, seed) > 0 for seed in range(30)]
     assert sum(nothing) <= 5, "5 % of 30 are 1.5; 6 or more happen once in 300"
     target, public, members = case(0.3, 40, 0)
+    same = [measured_epsilon(public, public, members, coins=0.5, delta=1e-5, seed=seed).epsilon for seed in range(40)]
+    assert same == [0.0] * 40, "a model that was not trained shows nothing, whatever ties are broken to"
     silent = [Reply(r.provider, r.document, r.key, r.accuracy, r.nls) for r in target]
     with pytest.raises(AttackError, match="have no loss"):
         measured_epsilon(silent, public, members, coins=0.5, delta=1e-5, seed=0)

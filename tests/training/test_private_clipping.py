@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from docleak.errors import PrivacyError
 from docleak.models.base import trainable
-from docleak.privacy.mechanism import Mechanism
+from docleak.privacy.mechanism import Mechanism, Relation
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState, step
@@ -115,6 +115,12 @@ def clipped_one_by_one(silos: Silos, plan: DpPlan) -> Released:
     return found
 
 
+def frozen_sent(silos: Silos, plan: DpPlan) -> Released:
+    """Planted: the whole state is sent, with a frozen layer that each unit's training moved as far as the others."""
+    moved = sum(float(change["middle.weight"].double().norm()) for units in silos.values() for change in units.values())
+    return {**released(silos, plan), "frozen.weight": np.array([moved / plan.denominator / len(silos)])}
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Over all trials: the greatest move over the claimed one, and the greatest error of a move's length."""
@@ -167,7 +173,9 @@ def test_one_unit_moves_the_result_by_its_clipped_length_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    "planted", [weighted_by_units, realised_denominator, tied_sent_twice, clipped_one_by_one], ids=lambda f: f.__name__
+    "planted",
+    [weighted_by_units, realised_denominator, tied_sent_twice, clipped_one_by_one, frozen_sent],
+    ids=lambda f: f.__name__,
 )
 def test_a_planted_bug_exceeds_the_claim(planted: Aggregate) -> None:
     assert examine(planted, 400).ratio > 1.1
@@ -207,6 +215,51 @@ def test_frozen_weights_stay_and_the_module_is_put_back() -> None:
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert result.norms == pytest.approx([24**0.5] * 2, rel=1e-6)
     assert sum(float(v.square().sum()) for v in result.total.values()) == pytest.approx(4.0, rel=1e-6)
+
+
+def test_replacing_a_unit_moves_the_result_by_twice_the_clip_norm_and_no_more() -> None:
+    rng = np.random.default_rng(1)
+    mechanism = Mechanism(1.0, 1, relation=Relation.REPLACE_ONE)
+    most = 0.0
+    for _ in range(300):
+        plan = DpPlan(mechanism, float(10 ** rng.uniform(-3, 2)), int(rng.integers(1, 9)), 1e-5)
+        units = {**random_units(rng, plan), "unit": random_change(rng, plan)}
+        opposite = {k: -v * rng.uniform(0.1, 10) for k, v in units["unit"].items()}
+        other = {**units, "unit": opposite if rng.random() < 0.5 else random_change(rng, plan)}
+        one, two = released({"silo": units}, plan), released({"silo": other}, plan)
+        moved = float(np.sqrt(sum(((one[k] - two[k]) ** 2).sum() for k in one))) * plan.denominator
+        most = max(most, moved / plan.sensitivity)
+    assert 0.99 < most <= 1 + 1e-8
+
+
+@pytest.mark.parametrize("name", ["frozen.weight", "seen"])
+def test_what_is_not_clipped_may_not_change(name: str) -> None:
+    """Otherwise a unit that leaves would change what all later ones start from, by any amount."""
+    module = Tied()
+    module.register_buffer("seen", torch.zeros(1))
+    weights = {key: p.detach().clone() for key, p in trainable(module)}
+
+    def train(write: bool) -> None:
+        with torch.no_grad():
+            module.middle.bias.add_(dict(module.state_dict(keep_vars=True))[name].sum())
+            if write:
+                module.get_parameter(name).add_(1.0) if "." in name else module.get_buffer(name).add_(1.0)
+
+    assert clipped_sum(module, weights, [partial(train, False)], 1.0).norms[0] >= 0
+    with pytest.raises(PrivacyError, match=f"changed '{name}'"):
+        clipped_sum(module, weights, [partial(train, True), partial(train, False)], 1.0)
+
+
+def test_statistics_of_batch_normalisation_are_refused_in_training_mode() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    weights = {key: p.detach().clone() for key, p in trainable(module)}
+
+    def train() -> None:
+        module(torch.arange(6.0).reshape(2, 3)).sum().backward()
+
+    clipped_sum(module.eval(), weights, [train], 1.0)
+    with pytest.raises(PrivacyError, match="evaluation mode"):
+        clipped_sum(module.train(), weights, [train], 1.0)
 
 
 def test_a_change_that_is_not_finite_is_refused() -> None:

@@ -82,15 +82,18 @@ def test_a_round_is_algorithm_1(model: DocumentModel, pages: list[Page], weights
     assert found.update.examples == 1
 
 
+@pytest.mark.parametrize(("clip_norm", "denominator"), [(1e-4, 1), (0.05, 2), (10.0, 2)])
 def test_a_provider_more_moves_the_update_by_at_most_c_over_m(
-    model: DocumentModel, pages: list[Page], weights: Weights
+    model: DocumentModel, pages: list[Page], weights: Weights, clip_norm: float, denominator: int
 ) -> None:
     """Neighbours on the real model: the others do what they did, to the bit."""
-    both = one_round(model, pages, weights)
-    without = one_round(model, [page for page in pages if page.provider != "provider-1"], weights)
-    moved = np.linalg.norm(vector(dict(both.update.delta)) - vector(dict(without.update.delta)))
-    assert moved * PLAN.denominator == pytest.approx(PLAN.clip_norm, rel=1e-5)
-    assert (both.norms[0], both.norms[2]) == without.norms
+    plan = replace(PLAN, clip_norm=clip_norm, denominator=denominator)
+    both = one_round(model, pages, weights, plan)
+    for left in range(3):
+        without = one_round(model, [page for page in pages if page.provider != f"provider-{left}"], weights, plan)
+        moved = np.linalg.norm(vector(dict(both.update.delta)) - vector(dict(without.update.delta)))
+        assert moved * denominator == pytest.approx(min(clip_norm, both.norms[left]), rel=1e-4)
+        assert tuple(norm for i, norm in enumerate(both.norms) if i != left) == without.norms
 
 
 @pytest.mark.parametrize("drawn", [1, 4])

@@ -30,7 +30,8 @@ def budget(
                                       "within its client, where clients are drawn.")] = RATE,
     client_rate: Annotated[str, typer.Option(help="Probability that a client is drawn in a round; 1: all take part.")]
     = "1",
-    unit: Annotated[str, typer.Option(help="Whose presence is hidden: provider, document, client.")] = "provider",
+    unit: Annotated[str, typer.Option(help="Whose presence is hidden: provider, document, client, record.")]
+    = "provider",
     units: Annotated[int, typer.Option(help="How many of them there are, to judge delta; 0: do not judge.")] = 0,
     relation: Annotated[str, typer.Option(help="What neighbours differ in: add-or-remove-one, replace-one.")]
     = "add-or-remove-one",

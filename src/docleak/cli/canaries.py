@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,6 +54,7 @@ def canaries(
     from docleak.documents.storage import write_json
     from docleak.evidence.canaries import Bench, CanaryConfig, audit_canaries
     from docleak.models import load_model
+    from docleak.privacy.budget import delta_warning
 
     torch.set_num_threads(1)
     config = CanaryConfig(
@@ -60,6 +62,8 @@ def canaries(
         unit_rate=parse_probability(unit_rate, what="unit rate"), delta=delta, learning_rate=learning_rate,
         confidence=confidence, every_round=every_round, seed=seed,
     )  # fmt: skip
+    if warning := delta_warning(delta, count + others, "provider"):
+        print(f"Warning: {warning}", file=sys.stderr)
     plans = {"without noise": config.plan(0.0), f"epsilon {epsilon:g}": config.plan_for(epsilon)}
     found: dict[str, CanaryAudit] = {}
     with counter(quiet=json_output) as on_step:

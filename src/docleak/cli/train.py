@@ -6,12 +6,14 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from docleak.cli.output import counter, emit, resumable
+from docleak.cli.records import RecordSettings, check_options, told, train_records
 from docleak.cli.settings import pick_device
 
 if TYPE_CHECKING:
@@ -43,7 +45,13 @@ Epsilon = Annotated[float | None, typer.Option(help="Train with differential pri
 Noise = Annotated[float | None, typer.Option(help="The same by its noise multiplier (docleak budget).")]
 Delta = Annotated[float, typer.Option(help="Delta that belongs to epsilon; far below 1/providers.")]
 Clip = Annotated[float, typer.Option(help="C: each provider's difference is clipped to this norm.")]
-PrivateUnit = Annotated[str, typer.Option("--unit", help="Whose presence is hidden: provider, document, client.")]
+PrivateUnit = Annotated[
+    str,
+    typer.Option(
+        "--unit",
+        help="Whose presence is hidden: provider, document, client; central also record: one question, by DP-SGD.",
+    ),
+]
 UnitRate = Annotated[str, typer.Option(help="Probability that a provider trains in a round, such as 0.2 or 1000/4149.")]
 Denominator = Annotated[
     int, typer.Option(help="M: a public constant that sums are divided by; every silo has as many.")
@@ -175,6 +183,7 @@ def central(
     from docleak.training.federated.local import LocalPlan
     from docleak.training.federated.silo_folders import one_silo
 
+    silo = partial(one_silo, documents, pages, out / "silos", seed=seed)
     plan = LocalPlan(
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay,
         optimiser=optimiser, max_steps=max_steps, dropout=dropout, objective=objective,
@@ -183,12 +192,16 @@ def central(
         epsilon, noise, rounds, delta=delta, clip_norm=clip_norm, unit=unit, unit_rate=unit_rate, client_rate=1.0,
         denominator=denominator,
     )  # fmt: skip
+    if private is not None and private.mechanism.unit == "record":
+        check_options(plan, other={"--capture": capture, "--tensorboard": tensorboard, "--dry-run": dry_run})
+        settings = RecordSettings(model, holdout, seed, learning_rate, weight_decay, dropout)
+        told(train_records(settings, private, silo, out, pick_device(device), quiet=json_output), json_output)
+        return
     federation = Federation(model, rounds, holdout=holdout, seed=seed, local=plan, privacy=private)
     if dry_run:
         _say_cost(federation, 1, json_output=json_output)
         return
-    _train(federation, lambda: one_silo(documents, pages, out / "silos", seed=seed), out, device, evaluate_every,
-           capture, tensorboard, json_output)  # fmt: skip
+    _train(federation, silo, out, device, evaluate_every, capture, tensorboard, json_output)
 
 
 def _secure_plan(secure: bool, threshold: int, limit: float) -> SecurePlan | None:
@@ -226,6 +239,8 @@ def _train(
         run = FederatedRun.open(out, federation, command=command)
         chosen = pick_device(device)
         found = silos()
+        if warning := _delta_warning(federation, found):
+            print(f"Warning: {warning}", file=sys.stderr)
         board = Board(run) if tensorboard else None
         events = Events(federation, len(found), run.last_round(), on_unit, board)
         train_embedded(
@@ -239,6 +254,14 @@ def _train(
         save_model(run, chosen)
     facts = facts_of(run, found, rng=np.random.default_rng(federation.seed))
     emit(facts, text_of(facts), json_output=json_output)
+
+
+def _delta_warning(federation: Federation, silos: Mapping[str, Path]) -> str:
+    from docleak.privacy.budget import delta_warning
+    from docleak.training.federated.party import private_units
+
+    plan = federation.privacy
+    return delta_warning(plan.delta, private_units(silos, federation), plan.mechanism.unit) if plan else ""
 
 
 @dataclass

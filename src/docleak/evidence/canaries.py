@@ -6,7 +6,7 @@ of a company that is on no other page. The training is FL-PROVIDER-DP's own code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -37,10 +37,7 @@ from docleak.training.federated.fedopt import FedOpt, ServerState
 from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters
 from docleak.training.private.rounds import train_privately
 
-#: Scores by name; every one guesses for itself, with its share of what the confidence leaves.
-SCORES = ("loss", "weights")
 SILO = "all"
-OnStep = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -163,17 +160,17 @@ def audit_canaries(
     *,
     seed: int,
     trained_by: DpPlan | None = None,
-    on_step: OnStep | None = None,
 ) -> CanaryAudit:
     """Toss the coins, train, guess, and bound: ``plan`` is what is claimed, and what is trained by.
 
+    Every score guesses for itself, and fails with an equal share of what the confidence leaves.
     ``seed`` draws coins and noise (a guarantee would need secret ones; an audit must be repeatable). ``trained_by``
     trains by another plan than the claimed one: for tests of the audit. ``CanaryAudit.check`` compares both bounds.
     """
     rng = np.random.default_rng([seed, 0xCA7A])
     coins = rng.random(config.canaries) < 0.5
     inside = [page for pages, coin in zip(bench.canaries, coins, strict=True) if coin for page in pages]
-    released = release(bench, [*bench.others, *inside], trained_by or plan, config.local, seed=seed, on_step=on_step)
+    released = release(bench, [*bench.others, *inside], trained_by or plan, config.local, seed=seed)
     if not config.every_round:
         released = [released[0], released[-1]]
     between = 1 if config.every_round else config.rounds
@@ -195,22 +192,12 @@ def audit_canaries(
     return CanaryAudit(lower, right, plan.guarantee(), int(coins.sum()), view.text)
 
 
-def release(
-    bench: Bench,
-    pages: Sequence[Page],
-    plan: DpPlan,
-    local: LocalPlan,
-    *,
-    seed: int,
-    on_step: OnStep | None = None,
-) -> list[Weights]:
+def release(bench: Bench, pages: Sequence[Page], plan: DpPlan, local: LocalPlan, *, seed: int) -> list[Weights]:
     """The global models of a private training on ``pages``, the start first; ``bench.model`` holds the last."""
     released: list[Weights] = []
 
     def keep(ledger: Ledger, state: ServerState) -> None:
         released.append({name: value.astype(np.float32) for name, value in state.parameters.items()})
-        if on_step is not None:
-            on_step(ledger.begun - 1, plan.mechanism.rounds, "rounds")
 
     set_parameters(bench.model, dict(bench.start))
     train_privately(

@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from importlib.metadata import version
@@ -31,6 +31,8 @@ EXACT = 32
 #: The search for the epsilon of a mixture ends at this relative width, at its upper end.
 WIDTH = 1e-6
 MOST_EPSILON = 1e9
+#: A group's losses are looked at in about so many places at most.
+POINTS = 30_000
 
 
 class Accountant(StrEnum):
@@ -41,6 +43,13 @@ class Accountant(StrEnum):
     RDP = "rdp"
 
 
+#: What one of each unit holds.
+WHAT = {
+    Unit.PROVIDER: "all documents of one provider",
+    Unit.DOCUMENT: "one document",
+    Unit.CLIENT: "all documents of one client",
+    Unit.RECORD: "one question with its answer",
+}
 PACKAGES = {Accountant.PLD: "dp-accounting", Accountant.PRV: "opacus", Accountant.RDP: "dp-accounting"}
 
 
@@ -57,8 +66,7 @@ class Guarantee:
     def sentence(self) -> str:
         """The claim with its unit, relation, delta, sampling and accountant."""
         m = self.mechanism
-        what = {Unit.PROVIDER: "all documents of one provider", Unit.DOCUMENT: "one document",
-                Unit.CLIENT: "all documents of one client"}[m.unit]  # fmt: skip
+        what = WHAT[m.unit]
         change = "replaced by another's" if m.relation is Relation.REPLACE_ONE else "added or removed"
         by = f"{self.accountant.upper()} accountant of {PACKAGES[self.accountant]} {self.version}"
         if math.isinf(self.epsilon):
@@ -106,15 +114,45 @@ def _round(mechanism: Mechanism, rate: float) -> Any:
 
 @lru_cache(maxsize=8)
 def _distribution(noise_multiplier: float, rate: float, relation: Any) -> Any:
-    # A thirtieth of the typical loss of a round: on a coarser grid, many rounds add up what was rounded up.
-    loss = noise_multiplier**-2
-    typical = math.sqrt(math.log1p(rate**2 * math.expm1(loss)) if loss < 700 else loss + 2 * math.log(rate))
     return library("dp_accounting.pld.privacy_loss_distribution").from_gaussian_mechanism(
         noise_multiplier,
         sampling_prob=rate,
         neighboring_relation=relation,
-        value_discretization_interval=max(min(typical / 30, max(typical, 1.0) / 100), 1e-6),
+        value_discretization_interval=_grid(noise_multiplier, rate),
     )
+
+
+def _grid(noise_multiplier: float, rate: float) -> float:
+    """A thirtieth of the typical loss of a round: on a coarser grid, many rounds add up what was rounded up."""
+    loss = noise_multiplier**-2
+    typical = math.sqrt(math.log1p(rate**2 * math.expm1(loss)) if loss < 700 else loss + 2 * math.log(rate))
+    return max(min(typical / 30, max(typical, 1.0) / 100), 1e-6)
+
+
+def epsilon_of_group(found: Guarantee, size: int) -> float:
+    """The epsilon, at the delta of ``found``, of ``size`` units that are added or removed together.
+
+    The group's part of a round is a number of its units, Binomial(size, rate), times C at most: a mixture of Gaussians,
+    whose privacy loss is tight for Poisson sampling (Ganesh, 2024). It grows faster than ``size`` times epsilon.
+    Raises PrivacyError for clients drawn as a whole, replace-one, and a size below 1.
+    """
+    m = found.mechanism
+    if m.client_rate != 1 or m.relation is not Relation.ADD_OR_REMOVE_ONE or size < 1:
+        raise PrivacyError(
+            f"a group of {size} {m.unit}s, client rate {m.client_rate:.4g}, {m.relation}; expected at least one unit, "
+            "each drawn by its own coin (client rate 1), and add-or-remove-one."
+        )
+    if m.noise_multiplier == 0:
+        return math.inf
+    if m.rate == 1:
+        return guarantee(replace(m, noise_multiplier=m.noise_multiplier / size), found.delta).epsilon
+    drawn = np.arange(size + 1)
+    losses = size / m.noise_multiplier * (size / m.noise_multiplier + 20)  # the range of a round's, roughly
+    distribution = library("dp_accounting.pld.privacy_loss_distribution").from_mixture_gaussian_mechanism(
+        m.noise_multiplier, drawn.astype(float).tolist(), binom.pmf(drawn, size, m.rate).tolist(),
+        value_discretization_interval=max(min(_grid(m.noise_multiplier, m.rate) * size, 0.05), losses / POINTS),
+    )  # fmt: skip
+    return float(distribution.self_compose(m.rounds).get_epsilon_for_delta(found.delta))
 
 
 def _known_coins(mechanism: Mechanism, delta: float) -> float:

@@ -16,6 +16,8 @@ class Unit(StrEnum):
     PROVIDER = "provider"
     DOCUMENT = "document"
     CLIENT = "client"
+    #: One question with its answer. The weakest: several may be about one page, and all tell of its provider.
+    RECORD = "record"
 
 
 class Relation(StrEnum):

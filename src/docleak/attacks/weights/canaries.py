@@ -1,7 +1,7 @@
 """Was this canary trained on? Scores of canary providers, from the released model's loss and from its weights.
 
 For an audit in one run (Steinke, Nasr & Jagielski, 2023): the scores order the canaries, higher for likelier members.
-Any score gives a valid bound, a better one a higher bound.
+Any score gives a valid bound, a better one a higher bound. All functions overwrite the weights of ``model``.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def weight_scores(model: DocumentModel, view: CanaryView, *, at_start: NDArray[n
     G coins and noise s^2 G, G = U U^T, so that the linear estimate of least squared error, from coins of mean 1/2 and
     variance 1/4, solves (G + 4 s^2) x = z - G/2. It takes off what other canaries' differences have in common with a
     canary's own. Several released models add up their z and G; each needs the differences from its own weights, and m
-    copies of them in memory. ``at_start`` are those of the first (``own_differences``), where they are known already.
+    copies of them in memory. Where a rate below 1 draws the canaries, it is an approximation. ``at_start`` are the
+    first ones (``own_differences``), where they are known already.
     """
     count = len(view.canaries)
     of = partial(own_differences, model, view.canaries, view.local, view.clip_norm)

@@ -122,7 +122,7 @@ def _claim_folder(config: ReleasesConfig, out: Path) -> None:
             raise RunError(f"{out} holds {', '.join(found[:3])} and no {CONFIG}; give an empty or new --out.")
         before = read_json(file) if file.exists() else {**wanted, "releases": []}
         assert isinstance(before, dict)
-        known = {label: source for label, source in before["releases"]}
+        known: dict[str, str] = dict(before["releases"])
         moved = [label for label, source in config.releases if known.get(label, source) != source]
         if moved or {**before, "releases": []} != {**wanted, "releases": []}:
             raise RunError(f"{out} is an audit of other releases or settings; give the same ones, or another --out.")

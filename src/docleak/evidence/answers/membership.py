@@ -21,6 +21,7 @@ from docleak.privacy.empirical import LowerBound, from_one_run, from_scores, rig
 #: Share of the providers that a one-run audit calls members, and as many non-members; the rest are not guessed.
 CALLED = 0.25
 RESAMPLES = 2000
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -138,11 +139,15 @@ def measured_epsilon(
     A provider's score is how much lower its mean loss is than the public model's. Where each provider was a member by
     a fair coin of its own (``coins`` 1/2) every provider is a canary of a one-run audit, which is a proof: the CALLED
     highest scores are called members and as many lowest others. Else it is an estimate from a threshold chosen on one
-    half of the providers and counted on the other. Raises AttackError for replies without loss.
+    half of the providers and counted on the other. Equal scores of all show nothing. Raises AttackError for replies
+    without loss.
     """
     names = sorted({reply.provider for reply in target})
     scores = np.array([_loss(public, name) - _loss(target, name) for name in names])
     members = np.array([truth[name] for name in names])
+    if np.ptp(scores) == 0:
+        evidence = f"the scores of all {len(names)} providers are equal, so that there is nothing to guess by"
+        return LowerBound(0.0, delta, CONFIDENCE, evidence, "0 holds of everything")
     rng = np.random.default_rng(seed)
     if coins != 0.5:
         return from_scores(scores, members, delta, rng=rng)

@@ -34,14 +34,17 @@ def clipped_sum(
     The L2 norm is over all trainable parameters together, a tied weight once, frozen ones not at all. Whatever the runs
     do, one of them moves the sum by at most ``clip_norm``. ``weights`` are the global model, float32 on the module's
     device, and are in the module again at the end. Beside them this holds one float64 copy of the trainable parameters,
-    for any number of runs. Raises PrivacyError for a difference that is not finite.
+    for any number of runs. Raises PrivacyError for a difference that is not finite, and for a run that changes a buffer
+    or a frozen weight: nobody clips those, and the next unit would start from what this one left there.
     """
     named = dict(trainable(module))
     total = {name: torch.zeros(p.shape, dtype=torch.float64, device=_doubles(p)) for name, p in named.items()}
     norms: list[float] = []
+    fixed = _versions(module)
     for run in runs:
         _reset(named, weights)
         run()
+        _require_unchanged(fixed, _versions(module))
         norms.append(_add_clipped(total, named, weights, clip_norm))
     _reset(named, weights)
     return ClippedSum(total, tuple(norms))
@@ -51,6 +54,21 @@ def clipped_sum(
 def _reset(named: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor]) -> None:
     for name, parameter in named.items():
         parameter.copy_(weights[name])
+
+
+def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """Which tensor every buffer and frozen parameter is, and how often it was written to."""
+    frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
+    return {name: (id(tensor), tensor._version) for name, tensor in [*frozen, *module.named_buffers()]}
+
+
+def _require_unchanged(before: Mapping[str, object], after: Mapping[str, object]) -> None:
+    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    if changed:
+        raise PrivacyError(
+            f"training on one unit changed {changed[0]!r} ({len(changed)} such), which is not clipped; expected only "
+            "trainable weights to change. Freeze normalisation statistics (evaluation mode), or train them as weights."
+        )
 
 
 @torch.no_grad()

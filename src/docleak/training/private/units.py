@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from docleak.documents.page import Page, fault_list
 from docleak.errors import PrivacyError
@@ -15,6 +15,11 @@ def units_of(pages: Sequence[Page], unit: Unit, *, client: str) -> dict[str, lis
     """The pages of each unit, by name. PrivacyError for pages whose unit is unknown: nothing would protect them."""
     if unit is Unit.CLIENT:
         return {client: list(pages)}
+    if unit is Unit.RECORD:
+        raise PrivacyError(
+            "records (single questions) are units of DP-SGD only, not of FL-PROVIDER-DP: see training.private.records, "
+            "or docleak train central --unit record. Here, choose provider, document or client."
+        )
     names = [page.provider if unit is Unit.PROVIDER else page.document for page in pages]
     unknown = [page.name for page, name in zip(pages, names, strict=True) if not name]
     if unknown:
@@ -45,13 +50,18 @@ def check_units(units: Mapping[str, Sequence[Page]], plan: DpPlan, *, client: st
 
 def check_silos(silos: Mapping[str, Sequence[Page]], plan: DpPlan, *, objective: str = "qa") -> None:
     """Refuse silos that share a unit: it would count once and be seen twice. Then check each by itself."""
+    units = {client: units_of(pages, plan.mechanism.unit, client=client) for client, pages in silos.items()}
+    for client, own in units.items():
+        check_units(own, plan, client=client, objective=objective)
+    check_owners(units, plan.mechanism.unit)
+
+
+def check_owners(units: Mapping[str, Iterable[str]], unit: Unit) -> None:
+    """Refuse clients of which two have the same unit, by the names of each client's units."""
     owners: dict[str, list[str]] = {}
-    for client, pages in silos.items():
-        units = units_of(pages, plan.mechanism.unit, client=client)
-        check_units(units, plan, client=client, objective=objective)
-        for name in units:
+    for client, names in units.items():
+        for name in names:
             owners.setdefault(name, []).append(client)
-    unit = plan.mechanism.unit
     faults = [f"{unit} {name!r} is in {', '.join(clients)}" for name, clients in owners.items() if len(clients) > 1]
     if faults:
         raise PrivacyError(
