@@ -22,8 +22,8 @@ audit: setup  ## audit the shipped model on synthetic pages; run again to resume
 	$(BIN)/docleak audit --out $(OUT) $(ARGS)
 	@echo "The report: $(abspath $(OUT))/report.html"
 
-test: setup  ## run the tests (ARGS="-k name" for some)
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup  ## run the tests, a process per core (ARGS="-k name" for some)
+	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: setup  ## formatting and lint
 	$(BIN)/ruff format --check $(CODE)

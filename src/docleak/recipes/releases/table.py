@@ -149,6 +149,9 @@ def draw(
     first = axes[0, 0]
     first.set_yticks(range(len(planned)), [e.row.name for e in planned], fontsize=7)
     first.set_ylim(len(planned) - 0.5, -0.5)
+    printed = any(e.row.printed.get(e.model) for e in planned)
+    words = "dots: ours; bars: 95 % intervals over providers" + "; crosses: printed in the paper" * printed
+    figure.supxlabel(words, fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
