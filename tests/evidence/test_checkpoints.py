@@ -14,7 +14,7 @@ from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
 from docleak.evidence import checkpoints
-from docleak.evidence.checkpoints import RECIPES, Remembered, make_checkpoints, measure, phases_of
+from docleak.evidence.checkpoints import RECIPES, VARIANTS, Remembered, make_checkpoints, measure, phases_of
 from docleak.models import Answer, load_model, trainable
 
 
@@ -84,9 +84,11 @@ def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("architecture", RECIPES)
 def test_the_whole_recipe_in_miniature(architecture: str, tmp_path: Path) -> None:
     card = make_checkpoints(architecture, tmp_path / "new" / "folder", steps=1, seed=3, quiet=True)
-    start, trained = (tmp_path / "new" / "folder" / f"{architecture}-{moment}" for moment in ("start", "trained"))
+    base = VARIANTS.get(architecture, architecture)
+    folder = tmp_path / "new" / "folder"
+    start, trained = folder / f"{base}-start", folder / (f"{base}-trained" if base == architecture else architecture)
     models = [load_model(str(directory)) for directory in (start, trained)]
-    assert [m.architecture for m in models] == [architecture] * 2
+    assert [m.architecture for m in models] == [base] * 2
     before, after = (dict(trainable(m.module)) for m in models)
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert json.loads((trained / "docleak.json").read_text()) == card
