@@ -74,6 +74,20 @@ class LazyPages(Sequence[Page]):
         raise_faults(self.path, faults, "Mend these pages or take them out of the data set.")
 
 
+class Joined(Sequence[Page]):
+    """Pages of several parts, one part after the other; each is read when it is asked for."""
+
+    def __init__(self, parts: Sequence[Sequence[Page]]) -> None:
+        self._places = [(part, number) for part in parts for number in range(len(part))]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Page:  # type: ignore[override]
+        part, number = self._places[index]
+        return part[number]
+
+
 def provider_names(pages: Sequence[Page]) -> tuple[str, ...]:
     """The provider of each page, without decoding an image where the pages are lazy."""
     if isinstance(pages, LazyPages):

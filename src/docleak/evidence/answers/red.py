@@ -21,7 +21,7 @@ from docleak.attacks.answers.memorisation import (
 from docleak.documents.blue_red import RED_NEGATIVE, RED_POSITIVE
 from docleak.documents.blue_red_files import BlueRed
 from docleak.documents.page import Page
-from docleak.documents.pages import provider_names
+from docleak.documents.pages import Joined, provider_names
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError
 from docleak.evidence.answers.memorisation import Trained, trained_values, training_answers
@@ -33,20 +33,6 @@ TOGETHER = 256
 ANLS_THRESHOLD = 0.5
 #: Keeps the draws of one seed apart from others: which words a key is asked for in.
 CASES = 31
-
-
-class Joined(Sequence[Page]):
-    """Pages of several parts, one part after the other; each is read when it is asked for."""
-
-    def __init__(self, parts: Sequence[Sequence[Page]]) -> None:
-        self._places = [(part, number) for part in parts for number in range(len(part))]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, index: int) -> Page:  # type: ignore[override]
-        part, number = self._places[index]
-        return part[number]
 
 
 @dataclass(frozen=True, eq=False)

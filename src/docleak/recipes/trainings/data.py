@@ -20,7 +20,7 @@ import numpy as np
 from docleak.documents.division import source_names
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
-from docleak.documents.pages import document_names
+from docleak.documents.pages import Joined, document_names
 from docleak.documents.partition import Share, split_documents
 from docleak.documents.silos import MANIFEST, write_silos
 from docleak.documents.storage import reported, write_json
@@ -138,24 +138,10 @@ def _shares(
     """What each client holds of the training pages: of one data set, or, if there is one client only, of all."""
     left = {name: Chosen(pages, parts[name].train) for name, pages in sources.items()}
     if config.clients == 1:
-        together = _Joined(tuple(left.values()))
+        together = Joined(tuple(left.values()))
         return (Share(CENTRAL, CENTRAL, tuple(range(len(together)))),), {CENTRAL: together}
     names = {name: [documents[name][i] for i in parts[name].train] for name in left}
     return split_documents(names, config.clients, rng=np.random.default_rng((config.seed, DIVIDING))), left
-
-
-class _Joined(Sequence[Page]):
-    """Data sets one after the other."""
-
-    def __init__(self, parts: Sequence[Sequence[Page]]) -> None:
-        self._places = [(part, number) for part in parts for number in range(len(part))]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, index: int) -> Page:  # type: ignore[override]
-        part, number = self._places[index]
-        return part[number]
 
 
 def _write(pages: Mapping[str, Sequence[Page]], out: Path, seed: int) -> None:
