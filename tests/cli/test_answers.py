@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from docleak.cli import answers
+from docleak.evidence.answers import shipped
 
 Command = Callable[..., tuple[Any, str, str]]
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The case without arguments, with few providers and a model that is shipped."""
-    for name, value in (("PUBLIC", "vt5-start"), ("PROVIDERS", 12), ("DOCUMENTS", 3.0), ("ROUNDS", 1), ("EPOCHS", 1)):
-        monkeypatch.setattr(answers, name, value)
+    """The case without arguments, with few providers."""
+    for name, value in (("PROVIDERS", 12), ("DOCUMENTS", 3.0), ("CLIENTS", 1)):
+        monkeypatch.setattr(shipped, name, value)
 
 
-def test_membership_without_arguments_trains_attacks_and_writes(command: Command, small: None, tmp_path: Path) -> None:
+def test_membership_without_arguments_attacks_and_writes(command: Command, small: None, tmp_path: Path) -> None:
     code, out, err = command("attack", "membership", "--minimum", "0", "--known", "0.4", "--seeds", "2", "--json")
     assert code == 0, err
     value = json.loads(out)
@@ -34,10 +34,10 @@ def test_membership_without_arguments_trains_attacks_and_writes(command: Command
     assert (home / "scores.png").stat().st_size > 5000 and "| AZK | G1 |" in (home / "table.md").read_text()
     assert "epsilon at least" in value["measured"]
     before = {f: f.stat().st_mtime_ns for f in home.rglob("*.jsonl")}
-    model = next(home.glob("VT5_C-*")) / "run" / "model"
-    data = next(home.glob("data-*"))
-    code, out, err = command("attack", "membership", "--model", model, "--data", data, "--minimum", "0", "--known",
-                             "0.4", "--seeds", "2", "--out", home)  # fmt: skip
+    data = home / shipped.DIVISION
+    given = ("--model", shipped.RELEASED, "--data", data)
+    code, out, err = command("attack", "membership", *given, "--minimum", "0", "--known", "0.4", "--seeds", "2",
+                             "--out", home)  # fmt: skip
     assert code == 0 and "No public model was given" in out and "| APK | G1 + G2 | PK + S |" in out, err
     assert before == {f: f.stat().st_mtime_ns for f in home.rglob("*.jsonl")}, "what was said is not asked again"
 

@@ -109,7 +109,14 @@ def test_what_counts_as_memory_and_as_membership() -> None:
         counts = {"members": 50, "providers": 100}
         attack = {"accuracy": 0.7, "low": accuracy_low, "high": 0.9, "rates": {"auc": 0.6}, **counts}
         gap = [share(0.1, gap_low, 0.3)] * 2
-        member = {"attacks": {"AZK": [attack]}, "gap": gap, "epsilon_measured": 0.0, "measured": "x", "members": 50}
+        member = {
+            "attacks": {"AZK": [attack]},
+            "gap": gap,
+            "gap_beyond_public": None,
+            "epsilon_measured": 0.0,
+            "measured": "x",
+            "members": 50,
+        }
         return {
             "label": "x", "control": False, "utility": None, "bytes": None, "secure": False, "epsilon": None,
             "claim": "", "membership": member, "memorisation": {"keys": {"provider_name": {"target": found}}},

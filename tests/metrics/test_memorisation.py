@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from docleak.metrics.memorisation import Outcome, Share, difference, remembered
+from docleak.metrics.memorisation import Outcome, Share, beyond_public, difference, remembered
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -100,3 +102,17 @@ def test_a_level_that_makes_no_sense_is_refused() -> None:
     for wrong in ({"level": 0.0}, {"level": 1.0}, {"resamples": 0}):
         with pytest.raises(ValueError, match="level"):
             remembered([], rng=rng(), **wrong)  # type: ignore[arg-type]
+
+
+def test_what_the_public_model_knew_is_taken_off() -> None:
+    """Members' documents are easier for both models: the plain difference is 0.5, training added 0 to it, or 0.5."""
+    rng = np.random.default_rng(0)
+    public = [Outcome(f"p{i}", i % 2 == 0, float(i % 2 == 0 or i % 4 == 1), 0.0) for i in range(40)]
+    assert remembered(public, rng=rng).difference[0].value == pytest.approx(0.5)
+    same = beyond_public(public, public, rng=rng)
+    assert same[0].value == 0 and same[0].questions == 40 and same[0].providers == 40
+    worse = [replace(o, accuracy=o.accuracy if o.member else 0.0) for o in public]
+    added = beyond_public(worse, public, rng=rng)[0]
+    assert added.value == pytest.approx(0.5) and added.low is not None and 0 < added.low < 0.5 < (added.high or 0)
+    with pytest.raises(ValueError, match="same questions"):
+        beyond_public(public[1:], public[:-1], rng=rng)

@@ -22,11 +22,8 @@ ANSWER_COMMANDS = {
     "membership": "Which providers were in the training of a released model (Tito et al., 2024, section 5.2).",
     "memorisation": "What a released model says that its page no longer shows (Tito et al., 2024, section 5.1).",
 }
-PUBLIC = "vt5-trained"
-#: The small case that runs where no model is given: so many synthetic providers, of which half are trained on.
-PROVIDERS, DOCUMENTS, ROUNDS, EPOCHS = 60, 4.0, 4, 6
 
-Model = Annotated[str, typer.Option(help="The released model: a directory or hub name. Empty: a small one is trained.")]
+Model = Annotated[str, typer.Option(help="The released model: a directory or hub name. Empty: docleak's own example.")]
 Public = Annotated[
     str, typer.Option(help="The public model it started from; none: unknown. Empty: of --model unknown.")
 ]
@@ -60,7 +57,7 @@ def membership(
     device: Device = "auto",
     json_output: Json = False,
 ) -> None:
-    """Ask about RED and tell members from others; without arguments of a small model trained on the spot."""
+    """Ask about RED and tell members from others; without arguments of the small released model that docleak ships."""
     from docleak.evidence.answers.play import attack_membership, default_plan
 
     try:
@@ -71,7 +68,7 @@ def membership(
         raise AttackError(f"--minimum is {minimum!r} and --seeds {seeds}; expected numbers such as 0,5,10, and a seed.")
     plan = default_plan(known=known, searched=searched, minimum=least, seeds=seeds, seed=seed, key=key)
     with resumable(out):
-        release = _release(model, public, data, out, seed, pick_device(device), quiet=json_output)
+        release = _release(model, public, data, out, pick_device(device), quiet=json_output)
         found = attack_membership(release, plan, out, answers_progress(quiet=json_output))
     _say(found, out, json_output)
 
@@ -90,26 +87,25 @@ def memorisation(
     device: Device = "auto",
     json_output: Json = False,
 ) -> None:
-    """Hide answers and ask for them; without arguments of a small model trained on the spot."""
+    """Hide answers and ask for them; without arguments of the small released model that docleak ships."""
     from docleak.evidence.answers.play import attack_memorisation
 
     wanted = split_names(keys)
     if not wanted:
         raise AttackError("--keys is empty; expected keys of the documents, such as provider_name.")
     with resumable(out):
-        release = _release(model, public, data, out, seed, pick_device(device), quiet=json_output)
+        release = _release(model, public, data, out, pick_device(device), quiet=json_output)
         found = attack_memorisation(release, wanted, out, answers_progress(quiet=json_output), seed=seed)
     _say(found, out, json_output)
 
 
-def _release(
-    model: str, public: str, data: Path | None, out: Path, seed: int, device: str, *, quiet: bool
-) -> Release:  # fmt: skip
-    """The model that is attacked, and its division; a small one is made and trained where none is given."""
+def _release(model: str, public: str, data: Path | None, out: Path, device: str, *, quiet: bool) -> Release:
+    """The model that is attacked, and its division; the shipped ones where none is given."""
     import torch
 
     from docleak.documents.blue_red_files import read_blue_red
     from docleak.evidence.answers.play import Release
+    from docleak.evidence.answers.shipped import DIVISION, PUBLIC, RELEASED, shipped_division
 
     torch.set_num_threads(1)
     if model and data is None:
@@ -121,27 +117,9 @@ def _release(
         return Release(model, "" if public == "none" else public, read_blue_red(data), device)
     if data is not None:
         raise AttackError("--data is given without --model. Train one: docleak train federated --silos DATA/silos.")
-    return _small_case(public or PUBLIC, out, seed, device, quiet=quiet)
-
-
-def _small_case(public: str, out: Path, seed: int, device: str, *, quiet: bool) -> Release:
-    from docleak.documents.blue_red import BlueRedPlan
-    from docleak.evidence.answers.play import Release
-    from docleak.recipes.releases.config import Target
-    from docleak.recipes.releases.presets import CENTRAL, Data, Training
-    from docleak.recipes.releases.store import documents_of, finished, trained
-
-    plan = BlueRedPlan(clients=1, red=0.4, test=0.0, validation=0.0)
-    training = Training(rounds=ROUNDS, epochs=EPOCHS, batch_size=16, learning_rate=5e-4, dropout=False)
-    small = Data(providers=PROVIDERS, per_provider=DOCUMENTS, plan=plan, seed=seed)
-    target = Target(public, small, CENTRAL, training=training, seed=seed)
-    if not quiet and finished(target, out) is None:
-        print(
-            f"No model was given: {PROVIDERS} synthetic providers are made, and {public} is trained on half of them "
-            f"({ROUNDS} rounds, about three minutes).",
-            file=sys.stderr,
-        )
-    return Release(trained(target, out, device).model, public, documents_of(small, out), device)
+    if not quiet:
+        print(f"No model was given: asking {RELEASED}, which docleak ships, about its providers.", file=sys.stderr)
+    return Release(RELEASED, "" if public == "none" else public or PUBLIC, shipped_division(out / DIVISION), device)
 
 
 def answers_progress(*, quiet: bool) -> OnProgress:

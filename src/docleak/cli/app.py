@@ -13,11 +13,13 @@ from docleak.cli import attacks, data, deploy, models, train
 from docleak.cli.budget import budget
 from docleak.cli.defend import defend
 from docleak.cli.doctor import checks
+from docleak.cli.extraction import Extraction, PublicDocuments, audit_extraction, report_extraction
 from docleak.cli.output import counter, emit, progress, resumable
 from docleak.cli.releases import (
     BlueRedFolder,
     PublicModel,
     Releases,
+    audit_example,
     audit_releases,
     parse_releases,
     refuse_gradient_options,
@@ -103,9 +105,11 @@ def audit(
     blue_red: BlueRedFolder = None,
     release: Releases = None,
     public: PublicModel = "",
+    extraction: Extraction = "",
+    public_documents: PublicDocuments = "",
     attacks: Annotated[str, typer.Option(help="Comma-separated; see docleak attack --list.")] = "",
     pages: Pages = 1,
-    budget: Budget = 120,
+    budget: Budget = 100,
     image_size: ImageSize = "",
     seed: Seed = 5,
     out: Out = Path("docleak-audit"),
@@ -134,19 +138,35 @@ def audit(
     """Measure what a server reads out of one client's gradient, and write an HTML report.
 
     With no arguments: the shipped tiny Donut and LayoutLMv3, at the start of training and trained,
-    on a synthetic invoice, in a few minutes on a laptop. With --model DIR --documents DIR: yours.
+    on a synthetic invoice, then a small released model, in a few minutes on a laptop.
+    With --model DIR --documents DIR: yours.
     With --updates DIR: what the server of a federated training received.
     With --blue-red DIR: what released models remember of providers, and who can be told to have taken part.
+    With --extraction MODEL: which blacked-out fields can be read out of the weights of an extraction model.
     """
     from docleak.evidence.audit import AuditConfig
     from docleak.evidence.case import Exposure
 
+    if extraction:
+        audit_extraction(
+            extraction, documents, public_documents, public, out, seed, device, workers, json_output, refused={
+                "--updates": updates is not None, "--blue-red": blue_red is not None, "--release": bool(release),
+                "--pages": pages != 1, "--attacks": bool(attacks), "--defense": defense != "none",
+                "--model": bool(model), "--recover-text": recover_text, "--image-size": bool(image_size),
+            },
+        )  # fmt: skip
+        return
+    if public_documents:
+        raise DocleakError("--public-documents belongs to --extraction MODEL; give it, or leave it out.")
     if blue_red is not None:
         refuse_gradient_options({
             "--updates": updates is not None, "--pages": pages != 1, "--attacks": bool(attacks),
             "--documents": documents != "synthetic", "--defense": defense != "none",
         })  # fmt: skip
-        audit_releases(blue_red, parse_releases(release or [], model or []), public, out, seed, device, json_output)
+        audit_releases(
+            blue_red, parse_releases(release or [], model or []), public, out, seed, device,
+            workers or default_workers(), json_output,
+        )  # fmt: skip
         return
     if release or public:
         raise DocleakError("--release and --public belong to --blue-red DIR; give it, or leave them out.")
@@ -185,7 +205,8 @@ def audit(
             "what is seen or known, or use docleak defend."
         )
     compared = plain and not attacks if compare_defenses is None else compare_defenses
-    _run_and_report(config, out, device, workers, json_output, compared=compared)
+    shipped = compared and not model and documents == "synthetic"
+    _run_and_report(config, out, device, workers, json_output, compared=compared, shipped=shipped)
 
 
 @attacks.app.command(attacks.BY_NAME, hidden=True)
@@ -239,8 +260,9 @@ def attack(
 
 
 def _run_and_report(
-    config: object, out: Path, device: str, workers: int, json_output: bool, *, compared: bool = False
-) -> None:
+    config: object, out: Path, device: str, workers: int, json_output: bool, *, compared: bool = False,
+    shipped: bool = False,
+) -> None:  # fmt: skip
     import numpy as np
 
     from docleak.evidence.audit import AuditConfig, compute_units, open_audit, planned_units
@@ -270,8 +292,9 @@ def _run_and_report(
                     comparison.DEFAULT, most, out / DEFENCES, device=device, workers=workers or default_workers(),
                     command="docleak " + shlex.join(sys.argv[1:]), on_unit=on_unit,
                 )  # fmt: skip
+        released = "\n" + audit_example(out, config.seed, device, workers, quiet=json_output) if shipped else ""
     page = write_report(run, rng=np.random.default_rng(config.seed))
-    text = f"{summary_text(run, np.random.default_rng(config.seed))}\n\nReport: {page}"
+    text = f"{summary_text(run, np.random.default_rng(config.seed))}{released}\n\nReport: {page}"
     facts = {"units": len(units), "shortage": run.info["shortage"]}
     emit({"report": str(page), "results": str(run.path / "results.json"), **facts}, text, json_output=json_output)
 
@@ -304,6 +327,14 @@ def report(
         emit(
             {"report": str(page)}, f"{update_report.summary_text(loaded[0])}\n\nReport: {page}", json_output=json_output
         )
+        return
+    if any(run.config.get("kind") == "cdmi" for run in loaded):
+        if len(loaded) > 1 or out is not None or markdown is not None:
+            raise RunError(
+                "the report of an attack on weights stands in its own directory: write it on its own, without --out "
+                "and --markdown."
+            )
+        report_extraction(loaded[0], json_output)
         return
     if len(loaded) > 1 and out is None:
         raise RunError(f"{len(loaded)} runs are to be joined; say with --out into which folder the report goes.")

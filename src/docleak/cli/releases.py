@@ -12,7 +12,7 @@ import typer
 
 from docleak.cli.answers import answers_progress
 from docleak.cli.output import emit, resumable
-from docleak.cli.settings import pick_device
+from docleak.cli.settings import default_workers, pick_device
 from docleak.errors import AttackError
 
 BlueRedFolder = Annotated[
@@ -30,7 +30,12 @@ Releases = Annotated[
     ),
 ]
 PublicModel = Annotated[
-    str, typer.Option("--public", help="With --blue-red: the public model that the releases started from.")
+    str,
+    typer.Option(
+        "--public",
+        help="With --blue-red: the public model that the releases started from. With --extraction: what the public "
+        "model starts from, with the same tokenizer.",
+    ),
 ]
 
 
@@ -63,7 +68,7 @@ def parse_releases(releases: list[str], models: list[str]) -> tuple[tuple[str, s
 
 def audit_releases(
     blue_red: Path, releases: tuple[tuple[str, str], ...], public: str, out: Path, seed: int, device: str,
-    json_output: bool,
+    workers: int, json_output: bool,
 ) -> None:  # fmt: skip
     """Audit, write the report and print what was found."""
     import torch
@@ -74,9 +79,25 @@ def audit_releases(
     torch.set_num_threads(1)
     config = ReleasesConfig(str(blue_red), releases, public, seed=seed)
     with resumable(out):
-        records = run_releases(config, out, device=pick_device(device), on_progress=answers_progress(quiet=json_output))
+        records = run_releases(
+            config, out, device=pick_device(device), on_progress=answers_progress(quiet=json_output), workers=workers
+        )
     page = write_report(config, records, out, command="docleak " + shlex.join(sys.argv[1:]))
     emit(
         {"report": str(page), "results": str(out / "results.json"), "releases": len(records)},
         f"{summary_text(records)}\n\nReport: {page}", json_output=json_output,
     )  # fmt: skip
+
+
+def audit_example(run: Path, seed: int, device: str, workers: int, *, quiet: bool) -> str:
+    """The part of an audit without arguments that asks the shipped released model; returns what to print of it."""
+    from docleak.evidence.answers.report import summary_text
+    from docleak.evidence.answers.shipped import RELEASED, audit_shipped
+
+    if not quiet:
+        print(f"Asking the released model {RELEASED} about its providers.", file=sys.stderr)
+    records = audit_shipped(
+        run, seed=seed, device=device, workers=workers or default_workers(),
+        on_progress=answers_progress(quiet=quiet), command="docleak " + shlex.join(sys.argv[1:]),
+    )  # fmt: skip
+    return summary_text(records[-1:])

@@ -74,24 +74,49 @@ class LazyPages(Sequence[Page]):
         raise_faults(self.path, faults, "Mend these pages or take them out of the data set.")
 
 
-class Joined(Sequence[Page]):
-    """Pages of several parts, one part after the other; each is read when it is asked for."""
+class Placed(Sequence[Page]):
+    """Pages by their places, each the number of a page of a part; a page is read when it is asked for."""
 
-    def __init__(self, parts: Sequence[Sequence[Page]]) -> None:
-        self._places = [(part, number) for part in parts for number in range(len(part))]
+    def __init__(self, places: Sequence[tuple[Sequence[Page], int]]) -> None:
+        self._places = places
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def __getitem__(self, index: int) -> Page:  # type: ignore[override]
+    @overload
+    def __getitem__(self, index: int) -> Page: ...
+    @overload
+    def __getitem__(self, index: slice) -> Placed: ...
+
+    def __getitem__(self, index: int | slice) -> Page | Placed:
+        if isinstance(index, slice):
+            return Placed(self._places[index])
         part, number = self._places[index]
         return part[number]
+
+    def providers(self) -> tuple[str, ...]:
+        """The provider of each page; no image is decoded where the parts are lazy."""
+        parts = {id(part): part for part, _ in self._places}
+        names = {key: provider_names(part) for key, part in parts.items()}
+        return tuple(names[id(part)][number] for part, number in self._places)
+
+
+def joined(parts: Sequence[Sequence[Page]]) -> Placed:
+    """Pages of several parts, one part after the other."""
+    return Placed([(part, number) for part in parts for number in range(len(part))])
+
+
+def picked(pages: Sequence[Page], numbers: Iterable[int]) -> Placed:
+    """Some of the pages, in the order of their numbers."""
+    return Placed([(pages, number) for number in numbers])
 
 
 def provider_names(pages: Sequence[Page]) -> tuple[str, ...]:
     """The provider of each page, without decoding an image where the pages are lazy."""
     if isinstance(pages, LazyPages):
         return tuple(entry.provider for entry in pages.entries)
+    if isinstance(pages, Placed):
+        return pages.providers()
     return tuple(page.provider for page in pages)
 
 

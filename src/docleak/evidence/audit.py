@@ -52,7 +52,7 @@ class AuditConfig:
     documents: str = "synthetic"
     pages: int = 1
     attacks: tuple[str, ...] = ("gi-dqa", "april", "inverting-gradients", "dlg", "random")
-    budget: int = 120
+    budget: int = 100
     seed: int = 5
     batch_size: int = 1
     exposure: Exposure = Exposure()

@@ -13,6 +13,8 @@ import jinja2
 import numpy as np
 
 from docleak.documents.storage import reported, write_atomically
+from docleak.evidence.answers.report import percent
+from docleak.evidence.answers.shipped import released_section
 from docleak.evidence.report_data import MOMENTS, NEAR, ModelResult, ReportData, Spread, prepare
 from docleak.evidence.report_pictures import PAGES_SHOWN, pictures_of, text_of
 from docleak.evidence.report_words import (
@@ -73,6 +75,7 @@ def _context(data: ReportData) -> dict[str, Any]:
         "defences": data.defences,
         "defence_words": defence_words((data.defences or {}).get("rows", [])),
         "limits": LIMITS,
+        "released": released_section(data.runs[0].path) if len(data.runs) == 1 else None,
         "synthetic": all(run.config.get("documents") == "synthetic" for run in data.runs),
         "near": round(100 * NEAR),
         "pages_shown": PAGES_SHOWN,
@@ -197,7 +200,14 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        share=share, between=between, number=_number, psnr=_psnr, range=_range, spread=_spread, duration=duration
+        percent=percent,
+        share=share,
+        between=between,
+        number=_number,
+        psnr=_psnr,
+        range=_range,
+        spread=_spread,
+        duration=duration,
     )
     environment.globals["moments"] = MOMENTS
     return environment

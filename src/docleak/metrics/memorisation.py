@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,6 +77,30 @@ def remembered(
     positive, negative = ((side(member, "accuracy"), side(member, "anls")) for member in (True, False))
     accuracy, anls = (difference(one, other) for one, other in zip(positive, negative, strict=True))
     return Remembered(positive, negative, (accuracy, anls))
+
+
+def beyond_public(
+    target: Sequence[Outcome], public: Sequence[Outcome], *, rng: np.random.Generator
+) -> tuple[Share, Share]:
+    """How much more of the members' than of the others' answers the training mended: accuracy and ANLS, in -2..2.
+
+    The difference of ``remembered``, taken of what each answer gained over the public model's answer to the same
+    question: if members' documents are easier by chance, they are so for both models. ``target`` and ``public`` are
+    in the same order; raises ValueError if they are not.
+    """
+    if [(o.provider, o.member) for o in target] != [(o.provider, o.member) for o in public]:
+        raise ValueError("the outcomes of the two models are not of the same questions in the same order")
+    gained = [
+        replace(t, accuracy=(1 + t.accuracy - p.accuracy) / 2, anls=(1 + t.anls - p.anls) / 2)
+        for t, p in zip(target, public, strict=True)
+    ]
+    accuracy, anls = (_doubled(share) for share in remembered(gained, rng=rng).difference)
+    return accuracy, anls
+
+
+def _doubled(share: Share) -> Share:
+    value, low, high = (None if number is None else 2 * number for number in (share.value, share.low, share.high))
+    return replace(share, value=value, low=low, high=high)
 
 
 def difference(one: Share, other: Share) -> Share:

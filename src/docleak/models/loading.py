@@ -24,6 +24,7 @@ SHIPPED: dict[str, str] = {
     "layoutlmv3-trained": "LayoutLMv3 (tiny), trained to answer questions",
     "vt5-start": "VT5 (tiny), start of federated training",
     "vt5-public": "VT5 (tiny), trained a little on invoices, never asked about their issuers",
+    "vt5-released": "VT5 (tiny), vt5-public trained on the private documents of half of 240 providers",
     "vt5-trained": "VT5 (tiny), trained to answer questions, about issuers too",
     "fedocvqa-start": "FeDocVQA's T5 (tiny), start of federated training",
 }

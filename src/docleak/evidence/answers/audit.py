@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,13 @@ from docleak.evidence.answers.play import (
     MembershipPlan,
     OnProgress,
     Release,
+    ask_all,
     attack_membership,
     attack_memorisation,
 )
-from docleak.evidence.answers.red import outcomes, replies_to
+from docleak.evidence.answers.red import draw_providers, outcomes, replies_to
+from docleak.evidence.workers import OnProgress as OnUnit
+from docleak.evidence.workers import compute
 from docleak.metrics.memorisation import remembered
 from docleak.privacy.accounting import Guarantee
 from docleak.privacy.empirical import LowerBound, held_against
@@ -49,12 +53,15 @@ CONTROL = "public model"
 @dataclass(frozen=True)
 class ReleasesConfig:
     """What is audited. ``releases`` are (label, source) pairs: a model as ``load_model`` takes it, or a run directory
-    of docleak train, which also says what was sent and what is guaranteed. ``public`` "" is not known."""
+    of docleak train, which also says what was sent and what is guaranteed. ``public`` "" is not known. ``attacks`` are
+    names of ATTACKS, made on ``providers`` of the division, drawn by the seed; 0: on all."""
 
     blue_red: str
     releases: tuple[tuple[str, str], ...]
     public: str = ""
     keys: tuple[str, ...] = ("provider_name", "provider_email", "provider_tax_number", "registration_id")
+    attacks: tuple[str, ...] = tuple(ATTACKS)
+    providers: int = 0
     minimum: tuple[int, ...] = (0, 5, 10)
     known: float = 0.15
     searched: int = 0
@@ -72,6 +79,15 @@ class ReleasesConfig:
             )
         if not self.keys or self.seeds < 1:
             raise AttackError(f"keys are {self.keys} and seeds {self.seeds}; expected at least one of each.")
+        if not self.attacks or not set(self.attacks) <= set(ATTACKS):
+            raise AttackError(f"attacks are {self.attacks}; expected some of {', '.join(ATTACKS)}.")
+        if self.providers < 0:
+            raise AttackError(f"providers is {self.providers}; expected how many to attack, or 0 for all.")
+
+    def plan(self, delta: float) -> MembershipPlan:
+        """The membership attacks; ``delta`` is that of the measured epsilon."""
+        attacks = {name: replace(ATTACKS[name], known=self.known, searched=self.searched) for name in self.attacks}
+        return MembershipPlan(attacks, self.minimum, self.seeds, self.seed, self.keys[0], delta)
 
 
 @dataclass(frozen=True)
@@ -100,17 +116,42 @@ def bill_of(source: str) -> Bill:
     return Bill(str(path / "model"), sent, silos, run.federation.secure is not None, ledger.spent() if ledger else None)
 
 
-def run_releases(config: ReleasesConfig, out: Path, *, device: str, on_progress: OnProgress) -> list[dict[str, Any]]:
+def run_releases(
+    config: ReleasesConfig, out: Path, *, device: str, on_progress: OnProgress, workers: int = 1
+) -> list[dict[str, Any]]:
     """Audit every release, and the public model as a control; what is finished in ``out`` is not done again.
 
-    Returns a record per release, the control first. Raises ContradictionError where a measured epsilon exceeds what a
-    release claims, AttackError and DocumentError for data that cannot be attacked, RunError for another audit's folder.
+    With several ``workers``, as many models are asked at a time. Returns a record per release, the control first.
+    Raises ContradictionError where a measured epsilon exceeds what a release claims, AttackError and DocumentError for
+    data that cannot be attacked, RunError for another audit's folder.
     """
     _claim_folder(config, out)
     blue_red = read_blue_red(Path(config.blue_red))
     sources = [(CONTROL, config.public)] if config.public else []
-    return [_audited(config, label, source, blue_red, out, device, on_progress)
-            for label, source in [*sources, *config.releases]]  # fmt: skip
+    sources += config.releases
+    todo = [source for label, source in sources if not (_folder(out, label) / RECORD).is_file()]
+    if workers > 1 and len(todo) > 1:
+        compute(
+            partial(_asked, config, blue_red, out, device), todo, workers=workers,
+            on_progress=lambda source, done, _: on_progress(source, done),
+        )  # fmt: skip
+    return [_audited(config, label, source, blue_red, out, device, on_progress) for label, source in sources]
+
+
+def _asked(config: ReleasesConfig, blue_red: BlueRed, out: Path, device: str, source: str, report: OnUnit) -> None:
+    """Ask one release everything, in a worker process; what it said is found on disk by ``_audited``."""
+    release = _release(config, bill_of(source), blue_red, out, device)
+    ask_all(release, config.plan(DELTA), config.keys, _useful_part(blue_red), out,
+            lambda model, done: report(model, done, 0))  # fmt: skip
+
+
+def _release(config: ReleasesConfig, bill: Bill, blue_red: BlueRed, out: Path, device: str) -> Release:
+    chosen = draw_providers(blue_red, config.providers, seed=config.seed) if config.providers else None
+    return Release(bill.model, config.public, blue_red, device, out / "replies", chosen)
+
+
+def _folder(out: Path, label: str) -> Path:
+    return out / label.replace(" ", "-")
 
 
 def _claim_folder(config: ReleasesConfig, out: Path) -> None:
@@ -133,17 +174,14 @@ def _claim_folder(config: ReleasesConfig, out: Path) -> None:
 def _audited(
     config: ReleasesConfig, label: str, source: str, blue_red: BlueRed, out: Path, device: str, on_progress: OnProgress
 ) -> dict[str, Any]:
-    folder = out / label.replace(" ", "-")
+    folder = _folder(out, label)
     if (folder / RECORD).is_file():
         saved = read_json(folder / RECORD)
         assert isinstance(saved, dict)
         return saved
     bill = bill_of(source)
-    release = Release(bill.model, config.public, blue_red, device, out / "replies")
-    plan = MembershipPlan(
-        {name: replace(attack, known=config.known, searched=config.searched) for name, attack in ATTACKS.items()},
-        config.minimum, config.seeds, config.seed, config.keys[0], bill.guarantee.delta if bill.guarantee else DELTA,
-    )  # fmt: skip
+    release = _release(config, bill, blue_red, out, device)
+    plan = config.plan(bill.guarantee.delta if bill.guarantee else DELTA)
     member = attack_membership(release, plan, folder / "membership", on_progress)
     memory = attack_memorisation(release, config.keys, folder / "memorisation", on_progress, seed=config.seed)
     _hold(bill, blue_red, member)
@@ -176,10 +214,14 @@ def _hold(bill: Bill, blue_red: BlueRed, member: Mapping[str, Any]) -> None:
 
 def utility_of(release: Release, out: Path, on_progress: OnProgress, *, seed: int) -> dict[str, Any] | None:
     """Accuracy and ANLS on BLUE's test documents, or those kept for validation; None where there are neither."""
-    part = TEST if TEST in release.blue_red.parts else VALIDATION
-    pages = release.blue_red.pages(part)
+    part = _useful_part(release.blue_red)
+    pages = release.pages(part)
     if not len(pages):
         return None
     found = outcomes(replies_to(pages, release.asker(release.model, out, on_progress)), {})
     both = remembered([replace(o, member=True) for o in found], rng=np.random.default_rng(seed)).positive
     return {"part": part, "accuracy": asdict(both[0]), "anls": asdict(both[1])}
+
+
+def _useful_part(blue_red: BlueRed) -> str:
+    return TEST if TEST in blue_red.parts else VALIDATION

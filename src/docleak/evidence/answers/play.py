@@ -23,9 +23,10 @@ from docleak.attacks.answers.asking import AnswersView
 from docleak.attacks.answers.disclosure import disclosed, draw_absent, items_of
 from docleak.attacks.answers.features import FeatureTable, provider_features
 from docleak.attacks.answers.membership import Guess
-from docleak.attacks.answers.memorisation import Asker, hidden_items
+from docleak.attacks.answers.memorisation import Asker, Case, hidden_items
 from docleak.documents.blue_red import RED_NEGATIVE
 from docleak.documents.blue_red_files import BlueRed
+from docleak.documents.page import Page
 from docleak.documents.phrasings import PHRASINGS
 from docleak.documents.storage import reported, write_atomically, write_json
 from docleak.errors import AttackError
@@ -39,9 +40,17 @@ from docleak.evidence.answers.memorisation import (
     write_examples,
 )
 from docleak.evidence.answers.pictures import draw_scores
-from docleak.evidence.answers.red import Red, memory_cases, memory_of, outcomes, replies_to, training_values
+from docleak.evidence.answers.red import (
+    Red,
+    memory_cases,
+    memory_of,
+    outcomes,
+    pages_of,
+    replies_to,
+    training_values,
+)
 from docleak.metrics.membership import draw_known
-from docleak.metrics.memorisation import Remembered, remembered
+from docleak.metrics.memorisation import Remembered, Share, beyond_public, remembered
 from docleak.models.loading import load_model
 
 #: Told of (what is done, questions answered so far).
@@ -54,13 +63,22 @@ DELTA = 1e-5
 class Release:
     """What is attacked: a ``model`` as ``load_model`` takes it, the ``public`` one that it started from ("" where that
     is unknown), and the division that says whose documents it saw. Replies are kept in ``replies``, by default in the
-    folder of an attack."""
+    folder of an attack. ``providers`` are those it is asked about; None: all."""
 
     model: str
     public: str
     blue_red: BlueRed
     device: str = "cpu"
     replies: Path | None = None
+    providers: frozenset[str] | None = None
+
+    def red(self) -> Red:
+        """What the adversary has of the providers, and the truth."""
+        return Red.of(self.blue_red, self.providers)
+
+    def pages(self, part: str) -> Sequence[Page]:
+        """The pages of a part of the division, of the providers that are asked about."""
+        return pages_of(self.blue_red.pages(part), self.providers)
 
     def asker(self, source: str, out: Path, on_progress: OnProgress) -> Asker:
         """Asks one of the models; what it said before is in ``replies``, or OUT/replies."""
@@ -86,7 +104,7 @@ def attack_membership(release: Release, plan: MembershipPlan, out: Path, on_prog
 
     Without a public model the attacks do without G3. Raises AttackError as the attacks and ``Red.of``.
     """
-    red = Red.of(release.blue_red)
+    red = release.red()
     asker = release.asker(release.model, out, on_progress)
     target = replies_to(red.pages, asker)
     public = replies_to(red.pages, release.asker(release.public, out, on_progress)) if release.public else None
@@ -107,12 +125,19 @@ def attack_membership(release: Release, plan: MembershipPlan, out: Path, on_prog
             target, public, red.members, coins=release.blue_red.coins, delta=plan.delta, seed=plan.seed
         )
     gap = remembered(outcomes(target, red.members), rng=np.random.default_rng(plan.seed))
-    text = membership_text(found, attacks, gap, bound.sentence() if bound else None)
+    beyond = None
+    if public is not None:
+        beyond = beyond_public(
+            outcomes(target, red.members), outcomes(public, red.members), rng=np.random.default_rng(plan.seed)
+        )
+    text = membership_text(found, attacks, gap, beyond, bound.sentence() if bound else None)
     value = {
         "model": release.model, "public": release.public, "members": sum(red.members.values()),
         "others": len(red.members) - sum(red.members.values()), "questions": len(target),
         "attacks": {name: [asdict(subset) for subset in subsets] for name, subsets in found.items()},
-        "gap": [asdict(share) for share in gap.difference], "measured": bound.sentence() if bound else None,
+        "gap": [asdict(share) for share in gap.difference],
+        "gap_beyond_public": None if beyond is None else [asdict(share) for share in beyond],
+        "measured": bound.sentence() if bound else None,
         "epsilon_measured": bound.epsilon if bound else None,
     }  # fmt: skip
     guesses = guessed(table, red.members, attacks, plan.seed)
@@ -143,8 +168,9 @@ def guessed(
 
 
 def membership_text(
-    found: Mapping[str, Sequence[Subset]], attacks: Mapping[str, Attack], gap: Remembered, bound: str | None
-) -> str:
+    found: Mapping[str, Sequence[Subset]], attacks: Mapping[str, Attack], gap: Remembered,
+    beyond: Sequence[Share] | None, bound: str | None,
+) -> str:  # fmt: skip
     """Markdown: a row per attack, a column per s, and what else was measured."""
     least = [subset.minimum for subset in next(iter(found.values()))]
     heads = ["attack", "features", "setting", *(f"accuracy, s = {s}" for s in least), "AUC", "TPR at 10 % FPR"]
@@ -160,12 +186,17 @@ def membership_text(
     share = subset.members / subset.providers if subset.providers else 0.0
     lines += ["", f"{subset.members} of {subset.providers} providers are members: saying nothing else is right in "
               f"{max(share, 1 - share):.1%}.  "]  # fmt: skip
-    accuracy = gap.difference[0]
-    if accuracy.value is not None:
-        interval = "" if accuracy.low is None else f" [{100 * accuracy.low:.1f}, {100 * (accuracy.high or 0):.1f}]"
-        lines.append(f"Answers on members' documents are right {100 * accuracy.value:.1f} points{interval} oftener.  ")
+    if gap.difference[0].value is not None:
+        lines.append(f"Answers on members' documents are right {_points(gap.difference[0])} oftener.  ")
+    if beyond is not None and beyond[0].value is not None:
+        lines.append(f"What training mended of the public model's answers: {_points(beyond[0])} more of members'.  ")
     lines += [f"s = {one.minimum}: {one.reason}  " for one in next(iter(found.values())) if one.reason]
     return "\n".join([*lines, f"Measured: {bound}" if bound else "No public model was given: no epsilon measured."])
+
+
+def _points(share: Share) -> str:
+    interval = "" if share.low is None else f" [{100 * share.low:.1f}, {100 * (share.high or 0):.1f}]"
+    return f"{100 * (share.value or 0):.1f} points{interval}"
 
 
 def _accuracy(subset: Subset) -> str:
@@ -196,7 +227,7 @@ def attack_memorisation(
     Keys that no document of RED shows are left out, and said. Returns what result.json holds, with the table as
     ``text``. Raises AttackError if no key is left.
     """
-    red, known = Red.of(release.blue_red), training_values(release.blue_red)
+    red, known = release.red(), training_values(release.blue_red)
     members = {name for name, inside in red.members.items() if inside}
     sources = dict.fromkeys(filter(None, (release.public, release.model)))
     askers = {source: release.asker(source, out, on_progress) for source in sources}
@@ -235,14 +266,34 @@ def attack_memorisation(
     return {**value, "text": text}
 
 
+def ask_all(
+    release: Release, plan: MembershipPlan, keys: Sequence[str], part: str, out: Path, on_progress: OnProgress
+) -> None:
+    """Ask the model all that both attacks and the pages of ``part`` ask of it, so that its replies are kept."""
+    red, asker = release.red(), release.asker(release.model, out, on_progress)
+    known = training_values(release.blue_red)
+    replies_to(red.pages, asker)
+    for key in keys:
+        asker(hidden_items(red.pages, memory_cases(red, key, known, seed=plan.seed).cases))
+    if any(attack.votes or "G4" in attack.groups for attack in plan.attacks.values()):
+        memory_of(red, memory_cases(red, plan.key, known, seed=plan.seed).cases, asker)
+    others = release.pages(RED_NEGATIVE)
+    asker(items_of(others, _absent(others, keys, plan.seed)))
+    replies_to(release.pages(part), asker)
+
+
+def _absent(pages: Sequence[Page], keys: Sequence[str], seed: int) -> tuple[Case, ...]:
+    return draw_absent(pages, [key for key in keys if key in PHRASINGS], rng=np.random.default_rng(seed))
+
+
 def _disclosures(
     release: Release, keys: Sequence[str], askers: Mapping[str, Asker], known: Sequence[Any], seed: int
 ) -> list[str]:
     """The probe of D.1.4 for every key that words are known for, where there is a public model to compare with."""
     if not release.public:
         return ["No public model was given: what the target says of documents that show nothing is not compared."]
-    pages = release.blue_red.pages(RED_NEGATIVE)
-    cases = draw_absent(pages, [key for key in keys if key in PHRASINGS], rng=np.random.default_rng(seed))
+    pages = release.pages(RED_NEGATIVE)
+    cases = _absent(pages, keys, seed)
     said = {source: disclosed(cases, asker(items_of(pages, cases))) for source, asker in askers.items()}
     lines: list[str] = []
     for key in said[release.model]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from docleak.attacks.answers.memorisation import (
 from docleak.documents.blue_red import RED_NEGATIVE, RED_POSITIVE
 from docleak.documents.blue_red_files import BlueRed
 from docleak.documents.page import Page
-from docleak.documents.pages import Joined, provider_names
+from docleak.documents.pages import joined, picked, provider_names
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError
 from docleak.evidence.answers.memorisation import Trained, trained_values, training_answers
@@ -33,6 +33,8 @@ TOGETHER = 256
 ANLS_THRESHOLD = 0.5
 #: Keeps the draws of one seed apart from others: which words a key is asked for in.
 CASES = 31
+#: And this: which providers an attack is made on, where it is not all of them.
+PROVIDERS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +45,12 @@ class Red:
     members: Mapping[str, bool]
 
     @classmethod
-    def of(cls, blue_red: BlueRed) -> Red:
-        """RED positive and negative of a division; AttackError if a provider of one class is missing."""
-        parts = {part: blue_red.pages(part) for part in (RED_POSITIVE, RED_NEGATIVE)}
+    def of(cls, blue_red: BlueRed, chosen: Container[str] | None = None) -> Red:
+        """RED positive and negative of a division, of all providers or the ``chosen`` ones.
+
+        Raises AttackError if a provider of one class is missing.
+        """
+        parts = {part: pages_of(blue_red.pages(part), chosen) for part in (RED_POSITIVE, RED_NEGATIVE)}
         if empty := [part for part, pages in parts.items() if not len(pages)]:
             raise AttackError(
                 f"{blue_red.path} has no {' and no '.join(empty)}; an attack is measured on both classes."
@@ -53,7 +58,20 @@ class Red:
         members = {
             provider: part == RED_POSITIVE for part, pages in parts.items() for provider in provider_names(pages)
         }
-        return cls(Joined(list(parts.values())), members)
+        return cls(joined(list(parts.values())), members)
+
+
+def pages_of(pages: Sequence[Page], chosen: Container[str] | None) -> Sequence[Page]:
+    """The pages of the ``chosen`` providers; all pages for None."""
+    if chosen is None:
+        return pages
+    return picked(pages, [number for number, name in enumerate(provider_names(pages)) if name in chosen])
+
+
+def draw_providers(blue_red: BlueRed, count: int, *, seed: int) -> frozenset[str]:
+    """So many of the providers, whether members or not; all of them if there are no more."""
+    names = sorted((*blue_red.members, *blue_red.outsiders))
+    return frozenset(np.random.default_rng((seed, PROVIDERS)).permutation(names)[:count].tolist())
 
 
 def replies_to(pages: Sequence[Page], asker: Asker) -> list[Reply]:
@@ -79,7 +97,7 @@ def training_values(blue_red: BlueRed) -> list[Trained]:
     """What the owner of the model knows: every answer and field on the pages that were trained on."""
     from docleak.documents.loaders import load_pages
 
-    pages = Joined([load_pages(f"folder:{folder}", seed=0) for folder in blue_red.silos.values()])
+    pages = joined([load_pages(f"folder:{folder}", seed=0) for folder in blue_red.silos.values()])
     return trained_values(pages)
 
 

@@ -17,6 +17,7 @@ from docleak.documents.storage import reported, write_atomically
 from docleak.evidence.answers.audit import ReleasesConfig
 from docleak.evidence.report_pictures import picture
 
+PAGE, RESULTS = "report.html", "results.json"
 #: Accuracy, and ANLS, of a share [accuracy, ANLS] in the records.
 ACCURACY, ANLS = 0, 1
 THREAT = (
@@ -47,19 +48,25 @@ def write_report(config: ReleasesConfig, records: Sequence[Mapping[str, Any]], o
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["percent"] = percent
-    first = records[-1]
     html = environment.get_template("releases.html.j2").render(
-        releases=[_shown(record, out) for record in records],
-        rows=[comparison(record) for record in records],
-        chart=chart(records),
-        providers=first["membership"]["members"] + first["membership"]["others"],
-        members=first["membership"]["members"],
-        threat=THREAT, limits=LIMITS, command=command, blue_red=config.blue_red,
-    )  # fmt: skip
-    with reported(out / "report.html"):
-        write_atomically(out / "results.json", (json.dumps(list(records), indent=1) + "\n").encode())
-        write_atomically(out / "report.html", html.encode("utf-8", "backslashreplace"))
-    return out / "report.html"
+        **section(records, out), chart=chart(records), limits=LIMITS, command=command, blue_red=config.blue_red
+    )
+    with reported(out / PAGE):
+        write_atomically(out / RESULTS, (json.dumps(list(records), indent=1) + "\n").encode())
+        write_atomically(out / PAGE, html.encode("utf-8", "backslashreplace"))
+    return out / PAGE
+
+
+def section(records: Sequence[Mapping[str, Any]], out: Path) -> dict[str, Any]:
+    """What templates see of an audit in ``out``: verdicts, rows of the table, pictures, and the adversary."""
+    counts = records[-1]["membership"]
+    return {
+        "releases": [_shown(record, out) for record in records],
+        "rows": [comparison(record) for record in records],
+        "providers": counts["members"] + counts["others"],
+        "members": counts["members"],
+        "threat": THREAT,
+    }
 
 
 def summary_text(records: Sequence[Mapping[str, Any]]) -> str:
@@ -77,8 +84,9 @@ def severity_of(record: Mapping[str, Any]) -> str:
     beyond = best is not None and (best["low"] or 0) > max(best["members"], best["providers"] - best["members"]) / (
         best["providers"] or 1
     )
-    gap = any((share["low"] or 0) > 0 for share in record["membership"]["gap"])
-    return "partial" if beyond or gap or (record["membership"]["epsilon_measured"] or 0) > 0 else "none"
+    gap = record["membership"]["gap_beyond_public"] or record["membership"]["gap"]
+    answered_better = any((share["low"] or 0) > 0 for share in gap)
+    return "partial" if beyond or answered_better or (record["membership"]["epsilon_measured"] or 0) > 0 else "none"
 
 
 def sentences(record: Mapping[str, Any]) -> list[str]:
@@ -103,6 +111,7 @@ def comparison(record: Mapping[str, Any]) -> dict[str, Any]:
         "label": record["label"],
         "anls": utility["anls"] if utility else None,
         "gap": record["membership"]["gap"][ACCURACY],
+        "beyond": None if record["control"] else (record["membership"]["gap_beyond_public"] or [None])[ACCURACY],
         "key": key.replace("_", " "),
         "memory": memory["target"]["positive"][ACCURACY] if memory else None,
         "others": memory["target"]["negative"][ACCURACY] if memory else None,
@@ -166,24 +175,40 @@ def _range(share: Mapping[str, Any]) -> str:
 
 
 def _of_memory(record: Mapping[str, Any]) -> str:
-    parts = []
+    parts, silent, asked = [], [], [0, 0]
     for key, found in _remembered(record).items():
         inside, outside = found["target"]["positive"][ACCURACY], found["target"]["negative"][ACCURACY]
+        if inside["value"] == outside["value"] == 0:
+            silent.append(key.replace("_", " "))
+            asked = [asked[0] + inside["questions"], asked[1] + outside["questions"]]
+            continue
         parts.append(
             f"{key.replace('_', ' ')}: {_range(inside)} on members' documents (n = {inside['questions']}), "
             f"{_range(outside)} on others' (n = {outside['questions']})"
         )
-    return f"Asked for what was taken off the page, it is right all the same: {'; '.join(parts)}."
+    lines = [f"Asked for what was taken off the page, it is right all the same: {'; '.join(parts)}."] if parts else []
+    if silent:
+        lines.append(
+            f"Asked for what was taken off the page ({', '.join(silent)}), it never gave it: {asked[0]} questions "
+            f"about members' documents, {asked[1]} about others'."
+        )
+    return " ".join(lines)
 
 
 def _of_gap(record: Mapping[str, Any]) -> str:
     share = record["membership"]["gap"][ACCURACY]
     if share["value"] is None:
         return "Answers on members' and others' documents could not be compared."
+    line = f"It answers new documents of members {_points(share)} oftener right than others'"
+    beyond = record["membership"]["gap_beyond_public"]
+    if record["control"] or not beyond or beyond[ACCURACY]["value"] is None:
+        return f"{line}."
+    return f"{line}, {_points(beyond[ACCURACY])} of which the training added to the public model's difference."
+
+
+def _points(share: Mapping[str, Any]) -> str:
     interval = "" if share["low"] is None else f" [{100 * share['low']:.1f}, {100 * share['high']:.1f}]"
-    return (
-        f"It answers new documents of members {100 * share['value']:+.1f} points{interval} oftener right than others'."
-    )
+    return f"{100 * share['value']:+.1f} points{interval}"
 
 
 def _of_membership(record: Mapping[str, Any]) -> str:
@@ -193,8 +218,8 @@ def _of_membership(record: Mapping[str, Any]) -> str:
     chance = max(best["members"], best["providers"] - best["members"]) / best["providers"]
     interval = "" if best["low"] is None else f" [{100 * best['low']:.1f}, {100 * best['high']:.1f}]"
     return (
-        f"Who took part: the best attack, {best['name']}, is right of {100 * best['accuracy']:.1f} %{interval} of the "
-        f"providers; saying the same of all would be of {100 * chance:.1f} %."
+        f"Who took part: the best attack, {best['name']}, is right about {100 * best['accuracy']:.1f} %{interval} of "
+        f"the providers; saying the same of all would be right about {100 * chance:.1f} %."
     )
 
 

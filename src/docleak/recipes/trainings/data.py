@@ -20,7 +20,7 @@ import numpy as np
 from docleak.documents.division import source_names
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
-from docleak.documents.pages import Joined, document_names
+from docleak.documents.pages import document_names, joined
 from docleak.documents.partition import Share, split_documents
 from docleak.documents.silos import MANIFEST, write_silos
 from docleak.documents.storage import reported, write_json
@@ -138,7 +138,7 @@ def _shares(
     """What each client holds of the training pages: of one data set, or, if there is one client only, of all."""
     left = {name: Chosen(pages, parts[name].train) for name, pages in sources.items()}
     if config.clients == 1:
-        together = Joined(tuple(left.values()))
+        together = joined(tuple(left.values()))
         return (Share(CENTRAL, CENTRAL, tuple(range(len(together)))),), {CENTRAL: together}
     names = {name: [documents[name][i] for i in parts[name].train] for name in left}
     return split_documents(names, config.clients, rng=np.random.default_rng((config.seed, DIVIDING))), left
