@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 
 from docleak.documents.storage import reported, write_atomically
-from docleak.evidence.answers.report import percent
 from docleak.evidence.answers.shipped import released_section
-from docleak.evidence.report_data import MOMENTS, NEAR, ModelResult, ReportData, Spread, prepare
+from docleak.evidence.report_data import NEAR, ModelResult, ReportData, Spread, prepare
 from docleak.evidence.report_pictures import PAGES_SHOWN, pictures_of, text_of
 from docleak.evidence.report_words import (
     ADVICE,
@@ -30,6 +27,7 @@ from docleak.evidence.report_words import (
     verdict,
 )
 from docleak.evidence.run import Run
+from docleak.evidence.templating import render
 from docleak.metrics import PSNR_CAP_DB, Estimate
 
 
@@ -42,7 +40,7 @@ def write_report(run: Run | Sequence[Run], *, rng: np.random.Generator, out: Pat
     """
     data = prepare(_listed(run), rng)
     folder = Path(out) if out is not None else data.runs[0].path
-    html = _environment().get_template("report.html.j2").render(**_context(data))
+    html = render("report.html.j2", filters=FILTERS, **_context(data))
     results = json.dumps(data.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     with reported(folder / "report.html"):
         write_atomically(folder / "results.json", results.encode("utf-8", "backslashreplace"))
@@ -190,24 +188,7 @@ def _spread(spread: Spread, digits: int) -> str:
     return "–" if spread.mean is None else f"{spread.mean:,.{digits}f}"
 
 
-@lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("docleak.evidence"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        percent=percent,
-        share=share,
-        between=between,
-        number=_number,
-        psnr=_psnr,
-        range=_range,
-        spread=_spread,
-        duration=duration,
-    )
-    environment.globals["moments"] = MOMENTS
-    return environment
+FILTERS: dict[str, Callable[..., Any]] = {
+    "share": share, "between": between, "number": _number, "psnr": _psnr, "range": _range, "spread": _spread,
+    "duration": duration,
+}  # fmt: skip

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from docleak.documents.storage import reported, write_atomically
 from docleak.errors import RunError
 from docleak.evidence.report_pictures import ALTS, KINDS, picture
 from docleak.evidence.report_words import LABELS
 from docleak.evidence.run import Run
+from docleak.evidence.templating import percent, render
 from docleak.metrics import PageScore
 
 #: Share of tokens, with at least this precision, from which the words count as told.
@@ -93,12 +92,7 @@ def write_report(run: Run) -> Path:
         "threat": SECURE_THREAT if secure else THREAT,
         "limits": (*SECURE_LIMITS, *LIMITS[:2], LIMITS[-1]) if secure else LIMITS,
     }
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("docleak.evidence"), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters["percent"] = percent
-    html = environment.get_template("updates.html.j2").render(**context)
+    html = render("updates.html.j2", **context)
     results = {"signature": info.get("signature"), "updates": updates, "cells": cells, "falls": falls(cells)}
     with reported(run.path / "report.html"):
         write_atomically(run.path / "results.json", (json.dumps(results, indent=1) + "\n").encode())
@@ -150,11 +144,6 @@ def falls(cells: Sequence[Mapping[str, Any]]) -> list[str]:
         if other is not least:
             lines.append(_compared(least, other, what))
     return list(dict.fromkeys(lines))
-
-
-def percent(value: float | None) -> str:
-    """A share as a whole percentage."""
-    return "–" if value is None else f"{100 * value:.0f}\N{NO-BREAK SPACE}%"
 
 
 def chart(cells: Sequence[Mapping[str, Any]]) -> str:

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from PIL import Image as Pillow
 
 from docleak.documents.storage import reported, write_atomically
 from docleak.evidence.answers.audit import ReleasesConfig
 from docleak.evidence.report_pictures import picture
+from docleak.evidence.templating import render
 
 PAGE, RESULTS = "report.html", "results.json"
 #: Accuracy, and ANLS, of a share [accuracy, ANLS] in the records.
@@ -43,13 +43,13 @@ LABELS = {
 
 def write_report(config: ReleasesConfig, records: Sequence[Mapping[str, Any]], out: Path, *, command: str) -> Path:
     """Write ``report.html`` and ``results.json`` in ``out``; returns the path of the report."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("docleak.evidence"), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters["percent"] = percent
-    html = environment.get_template("releases.html.j2").render(
-        **section(records, out), chart=chart(records), limits=LIMITS, command=command, blue_red=config.blue_red
+    html = render(
+        "releases.html.j2",
+        **section(records, out),
+        chart=chart(records),
+        limits=LIMITS,
+        command=command,
+        blue_red=config.blue_red,
     )
     with reported(out / PAGE):
         write_atomically(out / RESULTS, (json.dumps(list(records), indent=1) + "\n").encode())
@@ -123,11 +123,6 @@ def comparison(record: Mapping[str, Any]) -> dict[str, Any]:
         "bytes": record["bytes"],
         "secure": record["secure"],
     }  # fmt: skip
-
-
-def percent(value: float | None, digits: int = 0) -> str:
-    """A share as a percentage."""
-    return "–" if value is None else f"{100 * value:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 def chart(records: Sequence[Mapping[str, Any]]) -> str:
