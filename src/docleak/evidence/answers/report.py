@@ -81,9 +81,7 @@ def severity_of(record: Mapping[str, Any]) -> str:
     if any((found["target"]["difference"][ACCURACY]["low"] or 0) > 0 for found in _remembered(record).values()):
         return "severe"
     best = best_attack(record)
-    beyond = best is not None and (best["low"] or 0) > max(best["members"], best["providers"] - best["members"]) / (
-        best["providers"] or 1
-    )
+    beyond = best is not None and (best["low"] or 0) > _chance(best)
     gap = record["membership"]["gap_beyond_public"] or record["membership"]["gap"]
     answered_better = any((share["low"] or 0) > 0 for share in gap)
     return "partial" if beyond or answered_better or (record["membership"]["epsilon_measured"] or 0) > 0 else "none"
@@ -103,12 +101,20 @@ def best_attack(record: Mapping[str, Any]) -> dict[str, Any] | None:
     return max(found, key=lambda attack: float(attack["accuracy"]), default=None)
 
 
+def _chance(attack: Mapping[str, Any]) -> float:
+    """The share of the providers that saying the same of all is right about."""
+    return float(max(attack["members"], attack["providers"] - attack["members"]) / (attack["providers"] or 1))
+
+
 def comparison(record: Mapping[str, Any]) -> dict[str, Any]:
     """The release's row beside the others: what it is good for, what it gives away, what it cost."""
     best, utility = best_attack(record), record["utility"]
     key, memory = next(iter(_remembered(record).items()), ("", None))
     return {
         "label": record["label"],
+        "control": record["control"],
+        "said": LABELS[severity_of(record)],
+        "chance": _chance(best) if best else None,
         "anls": utility["anls"] if utility else None,
         "gap": record["membership"]["gap"][ACCURACY],
         "beyond": None if record["control"] else (record["membership"]["gap_beyond_public"] or [None])[ACCURACY],
@@ -137,14 +143,16 @@ def chart(records: Sequence[Mapping[str, Any]]) -> str:
     figure = Figure(figsize=(7.2, 3.4), layout="constrained")
     FigureCanvasSVG(figure)
     axis = figure.subplots()
-    for useful, attack, label in shown:
+    for number, (useful, attack, label) in enumerate(shown):
         accuracy = 100 * attack["accuracy"]
+        near = sum(abs(one - useful) < 0.12 and abs(other["accuracy"] - attack["accuracy"]) < 0.03
+                   for one, other, _ in shown[:number])  # fmt: skip
         spread = [[accuracy - 100 * (attack["low"] or attack["accuracy"])],
                   [100 * (attack["high"] or attack["accuracy"]) - accuracy]]  # fmt: skip
         axis.errorbar([100 * useful], [accuracy], yerr=np.abs(spread), fmt="o", capsize=3, color="#24506f")
-        axis.annotate(label, (100 * useful, accuracy), textcoords="offset points", xytext=(7, 5), fontsize=9)
-    attack = shown[0][1]
-    chance = 100 * max(attack["members"], attack["providers"] - attack["members"]) / attack["providers"]
+        axis.annotate(label, (100 * useful, accuracy), textcoords="offset points", xytext=(7, 5 - 12 * near),
+                      fontsize=9)  # fmt: skip
+    chance = 100 * _chance(shown[0][1])
     axis.axhline(chance, color="#999", linestyle="--", linewidth=1)
     axis.text(0.01, chance, " saying one thing of all", va="bottom", fontsize=8, color="#666",
               transform=axis.get_yaxis_transform())  # fmt: skip
@@ -210,7 +218,7 @@ def _of_membership(record: Mapping[str, Any]) -> str:
     best = best_attack(record)
     if best is None:
         return "Membership: too few providers to attack."
-    chance = max(best["members"], best["providers"] - best["members"]) / best["providers"]
+    chance = _chance(best)
     interval = "" if best["low"] is None else f" [{100 * best['low']:.1f}, {100 * best['high']:.1f}]"
     return (
         f"Who took part: the best attack, {best['name']}, is right about {100 * best['accuracy']:.1f} %{interval} of "
