@@ -53,11 +53,13 @@ def test_the_gradient_comes_from_the_region_only(grey: bool) -> None:
 
 def test_starts() -> None:
     canvas = Canvas.of(torch.zeros(1, 3, 100, 100), torch.ones(1, 100, 100), region="private", grey=True)
-    kinds: tuple[Start, ...] = ("uniform", "normal")
-    uniform, normal = (canvas.start(kind, torch.Generator().manual_seed(0)) for kind in kinds)
+    kinds: tuple[Start, ...] = ("uniform", "normal", "light")
+    uniform, normal, light = (canvas.start(kind, torch.Generator().manual_seed(0)) for kind in kinds)
     assert uniform.shape == normal.shape == (10_000,)
     assert uniform.min() >= 0 and uniform.max() <= 1
     assert (float(uniform.mean()), float(uniform.std())) == pytest.approx((0.5, 12**-0.5), abs=0.02)
     assert (float(normal.mean()), float(normal.std())) == pytest.approx((0, 1), abs=0.03)
+    assert light.min() >= 0.6 and light.max() <= 1
+    assert (float(light.mean()), float(light.std())) == pytest.approx((0.8, 0.4 * 12**-0.5), abs=0.02)
     assert torch.equal(uniform, canvas.start("uniform", torch.Generator().manual_seed(0)))
     assert not torch.equal(uniform, canvas.start("uniform", torch.Generator().manual_seed(1)))

@@ -16,6 +16,12 @@ def test_options_change_what_they_name_and_nothing_else() -> None:
     assert other.name == "gi-dqa:priors=text@0.2+tv-spatial,schedule=delayed,grey=no"
 
 
+def test_another_start() -> None:
+    assert load_attack("gi-dqa:start=light").start == "light" and load_attack("gi-dqa").start == "uniform"
+    with pytest.raises(AttackError, match="uniform, normal, light"):
+        load_attack("gi-dqa:start=dark")
+
+
 def test_no_priors() -> None:
     assert dict(load_attack("gi-dqa-adam:priors=none").priors) == {}
 

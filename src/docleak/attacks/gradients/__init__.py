@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 
@@ -38,10 +38,20 @@ class Attack(Protocol):
         """Reconstruct the private pixels with at most ``budget`` gradient evaluations."""
 
 
+@runtime_checkable
+class WithOptions(Protocol):
+    """An attack that is no ``GradientAttack`` and has options of its own."""
+
+    def with_options(self, text: str) -> Attack:
+        """The attack with the options of ``text``; AttackError for what it cannot be told."""
+
+
 #: name -> "module:object". A new attack is a file here and a line in this table.
 ATTACKS: dict[str, str] = {
     "gi-dqa": "docleak.attacks.gradients.gi_dqa:ATTACK",
     "gi-dqa-adam": "docleak.attacks.gradients.gi_dqa:PAPER",
+    "gi-dqa-joint": "docleak.attacks.gradients.gi_dqa_joint:ATTACK",
+    "words-drawn": "docleak.attacks.gradients.gi_dqa_joint:WORDS",
     "april": "docleak.attacks.gradients.april:ATTACK",
     "inverting-gradients": "docleak.attacks.gradients.inverting_gradients:ATTACK",
     "dlg": "docleak.attacks.gradients.dlg:ATTACK",
@@ -55,7 +65,8 @@ def load_attack(spec: str) -> Attack:
     """The registered attack of that name, with options behind a colon where they differ from the published ones.
 
     ``gi-dqa:priors=text@0.1+tv-spatial@0.1,schedule=delayed``; options are priors (``none`` for none), schedule,
-    grey (yes or no), region (private or all) and learning-rate. AttackError lists what is known.
+    grey (yes or no), start (uniform, normal or light), region (private or all) and learning-rate. ``words-drawn`` and
+    ``gi-dqa-joint`` have options of their own. AttackError lists what is known.
     """
     name, _, options = spec.strip().partition(":")
     if name not in ATTACKS:
@@ -66,6 +77,8 @@ def load_attack(spec: str) -> Attack:
     attack = getattr(import_module(module), attribute)
     if not options:
         return cast(Attack, attack)
+    if isinstance(attack, WithOptions):
+        return attack.with_options(options)
     if not isinstance(attack, GradientAttack):
         raise AttackError(f"attack {name!r} takes no options, found {options!r}.")
     return with_options(attack, options)

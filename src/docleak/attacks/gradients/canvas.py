@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 Region = Literal["private", "all"]
-Start = Literal["uniform", "normal"]
+Start = Literal["uniform", "normal", "light"]
+#: The darkest pixel of a light start: private regions are mostly paper.
+DARKEST = 0.6
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,10 @@ class Canvas:
         return int(self.mask.sum()) * (1 if self.grey else 3)
 
     def start(self, kind: Start, generator: torch.Generator) -> Tensor:
-        """Random unknowns: uniform in [0, 1], or standard normal as in the DLG papers."""
-        draw = torch.rand if kind == "uniform" else torch.randn
-        return draw(self.size, generator=generator).to(self.template.device)
+        """Random unknowns: uniform in [0, 1], standard normal as in the DLG papers, or uniform in [DARKEST, 1]."""
+        draw = torch.randn if kind == "normal" else torch.rand
+        drawn = draw(self.size, generator=generator).to(self.template.device)
+        return DARKEST + (1 - DARKEST) * drawn if kind == "light" else drawn
 
     def unknowns(self, pixels: Tensor) -> Tensor:
         """(B, 3, H, W) -> (n,): the inverse of ``pixels``; grey is the mean of the channels."""

@@ -60,6 +60,7 @@ OPTIONS: dict[str, Callable[[GradientAttack, str], dict[str, Any]]] = {
     "priors": _priors,
     "schedule": lambda attack, value: {"schedule": value},
     "grey": _chosen("grey", {"yes": True, "no": False}),
+    "start": _chosen("start", {"uniform": "uniform", "normal": "normal", "light": "light"}),
     "region": _chosen("region", {"private": "private", "all": "all"}),
     "learning-rate": _learning_rate,
 }

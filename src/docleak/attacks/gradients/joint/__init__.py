@@ -1,0 +1,1 @@
+"""What the text of a gradient says about its picture, and the picture about the text."""
