@@ -28,7 +28,7 @@ from docleak.documents.storage import write_atomically
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 #: Modules of this folder that ``measure`` and tell the numbers ``as_markdown``, in the page's order.
-PARTS = ("documents", "attack", "federated", "private", "secure", "candidates", "answers", "pairs")
+PARTS = ("documents", "attack", "federated", "private", "secure", "candidates", "cdmi", "answers", "pairs")
 
 #: Part -> {"environment": where and when, "numbers": what its ``measure`` returned}.
 Saved = dict[str, dict[str, Any]]

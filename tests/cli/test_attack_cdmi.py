@@ -9,6 +9,12 @@ from pathlib import Path
 import pytest
 
 from docleak.cli import main
+from docleak.cli.extraction import config_of
+from docleak.documents.folder import save
+from docleak.documents.synthetic import make_pages
+from docleak.evidence.extraction.game import GameConfig
+from docleak.models.encoders.loading import load_encoder, save_encoder
+from docleak.models.encoders.tasks import classes_of
 
 QUICK = ["--pages=9", "--fields=2", "--attempts=2", "--candidates=5", "--epochs=1", "--workers=1", "--seed=4"]
 
@@ -37,6 +43,55 @@ def test_a_game_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     value = json.loads(again.out)
     assert value["improvement_factor"]["n_fields"] == 2 and "epoch" not in again.err
     assert f"{value['improvement_factor']['value']:.3f}" in shown.out
+    report = Path(value["report"])
+    assert value["verdict"] in shown.out and value["verdict"] in report.read_text(encoding="utf-8")
+    report.unlink()
+    sys.argv = ["docleak", "report", str(out)]
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code and report.is_file() and value["verdict"] in capsys.readouterr().out
+
+
+def test_a_model_of_ones_own_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pages = make_pages(5, seed=1)
+    save(pages, tmp_path / "private")
+    save(make_pages(3, seed=2, split="train"), tmp_path / "public")
+    save_encoder(load_encoder("bros-tiny").for_task("ee-bio", classes_of(pages), seed=0), tmp_path / "model")
+    named = ["--documents", str(tmp_path / "private"), "--public-documents", str(tmp_path / "public")]
+    model, out = str(tmp_path / "model"), tmp_path / "o"
+    sys.argv = ["docleak", "audit", "--extraction", model, *named, "--out", str(out), "--workers=1", "--json"]
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
+    value = json.loads(capsys.readouterr().out)
+    assert "trained for ee-bio" in value["threat"] and Path(value["report"]).is_file()
+    again = ["--target", model, *named, "--fields=1", "--attempts=1", "--candidates=4", "--workers=1"]
+    assert run("cdmi", *again, "--out", str(tmp_path / "p")) == 0
+    assert run("cdmi", *again, "--epochs=3", "--out", str(tmp_path / "q")) == 1
+    assert "--epochs cannot be combined with --target" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--extraction", "mine", "--documents", "pages"], "--public-documents"),
+        (["--extraction", "layoutlm-tiny", "--attacks", "gi-dqa"], "--attacks cannot be combined with --extraction"),
+        (["--public-documents", "pages"], "belongs to --extraction"),
+        (["--extraction", "nowhere", "--documents", "a", "--public-documents", "b"], "no encoder 'nowhere'"),
+    ],
+)
+def test_an_audit_that_cannot_be_made_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    sys.argv = ["docleak", "audit", *words, "--out", str(tmp_path / "o")]
+    with pytest.raises(SystemExit) as stop:
+        main()
+    shown = capsys.readouterr()
+    assert stop.value.code == 1 and said in shown.err and "Traceback" not in shown.err
+
+
+def test_the_default_audit_of_weights_is_the_default_game() -> None:
+    assert config_of("layoutlm-tiny", "synthetic", "", "", 0) == GameConfig()
 
 
 @pytest.mark.parametrize(
@@ -48,6 +103,9 @@ def test_a_game_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--documents", "nowhere"], "nowhere"),
         (["--task", "el"], "links between entities"),
         (["--top-p", "0"], "top_p is 0.0"),
+        (["--variant", "weird"], "expected paper or strong"),
+        (["--variant", "strong", "--mean", "arithmetic"], "belong to --variant paper"),
+        (["--criterion", "middle"], "precision, loss, last"),
     ],
 )
 def test_what_cannot_be_run_says_why(

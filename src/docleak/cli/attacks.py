@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -13,7 +11,7 @@ from typer.core import TyperGroup
 from docleak.cli import answers, canaries
 from docleak.cli.answers import ANSWER_COMMANDS
 from docleak.cli.canaries import CANARY_COMMANDS
-from docleak.cli.output import counter, emit, resumable
+from docleak.cli.extraction import attack_of, play_and_report, refuse_training
 from docleak.cli.pairs import PAIR_COMMANDS, register
 from docleak.cli.settings import default_workers, pick_device
 
@@ -59,8 +57,12 @@ def cdmi(
     task: Annotated[str, typer.Option(help="mlm, ee-bio, ee-spade or el: what the target is trained for.")] = "mlm",
     bimodal: Annotated[bool, typer.Option("--bimodal", help="The models also see the picture.")] = False,
     criterion: Annotated[
-        str, typer.Option(help="Attack the epoch with the best validation accuracy (precision) or loss (loss).")
+        str, typer.Option(help="Attack the epoch with the best validation accuracy (precision) or loss, or the last.")
     ] = "precision",
+    variant: Annotated[
+        str,
+        typer.Option(help="paper (algorithm 2), or strong: another order, a beam, the field's own loss; equal calls."),
+    ] = "paper",
     fields: Annotated[int, typer.Option(help="Private fields to attack, drawn at random; 0 means all.")] = 100,
     attempts: Annotated[int, typer.Option(help="Reconstructions per field; the first is the one-shot variant.")] = 8,
     candidates: Annotated[int, typer.Option(help="Tokens tried at each position (N_c).")] = 128,
@@ -74,6 +76,22 @@ def cdmi(
     repeats: Annotated[
         bool, typer.Option("--repeats", help="Also mask where the page prints the value again.")
     ] = False,
+    target: Annotated[
+        str,
+        typer.Option(help="A finished extraction model of your own to attack: a directory or hub name, head included."),
+    ] = "",
+    public_documents: Annotated[
+        str, typer.Option(help="With --target: pages like the private ones that it was not trained on.")
+    ] = "",
+    public: Annotated[
+        str, typer.Option(help="With --target: what the public model starts from, with the same tokenizer.")
+    ] = "",
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            help="Also state how probably each reading is right, learnt on public pages; takes as long again."
+        ),
+    ] = True,
     seed: Annotated[int, typer.Option(help="Seed of pages, division, training and draws.")] = 0,
     out: Annotated[Path, typer.Option(help="Run directory; an interrupted run in it is continued.")] = Path(
         "docleak-cdmi"
@@ -86,39 +104,24 @@ def cdmi(
 
     Reported beside what public data alone would guess. With no arguments: a tiny LayoutLM on synthetic invoices.
     """
-    from docleak.attacks.weights import CdmiConfig
     from docleak.evidence.extraction.game import GameConfig, trainings
+    from docleak.evidence.extraction.own import OwnConfig
 
-    target, public = trainings(cast(Any, task), epochs=epochs, learning_rate=learning_rate)
-    config = GameConfig(
-        documents=documents, pages=pages, model=model, task=cast(Any, task), bimodal=bimodal,
-        criterion=cast(Any, criterion), fields=fields, attempts=attempts, metric=metric, control=control,
-        repeats=repeats, seed=seed, target_training=target, public_training=public,
-        attack=CdmiConfig(candidates=candidates, weight=weight, top_p=top_p, mean=cast(Any, mean)),
-    )  # fmt: skip
-    _play(config, out, pick_device(device), workers or default_workers(), json_output)
-
-
-def _play(config: Any, out: Path, device: str, workers: int, json_output: bool) -> None:
-    import numpy as np
-
-    from docleak.evidence.extraction.play import open_game, play
-    from docleak.evidence.extraction.table import as_json, as_text, read_table
-    from docleak.training.extraction.fit import Epoch
-
-    def on_epoch(which: str, epochs: int, epoch: Epoch) -> None:
-        found = epoch.validation
-        print(
-            f"{which} model, epoch {epoch.number} of {epochs}: validation accuracy {found.accuracy:.3f}, "
-            f"loss {found.loss:.3f}",
-            file=sys.stderr,
-        )
-
-    with resumable(out):
-        run = open_game(config, out, command="docleak " + shlex.join(sys.argv[1:]))
-        with counter(quiet=json_output) as on_field:
-            told: dict[str, Any] = {} if json_output else {"on_epoch": on_epoch}
-            play(run, config, device=device, workers=workers, on_field=on_field, **told)
-    table = read_table(run, rng=np.random.default_rng(config.seed))
-    value = {"run": str(out), "threat": run.info["threat"], **as_json(table)}
-    emit(value, f"{run.info['threat']}\n\n{as_text(table)}\n\nRun: {out}", json_output=json_output)
+    attack = attack_of(variant, candidates=candidates, weight=weight, top_p=top_p, mean=mean)
+    trained, guessing = trainings(cast(Any, task), epochs=epochs, learning_rate=learning_rate)
+    same: dict[str, Any] = {
+        "documents": documents, "fields": fields, "attempts": attempts, "metric": metric, "repeats": repeats,
+        "seed": seed, "attack": attack, "public_training": guessing,
+    }  # fmt: skip
+    config: GameConfig | OwnConfig
+    if target:
+        refuse_training({"--pages": pages != 120, "--model": model != "layoutlm-tiny", "--task": task != "mlm",
+                         "--bimodal": bimodal, "--criterion": criterion != "precision", "--epochs": bool(epochs),
+                         "--control": control})  # fmt: skip
+        config = OwnConfig(target=target, public=public_documents, start=public, **same)
+    else:
+        config = GameConfig(
+            pages=pages, model=model, task=cast(Any, task), bimodal=bimodal, criterion=cast(Any, criterion),
+            control=control, target_training=trained, **same,
+        )  # fmt: skip
+    play_and_report(config, out, pick_device(device), workers or default_workers(), json_output, calibrated=calibrate)

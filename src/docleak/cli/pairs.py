@@ -16,9 +16,11 @@ from docleak.errors import AttackError
 PAIR_COMMANDS = {
     "mmgia": "Picture and text of one client together (Zheng et al., 2025).",
     "mmgia-d": "MMGIA with direct alignment, its ablation (d).",
+    "mmgia-prior": "Alignment as a prior inside each attack (ours), for noisy gradients.",
     "mmgia-stage1": "MMGIA's first stage alone.",
     "mgis": "Picture and text, the text's class helping the picture (Liu et al., 2024).",
     "tag": "Text by TAG (Deng et al., 2021), picture by DLG.",
+    "gifd": "Picture by GIFD (Fang et al., 2023), a generator's features; text by LAMP.",
     "lamp": "Text by LAMP (Balunović et al., 2022), picture by Inverting Gradients.",
 }
 
@@ -32,7 +34,10 @@ def register(app: typer.Typer) -> None:
 def _command(name: str) -> Callable[..., None]:
     def attack(
         pairs: Annotated[
-            str, typer.Option(help="scenes, nlvr:DIR, flickr30k:DIR, openi:DIR, cifar100:DIR, or pages:SPEC.")
+            str,
+            typer.Option(
+                help="scenes, nlvr:DIR, nlvr-true:DIR, flickr30k:DIR, openi:DIR, cifar100:DIR, or pages:SPEC."
+            ),
         ] = "scenes",
         count: Annotated[int, typer.Option(help="Pairs to attack.")] = 4,
         skip: Annotated[int, typer.Option(help="Pairs of the data set to pass over first.")] = 0,
@@ -50,7 +55,7 @@ def _command(name: str) -> Callable[..., None]:
         ] = False,
         image_size: Annotated[str, typer.Option(metavar="WxH", help="Pixels of the pictures.")] = "64x16",
         batch_size: Annotated[int, typer.Option(help="Pairs averaged into one gradient.")] = 1,
-        image_attack: Annotated[str, typer.Option(help="Another attack on the picture, such as dlg.")] = "",
+        image_attack: Annotated[str, typer.Option(help="Another attack on the picture, such as dlg or gifd.")] = "",
         text_attack: Annotated[str, typer.Option(help="Another attack on the text: dlg-text, tag, lamp.")] = "",
         budget: Annotated[
             int, typer.Option(help="Gradient evaluations per modality and batch, for all attacks.")
@@ -65,6 +70,14 @@ def _command(name: str) -> Callable[..., None]:
             float | None, typer.Option(help="MMGIA's similarity that ends the loop (-1 to 1).")
         ] = None,
         rounds: Annotated[int | None, typer.Option(help="MMGIA's turns of both stages at most.")] = None,
+        strength: Annotated[
+            float | None, typer.Option(help="Of mmgia-prior: how much the alignment counts beside the gradient.")
+        ] = None,
+        generator: Annotated[str, typer.Option(help="GIFD's: generator-tiny, or a directory.")] = "generator-tiny",
+        noise: Annotated[float, typer.Option(help="Standard deviation of what the client adds to every number.")] = 0.0,
+        epsilon: Annotated[
+            float, typer.Option(help="The client runs DP-SGD with this epsilon per pair (delta 1e-5); 0: none.")
+        ] = 0.0,
         allow_pickle: Annotated[
             bool, typer.Option("--allow-pickle", help="Read CIFAR-100's pickles (only files you trust).")
         ] = False,
@@ -85,7 +98,8 @@ def _command(name: str) -> Callable[..., None]:
             train_embeddings=train_embeddings, image_size=size, batch_size=batch_size,
             attacks=tuple(dict.fromkeys((name, *split_names(compare)))), image_attack=image_attack,
             text_attack=text_attack, budget=budget, aligner=aligner, language=language, corpus=corpus,
-            shuffle=shuffle, threshold=threshold, rounds=rounds, allow_pickle=allow_pickle, seed=seed,
+            shuffle=shuffle, threshold=threshold, rounds=rounds, strength=strength, generator=generator, noise=noise,
+            epsilon=epsilon, allow_pickle=allow_pickle, seed=seed,
         )  # fmt: skip
         _play(config, out, workers or default_workers(), json_output)
 
@@ -96,6 +110,7 @@ def _play(config: object, out: Path, workers: int, json_output: bool) -> None:
     import numpy as np
 
     from docleak.evidence.pairs.play import PairConfig, open_pairs, play
+    from docleak.evidence.pairs.report import write_report
     from docleak.evidence.pairs.table import as_text, read_pairs
 
     assert isinstance(config, PairConfig)
@@ -104,15 +119,18 @@ def _play(config: object, out: Path, workers: int, json_output: bool) -> None:
         with counter(quiet=json_output) as on_unit:
             play(run, config, workers=workers, on_unit=on_unit)
     rows = read_pairs(run, rng=np.random.default_rng(config.seed))
+    with resumable(out):
+        report = write_report(run, rows)
     knows = "; ".join(run.info["knows"])
     value = {
         "run": str(out),
+        "report": str(report),
         "model": run.info["model"],
         "knows": run.info["knows"],
         "rows": [r.as_json() for r in rows],
     }
     emit(
         value,
-        f"{run.info['model']}. The server knows {knows}.\n\n{as_text(rows)}\n\nRun: {out}",
+        f"{run.info['model']}. The server knows {knows}.\n\n{as_text(rows)}\n\nReport: {report}",
         json_output=json_output,
     )

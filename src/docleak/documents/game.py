@@ -45,6 +45,24 @@ def split_game(documents: Sequence[str], *, validation: float, rng: np.random.Ge
     return GameSplit(private, public, valid)
 
 
+def shadow_split(split: GameSplit, documents: Sequence[str], *, rng: np.random.Generator) -> GameSplit:
+    """The game that the adversary can play by itself: half of the public documents as private ones.
+
+    ``validation`` stays. Raises DocumentError for fewer than two public documents.
+    """
+    groups: dict[object, list[int]] = {}
+    for number in split.public:
+        groups.setdefault(documents[number] or number, []).append(number)
+    if len(groups) < 2:
+        raise DocumentError(
+            f"{len(groups)} public documents; a shadow game needs 2 or more, since one half of them plays the private."
+        )
+    order = [list(groups.values())[int(i)] for i in rng.permutation(len(groups))]
+    half = len(order) // 2
+    private, public = (tuple(sorted(page for group in part for page in group)) for part in (order[half:], order[:half]))
+    return GameSplit(private, public, split.validation)
+
+
 def require_disjoint(parts: dict[str, Sequence[str]]) -> None:
     """DocumentError if a document is in two of the named ``parts``, or one is empty: a leak would prove nothing."""
     empty = [name for name, documents in parts.items() if not documents]

@@ -38,11 +38,11 @@ def _places(stream: WordStream, text: str) -> Iterator[tuple[int, ...]]:
     if len(text.strip()) < SHORTEST:
         return
     for place in stream.find_all(text):
-        if _spelling(text) in _spelling(" ".join(stream.texts[index] for index in place)):
+        if spelling(text) in spelling(" ".join(stream.texts[index] for index in place)):
             yield place
 
 
-def _spelling(text: str) -> str:
+def spelling(text: str) -> str:
     """Letters and digits, case folded, and the signs that stand between two digits."""
     solid = "".join(unicodedata.normalize("NFKC", text).casefold().split())
     return re.sub(r"(?<!\d)[\W_]+|[\W_]+(?!\d)", "", solid)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from docleak.attacks.weights import CdmiConfig
+from docleak.attacks.weights import CdmiConfig, StrongConfig
 from docleak.documents import Field, Page, Word, load_pages
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
@@ -42,7 +42,7 @@ def test_a_game_is_played_and_resumed(tmp_path: Path, task: str) -> None:
     whole = records(run)
     assert len(whole) == 4
     trained = {file: file.stat().st_mtime_ns for file in (run.path / MODELS).rglob("*.safetensors")}
-    assert len(trained) == 3  # target by both criteria, public model
+    assert len(trained) == 4  # target by two criteria and of the last epoch, public model
     lost = run.units()[1]["unit"]
     (run.folder(str(lost)) / "unit.json").unlink()
     told: list[tuple[int, int, str]] = []
@@ -53,6 +53,29 @@ def test_a_game_is_played_and_resumed(tmp_path: Path, task: str) -> None:
     table = read_table(run, rng=np.random.default_rng(0))
     assert table.estimates["improvement_factor"].n_fields == 4
     assert "IpF" in as_text(table) and all(field.value in as_text(table) for field in table.fields)
+
+
+def test_the_last_epoch_is_what_training_left(tmp_path: Path) -> None:
+    """Of several epochs, each validated: the card's last one, and other weights than an earlier best's."""
+    training = replace(QUICK, epochs=12, learning_rate=3e-2)
+    config = replace(SMALL, target_training=training, criterion="last")
+    game = set_up(config, tmp_path)
+    best = set_up(replace(config, criterion="loss"), tmp_path)
+    card = game.card["target"]
+    assert isinstance(card, dict) and card["epochs"][-1]["number"] == 12
+    assert card["best"]["loss"]["number"] < 12, "else this shows nothing"
+    ours, theirs = (list(g.target.module.parameters()) for g in (game, best))
+    assert any(not a.equal(b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("task", ["mlm", "ee-bio"])
+def test_the_stronger_variant_is_played_and_read_from_disk(tmp_path: Path, task: str) -> None:
+    config = replace(SMALL, task=task, attack=StrongConfig(candidates=8, beam=2))  # type: ignore[arg-type]
+    run = open_game(config, tmp_path / "a")
+    play(run, config)
+    assert read_table(run, rng=np.random.default_rng(0)).estimates["improvement_factor"].n_fields == 4
+    with pytest.raises(RunError, match="attack"):
+        open_game(SMALL if task == "mlm" else replace(SMALL, task="ee-bio"), tmp_path / "a")
 
 
 def test_workers_give_the_same_numbers(tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 from docleak.attacks.weights.cdmi import Attempt, CdmiConfig, Finding, reconstruct
 from docleak.attacks.weights.membership import METRICS, choose, plausibility
+from docleak.attacks.weights.strong import AnyAttack, StrongConfig, attack_with
 from docleak.attacks.weights.view import PublicKnowledge, WeightsView
 
 __all__ = [
     "METRICS",
+    "AnyAttack",
     "Attempt",
     "CdmiConfig",
     "Finding",
     "PublicKnowledge",
+    "StrongConfig",
     "WeightsView",
+    "attack_with",
     "choose",
     "plausibility",
     "reconstruct",

@@ -39,6 +39,7 @@ class Probe:
         with torch.inference_mode():
             self._seen = model.module.see(self._batch.images, self._batch.boxes)
         self._scores: dict[Prefix, Tensor] = {}
+        self._fields: dict[tuple[int | None, ...], Tensor] = {}
         self._losses: dict[tuple[Prefix, Prefix], Tensor] = {}
         self.calls = 0
 
@@ -51,6 +52,25 @@ class Probe:
                 self._scores[prefix] = self.model.token_scores(hidden[0, self.positions[len(prefix)], None])[0].cpu()
             self.calls += 1
         return self._scores[prefix]
+
+    def field_logits(self, filled: Sequence[int | None]) -> Tensor:
+        """Log-probabilities (T, V) at all positions of the field, of which those that are not None are filled in.
+
+        Of a masked language model; special tokens have none.
+        """
+        key = tuple(filled)
+        if key not in self._fields:
+            ids = self._batch.ids.clone()
+            places = [place for place, token in zip(self.positions, key, strict=True) if token is not None]
+            ids[0, places] = torch.tensor([t for t in key if t is not None], dtype=ids.dtype, device=ids.device)
+            with torch.inference_mode():
+                hidden = self.model.module(ids, self._batch.boxes, self._batch.mask, self._seen)
+                scores = self.model.token_scores(hidden[0, list(self.positions)]).cpu()
+            logits = scores.double()
+            logits[:, self.model.tokenizer.all_special_ids] = -torch.inf
+            self._fields[key] = torch.log_softmax(logits, dim=1)
+            self.calls += 1
+        return self._fields[key]
 
     def propose(self, prefix: Prefix, count: int) -> Candidates:
         """The ``count`` likeliest tokens behind ``prefix``, without special ones."""

@@ -7,25 +7,26 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from docleak.attacks.weights import METRICS, CdmiConfig, PublicKnowledge
+from docleak.attacks.weights import METRICS, AnyAttack, CdmiConfig, PublicKnowledge
 from docleak.documents import Page, load_pages
-from docleak.documents.game import GameSplit, require_disjoint, split_game
+from docleak.documents.copies import PageText, text_of
+from docleak.documents.game import GameSplit, require_disjoint, shadow_split, split_game
 from docleak.documents.pages import document_names
 from docleak.documents.storage import write_atomically
 from docleak.errors import AttackError, DocumentError
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import EncoderModel
-from docleak.models.encoders.scrubbing import SecretField, extract
+from docleak.models.encoders.scrubbing import SecretField, extract, unplayable
 from docleak.models.encoders.tasks import Task, classes_of
 from docleak.models.encoders.tokens import TokenPage
 from docleak.models.encoders.vision import VisionConfig
-from docleak.training.extraction.fit import Epoch, FitConfig, fit
+from docleak.training.extraction.fit import Epoch, FitConfig, Fitted, fit
 
-Criterion = Literal["precision", "loss"]
+Criterion = Literal["precision", "loss", "last"]
 #: Keeps the game's streams apart from others of the same seed.
 STREAM = 0xCD31
 #: Told which model is trained, and each validated epoch.
@@ -45,7 +46,8 @@ class GameConfig:
 
     ``model`` is the backbone that target and public model start from; ``pages`` of 0 are all. ``fields`` are drawn from
     the private pages (0: all of 3 to 15 tokens). ``control`` trains the target on the public pages, so that it never
-    saw the fields. ``repeats`` also masks the places where the page prints the value again, which the paper leaves.
+    saw the fields. ``criterion`` says which epoch is published: the best by validation accuracy or loss, or the last.
+    ``repeats`` also masks the places where the page prints the value again, which the paper leaves.
     """
 
     documents: str = "synthetic"
@@ -61,82 +63,160 @@ class GameConfig:
     repeats: bool = False
     validation: float = 0.16
     seed: int = 0
-    attack: CdmiConfig = CdmiConfig()
+    attack: AnyAttack = CdmiConfig()
     vision: VisionConfig = field(default_factory=VisionConfig)
     target_training: FitConfig = trainings("mlm", epochs=0, learning_rate=1e-3)[0]
     public_training: FitConfig = trainings("mlm", epochs=0, learning_rate=1e-3)[1]
 
     def __post_init__(self) -> None:
         faults = []
-        if self.criterion not in ("precision", "loss"):
-            faults.append(f"criterion is {self.criterion!r}, expected precision or loss")
-        if self.metric not in METRICS:
-            faults.append(f"metric is {self.metric!r}, expected one of {', '.join(METRICS)}")
-        if min(self.pages, self.fields, self.seed) < 0 or self.attempts < 1:
-            faults.append("pages, fields and seed must be 0 or more, attempts 1 or more")
-        if faults:
-            raise AttackError("the game cannot be set up: " + "; ".join(faults) + ".")
+        if self.criterion not in get_args(Criterion):
+            faults.append(f"criterion is {self.criterion!r}, expected one of {', '.join(get_args(Criterion))}")
+        check_play(self, faults)
+
+    def sources(self) -> tuple[str, ...]:
+        """The data sets whose pages are played on."""
+        return (self.documents,)
+
+
+@dataclass(frozen=True)
+class ShadowConfig:
+    """The game that the adversary of ``game`` can play by itself: see ``set_up``'s ``shadow``."""
+
+    game: GameConfig
+
+
+class Played(Protocol):
+    """What every game's configuration says of its play, whoever made the models."""
+
+    @property
+    def pages(self) -> int: ...
+    @property
+    def fields(self) -> int: ...
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def repeats(self) -> bool: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def attack(self) -> AnyAttack: ...
+
+    def sources(self) -> tuple[str, ...]:
+        """The data sets whose pages are played on."""
 
 
 @dataclass(frozen=True, eq=False)
 class Game:
-    """A game that is ready to be played. ``pages`` are the private ones by name, as the target reads them."""
+    """A game that is ready to be played. ``pages`` are the private ones by name, as the target reads them.
 
-    config: GameConfig
+    ``texts`` are the words of all private and public pages, by part and name, to find copies of a field among them.
+    ``left_out`` counts, by reason, the private fields that are not played.
+    """
+
+    config: Played
     target: EncoderModel
     knowledge: PublicKnowledge
     pages: dict[str, TokenPage]
     secrets: tuple[SecretField, ...]
     card: dict[str, object]
+    texts: dict[str, dict[str, PageText]] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def check_play(config: Played, faults: Sequence[str] = ()) -> None:
+    """AttackError for ``faults`` and for settings of the play that make no sense, all at once."""
+    found = list(faults)
+    if config.metric not in METRICS:
+        found.append(f"metric is {config.metric!r}, expected one of {', '.join(METRICS)}")
+    if min(config.pages, config.fields, config.seed) < 0 or config.attempts < 1:
+        found.append("pages, fields and seed must be 0 or more, attempts 1 or more")
+    if found:
+        raise AttackError("the game cannot be set up: " + "; ".join(found) + ".")
 
 
 def set_up(
-    config: GameConfig, folder: Path, *, device: str = "cpu", on_epoch: OnEpoch = lambda which, epochs, epoch: None
+    config: GameConfig,
+    folder: Path,
+    *,
+    device: str = "cpu",
+    shadow: bool = False,
+    on_epoch: OnEpoch = lambda which, epochs, epoch: None,
 ) -> Game:
     """Train what ``folder`` does not hold yet, and choose the fields; a second call finds everything there.
 
-    Raises DocumentError where the data set is too small, has no fields of the right length or no links, and whatever
-    loading and training raise.
+    ``shadow`` is the game that the adversary can play on its own, with its public pages alone: half of them are the
+    private ones. Raises DocumentError where the data set is too small, has no fields of the right length or no links,
+    and whatever loading and training raise.
     """
     pages = _pages(config)
     rng = np.random.default_rng(np.random.SeedSequence((config.seed, STREAM)))
-    split = split_game(document_names(pages), validation=config.validation, rng=rng)
+    names = document_names(pages)
+    split = split_game(names, validation=config.validation, rng=rng)
+    if shadow:
+        split = shadow_split(split, names, rng=rng)
+        config = replace(config, control=False)
     require_disjoint({name: [pages[i].document or str(i) for i in numbers] for name, numbers in asdict(split).items()})
-    models = folder / _digest(config)
-    if not (models / "card.json").is_file():
+    models = folder / ("shadow-" * shadow + _digest(config))
+    if not (models / "card.json").is_file() or not (models / f"target-{config.criterion}").is_dir():
         _train(config, pages, split, models, device, on_epoch)
     target = load_encoder(str(models / f"target-{config.criterion}"), device=device)
     public = load_encoder(str(models / "public"), device=device)
-    private = {pages[i].name: target.encode(pages[i]) for i in split.private}
-    secrets = [secret for i in split.private for secret in extract(pages[i], private[pages[i].name])]
+    private, others = ([pages[i] for i in numbers] for numbers in (split.private, split.public))
+    card = json.loads((models / "card.json").read_text(encoding="utf-8"))
+    return assemble(config, target, PublicKnowledge(public), private, others, card, rng=rng)
+
+
+def assemble(
+    config: Played,
+    target: EncoderModel,
+    knowledge: PublicKnowledge,
+    private: Sequence[Page],
+    public: Sequence[Page],
+    card: dict[str, object],
+    *,
+    rng: np.random.Generator,
+) -> Game:
+    """The game of these models on the fields of the ``private`` pages; DocumentError where there are none to play."""
+    encoded = {page.name: target.encode(page) for page in private}
+    secrets = [secret for page in private for secret in extract(page, encoded[page.name])]
+    left_out = unplayable(private, encoded)
     if not secrets:
+        why = "; ".join(f"{count} {reason}" for reason, count in left_out.items()) or "they have no private field"
         raise DocumentError(
-            f"{config.documents}: none of the {len(private)} private pages has a private field of 3 to 15 tokens "
-            f"within the model's {target.max_tokens}. Give pages with fields."
+            f"{' and '.join(config.sources())}: none of the {len(private)} private pages has a private field of 3 to "
+            f"15 tokens within the model's {target.max_tokens} ({why}). Give pages with fields."
         )
     order = rng.permutation(len(secrets))[: config.fields or None]
-    return Game(
-        config=config,
-        target=target,
-        knowledge=PublicKnowledge(public),
-        pages=private,
-        secrets=tuple(secrets[int(i)] for i in order),
-        card=json.loads((models / "card.json").read_text(encoding="utf-8")),
-    )
+    texts = {
+        part: {page.name: text_of(page, document=page.document or page.name) for page in pages}
+        for part, pages in (("private", private), ("public", public))
+    }
+    chosen = tuple(secrets[int(i)] for i in order)
+    return Game(config, target, knowledge, encoded, chosen, card, texts, left_out)
 
 
 def _pages(config: GameConfig) -> list[Page]:
-    count = config.pages or None
-    pages = list(load_pages(config.documents, count=count, seed=config.seed))
-    usable = [page for page in pages if page.words and (config.task != "el" or page.links)]
-    if len(usable) < 3:
-        needed = "words and links between entities" if config.task == "el" else "words"
+    return usable_pages(config.documents, config, config.task, least=3)
+
+
+def usable_pages(source: str, config: Played, task: Task, *, least: int) -> list[Page]:
+    """The pages of ``source`` that have words (and links, for entity linking).
+
+    Raises DocumentError for fewer than ``least`` of them, or for two with the same name.
+    """
+    pages = list(load_pages(source, count=config.pages or None, seed=config.seed))
+    usable = [page for page in pages if page.words and (task != "el" or page.links)]
+    if len(usable) < least:
+        needed = "words and links between entities" if task == "el" else "words"
         raise DocumentError(
-            f"{config.documents}: {len(usable)} of {len(pages)} pages have {needed}; a game needs 3 documents or more."
+            f"{source}: {len(usable)} of {len(pages)} pages have {needed}; a game needs {least} documents or more."
         )
     names = {page.name for page in usable}
     if len(names) < len(usable):
-        raise DocumentError(f"{config.documents}: {len(usable)} pages have {len(names)} names; give each its own.")
+        raise DocumentError(f"{source}: {len(usable)} pages have {len(names)} names; give each its own.")
     return usable
 
 
@@ -149,7 +229,7 @@ def _digest(config: GameConfig) -> str:
 def _train(
     config: GameConfig, pages: Sequence[Page], split: GameSplit, folder: Path, device: str, on_epoch: OnEpoch
 ) -> None:
-    """Target (both criteria) and public model, from the same start; card.json, written last, says how well they do."""
+    """Target (by each criterion) and public model, from the same start; card.json, written last, says how they do."""
     vision = config.vision if config.bimodal else None
     start = load_encoder(config.model, task="mlm", vision=vision, seed=config.seed, device=device)
     classes = classes_of(pages) if config.task.startswith("ee") else ()
@@ -158,20 +238,38 @@ def _train(
         ("target", config.task, split.public if config.control else split.private, config.target_training, 1),
         ("public", "mlm", split.public, config.public_training, 2),
     )
+    held_out = [pages[i] for i in split.validation]
     for name, task, numbers, training, stream in jobs:
         model = start.for_task(task, classes, seed=config.seed, name=name)  # type: ignore[arg-type]
-        train, held_out = ([model.encode(pages[i]) for i in part] for part in (numbers, split.validation))
-        fitted = fit(
-            model, train, held_out, training, seed=1000 * config.seed + stream,
-            on_epoch=lambda epoch, name=name, training=training: on_epoch(name, training.epochs, epoch),  # type: ignore[misc]
-        )  # fmt: skip
-        card[name] = {
-            "best": {k: asdict(v) for k, v in fitted.best.items()},
-            "epochs": [asdict(e) for e in fitted.epochs],
-        }
+        train = [pages[i] for i in numbers]
+        fitted = train_one(model, train, held_out, training, seed=1000 * config.seed + stream, on_epoch=on_epoch)
+        card[name] = card_of(fitted)
         if name == "public":  # the adversary wants the best guesses
             save_encoder(fitted.restore(model, "precision"), folder / "public")
             continue
+        save_encoder(model, folder / "target-last")
         for criterion in fitted.weights:
             save_encoder(fitted.restore(model, criterion), folder / f"target-{criterion}")
     write_atomically(folder / "card.json", json.dumps(card, indent=1).encode())
+
+
+def train_one(
+    model: EncoderModel,
+    pages: Sequence[Page],
+    held_out: Sequence[Page],
+    training: FitConfig,
+    *,
+    seed: int,
+    on_epoch: OnEpoch,
+) -> Fitted:
+    """``fit`` on pages that the model has yet to encode; epochs are told under the model's name."""
+    train, validation = ([model.encode(page) for page in part] for part in (pages, held_out))
+    return fit(
+        model, train, validation, training, seed=seed,
+        on_epoch=lambda epoch: on_epoch(model.name, training.epochs, epoch),
+    )  # fmt: skip
+
+
+def card_of(fitted: Fitted) -> dict[str, object]:
+    """What card.json says of one training."""
+    return {"best": {k: asdict(v) for k, v in fitted.best.items()}, "epochs": [asdict(e) for e in fitted.epochs]}

@@ -12,17 +12,19 @@ from pathlib import Path
 
 import torch
 
-from docleak.attacks.weights import Attempt, Finding, WeightsView, reconstruct
-from docleak.evidence.extraction.game import Game, GameConfig, OnEpoch, set_up
+from docleak.attacks.weights import Attempt, Finding, WeightsView, attack_with
+from docleak.evidence.extraction.game import Game, GameConfig, OnEpoch, ShadowConfig, set_up
+from docleak.evidence.extraction.own import OwnConfig, set_up_own
 from docleak.evidence.run import Run
 from docleak.models.encoders.scrubbing import SecretField, scrub
 
 MODELS = "models"
+AnyConfig = GameConfig | OwnConfig | ShadowConfig
 #: Told how many fields are done, of how many, and the last one's name.
 OnField = Callable[[int, int, str], None]
 
 
-def open_game(config: GameConfig, out: Path, *, command: str = "") -> Run:
+def open_game(config: AnyConfig, out: Path, *, command: str = "") -> Run:
     """Begin or resume a game in ``out``; RunError if another one's results are there."""
     run = Run.open(out, {"kind": "cdmi", **asdict(config)})
     run.write_info("command", command)
@@ -31,7 +33,7 @@ def open_game(config: GameConfig, out: Path, *, command: str = "") -> Run:
 
 def play(
     run: Run,
-    config: GameConfig,
+    config: AnyConfig,
     *,
     device: str = "cpu",
     workers: int = 1,
@@ -41,8 +43,9 @@ def play(
     """Train what is missing, attack every field that has no result yet; ``workers`` processes of one thread each."""
     torch.set_num_threads(1)
     with run.claimed():
-        game = set_up(config, run.path / MODELS, device=device, on_epoch=on_epoch)
+        game = ready(config, run.path / MODELS, device=device, on_epoch=on_epoch)
         run.write_info("card", game.card)
+        run.write_info("left_out", game.left_out)
         run.write_info("threat", view_of(game, game.secrets[0]).text)
         todo = [number for number, secret in enumerate(game.secrets) if not run.has(secret.name)]
         done = len(game.secrets) - len(todo)
@@ -51,8 +54,19 @@ def play(
                 attack_field(run, game, number)
                 on_field(count, len(game.secrets), game.secrets[number].name)
         else:
-            _play_parallel(run, game, todo, device, workers, on_field)
+            _play_parallel(run, game, config, todo, device, workers, on_field)
     return game
+
+
+def ready(
+    config: AnyConfig, folder: Path, *, device: str = "cpu", on_epoch: OnEpoch = lambda which, epochs, epoch: None
+) -> Game:
+    """The game of ``config`` with its models in ``folder``: a target that is trained here, or the user's own."""
+    if isinstance(config, OwnConfig):
+        return set_up_own(config, folder, device=device, on_epoch=on_epoch)
+    if isinstance(config, ShadowConfig):
+        return set_up(config.game, folder, device=device, shadow=True, on_epoch=on_epoch)
+    return set_up(config, folder, device=device, on_epoch=on_epoch)
 
 
 def view_of(game: Game, secret: SecretField) -> WeightsView:
@@ -69,7 +83,7 @@ def attack_field(run: Run, game: Game, number: int) -> None:
     began = time.perf_counter()
     view = view_of(game, secret)
     found, baseline = (
-        reconstruct(
+        attack_with(
             view, game.knowledge, attack, attempts=config.attempts,
             generator=torch.Generator().manual_seed(2 * (config.seed * 1_000_003 + number) + stream),
         )
@@ -77,6 +91,7 @@ def attack_field(run: Run, game: Game, number: int) -> None:
     )  # fmt: skip
     record = {
         **asdict(secret),
+        "pieces": game.target.tokenizer.convert_ids_to_tokens(list(secret.tokens)),
         "attempts": _plain(found, game),
         "baseline": _plain(baseline, game),
         "calls": found.calls,
@@ -86,26 +101,31 @@ def attack_field(run: Run, game: Game, number: int) -> None:
 
 
 def _plain(finding: Finding, game: Game) -> list[dict[str, object]]:
-    def text(attempt: Attempt) -> str:
-        return str(game.target.tokenizer.decode(list(attempt.tokens)))
+    tokenizer = game.target.tokenizer
 
-    return [{**asdict(attempt), "text": text(attempt)} for attempt in finding.attempts]
+    def words(attempt: Attempt) -> dict[str, object]:
+        tokens = list(attempt.tokens)
+        return {"text": str(tokenizer.decode(tokens)), "pieces": tokenizer.convert_ids_to_tokens(tokens)}
+
+    return [{**asdict(attempt), **words(attempt)} for attempt in finding.attempts]
 
 
-def _play_parallel(run: Run, game: Game, todo: list[int], device: str, workers: int, on_field: OnField) -> None:
+def _play_parallel(
+    run: Run, game: Game, config: AnyConfig, todo: list[int], device: str, workers: int, on_field: OnField
+) -> None:
     total = len(game.secrets)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(_work, run.path, game.config, device, number): number for number in todo}
+        waiting = {pool.submit(_work, run.path, config, device, number): number for number in todo}
         for count, finished in enumerate(as_completed(waiting), start=total - len(todo) + 1):
             finished.result()
             on_field(count, total, game.secrets[waiting[finished]].name)
 
 
-def _work(path: Path, config: GameConfig, device: str, number: int) -> None:
+def _work(path: Path, config: AnyConfig, device: str, number: int) -> None:
     attack_field(Run.load(path), _game(path, config, device), number)
 
 
 @lru_cache(maxsize=1)
-def _game(path: Path, config: GameConfig, device: str) -> Game:
+def _game(path: Path, config: AnyConfig, device: str) -> Game:
     torch.set_num_threads(1)
-    return set_up(config, path / MODELS, device=device)
+    return ready(config, path / MODELS, device=device)

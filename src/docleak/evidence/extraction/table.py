@@ -48,12 +48,16 @@ class Ranked:
 
 @dataclass(frozen=True)
 class GameTable:
-    """``estimates`` by the names of ROWS and more; ``fields`` from the most plausible down."""
+    """``estimates`` by the names of ROWS and more; ``fields`` from the most plausible down.
+
+    ``baseline`` are the same fields as public data alone read them, the likeliest first.
+    """
 
     estimates: Mapping[str, Estimate]
     fields: tuple[Ranked, ...]
     calls: int
     seconds: float
+    baseline: tuple[Ranked, ...] = ()
 
 
 def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
@@ -76,8 +80,8 @@ def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
         **{f"baseline_{name}": estimate for name, estimate in without.items()},
     }
     calls, seconds = (sum(unit[key] for unit in units) for key in ("calls", "seconds"))
-    surest = tuple(sorted(chosen, key=lambda field: -field.score))
-    return GameTable(estimates, surest, int(calls), float(seconds))
+    surest, likeliest = (tuple(sorted(fields, key=lambda field: -field.score)) for fields in (chosen, guessed))
+    return GameTable(estimates, surest, int(calls), float(seconds), likeliest)
 
 
 def _likely(attempt: Attempt) -> float:

@@ -53,13 +53,7 @@ def load_encoder(
     ``task``, for a tokenizer that is not the model's, and for missing weights.
     """
     where, revision = split_revision(str(CHECKPOINTS / source) if source in SHIPPED_ENCODERS else source)
-    try:
-        values = json.loads(local_file(where, "config.json", revision=revision).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"there is no encoder {source!r} ({type(error).__name__}: {error}). Expected one of "
-            f"{', '.join(SHIPPED_ENCODERS)}, a directory with config.json, or a hub name that can be reached."
-        ) from error
+    values = config_of(source)
     name = short_name(source)
     if values.get("model_type") == MODEL_TYPE:
         model = _load_own(where, values, revision, name=name)
@@ -70,9 +64,24 @@ def load_encoder(
     else:
         if task is None:
             raise ModelError(f"model {source!r} is a bare backbone without a task's head; name the task it is for.")
-        model = _load_backbone(where, values, revision, task, classes, vision, seed=seed, name=name)
+        model = load_backbone(where, values, revision, task, classes, vision, seed=seed, name=name)
     model.module.to(device)
     return model
+
+
+def config_of(source: str) -> dict[str, Any]:
+    """config.json of a source as ``load_encoder`` takes it; ModelError where there is none."""
+    where, revision = split_revision(str(CHECKPOINTS / source) if source in SHIPPED_ENCODERS else source)
+    try:
+        values = json.loads(local_file(where, "config.json", revision=revision).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"there is no encoder {source!r} ({type(error).__name__}: {error}). Expected one of "
+            f"{', '.join(SHIPPED_ENCODERS)}, a directory with config.json, or a hub name that can be reached."
+        ) from error
+    if not isinstance(values, dict):
+        raise ModelError(f"config.json of {source!r} is no JSON object. Save the model again.")
+    return values
 
 
 def save_encoder(model: EncoderModel, directory: Path) -> None:
@@ -104,11 +113,11 @@ def _load_own(where: str, values: dict[str, Any], revision: str | None, *, name:
     config = EncoderConfig(**{**given, "classes": tuple(given["classes"]), "vision": eye})
     tokenizer = tokenizer_of(where, revision=revision, kind="PreTrainedTokenizerFast")
     model = build(config, tokenizer, seed=0, name=name)
-    _fill(model, _weights(where, revision), required=set(named_weights(model)))
+    _fill(model, weights_in(where, revision), required=set(named_weights(model)))
     return model
 
 
-def _load_backbone(
+def load_backbone(
     where: str,
     values: Mapping[str, Any],
     revision: str | None,
@@ -118,7 +127,12 @@ def _load_backbone(
     *,
     seed: int,
     name: str,
+    whole: bool = False,
 ) -> EncoderModel:
+    """A backbone as transformers saves it, with a head for ``task``: its own of masked words, any other one drawn.
+
+    ``whole`` requires the file to have the head.
+    """
     kind = values.get("model_type")
     if kind not in BACKBONES:
         raise ModelError(f"model {name!r} is of architecture {kind!r}; encoders are {', '.join(BACKBONES)}.")
@@ -127,13 +141,13 @@ def _load_backbone(
     backbone = getattr(transformers, BACKBONES[kind][0])(**values).to_dict()
     config = EncoderConfig(kind, backbone, task, tuple(classes) if task.startswith("ee") else (), vision)
     model = build(config, tokenizer_of(where, revision=revision), seed=seed, name=name)
-    renamed = {_our_name(key, kind): value for key, value in _weights(where, revision).items()}
-    required = {key for key in named_weights(model) if key.startswith("backbone.")}
+    renamed = {_our_name(key, kind): value for key, value in weights_in(where, revision).items()}
+    required = {key for key in named_weights(model) if whole or key.startswith("backbone.")}
     _fill(model, renamed, required=required)
     return model
 
 
-def _weights(where: str, revision: str | None) -> dict[str, Tensor]:
+def weights_in(where: str, revision: str | None) -> dict[str, Tensor]:
     """All tensors of a checkpoint: model.safetensors, or the pickled file of older ones, read without running code."""
     try:
         return load_file(local_file(where, "model.safetensors", revision=revision))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -65,6 +66,26 @@ def extract(
                 )
             )
     return tuple(found)
+
+
+def unplayable(pages: Sequence[Page], tokens: Mapping[str, TokenPage]) -> dict[str, int]:
+    """Reason -> how many private fields of ``pages`` ``extract`` leaves out; ``tokens`` are the pages by name."""
+    reasons: Counter[str] = Counter()
+    for page in pages:
+        there, own = set(tokens[page.name].words.tolist()), tokens[page.name]
+        for field in page.fields:
+            length = len(positions_of(own, field.words))
+            if not field.private:
+                continue
+            if not field.words:
+                reasons["without a place on the page"] += 1
+            elif not set(field.words) <= there:
+                reasons["beyond the model's length"] += 1
+            elif length < SHORTEST:
+                reasons[f"of fewer than {SHORTEST} tokens"] += 1
+            elif length > LONGEST:
+                reasons[f"of more than {LONGEST} tokens"] += 1
+    return dict(sorted(reasons.items()))
 
 
 def positions_of(tokens: TokenPage, words: Sequence[int]) -> tuple[int, ...]:

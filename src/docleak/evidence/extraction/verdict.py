@@ -1,0 +1,147 @@
+"""What a CDMI game says, in words: how bad it is, why, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from docleak.evidence.extraction.table import GameTable, Ranked
+from docleak.metrics.score import Estimate
+
+Severity = Literal["severe", "partial", "none"]
+LABELS: dict[Severity, str] = {
+    "severe": "Fields can be read back",
+    "partial": "More than public data tell, but no whole field",
+    "none": "Nothing found beyond what public data tell",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``headline`` is one sentence, ``sentences`` say why, ``advice`` what to do."""
+
+    severity: Severity
+    headline: str
+    sentences: tuple[str, ...]
+    advice: tuple[str, ...]
+    control: bool = False
+
+
+def verdict_of(table: GameTable, copies: Mapping[str, Any], *, control: bool = False) -> Verdict:
+    """``severe`` where a whole field was read that public data alone do not read and the weights are significantly
+    better than public data (IpF's interval above 1), ``partial`` where only the latter holds."""
+    factor = table.estimates["improvement_factor"]
+    public = {field.name for field in table.baseline if field.match.perfect}
+    read = [field for field in table.fields if field.match.perfect]
+    gained = [field for field in read if field.name not in public]
+    better = factor.low is not None and factor.low > 1
+    severity: Severity = "severe" if better and gained else "partial" if better else "none"
+    fields = len(table.fields)
+    headline = {
+        "severe": f"Whoever has the weights reads {len(gained)} of {fields} scrubbed fields word for word that public "
+        "data do not tell.",
+        "partial": f"The weights tell more about the {fields} scrubbed fields than public data do, but no field came "
+        "back whole.",
+        "none": f"From the weights these {fields} scrubbed fields were read no better than from public data alone.",
+    }[severity]
+    if control:
+        headline = f"Control, a model that never saw these pages: {headline[0].lower()}{headline[1:]}"
+    sentences = (_of_tokens(table), _of_factor(factor), *_of_copies(read, copies), *_of_the_surest(table))
+    return Verdict(severity, headline, sentences, _advice(severity, control), control)
+
+
+def _of_tokens(table: GameTable) -> str:
+    ours, theirs = table.estimates["hamming"], table.estimates["baseline_hamming"]
+    return (
+        f"At a first attempt {_right(ours)} of the fields' tokens are right; from public data alone it is "
+        f"{_right(theirs)}."
+    )
+
+
+def _right(wrong: Estimate) -> str:
+    if wrong.value is None:
+        return "nothing"
+    interval = ""
+    if wrong.low is not None and wrong.high is not None:
+        interval = f" [{100 * (1 - wrong.high):.1f}, {100 * (1 - wrong.low):.1f}]"
+    return f"{100 * (1 - wrong.value):.1f} %{interval}"
+
+
+def _of_factor(factor: Estimate) -> str:
+    if factor.value is None:
+        return "How much better that is could not be computed."
+    if factor.low is None or factor.high is None:
+        return f"Improvement factor IpF {factor.value:.2f}; one document gives no interval."
+    beyond = "above" if factor.low > 1 else "below" if factor.high < 1 else "within its interval no different from"
+    return (
+        f"Improvement factor IpF {factor.value:.2f} [{factor.low:.2f}, {factor.high:.2f}], {beyond} 1, which is "
+        f"what public data alone give ({factor.n_fields} fields of {factor.n_documents} documents, 95 % interval)."
+    )
+
+
+def _of_copies(read: Sequence[Ranked], copies: Mapping[str, Any]) -> list[str]:
+    """Whether what was read whole stands elsewhere too: memorised is not copied."""
+    if not read or not copies:
+        return []
+    known = [copies[field.name] for field in read if field.name in copies]
+    elsewhere = sum(1 for found in known if found["private"]["printing"])
+    open_too = sum(1 for found in known if found["public"]["printing"])
+    alone = sum(1 for found in known if not found["private"]["printing"] and not found["public"]["printing"])
+    return [
+        f"Of the {len(read)} fields read whole, {alone} stand{'s' if alone == 1 else ''} on no other document of this "
+        f"audit; {elsewhere} on other private documents too, {open_too} on public ones, which need no memory of it."
+    ]
+
+
+def _of_the_surest(table: GameTable) -> list[str]:
+    few = table.estimates["accuracy_at_5%"]
+    if few.value is None:
+        return []
+    surest = table.fields[0]
+    right = round((1 - surest.match.hamming) * 100)
+    words = "which is right" if surest.match.perfect else f"of whose tokens {right} % are right"
+    return [
+        f"Of the 5 % of fields that it is surest of it read {100 * few.value:.0f} % whole. Surest of all it is of "
+        f"“{surest.guess.removeprefix('##')}”, {words}."
+    ]
+
+
+def of_answers(answers: Mapping[str, Any]) -> list[str]:
+    """What the adversary itself can say of single readings, and whether that is worth more than one number for all."""
+    token, half = answers["events"]["token"], answers["events"]["half"]
+    sure = sum(p >= 0.5 for p in half["stated"].values())
+    low, high = token["gained"]["low"], token["gained"]["high"]
+    worth = (
+        "closer to the truth than" if low is not None and low > 0
+        else "further from it than" if high is not None and high < 0
+        else "not measurably closer to the truth than"
+    )  # fmt: skip
+    return [
+        f"Calibrated on pages of its own, the adversary's probabilities that a token is right are {worth} one number "
+        f"for all (Brier score {token['brier']:.3f} against {token['constant_brier']:.3f}). It states for {sure} of "
+        f"{half['count']} fields that at least half is probably right; it is so for {half['true']}."
+    ]
+
+
+def _advice(severity: Severity, control: bool) -> tuple[str, ...]:
+    if control:
+        return ("Compare with the same game on the model itself: what that reads beyond this is memory.",)
+    if severity == "none":
+        return (
+            "Nothing here speaks against publishing the weights; a stronger attack or longer training may change that.",
+            "Audit again after every change of data or training.",
+        )
+    first = {
+        "severe": "Do not publish the weights as they are while the fields are confidential: whoever has a page with a "
+        "field blacked out can try to fill it in.",
+        "partial": "Before you publish the weights, decide whether single words or digits of the fields may be known; "
+        "and count on stronger attacks, which may read whole fields.",
+    }[severity]
+    return (
+        first,
+        "Take duplicates out of the training pages, and keep the epoch of the best validation loss (--criterion "
+        "loss): both cost little. Then audit again, since neither promises anything.",
+        "What bounds every attack is training with differential privacy (docleak budget, docs/privacy.md); it costs "
+        "accuracy.",
+    )

@@ -1,0 +1,83 @@
+"""Extraction models that are trained already, head and all: docleak's own, and those that transformers saved.
+
+Of transformers' ones, ``...ForTokenClassification`` is EE-BIO, its labels named in config.json; ``...ForMaskedLM`` is
+MLM. Other heads (BROS' SPADE among them) are of other shapes than docleak's, and refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from docleak.errors import ModelError
+from docleak.models.encoders.heads import TagHead
+from docleak.models.encoders.loading import MODEL_TYPE, config_of, load_backbone, load_encoder, weights_in
+from docleak.models.encoders.model import BACKBONES, EncoderModel
+from docleak.models.loading import short_name, split_revision
+
+#: A tensor that a checkpoint has if it has the head.
+TAGS, WORDS = "classifier.weight", "cls.predictions.transform.dense.weight"
+OUTSIDE = "O"
+
+
+def load_finished(source: str, *, device: str | torch.device = "cpu") -> EncoderModel:
+    """A trained extraction model from a directory or hub name, its task told by the head that it has.
+
+    Raises ModelError for an architecture that is no token encoder, for a bare backbone or a head that docleak does not
+    know, for labels that are not O, B-... and I-..., and whatever ``load_encoder`` raises.
+    """
+    values = config_of(source)
+    if values.get("model_type") == MODEL_TYPE:
+        return load_encoder(source, device=device)
+    kind = values.get("model_type")
+    if kind not in BACKBONES:
+        raise ModelError(f"model {source!r} is of architecture {kind!r}; extraction models are {', '.join(BACKBONES)}.")
+    where, revision = split_revision(source)
+    weights = weights_in(where, revision)
+    more: dict[str, Any] = {"vision": None, "seed": 0, "name": short_name(source)}
+    if TAGS in weights:
+        order, classes = tags_of(values, source)
+        model = load_backbone(where, values, revision, "ee-bio", classes, **more)
+        _fill_tags(model, weights, order)
+    elif WORDS in weights:
+        model = load_backbone(where, values, revision, "mlm", (), whole=True, **more)
+    else:
+        beside = sorted(key for key in weights if not key.startswith((f"{kind}.", "embeddings.", "encoder.")))
+        raise ModelError(
+            f"model {source!r} has no head that docleak can attack: beside its backbone the file holds "
+            f"{', '.join(beside[:3]) or 'nothing'}. Expected {TAGS} ({kind} for token classification) or {WORDS} "
+            "(for masked language modelling); save the whole trained model, not its backbone."
+        )
+    model.module.to(device)
+    return model
+
+
+def tags_of(values: Mapping[str, Any], source: str) -> tuple[list[int], tuple[str, ...]]:
+    """For each of our tags (O, B-first, I-first, B-second ...) the checkpoint's row, and the classes in order."""
+    labels = {str(label): int(number) for number, label in (values.get("id2label") or {}).items()}
+    classes = tuple(sorted({label[2:] for label in labels if label[:2] in ("B-", "I-") and label[2:]}))
+    wanted = [OUTSIDE, *(f"{part}-{name}" for name in classes for part in "BI")]
+    if not classes or set(wanted) != set(labels):
+        raise ModelError(
+            f"the labels of model {source!r} are {', '.join(sorted(labels)[:6]) or 'not named'}"
+            f"{' ...' if len(labels) > 6 else ''}; expected O and, for each kind of entity, B-KIND and I-KIND. Name "
+            "them in config.json under id2label, as they were in training."
+        )
+    return [labels[label] for label in wanted], classes
+
+
+@torch.no_grad()
+def _fill_tags(model: EncoderModel, weights: Mapping[str, Tensor], order: Sequence[int]) -> None:
+    head = model.module.head
+    assert isinstance(head, TagHead)
+    rows, bias = weights[TAGS], weights.get("classifier.bias")
+    if rows.shape != head.tags.weight.shape or bias is None or len(bias) != len(rows):
+        raise ModelError(
+            f"the head of model {model.name!r} is {tuple(rows.shape)}, {len(order)} labels of width "
+            f"{head.tags.weight.shape[1]} were expected. Save the model again."
+        )
+    head.tags.weight.copy_(rows[list(order)])
+    head.tags.bias.copy_(bias[list(order)])

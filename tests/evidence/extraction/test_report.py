@@ -1,0 +1,163 @@
+"""The report of a game: true to its records, honest in its verdict, whole in one file."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from docleak.attacks.weights import CdmiConfig
+from docleak.documents import load_pages
+from docleak.documents.copies import prints, text_of
+from docleak.documents.folder import save
+from docleak.errors import RunError
+from docleak.evidence.extraction.curves import draw_curves, points
+from docleak.evidence.extraction.exhibits import SUREST, save_exhibits, scrubbed_pictures, shown_fields
+from docleak.evidence.extraction.game import GameConfig
+from docleak.evidence.extraction.play import open_game, play
+from docleak.evidence.extraction.report import verdict_in, write_report
+from docleak.evidence.extraction.table import GameTable, Ranked, read_table
+from docleak.evidence.extraction.verdict import verdict_of
+from docleak.evidence.run import Run
+from docleak.metrics.extraction import at, match
+from docleak.metrics.score import Estimate
+from docleak.training.extraction.fit import FitConfig
+
+QUICK = FitConfig(epochs=1, batch_size=8, learning_rate=1e-3)
+SMALL = GameConfig(
+    pages=12, fields=6, attempts=3, attack=CdmiConfig(candidates=6, top_p=0.9), target_training=QUICK,
+    public_training=QUICK,
+)  # fmt: skip
+rng = partial(np.random.default_rng, 0)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = open_game(SMALL, tmp_path_factory.mktemp("game") / "a", command="docleak attack cdmi")
+    game = play(run, SMALL)
+    save_exhibits(run, game, read_table(run, rng=rng()))
+    return run
+
+
+def text_in(run: Run) -> str:
+    page = write_report(run, rng=rng()).read_text(encoding="utf-8")
+    return html.unescape(re.sub(r"<style>.*?</style>|data:image/png;base64,[^\"]+", "", page, flags=re.DOTALL))
+
+
+def test_the_report_says_what_the_records_say(played: Run) -> None:
+    page, table = text_in(played), read_table(played, rng=rng())
+    assert verdict_in(played, table).headline in page
+    factor = table.estimates["improvement_factor"]
+    assert f"{factor.value:.3f}" in page and "6 fields" in page
+    for field in table.fields:
+        assert field.value in page and field.guess.split()[0].removeprefix("##") in page
+    assert page.count("For the owner only.") == len(shown_fields(table.fields)) >= SUREST
+    results = json.loads((played.path / "results.json").read_text())
+    assert results["improvement_factor"]["value"] == factor.value and set(results["copies"]) == {
+        field.name for field in table.fields
+    }
+
+
+def test_it_loads_nothing_from_elsewhere(played: Run) -> None:
+    page = write_report(played, rng=rng()).read_text(encoding="utf-8")
+    assert not re.search(r"(src|href)=\"(?!data:|#)", page) and "http" not in re.sub(r"data:image[^\"]+", "", page)
+
+
+def test_it_is_written_again_from_disk_alone(played: Run, tmp_path: Path) -> None:
+    first = write_report(played, rng=rng()).read_text(encoding="utf-8")
+    again = write_report(Run.load(played.path), rng=rng()).read_text(encoding="utf-8")
+    assert first == again
+    (played.path / "exhibits" / "0.png").rename(tmp_path / "0.png")
+    with pytest.raises(RunError, match=r"0\.png cannot be read"):
+        write_report(played, rng=rng())
+    (tmp_path / "0.png").rename(played.path / "exhibits" / "0.png")
+
+
+def test_what_is_shown_of_a_page_hides_the_field_and_no_more(played: Run) -> None:
+    page = load_pages("synthetic", count=1, seed=3)[0]
+    field = page.private_fields[0]
+    boxes = page.field_boxes(field)
+    whole, near = scrubbed_pictures(page, boxes)
+    assert whole.shape == page.image.shape and near.shape[1] == page.width
+    changed = (whole != page.image).any(axis=2)
+    x0, y0, x1, y1 = (round(side) for side in boxes[0])
+    assert (whole[y0 + 2 : y1 - 2, x0 + 2 : x1 - 2] == 255).all(), "no ink is left inside"
+    grown = np.zeros_like(changed)
+    for a, b, c, d in boxes:
+        grown[max(0, int(b) - 3) : int(d) + 4, max(0, int(a) - 3) : int(c) + 4] = True
+    assert changed.any() and not (changed & ~grown).any()
+
+
+def test_copies_are_those_of_the_games_own_pages(tmp_path: Path) -> None:
+    """A document planted in the data set a second time is found, if it is private; the oracle counts by hand."""
+    pages = list(load_pages("synthetic", count=12, seed=2))
+    save([*pages, *(replace(p, name=f"{p.name}-again", document=f"{p.name}-again") for p in pages)], tmp_path / "mine")
+    config = replace(SMALL, documents=str(tmp_path / "mine"), pages=0, fields=0, attempts=1)
+    run = open_game(config, tmp_path / "a")
+    game = play(run, config)
+    save_exhibits(run, game, read_table(run, rng=rng()))
+    copies = json.loads((run.path / "copies.json").read_text())
+    by_name = {p.name: p for p in load_pages(str(tmp_path / "mine"), seed=0)}
+    twice = 0
+    for secret in game.secrets:
+        others = [name for name in game.pages if by_name[name].document != secret.document]
+        counted = sum(prints(secret.value, text_of(by_name[name], document=name)) for name in others)
+        assert copies[secret.name]["private"]["printing"] == counted
+        twin = f"{secret.page}-again" if not secret.page.endswith("-again") else secret.page.removesuffix("-again")
+        if twin in game.pages:
+            twice += 1
+            assert counted >= 1 and copies[secret.name]["private"]["near_duplicates"] >= 1
+    assert twice > 0
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+def ranked(name: str, truth: list[int], guess: list[int], score: float) -> Ranked:
+    return Ranked(name, "total", "9.00", "9.00", score, match(truth, guess))
+
+
+def table(ours: list[Ranked], theirs: list[Ranked], factor: tuple[float, float, float]) -> GameTable:
+    some = Estimate(0.5, 0.4, 0.6, len(ours), 3)
+    names = ("hamming", "baseline_hamming", "accuracy_at_5%")
+    return GameTable(
+        {**dict.fromkeys(names, some), "improvement_factor": Estimate(*factor, len(ours), 3)},
+        tuple(ours), 10, 1.0, tuple(theirs),
+    )  # fmt: skip
+
+
+RIGHT = [ranked("a", [1, 2, 3], [1, 2, 3], 2.0), ranked("b", [1, 2, 3], [1, 2, 4], 1.0)]
+WRONG = [ranked("a", [1, 2, 3], [1, 2, 5], 2.0), ranked("b", [1, 2, 3], [1, 2, 4], 1.0)]
+NOWHERE = {"a": {"private": {"printing": 0, "near_duplicates": 0}, "public": {"printing": 0, "near_duplicates": 0}}}
+COMMON = {"a": {"private": {"printing": 4, "near_duplicates": 1}, "public": {"printing": 2, "near_duplicates": 0}}}
+
+
+def test_the_verdict_follows_evidence() -> None:
+    better, unsure = (2.0, 1.5, 2.5), (1.2, 0.9, 1.6)
+    assert verdict_of(table(RIGHT, WRONG, better), NOWHERE).severity == "severe"
+    assert verdict_of(table(RIGHT, RIGHT, better), NOWHERE).severity == "partial", "public data read it too"
+    assert verdict_of(table(WRONG, WRONG, better), {}).severity == "partial"
+    assert verdict_of(table(RIGHT, WRONG, unsure), NOWHERE).severity == "none", "one hit may be chance"
+    assert "Control" in verdict_of(table(WRONG, WRONG, unsure), {}, control=True).headline
+
+
+def test_copied_is_not_memorised() -> None:
+    alone = " ".join(verdict_of(table(RIGHT, WRONG, (2.0, 1.5, 2.5)), NOWHERE).sentences)
+    common = " ".join(verdict_of(table(RIGHT, WRONG, (2.0, 1.5, 2.5)), COMMON).sentences)
+    assert "1 stands on no other document" in alone and "0 on other private" in alone
+    assert "0 stand on no other document" in common and "1 on other private" in common and "1 on public" in common
+
+
+def test_curves_are_the_papers() -> None:
+    both = table(RIGHT, WRONG, (2.0, 1.5, 2.5))
+    shares, values = points(both.fields, 0)
+    perfect = np.array([field.match.perfect for field in both.fields])
+    assert values.tolist() == [at(p, perfect) for p in shares] == [1.0, 0.5]
+    assert points(both.baseline, 1)[1].tolist() == pytest.approx([1 / 3, 1 / 3])
+    assert draw_curves(both) == draw_curves(both) and draw_curves(both).startswith(b"\x89PNG")
