@@ -22,6 +22,8 @@ KINDS: dict[str, str] = {
     AUDIT: "docleak.recipes.table:AUDITS",
     "training": "docleak.recipes.trainings.table:TRAININGS",
     "release": "docleak.recipes.releases.table:RELEASES",
+    "pairs": "docleak.recipes.pairs.table:PAIRS",
+    "extraction": "docleak.recipes.extraction.table:EXTRACTIONS",
 }
 
 

@@ -1,0 +1,1 @@
+"""Recipes whose rows attack extraction models with CDMI."""

@@ -1,0 +1,195 @@
+"""Models and attacks on disk, each once for all tables.
+
+STORE/private-layoutlm-tiny-mlm-unimodal-3f9c2a1b/fitting.json   what the model started from, and how it was trained
+                                                 /precision/     the checkpoints: also loss, last, epoch-0010 ...
+                                                 /card.json      its validation along the epochs: it is finished
+STORE/attack-8e1d0b77/                                           a run (see ``evidence.run``), a unit per field
+
+Whoever wants a model or an attack takes its lock first, so that tables made at the same time compute it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+from docleak.documents import Page, load_pages
+from docleak.documents.game import GameSplit, require_disjoint, split_game
+from docleak.documents.pages import document_names
+from docleak.documents.storage import reported, write_json
+from docleak.errors import DocumentError, RecipeError, RunError
+from docleak.evidence.extraction.game import STREAM
+from docleak.models.encoders.loading import load_encoder, named_weights, save_encoder
+from docleak.models.encoders.model import EncoderModel, build
+from docleak.models.encoders.tasks import classes_of
+from docleak.models.encoders.tokens import TokenPage
+from docleak.models.encoders.vision import VisionConfig
+from docleak.recipes.extraction.config import BEST, Data, Fitting
+from docleak.training.extraction.fit import Epoch, fit
+
+FITTING, CARD = "fitting.json", "card.json"
+
+
+@dataclass(frozen=True)
+class Divided:
+    """The pages of a data set and the numbers of its parts."""
+
+    pages: tuple[Page, ...]
+    split: GameSplit
+
+    def part(self, name: str) -> list[Page]:
+        """The pages of private, public or validation."""
+        return [self.pages[i] for i in getattr(self.split, name)]
+
+
+@lru_cache(maxsize=2)
+def divided(data: Data) -> Divided:
+    """The division of a data set by document, the same for every task. DocumentError for pages that make no game."""
+    pages = [page for page in load_pages(data.documents, count=data.pages or None, seed=data.seed) if page.words]
+    if len({page.name for page in pages}) < len(pages):
+        raise DocumentError(f"{data.documents}: {len(pages)} pages do not have as many names; give each its own.")
+    documents = document_names(pages)
+    split = split_game(documents, validation=data.validation, rng=_rng(data))
+    require_disjoint({name: [documents[i] or str(i) for i in part] for name, part in asdict(split).items()})
+    return Divided(tuple(pages), split)
+
+
+def drawing(data: Data) -> np.random.Generator:
+    """Draws the order in which fields are attacked, the same for equal lists of fields."""
+    rng = _rng(data)
+    rng.bit_generator.advance(2**64)  # type: ignore[attr-defined] # apart from the division's draws
+    return rng
+
+
+def fitted(fitting: Fitting, store: Path, device: str) -> Path:
+    """The folder of a trained model, which is trained if it is not there."""
+    folder = folder_of(fitting, store)
+    with locked(folder):
+        if not (folder / CARD).is_file():
+            _train(fitting, folder, device)
+    return folder
+
+
+def card_of(fitting: Fitting, store: Path) -> dict[str, Any] | None:
+    """How a finished model did: split, seconds, best epochs and all validated ones; None while it is not there."""
+    file = folder_of(fitting, store) / CARD
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def folder_of(fitting: Fitting, store: Path) -> Path:
+    """Where a model is kept."""
+    return store / f"{re.sub(r'[^A-Za-z0-9_+.-]+', '-', fitting.name)}-{digest(asdict(fitting))}"
+
+
+def encoded(model: EncoderModel, pages: list[Page], max_tokens: int) -> list[TokenPage]:
+    """Pages as the model reads them; those without links, which entity linking needs, are left out."""
+    if max_tokens:
+        model.max_tokens = min(model.max_tokens, max_tokens)
+    return [model.encode(page) for page in pages if model.task != "el" or page.links]
+
+
+def digest(value: Mapping[str, Any]) -> str:
+    """Eight digits that tell settings apart."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder of the store."""
+    with reported(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f".{folder.name}.lock"):
+        yield
+
+
+def _rng(data: Data) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence((data.seed, STREAM)))
+
+
+def _train(fitting: Fitting, folder: Path, device: str) -> None:
+    began = time.perf_counter()
+    whole, training = divided(fitting.data), fitting.training
+    start = _start(fitting, device)
+    _claim(fitting, start, folder)
+    classes = classes_of(whole.pages) if fitting.task.startswith("ee") else ()
+    model = start.for_task(fitting.task, classes, seed=fitting.seed, name=fitting.part)
+    pages = _kept(whole.part(fitting.part), fitting)
+    train, validation = (encoded(model, some, training.max_tokens) for some in (pages, whole.part("validation")))
+
+    def on_epoch(epoch: Epoch) -> None:
+        if training.keep_every and epoch.number % training.keep_every == 0:
+            save_encoder(model, folder / f"epoch-{epoch.number}")
+
+    found = fit(
+        model, train, validation, training.plan(), seed=1000 * fitting.seed + 1 + (fitting.part == "public"),
+        on_epoch=on_epoch,
+    )  # fmt: skip
+    with reported(folder):
+        save_encoder(model, folder / "last")
+        for criterion in BEST:
+            save_encoder(found.restore(model, criterion), folder / criterion)
+        card = {
+            "pages": {"train": len(train), "validation": len(validation)},
+            "seconds": time.perf_counter() - began,
+            "best": {name: asdict(epoch) for name, epoch in found.best.items()},
+            "epochs": [asdict(epoch) for epoch in found.epochs],
+        }
+        write_json(folder / CARD, card)
+
+
+def _start(fitting: Fitting, device: str) -> EncoderModel:
+    """The backbone that targets and public models begin with, with the training's dropout."""
+    vision = VisionConfig() if fitting.bimodal else None
+    start = load_encoder(fitting.model, task="mlm", vision=vision, seed=fitting.seed, device=device)
+    rate = fitting.training.dropout
+    if rate < 0:
+        return start
+    rates = {"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}
+    config = replace(start.config, backbone={**start.config.backbone, **rates})
+    other = build(config, start.tokenizer, seed=fitting.seed, name=start.name)
+    other.module.load_state_dict(start.module.state_dict())
+    other.module.to(device)
+    return other
+
+
+def _kept(pages: list[Page], fitting: Fitting) -> list[Page]:
+    """Pages on which no field of a named key matches its pattern."""
+    patterns = {key: re.compile(pattern, re.IGNORECASE) for key, pattern in fitting.without}
+    kept = [p for p in pages if not any(f.key in patterns and patterns[f.key].search(f.value) for f in p.fields)]
+    if not kept:
+        raise RecipeError(
+            f"{fitting.data.documents}: none of {len(pages)} pages is left without {dict(fitting.without)}."
+        )
+    return kept
+
+
+def _claim(fitting: Fitting, start: EncoderModel, folder: Path) -> None:
+    """Note what the model begins with; RunError if an unfinished training began with another."""
+    file, now = folder / FITTING, {**asdict(fitting), "weights": _weights_hash(start)}
+    before = json.loads(file.read_text(encoding="utf-8")).get("weights") if file.is_file() else now["weights"]
+    if before != now["weights"]:
+        raise RunError(
+            f"{folder} was trained from another {fitting.model!r} (weights {before}, now {now['weights']}). Delete the "
+            "folder, or give another --out."
+        )
+    with reported(folder):
+        write_json(file, now)
+
+
+def _weights_hash(model: EncoderModel) -> str:
+    """Ten digits over all parameters' names and bytes."""
+    found = hashlib.sha256()
+    for name, value in sorted(named_weights(model).items()):
+        found.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:10]
