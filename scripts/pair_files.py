@@ -2,6 +2,7 @@
 
     python scripts/pair_files.py vocabulary      src/docleak/models/pair/vocabulary.txt
     python scripts/pair_files.py aligner         src/docleak/models/checkpoints/aligner-tiny
+    python scripts/pair_files.py generator       src/docleak/models/checkpoints/generator-tiny
 
 All of it comes from docleak's own scenes and synthetic invoices, and the list of common words below. The trainer of
 word pieces breaks ties by chance, so that a second run gives a slightly different list: the one in the package stays,
@@ -19,10 +20,13 @@ import torch
 
 from docleak.documents.pairs import load_pairs, make_scenes, resized
 from docleak.documents.storage import write_atomically
+from docleak.models.base import pixels_of
 from docleak.models.encoders.tiny import word_piece_tokenizer
 from docleak.models.pair.aligner import build_aligner, save_aligner
+from docleak.models.pair.generator import GeneratorConfig, build_generator, save_generator
 from docleak.models.pair.shapes import pair_tokenizer
 from docleak.training.aligning import AligningConfig, similarity_of, train_aligner
+from docleak.training.generating import GeneratingConfig, train_generator
 
 PIECES = 1500
 COMMON = """
@@ -37,7 +41,9 @@ red green white brown orange grey gray pink purple man woman boy girl child peop
 car street road house tree water sky grass snow beach field sitting standing walking running playing holding wearing
 looking riding shirt hat table chair food group young old normal abnormal chest lung lungs heart clear acute
 """
-SCENES = 12_000
+#: Scenes that are trained on, and the size they are read in.
+SCENES, SIZE = 20_000, (64, 16)
+GENERATOR_SCENES = 5_000
 
 
 def vocabulary(file: Path) -> None:
@@ -53,13 +59,12 @@ def aligner(folder: Path) -> None:
     """Train on scenes, and say on other scenes how well it tells texts apart."""
     torch.set_num_threads(1)
     tokenizer, began = pair_tokenizer(), time.process_time()
-    size = (128, 32)
-    pairs = [resized(pair, size) for pair in make_scenes(SCENES, seed=11)]
+    pairs = [resized(pair, SIZE) for pair in make_scenes(SCENES, seed=11)]
     model = build_aligner(len(tokenizer), seed=0)
     config = AligningConfig()
     rng = np.random.default_rng(0)
     train_aligner(model, pairs, tokenizer, config, rng=rng, on_epoch=lambda n, loss: print(f"epoch {n}: {loss:.3f}"))
-    unseen = [resized(pair, size) for pair in make_scenes(300, seed=99)]
+    unseen = [resized(pair, SIZE) for pair in make_scenes(300, seed=99)]
     near = similarity_of(model, unseen, tokenizer)
     own = near.diagonal()
     auc = float((own[:, None] > near).float().mean() * len(near) / (len(near) - 1))
@@ -71,7 +76,31 @@ def aligner(folder: Path) -> None:
     save_aligner(model, folder, card)
 
 
+def generator(folder: Path) -> None:
+    """Train on pictures of scenes, and say how much of unseen ones' variance it leaves."""
+    torch.set_num_threads(1)
+    began = time.process_time()
+    pairs = [resized(pair, SIZE) for pair in make_scenes(GENERATOR_SCENES, seed=13)]
+    shape = GeneratorConfig(height=SIZE[1], width=SIZE[0])
+    made, config = build_generator(shape, seed=0), GeneratingConfig()
+    encoder = train_generator(
+        made, pairs, config, rng=np.random.default_rng(0), noise=torch.Generator().manual_seed(0),
+        on_epoch=lambda n, error: print(f"epoch {n}: {error:.4f}", flush=True),
+    )  # fmt: skip
+    unseen = torch.stack([pixels_of(resized(pair, SIZE).image) for pair in make_scenes(300, seed=99)])
+    with torch.no_grad():
+        left = (made.network.picture(encoder(unseen)[0]) - unseen).square().mean() / unseen.var()
+    card = {
+        "made_by": "scripts/pair_files.py generator", "scenes": GENERATOR_SCENES, "epochs": config.epochs,
+        "cpu_seconds": round(time.process_time() - began), "variance_left": round(float(left), 3),
+    }  # fmt: skip
+    print(card)
+    save_generator(made, folder, card)
+
+
+PARTS = {"vocabulary": vocabulary, "aligner": aligner, "generator": generator}
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in ("vocabulary", "aligner"):
+    if len(sys.argv) != 3 or sys.argv[1] not in PARTS:
         raise SystemExit(__doc__)
-    {"vocabulary": vocabulary, "aligner": aligner}[sys.argv[1]](Path(sys.argv[2]))
+    PARTS[sys.argv[1]](Path(sys.argv[2]))

@@ -18,12 +18,17 @@ from docleak.models.pair.aligner import TinyAligner, one_hot
 
 @dataclass(frozen=True)
 class AligningConfig:
-    """AdamW over ``epochs`` epochs of ``batch_size`` pairs, its step falling to zero as a cosine."""
+    """AdamW over ``epochs`` epochs of ``batch_size`` pairs, its step falling to zero as a cosine.
 
-    epochs: int = 8
+    Each picture gets normal noise of a deviation between 0 and ``noise`` (in pixels of [0, 1]): what the aligner will
+    see are pictures in the making, and what it must not learn are patterns that noise can imitate.
+    """
+
+    epochs: int = 12
     batch_size: int = 128
     learning_rate: float = 2e-3
     longest: int = 40
+    noise: float = 0.3
 
 
 def train_aligner(
@@ -42,11 +47,12 @@ def train_aligner(
     optimiser = torch.optim.AdamW(network.parameters(), lr=config.learning_rate)
     steps = config.epochs * (len(pairs) // config.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
+    draws = torch.Generator().manual_seed(int(rng.integers(2**62)))
     for epoch in range(config.epochs):
         losses = []
         for batch in _batches(len(pairs), config.batch_size, rng):
             loss = contrastive(
-                network.image(pixels[batch]),
+                network.image(noisy(pixels[batch], config.noise, draws)),
                 network.text(one_hot(ids[batch], network.config.vocabulary), mask[batch]),
                 texts[batch],
                 network.scale.exp(),
@@ -58,6 +64,14 @@ def train_aligner(
             losses.append(float(loss.detach()))
         on_epoch(epoch + 1, float(np.mean(losses)) if losses else float("nan"))
     network.eval()
+
+
+def noisy(pixels: Tensor, most: float, generator: torch.Generator) -> Tensor:
+    """Pixels (B, 3, H, W) plus normal noise, each picture's of a deviation drawn from [0, most]; kept in [0, 1]."""
+    if not most:
+        return pixels
+    size = most * torch.rand(len(pixels), 1, 1, 1, generator=generator)
+    return (pixels + size * torch.randn(pixels.shape, generator=generator)).clamp(0, 1)
 
 
 def encode(pairs: Sequence[Pair], tokenizer: Any, longest: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from docleak.attacks.gradients.matching import dummy_of, squared
-from docleak.attacks.pairs.align import Refinement, align, losses_of, partners, similarity, weights_of
+from docleak.attacks.pairs.align import Refinement, align, losses_of, partners, pull, similarity, weights_of
 from docleak.attacks.pairs.labels import labels_of
 from docleak.attacks.pairs.matching import layer_cosine, layer_norms, quality, squared_and_absolute
 from docleak.attacks.pairs.moves import candidates_of, distances, rearranged
@@ -175,10 +175,35 @@ def test_partners_are_the_best_in_sum_within_a_class() -> None:
     assert [classes[1][j] for j in partners(near, classes)] == [0, 1, 1, 2]
 
 
+def test_the_prior_pulls_as_bayes_would() -> None:
+    """Of a line of pictures, the best one under the pull is where likelihood and density ratio together are highest."""
+    generator = torch.Generator().manual_seed(0)
+    z = F.normalize(torch.randn(200, 6, generator=generator), dim=1)
+    target = F.normalize(torch.randn(1, 6, generator=generator), dim=1)
+    matching, variance, scale = torch.rand(200, generator=generator), 0.03, 4.0
+    ours = torch.stack([
+        m + pull(row[None], target, ((0,), (0,)), weight=scale, open_variance=variance)
+        for m, row in zip(matching, z, strict=True)
+    ])  # fmt: skip
+    log_posterior = -matching / (2 * variance) + scale * (z @ target[0])
+    assert torch.allclose(ours, -2 * variance * log_posterior + 2 * variance * scale, atol=1e-5)
+    assert int(ours.argmin()) == int(log_posterior.argmax()) != int(matching.argmin())
+    assert float(pull(z[:1], target, ((0,), (0,)), weight=scale, open_variance=0.0)) == 0.0
+
+
+def test_in_a_batch_the_prior_pulls_each_to_its_best_partner() -> None:
+    z = F.normalize(torch.randn(3, 6, generator=torch.Generator().manual_seed(1)), dim=1)
+    shuffled = z[[2, 0, 1]]
+    assert float(pull(z, shuffled, ((0, 0, 0), (0, 0, 0)), weight=1.0, open_variance=1.0)) == pytest.approx(0, abs=1e-6)
+    apart = float(pull(z, shuffled, ((0, 1, 2), (0, 1, 2)), weight=1.0, open_variance=1.0))
+    assert apart == pytest.approx(float((z - shuffled).square().sum()), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("fault", "says"),
     [({"threshold": 1.0}, "threshold"), ({"threshold": -1.5}, "threshold"), ({"rounds": 0}, "rounds"),
-     ({"text_step": -1.0}, "negative"), ({"target": "other"}, "target")],
+     ({"text_step": -1.0}, "negative"), ({"target": "other"}, "target"), ({"how": "other"}, "how"),
+     ({"strength": -1.0}, "negative")],
 )  # fmt: skip
 def test_refinements_that_make_no_sense(fault: dict[str, Any], says: str) -> None:
     with pytest.raises(AttackError, match=says):

@@ -32,7 +32,8 @@ def test_every_attack_runs_within_its_budget_and_repeats_itself(victim: Callable
     assert first.pixels.shape == (1, 3, 16, 16)
     assert float(first.pixels.min()) >= 0 and float(first.pixels.max()) <= 1
     assert first.labels == ((1,), (1,))
-    assert len(first.rounds) == (attack.refine.rounds - 1 if attack.refine else 0)
+    turns = 0 if attack.refine is None else 1 if attack.refine.how == "prior" else attack.refine.rounds - 1
+    assert len(first.rounds) == turns
 
 
 def test_what_leaks_is_read_and_what_does_not_is_not(victim: Callable[..., Any]) -> None:
@@ -50,6 +51,18 @@ def test_what_leaks_is_read_and_what_does_not_is_not(victim: Callable[..., Any])
     assert leaked.text_quality > 0.8 and leaked.image_quality > 0.8
     assert float((leaked.pixels - client.pixels).square().mean()) < 1 / 12, "better than a guess of the mean"
     assert share(run(attack, other, 120)) <= 0.35
+
+
+def test_a_prior_pulls_where_noise_leaves_room(victim: Callable[..., Any]) -> None:
+    client = victim((TEXT,), (1,))
+    noisy = replace(client.view, noise=0.3)
+    pulled = load_pair_attack("mmgia-prior").run(
+        noisy, client.knowledge, budget=12, generator=torch.Generator().manual_seed(0)
+    )
+    free = load_pair_attack("mmgia-prior").run(
+        client.view, client.knowledge, budget=12, generator=torch.Generator().manual_seed(0)
+    )
+    assert pulled.rounds[0].before > free.rounds[0].before
 
 
 def test_a_batch_is_reconstructed_with_one_class_per_pair(victim: Callable[..., Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,24 +13,72 @@ from PIL import Image
 from scipy import ndimage
 
 from docleak.documents.pairs import Pair, load_pairs, make_scenes, resized, shuffled
-from docleak.documents.pairs.scenes import COLORS, NUMBERS
+from docleak.documents.pairs.scenes import COLORS
+from docleak.documents.pairs.sentences import NUMBERS
 from docleak.errors import DocumentError
 
 NLVR = Path(__file__).parents[3].parent / "shared" / "data" / "nlvr"
 
 
-def count_in(pair: Pair, color: str) -> int:
-    """How many patches of a colour the picture shows, by connected components."""
-    return int(ndimage.label((pair.image == COLORS[color]).all(axis=2))[1])
+def towers_in(pair: Pair) -> list[list[str]]:
+    """The colours of every box's blocks from the top down, read off the middle column of the box."""
+    found = []
+    for left in (0, 150, 300):
+        column = [tuple(int(c) for c in pixel) for pixel in pair.image[:, left + 50]]
+        at = [next((name for name, rgb in COLORS.items() if rgb == pixel), "") for pixel in column]
+        ends = [row for row in range(100) if at[row] and (row == 99 or at[row + 1] != at[row])]
+        found.append([at[row] for row in ends])
+    return [tower for tower in found if tower]
 
 
-def test_exact_numbers_in_sentences_are_what_the_picture_shows() -> None:
-    said = [p for p in make_scenes(400, seed=3) if p.label == "tower" and "exactly" in p.text and "tower" not in p.text]
-    assert len(said) > 10
-    for pair in said:
-        words = pair.text.rstrip(".").split()
-        number, color = words[3], words[4]
-        assert NUMBERS[count_in(pair, color)] == number if number in NUMBERS else str(count_in(pair, color)), pair.text
+def number_of(word: str) -> int:
+    return int(word) if word.isdigit() else NUMBERS.index(word)
+
+
+def holds(text: str, pair: Pair) -> bool | None:
+    """Whether a sentence about towers is true of the picture; None for wordings this oracle does not know."""
+    towers = towers_in(pair)
+    if found := re.fullmatch(r"there (?:is|are) (exactly |only |at least )?(\w+) (\w+) blocks?", text):
+        seen, said = count_in_towers(towers, found[3]), number_of(found[2])
+        return seen >= said if found[1] == "at least " else seen == said
+    if found := re.fullmatch(
+        r"there (?:is|are) (exactly |at least )?(\w+) towers? with a (\w+) block at the (top|base|bottom)", text
+    ):
+        seen = sum(t[0 if found[4] == "top" else -1] == found[3] for t in towers)
+        return seen >= number_of(found[2]) if found[1] == "at least " else seen == number_of(found[2])
+    if found := re.fullmatch(r"there is a tower with (?:only |exactly )?(\w+) blocks?", text):
+        return number_of(found[1]) in [len(t) for t in towers]
+    if found := re.fullmatch(r"one tower has a (\w+) block on top of a (\w+) block", text):
+        return any(pair == (found[1], found[2]) for t in towers for pair in pairwise(t))
+    if found := re.fullmatch(r"the tower with (\w+) blocks? has a (\w+) block at the top", text):
+        return [t[0] for t in towers if len(t) == number_of(found[1])] == [found[2]]
+    return None
+
+
+def count_in_towers(towers: list[list[str]], color: str) -> int:
+    return sum(block == color for tower in towers for block in tower)
+
+
+def test_sentences_about_towers_are_true_of_the_picture_and_of_few_others() -> None:
+    pairs = [p for p in make_scenes(600, seed=3) if p.label == "tower" and towers_in(p)]
+    verdicts = {p.name: holds(p.text.rstrip(".").lower(), p) for p in pairs}
+    known = [p for p in pairs if verdicts[p.name] is not None]
+    assert len(known) > 80
+    assert [p.text for p in known if not verdicts[p.name]] == []
+    others = [holds(a.text.rstrip(".").lower(), b) for a, b in pairwise(known)]
+    assert sum(bool(v) for v in others) < 0.7 * len(others), "the oracle also says no"
+
+
+def test_numbers_of_scattered_items_are_what_the_picture_shows() -> None:
+    checked = 0
+    for pair in make_scenes(600, seed=4):
+        if found := re.fullmatch(
+            r"there (?:is|are) (?:exactly |only )(\w+) (\w+) (?:item|object)s?\.?", pair.text.lower()
+        ):
+            shown = ndimage.label((pair.image == COLORS[found[2]]).all(axis=2))[1]
+            assert shown == number_of(found[1]), pair.text
+            checked += 1
+    assert checked > 10
 
 
 def test_scenes_are_the_same_for_the_same_seed_only() -> None:
@@ -62,6 +112,20 @@ def test_nlvr() -> None:
     assert pairs[0].text == "There is at least one black block on a blue block."
     assert pairs[0].image.shape == (100, 400, 3)
     assert {p.label for p in load_pairs(f"nlvr:{NLVR}", count=20, seed=0)} == {"true", "false"}
+
+
+@pytest.mark.skipif(not NLVR.is_dir(), reason="NLVR is not at ../shared/data/nlvr")
+def test_true_sentences_of_nlvr() -> None:
+    true = load_pairs(f"nlvr-true:{NLVR}", count=101, seed=0)
+    alike = [p for p in load_pairs(f"nlvr:{NLVR}", count=200, seed=0) if p.label == "true"]
+    assert [(p.name, p.text) for p in true] == [(p.name, p.text) for p in alike]
+    for pair in true[:30]:
+        columns = {left: (pair.image[:, left + 2] == (211, 211, 211)).all() for left in (0, 150, 300)}
+        assert pair.label in ("tower", "scatter")
+        if pair.label == "tower":
+            assert all(columns.values()), "a tower leaves its box's left edge free"
+        if "tower" in pair.text:
+            assert pair.label == "tower"
 
 
 def cifar(folder: Path, content: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import sys
 from dataclasses import replace
@@ -17,8 +18,9 @@ from docleak.documents.pairs import Pair, make_scenes
 from docleak.errors import AttackError, ModelError, RunError
 from docleak.evidence.pairs.case import PairCase, build_pair_case, self_tests
 from docleak.evidence.pairs.play import PairConfig, open_pairs, play, set_up
+from docleak.evidence.pairs.report import verdict, write_report
 from docleak.evidence.pairs.score import assign, pictures_of, score_pairs
-from docleak.evidence.pairs.table import as_text, read_pairs
+from docleak.evidence.pairs.table import as_text, gain, read_pairs
 from docleak.evidence.run import Run
 from docleak.models.pair import PairModel, build_pair
 
@@ -154,3 +156,39 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert any("length" in line or "tokens" in line for line in value["knows"])
     assert Run.load(out).has("mmgia-0000")
     assert torch.get_num_threads() == 1
+
+
+def test_gains_are_paired_by_batch() -> None:
+    def unit(attack: str, batch: int, *values: float) -> dict[str, object]:
+        return {"unit": f"{attack}-{batch:04d}", "scores": [{"ssim": value} for value in values]}
+
+    ours = [unit("a", 0, 0.5, 0.7), unit("a", 1, 0.4), unit("a", 2, 0.9)]
+    other = [unit("b", 0, 0.4, 0.4), unit("b", 1, 0.6), unit("b", 3, 0.1)]
+    found = gain(ours, other, "ssim", np.random.default_rng(0))
+    assert found.value == pytest.approx((0.1 + 0.3 - 0.2) / 3)
+    assert (found.n_fields, found.n_documents) == (3, 2)
+    same = gain(ours, ours, "ssim", np.random.default_rng(0))
+    assert (same.value, same.low, same.high) == (0, 0, 0)
+    assert gain(ours[2:], other, "ssim", np.random.default_rng(0)).value is None
+
+
+def test_the_report_shows_both_modalities_and_says_how_bad_it_is(tmp_path: Path) -> None:
+    config = PairConfig(count=2, attacks=("mmgia", "mmgia-stage1"), budget=12, public=5)
+    run = open_pairs(config, tmp_path)
+    play(run, config)
+    rows = read_pairs(run, rng=np.random.default_rng(0))
+    page = write_report(run, rows).read_text()
+    assert page.count("data:image/png;base64,") == 2 * (1 + 2)
+    for row in rows:
+        for read, true in row.examples:
+            assert (
+                html.escape(read, quote=False).split()[0] in page and html.escape(true, quote=False).split()[0] in page
+            )
+    places = [page.index(f'<section id="{name}">') for name in ("verdict", "pairs", "attacks", "threat", "limits")]
+    assert places == sorted(places)
+    assert "Against stage 1 alone" in page
+    units = [u for u in run.units() if "scores" in u]
+    read_all = [{**u, "scores": [{**s, "tokens": 1.0, "ssim": 0.9} for s in u["scores"]]} for u in units]
+    nothing = [{**u, "scores": [{**s, "tokens": 0.0, "ssim": 0.01} for s in u["scores"]]} for u in units]
+    assert (verdict(rows[0], read_all)["tone"], verdict(rows[0], nothing)["tone"]) == ("severe", "none")
+    assert verdict(rows[0], read_all)["sentence"].startswith("2 of 2 texts")

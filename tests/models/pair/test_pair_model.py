@@ -50,6 +50,17 @@ def test_published_shapes_are_as_published() -> None:
     assert TEXT_SHAPES["bert-large"] == (24, 1024, 16, 4096)
 
 
+@pytest.mark.parametrize("image", ["resnet-tiny", "resnet18", "resnet50"])
+def test_deep_networks_drawn_at_random_keep_an_open_mind(image: str) -> None:
+    """A softmax that is sure of a class from the start has a gradient of nothing."""
+    model = build_pair(image, "bert-tiny", classes=("a", "b"), image_size=(32, 32), seed=0)
+    pixels = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        logits = model.module.image_logits(model.normalise(pixels))
+    assert float(logits.softmax(1).max()) < 0.999
+    assert not model.module.training
+
+
 def test_the_text_loss_is_that_of_transformers() -> None:
     model = model_of()
     net: Any = model.module.text["net"]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from docleak.errors import AttackError
 
 #: Called after each gradient evaluation with its number, the matching loss and the current pixels.
 OnEvaluation = Callable[[int, float, Tensor], None]
+#: A further term of the objective, of pixels (B, 3, H, W); what it means is its maker's business.
+Guide = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,12 @@ class GradientAttack:
         generator: torch.Generator,
         on_evaluation: OnEvaluation = lambda number, loss, pixels: None,
         start_at: Tensor | None = None,
+        guide: Guide | None = None,
     ) -> Finding:
         """Reconstruct the private pixels with at most ``budget`` gradient evaluations.
 
-        ``start_at`` (B, 3, H, W) in [0, 1] is where to begin instead of at random.
+        ``start_at`` (B, 3, H, W) in [0, 1] is where to begin instead of at random. ``guide`` is added to the objective,
+        and what is returned is then the best by the whole of it; without one, by the matching distance alone.
         """
         if budget < 1:
             raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
@@ -87,7 +92,7 @@ class GradientAttack:
         with inference_mode_of(view):
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)
             start = canvas.start(self.start, generator) if start_at is None else canvas.unknowns(start_at)
-            pursuit = Pursuit(self, view, knowledge, canvas, on_evaluation)
+            pursuit = Pursuit(self, view, knowledge, canvas, on_evaluation, guide)
             best = pursuit.pursue(start, budget, generator)
             pixels = canvas.pixels(best).detach().clamp(0, 1)
             explained = explained_share(view, knowledge, pixels)
@@ -95,15 +100,31 @@ class GradientAttack:
         return Finding(pixels, pursuit.best_loss, explained, pursuit.evaluations, seconds, tuple(pursuit.history))
 
 
+class Surface(Protocol):
+    """What a Pursuit needs of a canvas: pixels (B, 3, H, W) of unknowns (n,), and which of them count (B, H, W)."""
+
+    @property
+    def mask(self) -> Tensor: ...
+
+    def pixels(self, unknowns: Tensor) -> Tensor: ...
+
+
 class Pursuit:
     """State of one run: the budget spent, and the best unknowns by the attack's own matching loss."""
 
     def __init__(
-        self, attack: GradientAttack, view: GradientView, knowledge: Knowledge, canvas: Canvas, report: OnEvaluation
+        self,
+        attack: GradientAttack,
+        view: GradientView,
+        knowledge: Knowledge,
+        canvas: Surface,
+        report: OnEvaluation,
+        guide: Guide | None = None,
     ) -> None:
         self.attack, self.view, self.knowledge, self.canvas, self.report = attack, view, knowledge, canvas, report
+        self.guide = guide
         self.evaluations = 0
-        self.best_loss = float("inf")
+        self.best_loss = self.best_whole = float("inf")
         self.best: Tensor | None = None
         self.history: list[tuple[int, float]] = []
         self.distance: Distance | None = None
@@ -141,9 +162,10 @@ class Pursuit:
         pixels = self.canvas.pixels(free)
         dummy = dummy_of(self.view, pixels, self.knowledge.inputs, create_graph=True)
         matching = self.distance(self.view.as_sent(dummy))
-        total = matching + self._priors(pixels, progress)
+        guided = matching if self.guide is None else matching + self.guide(pixels)
+        total = guided + self._priors(pixels, progress)
         (gradient,) = torch.autograd.grad(total, free)
-        self._note(float(matching.detach()), free.detach(), pixels.detach())
+        self._note(float(matching.detach()), float(guided.detach()), free.detach(), pixels.detach())
         return float(total.detach()), gradient
 
     def _priors(self, pixels: Tensor, progress: float) -> Tensor:
@@ -151,10 +173,10 @@ class Pursuit:
         terms = [w * PRIORS[name](pixels, self.canvas.mask) for name, w in self.attack.priors.items()]
         return factor * torch.stack(terms).sum() if terms else pixels.new_zeros(())
 
-    def _note(self, matching: float, unknowns: Tensor, pixels: Tensor) -> None:
+    def _note(self, matching: float, whole: float, unknowns: Tensor, pixels: Tensor) -> None:
         self.evaluations += 1
-        if matching < self.best_loss:
-            self.best_loss, self.best = matching, unknowns.clone()
+        if whole < self.best_whole:
+            self.best_whole, self.best_loss, self.best = whole, matching, unknowns.clone()
         self.history.append((self.evaluations, matching))
         self.report(self.evaluations, matching, pixels)
 

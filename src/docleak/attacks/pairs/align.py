@@ -27,9 +27,15 @@ class Refinement:
     ``image_step`` and ``text_step`` are eq. 10's η: the root mean square change that the first step on the direct loss
     would make, in pixels of [0, 1] and in standard deviations of the word table. ``temperature`` softens the projection
     of embeddings to the aligner's tokens.
+
+    ``how`` is "steps" (the paper's: stage 2 moves what stage 1 found) or "prior" (ours: eq. 9's distance is a term of
+    stage 1's objective, weighed by ``strength`` times what the gradient's noise leaves open; see ``pull``). A prior has
+    one round: ``first`` of the text, the picture, the rest of the text.
     """
 
     target: Literal["fused", "direct"] = "fused"
+    how: Literal["steps", "prior"] = "steps"
+    strength: float = 1.0
     rounds: int = 3
     first: float = 0.7
     steps: int = 10
@@ -46,8 +52,10 @@ class Refinement:
             faults.append(f"target is {self.target!r}; expected 'fused' or 'direct'")
         if self.rounds < 1 or self.steps < 1 or not 0 < self.first <= 1 or self.temperature <= 0:
             faults.append("expected rounds and steps of 1 or more, first in (0, 1] and a temperature above 0")
-        if min(self.image_step, self.text_step) < 0:
-            faults.append("a step is negative; expected 0 (the modality stays) or more")
+        if self.how not in ("steps", "prior"):
+            faults.append(f"how is {self.how!r}; expected 'steps' or 'prior'")
+        if min(self.image_step, self.text_step, self.strength) < 0:
+            faults.append("a step or the strength is negative; expected 0 (the modality stays) or more")
         if faults:
             raise AttackError(f"MMGIA's refinement cannot be run: {'; '.join(faults)}.")
 
@@ -129,6 +137,21 @@ def similarity(
     """(B, B): eq. 11 between every picture (row) and text."""
     image = aligner.image(pixels)
     return image @ aligner.text(sentences.weights(embeddings, temperature), sentences.free).T
+
+
+def pull(
+    z: Tensor, target: Tensor, labels: tuple[tuple[int, ...], tuple[int, ...]], *, weight: float, open_variance: float
+) -> Tensor:
+    """What a modality in the making loses by lying far from the other one's embedding, in units of eq. 2's distance.
+
+    A contrastive aligner's scaled cosine is, up to a constant, the log of p(picture, text) / p(picture) p(text), and a
+    squared gradient difference over twice its variance is a negative log-likelihood. Both are added up here, multiplied
+    by twice the variance that the gradient leaves open (its noise): a gradient without noise is not argued with.
+    ``weight`` is the aligner's scale times the other modality's share (eq. 7, 1/2 each for eq. 5). ``z`` and ``target``
+    (B, D) belong together as is best in sum, the same class first.
+    """
+    columns = partners((z @ target.T).detach(), labels) if len(z) > 1 else [0]
+    return weight * open_variance * (z - target[columns]).square().sum()
 
 
 def partners(near: Tensor, labels: tuple[tuple[int, ...], tuple[int, ...]]) -> list[int]:

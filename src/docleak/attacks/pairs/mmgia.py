@@ -8,6 +8,7 @@ paper's baselines, beside Inverting Gradients on the picture.
 
 from docleak.attacks.gradients import dlg, inverting_gradients
 from docleak.attacks.pairs.align import Refinement
+from docleak.attacks.pairs.gifd import GIFD
 from docleak.attacks.pairs.single import IMAGE, LAMP, TAG
 from docleak.attacks.pairs.together import PairAttack
 
@@ -27,6 +28,15 @@ DIRECT = PairAttack(
     image=IMAGE,
     text=LAMP,
     refine=Refinement(target="direct"),
+)
+
+GUIDED = PairAttack(
+    name="mmgia-prior",
+    paper="after Zheng et al. (2025); ours",
+    summary="both modalities, alignment as a term of each attack's objective",
+    image=IMAGE,
+    text=LAMP,
+    refine=Refinement(how="prior", rounds=1),
 )
 
 STAGE_1 = PairAttack(
@@ -50,5 +60,13 @@ LAMP_ALONE = PairAttack(
     paper="Balunović et al. (2022); Geiping et al. (2020)",
     summary="LAMP on the text, Inverting Gradients on the picture, each alone",
     image=inverting_gradients.ATTACK,
+    text=LAMP,
+)
+
+GIFD_ALONE = PairAttack(
+    name="gifd",
+    paper="Fang et al. (2023); Balunović et al. (2022)",
+    summary="GIFD on the picture, LAMP on the text, each alone",
+    image=GIFD,
     text=LAMP,
 )

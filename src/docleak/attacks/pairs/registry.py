@@ -8,22 +8,25 @@ from importlib import import_module
 from typing import cast
 
 from docleak.attacks.gradients import GradientAttack, load_attack
+from docleak.attacks.pairs.gifd import GIFD
 from docleak.attacks.pairs.single import DLG, IMAGE, IMAGE_PAPER, LAMP, TAG
 from docleak.attacks.pairs.text import TextAttack
-from docleak.attacks.pairs.together import PairAttack
+from docleak.attacks.pairs.together import ImageAttack, PairAttack
 from docleak.errors import AttackError
 
 #: name -> "module:object".
 PAIR_ATTACKS: dict[str, str] = {
     "mmgia": "docleak.attacks.pairs.mmgia:ATTACK",
     "mmgia-d": "docleak.attacks.pairs.mmgia:DIRECT",
+    "mmgia-prior": "docleak.attacks.pairs.mmgia:GUIDED",
     "mmgia-stage1": "docleak.attacks.pairs.mmgia:STAGE_1",
     "mgis": "docleak.attacks.pairs.mgis:ATTACK",
     "tag": "docleak.attacks.pairs.mmgia:TAG_ALONE",
+    "gifd": "docleak.attacks.pairs.mmgia:GIFD_ALONE",
     "lamp": "docleak.attacks.pairs.mmgia:LAMP_ALONE",
 }
 #: Of docleak.attacks.gradients, and those that only pairs have.
-IMAGE_ATTACKS: dict[str, GradientAttack] = {attack.name: attack for attack in (IMAGE, IMAGE_PAPER)}
+IMAGE_ATTACKS: dict[str, ImageAttack] = {attack.name: attack for attack in (IMAGE, IMAGE_PAPER, GIFD)}
 TEXT_ATTACKS: dict[str, TextAttack] = {attack.name: attack for attack in (DLG, TAG, LAMP)}
 
 
@@ -51,7 +54,7 @@ def _named(name: str) -> object:
     return getattr(import_module(module), attribute)
 
 
-def _image(name: str) -> GradientAttack:
+def _image(name: str) -> ImageAttack:
     if name in IMAGE_ATTACKS:
         return IMAGE_ATTACKS[name]
     found = load_attack(name)

@@ -59,11 +59,12 @@ class TextAttack:
         language: LanguageModel | None = None,
         start_at: Tensor | None = None,
         progress: tuple[float, float] = (0.0, 1.0),
+        guide: Callable[[Tensor], Tensor] | None = None,
     ) -> TextFinding:
         """Reconstruct with at most ``budget`` gradient evaluations, from ``start_at`` (B, T, d) or at random.
 
-        ``progress`` is the part of the solver's course that this run takes. AttackError for a budget below 1 and for
-        moves without a language model.
+        ``progress`` is the part of the solver's course that this run takes; ``guide``, a function of embeddings, is
+        added to what is descended. AttackError for a budget below 1 and for moves without a language model.
         """
         if budget < 1:
             raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
@@ -71,7 +72,7 @@ class TextAttack:
             raise AttackError(f"attack {self.name!r} scores moves by a language model; give it one.")
         began = time.perf_counter()
         with inference_mode_of(view):
-            search = _Search(self, view, inputs, sentences, budget, generator, language)
+            search = _Search(self, view, inputs, sentences, budget, generator, language, guide)
             embeddings = search.run(start_at, progress)
         rows = tuple(tuple(row) for row in sentences.tokens(embeddings))
         return TextFinding(embeddings, rows, search.best_loss, search.used, time.perf_counter() - began)
@@ -89,8 +90,9 @@ class _Search:
         budget: int,
         generator: torch.Generator,
         language: LanguageModel | None,
+        guide: Callable[[Tensor], Tensor] | None,
     ) -> None:
-        self.attack, self.view, self.inputs, self.sentences = attack, view, inputs, sentences
+        self.attack, self.view, self.inputs, self.sentences, self.guide = attack, view, inputs, sentences, guide
         self.budget, self.generator, self.language = budget, generator, language
         self.distance = attack.matching(view)
         self.usual = float(sentences.table[sentences.words].norm(dim=1).mean())
@@ -138,6 +140,8 @@ class _Search:
         matching = self.distance(self.view.as_sent(dummy))
         size = x[self.sentences.free].norm(dim=-1).mean()
         total = matching + self.attack.size_prior * (size - self.usual).square()
+        if self.guide is not None:
+            total = total + self.guide(x)
         (gradient,) = torch.autograd.grad(total, free)
         self.used += 1
         if float(matching.detach()) < self.best_loss:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.engine import GradientAttack, inference_mode_of
+from docleak.attacks.gradients.engine import Finding, Guide, inference_mode_of
 from docleak.attacks.gradients.matching import dummy_of
 from docleak.attacks.gradients.view import GradientView, Knowledge
-from docleak.attacks.pairs.align import Refinement, align, partners, similarity
+from docleak.attacks.pairs.align import Refinement, align, partners, pull, similarity
 from docleak.attacks.pairs.labels import labels_of
 from docleak.attacks.pairs.matching import quality
 from docleak.attacks.pairs.sentence import Sentences
@@ -26,6 +28,24 @@ from docleak.models.pair.model import MODALITIES, Modality
 OnProgress = Callable[[str, int, int], None]
 #: Made-up pictures and texts whose outputs stand in for the batch's, to count its classes.
 PROBES = 8
+
+
+class ImageAttack(Protocol):
+    """What a pair attack needs of the attack on its pictures: see GradientAttack."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run(
+        self,
+        view: GradientView,
+        knowledge: Knowledge,
+        *,
+        budget: int,
+        generator: torch.Generator,
+        start_at: Tensor | None = None,
+        guide: Guide | None = None,
+    ) -> Finding: ...
 
 
 @dataclass(frozen=True)
@@ -67,7 +87,7 @@ class PairAttack:
     name: str
     paper: str
     summary: str
-    image: GradientAttack
+    image: ImageAttack
     text: TextAttack
     refine: Refinement | None = None
 
@@ -125,6 +145,9 @@ class _Chase:
 
     def run(self) -> PairFinding:
         refine = self.attack.refine
+        if refine is not None and refine.how == "prior":
+            self._joint(refine)
+            return self._finding(self._quality("image"), self._quality("text"))
         ends = [self.budget] if refine is None else _ends(self.budget, refine.rounds, refine.first)
         reached = False
         for number, end in enumerate(ends):
@@ -171,46 +194,86 @@ class _Chase:
 
     def _stage_one(self, end: int) -> None:
         """Both attacks up to ``end`` evaluations each; what matches the gradient best so far is held."""
-        span = (self.used["text"] / self.budget, end / self.budget)
         for modality in MODALITIES:
-            began, left = time.perf_counter(), end - self.used[modality]
-            x, loss, used = self._image(left) if modality == "image" else self._text(left, span)
-            self.used[modality] += used
-            if modality not in self.best or loss < self.best[modality][0]:
-                self.best[modality] = (loss, x)
-            self.seconds[modality] += time.perf_counter() - began
-            self.on_progress(modality, self.used[modality], self.budget)
+            self._advance(modality, end)
 
-    def _image(self, budget: int) -> tuple[Tensor, float, int]:
+    def _advance(self, modality: Modality, end: int, guide: Guide | None = None) -> None:
+        """One attack up to ``end`` evaluations; ``guide`` is added to its objective."""
+        began, left = time.perf_counter(), end - self.used[modality]
+        advance = self._image if modality == "image" else self._text
+        x, loss, used = advance(left, guide)
+        self.used[modality] += used
+        if modality not in self.best or loss < self.best[modality][0]:
+            self.best[modality] = (loss, x)
+        self.seconds[modality] += time.perf_counter() - began
+        self.on_progress(modality, self.used[modality], self.budget)
+
+    def _image(self, budget: int, guide: Guide | None) -> tuple[Tensor, float, int]:
         template = torch.full(self.size, 0.5, device=self.view.model.device)
         private = torch.ones(self.size[0], *self.size[2:], dtype=torch.bool, device=template.device)
         known = Knowledge(template, private, self._inputs("image"))
-        start = self.next["image"]
         found = self.attack.image.run(
-            self._side("image"), known, budget=budget, generator=self.generator, start_at=start
-        )
+            self._side("image"), known, budget=budget, generator=self.generator, start_at=self.next["image"],
+            guide=guide,
+        )  # fmt: skip
         return found.pixels, found.matching, found.evaluations
 
-    def _text(self, budget: int, span: tuple[float, float]) -> tuple[Tensor, float, int]:
+    def _text(self, budget: int, guide: Guide | None) -> tuple[Tensor, float, int]:
+        span = (self.used["text"] / self.budget, (self.used["text"] + budget) / self.budget)
         found = self.attack.text.run(
             self._side("text"), self._inputs("text"), self.sentences, budget=budget, generator=self.generator,
-            language=self.knowledge.language, start_at=self.next["text"], progress=span,
+            language=self.knowledge.language, start_at=self.next["text"], progress=span, guide=guide,
         )  # fmt: skip
         return found.embeddings, found.matching, found.evaluations
+
+    def _joint(self, refine: Refinement) -> None:
+        """Stage 2 inside stage 1: the text leads the picture, which is made in one go, and it then leads the text."""
+        aligner, sentences = self.knowledge.aligner, self.sentences
+        assert aligner is not None
+
+        def text_of(embeddings: Tensor) -> Tensor:
+            return aligner.text(sentences.weights(embeddings, refine.temperature), sentences.free)
+
+        self._advance("text", max(1, round(self.budget * refine.first)))
+        target = text_of(self.best["text"][1]).detach()
+        trust = self._quality("text") if refine.target == "fused" else 0.5
+        weight, noise = refine.strength * aligner.scale * max(0.0, trust), self.view.noise**2
+        guide = partial(pull, target=target, labels=self.labels, weight=weight, open_variance=noise)
+        self._advance("image", self.budget, lambda pixels: guide(aligner.image(pixels)))
+        before = similarity(aligner, sentences, self.best["image"][1], self.best["text"][1], refine.temperature)
+        self._pair(before)
+        own = aligner.image(self.best["image"][1]).detach()
+        qualities = self._quality("image"), self._quality("text")
+        trust = qualities[0] if refine.target == "fused" else 0.5
+        numbers = sum(value.numel() for value in self._side("text").gradient.values())
+        back = partial(
+            pull, target=own, labels=(self.labels[1], self.labels[0]), open_variance=self.best["text"][0] / numbers,
+            weight=refine.strength * aligner.scale * max(0.0, trust),
+        )  # fmt: skip
+        self.next["text"] = self.best["text"][1]
+        self._advance("text", self.budget, lambda embeddings: back(text_of(embeddings)))
+        near = similarity(aligner, sentences, self.best["image"][1], self.best["text"][1], refine.temperature)
+        self.rounds.append(Round(*qualities, float(before.diagonal().mean()), float(near.diagonal().mean())))
+
+    def _pair(self, near: Tensor) -> None:
+        """Put the held pictures in the order of the texts they go with, by similarities (B, B)."""
+        if self.view.batch_size == 1:
+            return
+        columns = partners(near, self.labels)
+        rows = sorted(range(len(columns)), key=columns.__getitem__)  # the picture of each text
+        self.labels = (tuple(self.labels[0][r] for r in rows), self.labels[1])
+        self.best["image"] = (self.best["image"][0], self.best["image"][1][rows])
 
     def _stage_two(self, refine: Refinement) -> bool:
         """Align what is held; the next round begins there. Returns whether the threshold is reached."""
         assert self.knowledge.aligner is not None
         qualities = self._quality("image"), self._quality("text")
         began = time.perf_counter()
+        near = similarity(
+            self.knowledge.aligner, self.sentences, self.best["image"][1], self.best["text"][1], refine.temperature
+        )
+        self._pair(near)
         pixels, embeddings = self.best["image"][1], self.best["text"][1]
-        if self.view.batch_size > 1:
-            near = similarity(self.knowledge.aligner, self.sentences, pixels, embeddings, refine.temperature)
-            columns = partners(near, self.labels)
-            rows = sorted(range(len(columns)), key=columns.__getitem__)  # the picture of each text
-            pixels = pixels[rows]
-            self.labels = (tuple(self.labels[0][r] for r in rows), self.labels[1])
-            self.best["image"] = (self.best["image"][0], pixels)
         found = align(refine, self.knowledge.aligner, self.sentences, pixels, embeddings, qualities)
         self.next = {"image": found.pixels, "text": found.embeddings}
         self.rounds.append(Round(*qualities, found.before, found.after))

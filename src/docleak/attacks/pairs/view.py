@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -21,17 +21,23 @@ from docleak.models.pair.model import Modality, PairModel, split_gradient
 class PairView:
     """One client's gradient over named parameters of both networks, averaged over ``batch_size`` pairs.
 
-    Raises GradientError if it cannot be split by modality or does not fit the model.
+    ``noise`` is the known standard deviation of what was added to every number, and ``imitate`` what is known to have
+    been done to each modality's gradient before (DP-SGD's clipping). Raises GradientError if the gradient cannot be
+    split by modality or does not fit the model.
     """
 
     model: PairModel
     gradient: Mapping[str, Tensor]
     batch_size: int = 1
+    noise: float = 0.0
+    imitate: Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None
     parts: Mapping[Modality, Mapping[str, Tensor]] = field(init=False)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise AttackError(f"batch size is {self.batch_size}; expected 1 or more pairs.")
+        if not self.noise >= 0:
+            raise AttackError(f"the noise of the gradient is {self.noise}; expected a standard deviation of 0 or more.")
         object.__setattr__(self, "parts", split_gradient(self.model, self.gradient))
         for modality in self.parts:
             self.side(modality, torch.zeros(self.batch_size, len(self.model.classes), device=self.model.device))
@@ -44,7 +50,7 @@ class PairView:
         gradient = {n: v for n, v in self.parts[modality].items() if n != word_table(self.model)}
         # The attacks use a model's loss, module and name; a side has these, and no pages to encode.
         model = cast(DocumentModel, self.model.side(modality, other_logits))
-        return GradientView(model, gradient, self.batch_size)
+        return GradientView(model, gradient, self.batch_size, imitate=self.imitate, noise=self.noise)
 
 
 @dataclass(frozen=True)

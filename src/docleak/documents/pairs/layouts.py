@@ -25,18 +25,47 @@ def nlvr(path: Path) -> Iterator[Pair]:
 
     The label is the sentence's truth value.
     """
-    folder = _one_of(path, ("dev/dev.json", "train/train.json", "test/test.json", "nlvr/dev/dev.json"), "NLVR").parent
-    split = folder.name
-    rows, faults = read_json_lines(folder / f"{split}.json")
-    if faults:
-        raise DocumentError(f"{folder / split}.json cannot be used:{fault_list(faults)}")
+    folder, rows = _nlvr_rows(path)
     for line, row in rows:
-        absent = [key for key in ("sentence", "label", "identifier", "directory") if not isinstance(row.get(key), str)]
-        if absent:
-            raise DocumentError(f"{folder}/{split}.json, line {line}: no text under {', '.join(absent)}.")
-        name = f"{split}-{row['identifier']}-0"
-        image = folder / "images" / str(row["directory"]) / f"{name}.png"
-        yield Pair(name, read_image(image), str(row["sentence"]), str(row["label"]))
+        yield _nlvr_pair(folder, line, row, str(row.get("label")))
+
+
+def nlvr_true(path: Path) -> Iterator[Pair]:
+    """As ``nlvr``, but only sentences that are true of their picture; the class is whether its boxes hold towers.
+
+    Half of NLVR's sentences are false, so that nothing links them to their picture. Towers are columns of blocks, each
+    in the middle of its box; anything else is "scatter", as in docleak's own scenes.
+    """
+    folder, rows = _nlvr_rows(path)
+    for line, row in rows:
+        boxes = row.get("structured_rep")
+        if row.get("label") != "true":
+            continue
+        if not isinstance(boxes, list) or not all(isinstance(box, list) for box in boxes):
+            raise DocumentError(f"{folder}/{folder.name}.json, line {line}: no boxes under structured_rep.")
+        yield _nlvr_pair(folder, line, row, "tower" if _towers(boxes) else "scatter")
+
+
+def _towers(boxes: list[list[dict[str, Any]]]) -> bool:
+    items = [item for box in boxes for item in box]
+    return all(i.get("type") == "square" and i.get("size") == 20 and i.get("x_loc") == 40 for i in items)
+
+
+def _nlvr_rows(path: Path) -> tuple[Path, list[tuple[int, dict[str, Any]]]]:
+    folder = _one_of(path, ("dev/dev.json", "train/train.json", "test/test.json", "nlvr/dev/dev.json"), "NLVR").parent
+    rows, faults = read_json_lines(folder / f"{folder.name}.json")
+    if faults:
+        raise DocumentError(f"{folder / folder.name}.json cannot be used:{fault_list(faults)}")
+    return folder, list(rows)
+
+
+def _nlvr_pair(folder: Path, line: int, row: dict[str, Any], label: str) -> Pair:
+    absent = [key for key in ("sentence", "label", "identifier", "directory") if not isinstance(row.get(key), str)]
+    if absent:
+        raise DocumentError(f"{folder}/{folder.name}.json, line {line}: no text under {', '.join(absent)}.")
+    name = f"{folder.name}-{row['identifier']}-0"
+    image = folder / "images" / str(row["directory"]) / f"{name}.png"
+    return Pair(name, read_image(image), str(row["sentence"]), label)
 
 
 def flickr30k(path: Path) -> Iterator[Pair]:

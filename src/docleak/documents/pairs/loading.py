@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from docleak.documents.pairs.layouts import cifar100, flickr30k, nlvr, of_pages, openi
+from docleak.documents.pairs.layouts import cifar100, flickr30k, nlvr, nlvr_true, of_pages, openi
 from docleak.documents.pairs.pair import Pair
 from docleak.documents.pairs.scenes import make_scenes
 from docleak.errors import DocumentError
@@ -15,6 +15,7 @@ SCENES, PAGES = "scenes", "pages"
 #: name -> (what it is, reader of a path).
 PAIR_FORMATS: dict[str, tuple[str, Callable[[Path], Iterator[Pair]]]] = {
     "nlvr": ("pictures of shapes with crowd-written sentences", nlvr),
+    "nlvr-true": ("of those, only what is true of its picture", nlvr_true),
     "flickr30k": ("photographs with captions", flickr30k),
     "openi": ("chest X-rays with reports", openi),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,15 +14,19 @@ from docleak.attacks.gradients.matching import dummy_of, relative
 from docleak.attacks.gradients.selftest import TOLERANCE, SelfTest, self_test
 from docleak.attacks.gradients.view import GradientView
 from docleak.attacks.pairs.view import PairKnowledge, PairView, inputs_of, words_in
+from docleak.defenses.noise import GradientNoise
 from docleak.documents.pairs import Pair, resized
 from docleak.errors import DocumentError
-from docleak.models.base import Encoded, pixels_of, trainable
+from docleak.evidence.pairs.private import PairPrivacy, noise_of, sent
+from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
 from docleak.models.pair.aligner import Aligner
 from docleak.models.pair.language import LanguageModel
 from docleak.models.pair.model import MODALITIES, Modality, PairModel
 
 #: Tokens with special ones after which a text is cut.
 LONGEST = 40
+#: A client without privacy.
+OPEN = PairPrivacy()
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,14 @@ def build_pair_case(
     aligner: Aligner | None = None,
     language: LanguageModel | None = None,
     longest: int = LONGEST,
+    privacy: PairPrivacy = OPEN,
+    sigma: float = 0.0,
+    noise: torch.Generator | None = None,
 ) -> PairCase:
     """Let a client compute the gradient of the batch. The pairs' pictures are resized to the model's size.
 
-    The batch is ordered by the length of its texts, longest first, as the adversary's knowledge is.
+    The batch is ordered by the length of its texts, longest first, as the adversary's knowledge is. With ``privacy`` it
+    is a step of DP-SGD; without, every number gets noise of standard deviation ``sigma``. Both come from ``noise``.
     """
     if not pairs:
         raise DocumentError("no pair was given; expected a batch of 1 or more.")
@@ -68,7 +77,19 @@ def build_pair_case(
     ids, mask = model.token_ids([pair.text for pair in ordered], longest=longest)
     first, second = ([model.class_of(pair.labels[side]) for pair in ordered] for side in (0, 1))
     labels = torch.tensor(first, device=model.device), torch.tensor(second, device=model.device)
-    view = PairView(model, pair_gradient(model, pixels, ids, mask, labels), len(ordered))
+    plan = privacy.plan(len(ordered))
+    if noise is None and (plan is not None or sigma):
+        raise DocumentError("the client adds noise, and there is no stream to draw it from; expected a Generator.")
+    if plan is None:
+        gradient, std = pair_gradient(model, pixels, ids, mask, labels), sigma
+        if noise is not None and sigma:
+            gradient = GradientNoise(sigma).protect(gradient, cast(DocumentModel, model), generator=noise)
+    else:
+        assert noise is not None
+        rows = [[i] for i in range(len(ordered))]
+        own = [pair_gradient(model, pixels[i], ids[i], mask[i], (labels[0][i], labels[1][i])) for i in rows]
+        gradient, std = sent(model, own, plan, noise), noise_of(plan)
+    view = PairView(model, gradient, len(ordered), noise=std, imitate=privacy.imitate())
     lengths = tuple(int(n) - 2 for n in mask.sum(1))
     knowledge = PairKnowledge(lengths, aligner, language, words_in(view))
     return PairCase(tuple(ordered), pixels, ids, mask, labels, view, knowledge)

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from docleak.attacks.pairs import PairAttack, load_pair_attack
+from docleak.attacks.pairs.gifd import GeneratorAttack
 from docleak.attacks.pairs.together import with_refinement
 from docleak.documents.files import read_text
 from docleak.documents.pairs import Pair, load_pairs, make_scenes, shuffled
-from docleak.errors import AttackError
+from docleak.documents.pairs.loading import SCENES
+from docleak.documents.pairs.scenes import LABELS as SCENE_LABELS
+from docleak.errors import AttackError, RunError
 from docleak.evidence.pairs.case import PairCase, build_pair_case, self_tests
+from docleak.evidence.pairs.private import PairPrivacy, noise_of, utility
 from docleak.evidence.pairs.score import pictures_of, score_pairs
 from docleak.evidence.run import Run
 from docleak.models.pair.aligner import SHIPPED_ALIGNER, load_aligner
+from docleak.models.pair.generator import SHIPPED_GENERATOR
 from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causal
 from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
 
 #: Scenes whose sentences are public, and the seed they are made with: none that is attacked (those have others).
 PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919
+#: Keeps the clients' noise apart from the attacks' draws.
+NOISE_SEED = 500_000_003
+#: What a record is in the words of the accountant, and what it is here.
+RECORD, PAIR = "one question with its answer", "one picture with its text"
 #: done, total, label
 OnUnit = Callable[[int, int, str], None]
 
@@ -36,7 +46,10 @@ class PairConfig:
     """What is attacked and how. ``public`` further pairs of the same data tell the adversary how people write.
 
     ``language`` is "trigrams" (of scenes, of those pairs, and of the lines of ``corpus``) or a causal model's path.
-    ``shuffle`` gives every picture another pair's text. ``threshold`` and ``rounds`` are MMGIA's, where not None.
+    ``shuffle`` gives every picture another pair's text. ``threshold``, ``rounds`` and ``strength`` are MMGIA's, where
+    not None. ``noise`` is the standard deviation of what the client adds to every number; with ``epsilon`` it runs
+    DP-SGD instead, with ``clip_norm``, ``steps`` and ``records`` (see PairPrivacy). ``utility``: measure what a
+    classifier trained so is good for.
     """
 
     pairs: str = "scenes"
@@ -59,6 +72,14 @@ class PairConfig:
     shuffle: bool = False
     threshold: float | None = None
     rounds: int | None = None
+    strength: float | None = None
+    generator: str = SHIPPED_GENERATOR
+    noise: float = 0.0
+    epsilon: float = 0.0
+    clip_norm: float = 1.0
+    steps: int = 200
+    records: int = 1000
+    utility: bool = False
     allow_pickle: bool = False
     seed: int = 0
 
@@ -67,13 +88,25 @@ class PairConfig:
             raise AttackError(
                 f"{self.count} pairs cannot be cut into batches of {self.batch_size}; expected a multiple of it."
             )
+        if self.noise < 0 or (self.noise and self.epsilon):
+            raise AttackError(
+                f"noise is {self.noise} and epsilon {self.epsilon}; expected one of them, and nothing negative."
+            )
+        _ = self.privacy
         for name in self.attacks:
             self.attack(name)
+
+    @property
+    def privacy(self) -> PairPrivacy:
+        """The client's DP-SGD."""
+        return PairPrivacy(self.epsilon, clip_norm=self.clip_norm, steps=self.steps, records=self.records)
 
     def attack(self, name: str) -> PairAttack:
         """The attack of that name with what this configuration changes of it."""
         attack = load_pair_attack(name, image=self.image_attack, text=self.text_attack)
-        changes = {"threshold": self.threshold, "rounds": self.rounds}
+        if isinstance(attack.image, GeneratorAttack):
+            attack = replace(attack, image=replace(attack.image, generator=self.generator))
+        changes = {"threshold": self.threshold, "rounds": self.rounds, "strength": self.strength}
         given = {key: value for key, value in changes.items() if value is not None}
         return with_refinement(attack, **given) if given and attack.refine is not None else attack
 
@@ -90,30 +123,47 @@ class Setting:
     model: PairModel
     targets: tuple[Pair, ...]
     language: LanguageModel
+    public: tuple[Pair, ...] = ()
 
-    def case(self, number: int) -> PairCase:
-        """The batch of that number, with the aligner loaded anew."""
-        size = self.config.batch_size
+    def fresh(self) -> PairModel:
+        """The client's model as it was drawn, another copy."""
+        config = self.config
+        return build_pair(
+            config.image, config.text, classes=self.model.classes, image_size=config.image_size, seed=config.seed,
+            fused=config.fused, train_embeddings=config.train_embeddings,
+        )  # fmt: skip
+
+    def case(self, number: int, *, plain: bool = False) -> PairCase:
+        """The batch of that number, with the aligner loaded anew; ``plain``: without the client's noise."""
+        config, size = self.config, self.config.batch_size
         batch = self.targets[number * size : (number + 1) * size]
-        aligner = load_aligner(self.config.aligner, self.model.tokenizer)
-        return build_pair_case(self.model, batch, aligner=aligner, language=self.language)
+        aligner = load_aligner(config.aligner, self.model.tokenizer)
+        if plain:
+            return build_pair_case(self.model, batch, aligner=aligner, language=self.language)
+        noise = torch.Generator().manual_seed(NOISE_SEED + config.seed * 1_000_003 + number)
+        return build_pair_case(
+            self.model, batch, aligner=aligner, language=self.language, privacy=config.privacy, sigma=config.noise,
+            noise=noise,
+        )  # fmt: skip
 
 
 def set_up(config: PairConfig) -> Setting:
     """Load and draw everything. Public texts never hold a target's."""
     targets, public = _texts(config)
-    classes = sorted({label for pair in targets for label in pair.labels} | {pair.label for pair in public})
+    seen = {label for pair in targets for label in pair.labels} | {pair.label for pair in public}
+    classes = sorted(seen | set(SCENE_LABELS if config.pairs == SCENES else ()))
     model = build_pair(
         config.image, config.text, classes=classes, image_size=config.image_size, seed=config.seed, fused=config.fused,
         train_embeddings=config.train_embeddings,
     )  # fmt: skip
     if config.language != "trigrams":
-        return Setting(config, model, targets, load_causal(config.language, model.tokenizer))
+        return Setting(config, model, targets, load_causal(config.language, model.tokenizer), tuple(public))
     said = {pair.text for pair in targets}
     lines = read_text(Path(config.corpus)).splitlines() if config.corpus else []
     lines += [pair.text for pair in [*make_scenes(PUBLIC_SCENES, seed=PUBLIC_SEED), *public]]
     texts = [line for line in lines if line.strip() and line not in said]
-    return Setting(config, model, targets, fit_trigrams(texts, model.tokenizer, name=f"trigrams of {len(texts)} texts"))
+    language = fit_trigrams(texts, model.tokenizer, name=f"trigrams of {len(texts)} texts")
+    return Setting(config, model, targets, language, tuple(public))
 
 
 def _texts(config: PairConfig) -> tuple[tuple[Pair, ...], list[Pair]]:
@@ -136,6 +186,8 @@ def play(run: Run, config: PairConfig, *, workers: int = 1, on_unit: OnUnit = la
         case = setting.case(0)
         run.write_info("knows", list(case.knowledge.sentences()))
         run.write_info("model", setting.model.name)
+        if "privacy" not in run.info:
+            run.write_info("privacy", privacy_of(setting))
         todo = [unit for unit in units if not run.has(unit_id(*unit))]
         done = len(units) - len(todo)
         if workers == 1 or len(todo) < 2:
@@ -150,6 +202,30 @@ def play(run: Run, config: PairConfig, *, workers: int = 1, on_unit: OnUnit = la
                 on_unit(count, len(units), unit_id(*waiting[finished]))
 
 
+def privacy_of(setting: Setting) -> dict[str, Any]:
+    """What the client's noise guarantees, and the accuracy of picture and text where it is asked for.
+
+    RunError where the data's classes are not those of scenes, which the measured classifier is trained on.
+    """
+    config, privacy = setting.config, setting.config.privacy
+    plan = privacy.plan(config.batch_size)
+    found: dict[str, Any] = {"epsilon": config.epsilon or None, "noise": config.noise}
+    if plan is not None:
+        spent = plan.guarantee()
+        found |= {"noise": noise_of(plan), "noise_multiplier": plan.mechanism.noise_multiplier,
+                  "delta": plan.delta, "claim": spent.sentence().replace(RECORD, PAIR)}  # fmt: skip
+    if config.utility:
+        if not set(SCENE_LABELS) <= set(setting.model.classes):
+            raise RunError(
+                f"the classes of {config.pairs!r} are {', '.join(setting.model.classes)}; utility is measured with "
+                "classifiers of scenes (scatter, tower). Take scenes or nlvr-true:DIR, or leave it out."
+            )
+        tested = [*setting.targets, *setting.public]
+        found["accuracy"] = utility(setting.fresh, privacy, tested, batch_size=config.batch_size, seed=config.seed)
+        found["tested"] = len(tested)
+    return found
+
+
 def unit_id(attack: str, number: int) -> str:
     """The name of an attack on a batch."""
     return f"{attack}-{number:04d}"
@@ -158,7 +234,7 @@ def unit_id(attack: str, number: int) -> str:
 def attack_batch(run: Run, setting: Setting, name: str, number: int) -> None:
     """One attack on one batch, after the self-test; scores, texts and pictures are saved as a unit."""
     case, config = setting.case(number), setting.config
-    for test in self_tests(case).values():
+    for test in self_tests(setting.case(number, plain=True)).values():
         test.require()
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
     found = config.attack(name).run(case.view, case.knowledge, budget=config.budget, generator=generator)
@@ -179,14 +255,15 @@ def attack_batch(run: Run, setting: Setting, name: str, number: int) -> None:
     run.write_unit(unit_id(name, number), record, images)
 
 
-@lru_cache(maxsize=1)
-def _setting(config: PairConfig) -> Setting:
+@lru_cache(maxsize=32)
+def setting_of(config: PairConfig) -> Setting:
+    """``set_up`` with one thread, kept for further units: the rows of a table take turns."""
     torch.set_num_threads(1)
     return set_up(config)
 
 
 def _work(path: Path, config: PairConfig, name: str, number: int) -> None:
-    attack_batch(Run.load(path), _setting(config), name, number)
+    attack_batch(Run.load(path), setting_of(config), name, number)
 
 
 def open_pairs(config: PairConfig, out: Path) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,27 @@ def _row(name: str, units: list[dict[str, Any]], rng: np.random.Generator, level
     seconds = [sum(unit["seconds"][part] for unit in units) for part in (0, 1, 2)]
     texts = tuple((score["read"], score["true"]) for unit in units for score in unit["scores"])
     return PairRow(name, estimates, (evaluations[0], evaluations[1]), (seconds[0], seconds[1], seconds[2]), texts)
+
+
+def gain(
+    units: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], column: str, rng: np.random.Generator,
+    *, level: float = 0.95, resamples: int = 2000,
+) -> Estimate:  # fmt: skip
+    """By how much ``units`` are better than ``other`` on the same batches; those that one lacks are left out."""
+    sums: dict[str, list[float]] = {}
+    counts: dict[str, int] = {}
+    for side in (units, other):
+        for unit in side:
+            batch = str(unit["unit"]).rpartition("-")[2]
+            sums.setdefault(batch, []).append(sum(float(score[column]) for score in unit["scores"]))
+            counts[batch] = len(unit["scores"])
+    both = sorted(batch for batch, values in sums.items() if len(values) == 2)
+    if not both:
+        return Estimate(None, None, None, 0, 0, 0)
+    differences = np.array([sums[batch][0] - sums[batch][1] for batch in both])
+    sizes = np.array([counts[batch] for batch in both])
+    low, high = ratio_interval(differences, sizes, rng, level, resamples, False)
+    return Estimate(float(differences.sum() / sizes.sum()), low, high, int(sizes.sum()), len(both), 0)
 
 
 def as_text(rows: list[PairRow], *, shown: int = 4) -> str:

@@ -24,6 +24,8 @@ from docleak.models.preprocessing import HALF, image_settings, tokenizer_of
 
 MODEL_TYPE = "docleak-aligner"
 SHIPPED_ALIGNER = "aligner-tiny"
+#: One that was never trained: what alignment in a space without meaning is worth.
+RANDOM_ALIGNER = "aligner-random"
 
 
 class Aligner(Protocol):
@@ -31,6 +33,10 @@ class Aligner(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def scale(self) -> float:
+        """What its training multiplied cosines by."""
+
     def image(self, pixels: Tensor) -> Tensor:
         """(B, D) of pixels (B, 3, H, W) in [0, 1]."""
 
@@ -99,6 +105,11 @@ class TinyAligner:
     name: str
     network: AlignerNetwork
 
+    @property
+    def scale(self) -> float:
+        """See Aligner."""
+        return float(self.network.scale.detach().exp())
+
     def image(self, pixels: Tensor) -> Tensor:
         """See Aligner."""
         return self.network.image(pixels)
@@ -122,6 +133,11 @@ class ClipAligner:
     end: Tensor
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    @property
+    def scale(self) -> float:
+        """See Aligner."""
+        return float(self.module.logit_scale.detach().exp())
 
     def image(self, pixels: Tensor) -> Tensor:
         """See Aligner; pictures are resized to CLIP's square, not cropped."""
@@ -161,9 +177,12 @@ def save_aligner(aligner: TinyAligner, directory: Path, card: dict[str, object])
 def load_aligner(source: str, tokenizer: Any, *, device: str | torch.device = "cpu") -> Aligner:
     """ "aligner-tiny", a directory of ours, or a CLIP of transformers (directory or hub name).
 
-    ``tokenizer`` is the attacked text model's. Raises ModelError if there is no such aligner, its towers differ in
-    width, or a tiny one was made for another vocabulary.
+    "aligner-random" is the tiny one as it was drawn. ``tokenizer`` is the attacked text model's. Raises ModelError if
+    there is no such aligner, its towers differ in width, or a tiny one was made for another vocabulary.
     """
+    if source == RANDOM_ALIGNER:
+        network = build_aligner(len(tokenizer), seed=0).network
+        return TinyAligner(source, network.eval().to(device).requires_grad_(False))
     where, revision = split_revision(str(CHECKPOINTS / source) if source == SHIPPED_ALIGNER else source)
     file = Path(where).expanduser() / "config.json"
     values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -131,10 +131,23 @@ def _image_net(
         for module in net.modules():
             if isinstance(module, nn.Conv2d):
                 module.weight.data.normal_(0.0, math.sqrt(2 / module.weight[0].numel()), generator=generator)
-        return net, _without_head(net, name), half, half
+        width = _without_head(net, name)
+        _settle(net, size, generator)
+        return net, width, half, half
     net = _from_path("AutoModelForImageClassification", name, IMAGE_SHAPES)
     settings = image_settings(*_where(name)[:1], revision=_where(name)[1])
     return net, _without_head(net, name), settings.mean or half, settings.std or half
+
+
+@torch.no_grad()
+def _settle(net: Any, size: tuple[int, int], generator: torch.Generator) -> None:
+    """Let the normalisations see noise once, for their averages: without, a deep network's logits grow and grow."""
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None  # the average of all that is seen, which is once
+    net.train()
+    net(2 * torch.rand((16, 3, size[1], size[0]), generator=generator) - 1)
+    net.eval()
 
 
 def _text_net(name: str, generator: torch.Generator) -> tuple[nn.Module, int, Any]:

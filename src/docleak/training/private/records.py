@@ -75,7 +75,7 @@ def train_by_record(
     _check(plan, len(examples))
     named = [p for _, p in trainable(model.module)]
     inner = torch.optim.AdamW(named, lr=optimiser.learning_rate, weight_decay=optimiser.weight_decay)
-    stepper = _optimiser(inner, plan, randomness)
+    stepper = dp_optimiser(inner, plan, randomness)
     accountant = _opacus("opacus.accountants").create_accountant(mechanism="prv")
     stepper.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=plan.mechanism.rate))
     losses: list[float] = []
@@ -143,7 +143,7 @@ def example_gradient(model: DocumentModel, pages: Sequence[Page], example: Examp
     return found
 
 
-def _optimiser(inner: torch.optim.Optimizer, plan: DpPlan, randomness: Randomness) -> Any:
+def dp_optimiser(inner: torch.optim.Optimizer, plan: DpPlan, randomness: Randomness) -> Any:
     """Opacus' optimiser, with noise from our cryptographic stream (its own secure mode needs a package of its own)."""
     kind: Any = _opacus("opacus.optimizers.optimizer").DPOptimizer
 

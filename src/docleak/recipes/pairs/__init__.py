@@ -1,0 +1,1 @@
+"""Recipes of the kind ``pairs``: attacks on clients that train on pictures with texts (MMGIA's tables)."""

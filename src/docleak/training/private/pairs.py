@@ -1,0 +1,122 @@
+"""DP-SGD (Abadi et al., 2016) on pairs: each modality's gradient is clipped by itself, and both count together.
+
+A pair's two gradients are clipped to C / sqrt(2) each, so that together they move the sum by at most C; the noise on
+every number has standard deviation sigma C. The optimisers are Opacus', one per modality.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from docleak.errors import PrivacyError
+from docleak.models.base import trainable
+from docleak.models.pair.model import MODALITIES, PairModel
+from docleak.privacy.mechanism import Mechanism, Unit
+from docleak.privacy.plan import DpPlan
+from docleak.privacy.randomness import Randomness
+from docleak.training.private.records import dp_optimiser
+
+#: What one modality's clip norm is of the whole one.
+SHARE = 1 / math.sqrt(len(MODALITIES))
+
+
+@dataclass(frozen=True)
+class Encodings:
+    """Pairs as tensors: pixels (N, 3, H, W), token ids and mask (N, T), classes (N,) of pictures and of texts."""
+
+    pixels: Tensor
+    ids: Tensor
+    mask: Tensor
+    labels: tuple[Tensor, Tensor]
+
+    def rows(self, which: Sequence[int]) -> Encodings:
+        """Some of them."""
+        chosen = torch.as_tensor(list(which), dtype=torch.long, device=self.pixels.device)
+        image, text = self.labels
+        return Encodings(self.pixels[chosen], self.ids[chosen], self.mask[chosen], (image[chosen], text[chosen]))
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+
+def train_pairs(
+    model: PairModel,
+    pairs: Encodings,
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    plan: DpPlan | None,
+    randomness: Randomness,
+) -> None:
+    """Adam in place: ``steps`` steps over Poisson samples of ``batch_size`` pairs on average, private with a ``plan``.
+
+    PrivacyError unless the plan counts just these steps of single pairs.
+    """
+    rate = batch_size / len(pairs)
+    if plan is not None:
+        wanted = Mechanism(plan.mechanism.noise_multiplier, steps, rate, unit=Unit.RECORD)
+        if plan.mechanism != wanted or plan.denominator != batch_size:
+            raise PrivacyError(f"the plan counts {plan.mechanism.sentence()}; the training has {wanted.sentence()}.")
+    named = dict(trainable(model.module))
+    groups = [[p for name, p in named.items() if model.modality(name) == m] for m in MODALITIES]
+    steppers = [_stepper(group, learning_rate, plan, randomness) for group in groups]
+    for _ in range(steps):
+        drawn = np.flatnonzero(randomness.coins.random(len(pairs)) < rate)
+        for stepper in steppers:
+            stepper.zero_grad(set_to_none=True)
+        if plan is None:
+            if len(drawn):
+                batch = pairs.rows(drawn.tolist())
+                loss = model.loss(batch.pixels, batch.ids, batch.mask, batch.labels).sum() / batch_size
+                loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            _put_samples(model, pairs.rows(drawn.tolist()), groups)
+        for stepper in steppers:
+            stepper.step()
+
+
+def _stepper(
+    group: list[torch.nn.Parameter], learning_rate: float, plan: DpPlan | None, randomness: Randomness
+) -> torch.optim.Optimizer:
+    inner = torch.optim.Adam(group, lr=learning_rate)
+    if plan is None:
+        return inner
+    mechanism = replace(plan.mechanism, noise_multiplier=plan.mechanism.noise_multiplier / SHARE)
+    own = replace(plan, mechanism=mechanism, clip_norm=plan.clip_norm * SHARE)
+    found: torch.optim.Optimizer = dp_optimiser(inner, own, randomness)
+    return found
+
+
+def _put_samples(model: PairModel, batch: Encodings, groups: Sequence[Sequence[torch.nn.Parameter]]) -> None:
+    """Put every pair's own gradient into ``grad_sample`` (B, ...) of the parameters, where Opacus looks for it."""
+    parameters = [p for group in groups for p in group]
+    found: list[list[Tensor]] = [[] for _ in parameters]
+    for number in range(len(batch)):
+        one = batch.rows([number])
+        loss = model.loss(one.pixels, one.ids, one.mask, one.labels).sum()
+        values = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for kept, parameter, value in zip(found, parameters, values, strict=True):
+            kept.append(torch.zeros_like(parameter) if value is None else value)
+    for parameter, kept in zip(parameters, found, strict=True):
+        parameter.grad_sample = (  # type: ignore[attr-defined]
+            torch.stack(kept) if kept else parameter.new_zeros((0, *parameter.shape))
+        )
+
+
+@torch.no_grad()
+def accuracy_of(model: PairModel, pairs: Encodings) -> tuple[float, float]:
+    """Share of pictures and of texts whose class comes out right; a fused model's are the same."""
+    embeddings = torch.nn.functional.embedding(pairs.ids, model.table)
+    image = model.module.image_logits(model.normalise(pairs.pixels))
+    text = model.module.text_logits(embeddings, pairs.mask)
+    if model.module.fused:
+        image = text = image + text
+    right = [float((z.argmax(1) == y).float().mean()) for z, y in zip((image, text), pairs.labels, strict=True)]
+    return right[0], right[1]

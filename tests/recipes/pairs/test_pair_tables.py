@@ -1,0 +1,88 @@
+"""MMGIA's tables: their files hold the paper's numbers, and a miniature of one runs through, resumes and is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from docleak.errors import RecipeError
+from docleak.recipes.pairs.experiment import config_of
+from docleak.recipes.pairs.table import PAIRS
+from docleak.recipes.recipe import Recipe, find_recipe
+from docleak.recipes.runner import reproduce
+
+PAPER = Path(__file__).parents[4] / "shared" / "papers" / "003_933a3e8cca596205.txt"
+NAMES = ("table1", "table2", "table3", "table4", "figure3", "noise")
+SMALL = {"documents": ("scenes",), "pages": 2, "budget": 16}
+
+
+def mini(name: str, *rows: str) -> Recipe:
+    """The recipe with some of its rows only."""
+    recipe = find_recipe(f"mmgia/{name}")
+    return replace(recipe, rows=tuple(row for row in recipe.rows if row.name in rows))
+
+
+def run(recipe: Recipe, out: Path, **more: object) -> tuple[list[object], Path]:
+    planned = PAIRS.experiments(recipe, "tiny", out, {**SMALL, **more})
+    reproduce(recipe, planned, out, scale="tiny", device="cpu", workers=1)
+    return planned, PAIRS.write_table(recipe, "tiny", planned, out, PAIRS.facts(planned))
+
+
+@pytest.mark.skipif(not PAPER.is_file(), reason="the paper is not at ../shared/papers")
+@pytest.mark.parametrize("name", NAMES)
+def test_printed_numbers_are_the_papers(name: str) -> None:
+    """Every printed number occurs in the paper as it is, or times 100."""
+    text = PAPER.read_text()
+    for row in find_recipe(f"mmgia/{name}").rows:
+        for numbers in row.printed.values():
+            for value in numbers.values():
+                shown = (f"{value:.3f}", f"{value:.2f}", f"{100 * value:.1f}")
+                assert any(re.search(rf"(?<![\d.]){re.escape(s)}(?!\d)", text) for s in shown), (row.name, value)
+
+
+def test_every_scale_of_every_table_can_be_read() -> None:
+    for name in NAMES:
+        recipe = find_recipe(f"mmgia/{name}")
+        for scale in ("tiny", "paper"):
+            for row in recipe.rows:
+                for model in recipe.scales[scale]["models"]:
+                    config, show = config_of(recipe, row, model, scale, {"documents": ("scenes",)})
+                    assert config.count % config.batch_size == 0 and show
+    with pytest.raises(RecipeError, match="--documents nlvr-true:DIR"):
+        config_of(recipe, recipe.rows[0], "pair", "tiny", {})
+
+
+def test_a_miniature_is_run_once_and_its_table_holds_what_was_saved(tmp_path: Path) -> None:
+    recipe = mini("table1", "MMGIA", "DLG")
+    _, page = run(recipe, tmp_path)
+    table = (tmp_path / "table.md").read_text()
+    assert "| MMGIA | " in table and "0.771" in table and "paper, cifar100: SSIM" in table
+    saved = json.loads((tmp_path / "table.json").read_text())
+    rows = {(r["row"], r["model"]): r for r in saved["rows"]}
+    assert set(rows) == {(row, model) for row in ("MMGIA", "DLG") for model in ("lenet5",)}
+    for row in rows.values():
+        assert row["ours"]["estimates"]["ssim"]["n_fields"] == 2 and not row["failed"]
+        assert max(row["ours"]["evaluations_per_modality"]) <= 16
+    assert page.read_text().count("data:image/png") == 1
+    units = {f: f.stat().st_mtime_ns for f in tmp_path.glob("rows/*/units/*/unit.json")}
+    assert len(units) == 4
+    run(recipe, tmp_path)
+    assert {f: f.stat().st_mtime_ns for f in units} == units, "nothing is computed twice"
+
+
+def test_private_rows_say_what_they_guarantee_and_cost(tmp_path: Path) -> None:
+    recipe = mini("table4", "epsilon 1", "epsilon 10, B = 2", "no DP")
+    short = replace(recipe, fixed={**recipe.fixed, "steps": 10, "records": 60})
+    planned, _ = run(short, tmp_path)
+    noise = {}
+    for experiment in planned:
+        found = experiment.privacy()
+        assert all(0 <= value <= 1 for value in found["accuracy"])
+        noise[experiment.row.name] = found["noise"]
+        assert ("claim" in found) == (experiment.row.name != "no DP")
+    assert noise["epsilon 1"] > noise["epsilon 10, B = 2"] > noise["no DP"] == 0
+    assert "0.530" in (tmp_path / "table.md").read_text()

@@ -1,0 +1,122 @@
+"""DP-SGD on pairs: Opacus' steps against a slow one of our own, what is sent, and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from docleak.documents.pairs import make_scenes
+from docleak.errors import PrivacyError
+from docleak.evidence.pairs.case import build_pair_case, pair_gradient
+from docleak.evidence.pairs.private import PairPrivacy, encodings_of, noise_of, sent
+from docleak.models.base import trainable
+from docleak.models.pair import PairModel, build_pair
+from docleak.privacy.mechanism import Mechanism, Unit
+from docleak.privacy.plan import DpPlan
+from docleak.privacy.randomness import Randomness
+from docleak.training.private.pairs import accuracy_of, train_pairs
+
+PAIRS = make_scenes(6, seed=0)
+
+
+def fresh() -> PairModel:
+    return build_pair("lenet5", "bert-tiny", classes=("scatter", "tower"), image_size=(16, 8), seed=0)
+
+
+def parts(model: PairModel, gradient: dict[str, torch.Tensor]) -> dict[str, float]:
+    """The norm of each modality."""
+    return {
+        m: float(torch.cat([v.flatten() for n, v in gradient.items() if model.modality(n) == m]).norm())
+        for m in ("image", "text")
+    }
+
+
+def test_a_step_is_clipped_per_modality_and_noisy() -> None:
+    """One step on all pairs against sums made by hand; Adam's first step is the sign of the gradient."""
+    model, rows = fresh(), encodings_of(fresh(), PAIRS)
+    plan = DpPlan(Mechanism(0.7, 1, 1.0, unit=Unit.RECORD), clip_norm=0.5, denominator=6, delta=1e-5)
+    gradients = []
+    for i in range(6):
+        one = rows.rows([i])
+        gradients.append(pair_gradient(model, one.pixels, one.ids, one.mask, one.labels))
+    bound = 0.5 / np.sqrt(2)
+    total: dict[str, torch.Tensor] = {}
+    for gradient in gradients:
+        norms = parts(model, gradient)
+        assert max(norms.values()) > bound, "something is clipped"
+        for name, value in gradient.items():
+            scaled = value * min(1.0, bound / norms[model.modality(name)])
+            total[name] = total.get(name, torch.zeros_like(value)) + scaled
+    stream = Randomness.seeded("noise")
+    expected = {}
+    for modality in ("image", "text"):
+        for name, parameter in trainable(model.module):
+            if model.modality(name) == modality:
+                noise = 0.7 * 0.5 * stream.gaussian(parameter.numel()).reshape(parameter.shape)
+                expected[name] = (total[name] + torch.from_numpy(noise).float()) / 6
+    before = {name: p.detach().clone() for name, p in trainable(model.module)}
+    train_pairs(
+        model, rows, steps=1, batch_size=6, learning_rate=1e-2, plan=plan, randomness=Randomness.seeded("noise")
+    )
+    agree = [
+        float(((p.detach() - before[n]).sign() == -expected[n].sign()).float().mean())
+        for n, p in trainable(model.module)
+    ]
+    assert min(agree) > 0.99
+
+
+def test_what_is_sent_has_bounded_sensitivity_and_the_plans_noise() -> None:
+    model, rows = fresh(), encodings_of(fresh(), PAIRS)
+    privacy = PairPrivacy(epsilon=5.0, steps=10, records=100)
+    plan = privacy.plan(2)
+    assert plan is not None and plan.guarantee().epsilon <= 5.0
+    own = []
+    for i in range(2):
+        one = rows.rows([i])
+        own.append(pair_gradient(model, one.pixels, one.ids, one.mask, one.labels))
+    quiet = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=0.0))
+    generator = torch.Generator().manual_seed(0)
+    mean = sent(model, own, quiet, generator)
+    one_less = {n: v / 2 for n, v in sent(model, own[:1], quiet, generator).items()}
+    moved = torch.cat([(mean[n] - one_less[n]).flatten() for n in mean])
+    assert float(moved.norm()) <= 1.0 / 2 + 1e-5, "one pair moves the mean by C / B at most"
+    noisy = sent(model, own, plan, generator)
+    noise = torch.cat([(noisy[n] - mean[n]).flatten() for n in mean])
+    assert float(noise.std()) == pytest.approx(noise_of(plan), rel=0.05)
+    assert noise_of(plan) == pytest.approx(plan.mechanism.noise_multiplier * 1.0 / 2)
+
+
+def test_a_private_client_sends_what_an_adversary_that_imitates_clipping_can_match() -> None:
+    model = fresh()
+    loud = PairPrivacy(epsilon=1e6, steps=1, records=1, clip_norm=0.01)
+    case = build_pair_case(model, PAIRS[:1], privacy=loud, noise=torch.Generator().manual_seed(0))
+    side = case.view.side("image")
+    assert side.imitate is not None and case.view.noise > 0
+    one = encodings_of(model, PAIRS[:1])
+    plain = pair_gradient(model, one.pixels, one.ids, one.mask, one.labels)
+    clipped = side.as_sent({n: plain[n] for n in side.names})
+    rest = torch.cat([(side.gradient[n] - clipped[n]).flatten() for n in side.names])
+    assert float(rest.std()) == pytest.approx(case.view.noise, rel=0.1)
+
+
+def test_less_privacy_costs_less_noise_and_none_learns() -> None:
+    noises = [noise_of(plan) for e in (1.0, 5.0, 10.0) if (plan := PairPrivacy(epsilon=e).plan(1))]
+    assert noises == sorted(noises, reverse=True) and len(set(noises)) == 3
+    model, many = fresh(), make_scenes(60, seed=5)
+    rows = encodings_of(model, many)
+    train_pairs(
+        model, rows, steps=25, batch_size=20, learning_rate=3e-3, plan=None, randomness=Randomness.seeded("a test")
+    )
+    assert accuracy_of(model, rows)[1] > 0.9
+
+
+def test_a_plan_of_other_steps_is_refused() -> None:
+    rows = encodings_of(fresh(), PAIRS)
+    plan = DpPlan(Mechanism(1.0, 5, 0.5, unit=Unit.RECORD), clip_norm=1.0, denominator=3, delta=1e-5)
+    with pytest.raises(PrivacyError, match="the training has"):
+        train_pairs(
+            fresh(), rows, steps=6, batch_size=3, learning_rate=1e-3, plan=plan, randomness=Randomness.seeded("x")
+        )
