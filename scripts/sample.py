@@ -31,6 +31,9 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     shutil.copy(run / "report.html", out / "report.html")
     shutil.copy(run / "results.json", out / "results.json")
+    if (run / "released").is_dir():  # the page that the report links to
+        (out / "released").mkdir(exist_ok=True)
+        shutil.copy(run / "released" / "report.html", out / "released" / "report.html")
     picture(run / "units" / "donut-start--000--gi-dqa").save(out / "reconstruction.png", optimize=True)
 
 
