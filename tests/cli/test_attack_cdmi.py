@@ -31,14 +31,16 @@ def argv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [])
 
 
-def test_a_game_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("task", ["ee-bio", "qa"])
+def test_a_game_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], task: str) -> None:
     out = tmp_path / "game"
-    assert run("cdmi", *QUICK, "--task", "ee-bio", "--out", str(out)) == 0
+    assert run("cdmi", *QUICK, "--task", task, "--out", str(out)) == 0
     shown = capsys.readouterr()
-    assert "weights of a model trained for ee-bio" in shown.out
+    assert f"weights of a model trained for {task}" in shown.out
+    assert ("questions and where their answers stand" in shown.out) == (task == "qa")
     assert "IpF" in shown.out and "epsilon of IpF 0.001" in shown.out and "2 fields of" in shown.out
     assert "target model, epoch 1 of 1" in shown.err and "2 of 2" in shown.err
-    assert run("cdmi", *QUICK, "--task", "ee-bio", "--out", str(out), "--json") == 0
+    assert run("cdmi", *QUICK, "--task", task, "--out", str(out), "--json") == 0
     again = capsys.readouterr()
     value = json.loads(again.out)
     assert value["improvement_factor"]["n_fields"] == 2 and "epoch" not in again.err

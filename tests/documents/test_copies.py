@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Indel
 
-from docleak.documents.copies import PageText, copies_of, near_duplicates, prints, text_of
+from docleak.documents.copies import PageText, copies_of, deduplicated, near_duplicates, prints, text_of
 from docleak.documents.synthetic import make_pages
 
 
@@ -76,3 +76,11 @@ def test_a_planted_duplicate_is_found_among_invoices() -> None:
     planted = copies_of(field.value, texts[0], [*texts, copy])
     assert planted.printing == alone.printing + 1
     assert planted.near_duplicates == alone.near_duplicates + 1
+
+
+def test_of_near_duplicates_the_first_stays_and_pages_of_one_document_do() -> None:
+    first = "invoice 17 of the twelfth of may to oscar nguyen total 9.00"
+    again = first.replace("nguyen", "nguycn")
+    pages = [page(first, "a"), page("something else", "b"), page(again, "c"), page(again, "a"), page("", "d")]
+    assert deduplicated(pages) == [0, 1, 3, 4], "the third is nearly the first; the fourth is of its document"
+    assert deduplicated([page("", "a"), page("", "b")]) == [0, 1], "blank pages are like nothing"

@@ -54,7 +54,9 @@ def cdmi(
     model: Annotated[
         str, typer.Option(help="Backbone to start from: layoutlm-tiny, bros-tiny, bert-tiny, a directory or hub name.")
     ] = "layoutlm-tiny",
-    task: Annotated[str, typer.Option(help="mlm, ee-bio, ee-spade or el: what the target is trained for.")] = "mlm",
+    task: Annotated[
+        str, typer.Option(help="mlm, ee-bio, ee-spade, el, qa or classify: what the target is trained for.")
+    ] = "mlm",
     bimodal: Annotated[bool, typer.Option("--bimodal", help="The models also see the picture.")] = False,
     criterion: Annotated[
         str, typer.Option(help="Attack the epoch with the best validation accuracy (precision) or loss, or the last.")

@@ -61,6 +61,18 @@ def near_duplicates(own: PageText, others: Sequence[PageText], *, near: float = 
     return sorted(index for text, _, index in found if text)
 
 
+def deduplicated(pages: Sequence[PageText]) -> list[int]:
+    """Numbers of the pages that are left, ascending, when the near-duplicates of each one are taken out behind it.
+
+    Pages of one document are no duplicates of each other.
+    """
+    kept: list[int] = []
+    for number, page in enumerate(pages):
+        if not near_duplicates(page, [pages[i] for i in kept if pages[i].document != page.document]):
+            kept.append(number)
+    return kept
+
+
 def shared(one: Mapping[str, PageText], other: Mapping[str, PageText]) -> list[tuple[str, str]]:
     """Pairs of names of pages that stand in both collections, by their text (SAME_PAGE); blank pages are none."""
     names, texts = list(other), list(other.values())

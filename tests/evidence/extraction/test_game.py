@@ -34,7 +34,7 @@ def records(run: Run) -> list[dict[str, object]]:
     return [{k: v for k, v in unit.items() if k != "seconds"} for unit in run.units()]
 
 
-@pytest.mark.parametrize("task", ["mlm", "ee-bio", "ee-spade"])
+@pytest.mark.parametrize("task", ["mlm", "ee-bio", "ee-spade", "qa", "classify"])
 def test_a_game_is_played_and_resumed(tmp_path: Path, task: str) -> None:
     config = replace(SMALL, task=task, bimodal=task == "ee-bio")  # type: ignore[arg-type]
     run = open_game(config, tmp_path / "a")
@@ -142,12 +142,33 @@ def test_private_and_public_pages_are_apart(tmp_path: Path, monkeypatch: pytest.
 def test_what_cannot_be_played_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="links between entities"):
         set_up(replace(SMALL, task="el"), tmp_path)
-    bare = [replace(page, fields=(), questions=()) for page in make_pages(6, seed=0)]
+    bare = [replace(page, fields=(), questions=(), template=None, provider="") for page in make_pages(6, seed=0)]
     save(bare, tmp_path / "bare")
     with pytest.raises(DocumentError, match="none of the"):
         set_up(replace(SMALL, documents=str(tmp_path / "bare"), pages=0), tmp_path / "m")
+    for task, what in (("qa", "answer is printed"), ("classify", "template or an issuer")):
+        with pytest.raises(DocumentError, match=f"0 of 6 pages have words and a.*{what}"):
+            set_up(replace(SMALL, task=task, documents=str(tmp_path / "bare"), pages=0), tmp_path / "m")  # type: ignore[arg-type]
     with pytest.raises(AttackError, match="criterion is 'recall'"):
         replace(SMALL, criterion="recall")  # type: ignore[arg-type]
+
+
+def test_a_field_that_names_the_page_s_class_is_no_secret(tmp_path: Path) -> None:
+    """Pages classified by their issuer, whose name is a field of theirs: it is left out and counted."""
+    made = [replace(page, template=None, provider="Nordlicht") for page in make_pages(14, seed=0)]
+    for number, page in enumerate(made[::2]):
+        date = next(f for f in page.fields if f.key == "date")
+        words = list(page.words)
+        words[date.words[0]] = replace(words[date.words[0]], text="KONTOR-9417")
+        named = replace(date, value="KONTOR-9417", words=date.words[:1])
+        fields = tuple(named if field is date else field for field in page.fields)
+        made[2 * number] = replace(page, words=tuple(words), fields=fields, provider="Kontor 9417")
+    save(made, tmp_path / "mine")
+    config = replace(SMALL, documents=str(tmp_path / "mine"), pages=0, fields=0)
+    every, fewer = (set_up(replace(config, task=task), tmp_path / "m") for task in ("mlm", "classify"))  # type: ignore[arg-type]
+    gone = {s.name: s for s in every.secrets if s.name not in {s.name for s in fewer.secrets}}
+    assert gone and {s.value for s in gone.values()} == {"KONTOR-9417"}
+    assert fewer.left_out["that name the page's class"] == len(gone)
 
 
 @pytest.mark.parametrize("task", ["el", "mlm"])

@@ -24,7 +24,8 @@ from docleak.models.base import IGNORED
 from docleak.models.encoders import EncoderModel, TokenPage, load_encoder
 from docleak.models.encoders.bros import quicken
 from docleak.models.encoders.loading import SHIPPED_ENCODERS, save_encoder
-from docleak.models.encoders.tasks import NOTHING, TASKS, Task, classes_of, labelled, mask_tokens
+from docleak.models.encoders.questions import asked
+from docleak.models.encoders.tasks import NOTHING, RARE, TASKS, Task, classes_of, label_of, labelled, mask_tokens
 from docleak.models.encoders.tiny import SPECIALS, bert_tokenizer, shipped_tokenizer, tiny_encoder
 from docleak.models.encoders.vision import VisionConfig
 
@@ -55,14 +56,16 @@ def form() -> Page:
 def model(architecture: str = "layoutlm", task: Task = "mlm", bimodal: bool = False) -> EncoderModel:
     start = tiny_encoder(architecture, shipped_tokenizer(), seed=1, vision=EYE if bimodal else None)
     classes = ("answer", "header", "question", *classes_of(pages())) if task.startswith("ee") else ()
+    if task == "classify":
+        classes = (*sorted({label_of(page) for page in pages()}), RARE)
     return start if task == "mlm" else start.for_task(task, classes, seed=2)
 
 
 def ready(m: EncoderModel, page: Page) -> TokenPage:
-    """The page with labels, also for "mlm"."""
+    """The page with labels, also for "mlm", and with its first question."""
     tokens = m.encode(page)
     if m.task != "mlm":
-        return tokens
+        return asked(tokens)[0]
     (masked,) = mask_tokens(
         [tokens], vocabulary=torch.tensor([50]), mask_id=4, generator=torch.Generator().manual_seed(3)
     )
@@ -189,6 +192,10 @@ def _cross_entropies(m: EncoderModel, page: TokenPage, hidden: torch.Tensor) -> 
         rows = {"token": scores}
     elif m.task == "ee-bio":
         rows = {"tag": lambda t: head.tags(hidden[t])}
+    elif m.task == "classify":
+        rows = {"class": lambda t: head.classes(hidden[t])}
+    elif m.task == "qa":
+        return [[_of_span(m, page, hidden, name, column)] for column, name in enumerate(("start", "end"))]
     else:
         words = page.words >= 0 if m.task == "ee-spade" else page.first
         nothing = head.pointer.key(head.pointer.nothing)
@@ -213,6 +220,16 @@ def _cross_entropies(m: EncoderModel, page: TokenPage, hidden: torch.Tensor) -> 
             ]
         )
     return found
+
+
+def _of_span(m: EncoderModel, page: TokenPage, hidden: torch.Tensor, name: str, column: int) -> torch.Tensor:
+    """Over the page's words only: neither special tokens nor the question can be the answer."""
+    scores: dict[int, torch.Tensor] = {}
+    for t in range(len(page)):
+        if page.words[t] >= 0:
+            scores[t] = m.module.head.span(hidden[t])[column]  # type: ignore[operator]
+    target = page.labels[name].tolist().index(1)
+    return F.cross_entropy(torch.stack(list(scores.values()))[None], torch.tensor([list(scores).index(target)]))
 
 
 def test_layout_and_picture_matter_where_they_should() -> None:

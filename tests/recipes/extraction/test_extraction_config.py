@@ -73,7 +73,7 @@ def test_the_printed_values_are_the_papers() -> None:
     ("change", "named"),
     [
         ({"shows": "dance"}, "shows is 'dance', expected one of attack"),
-        ({"task": "qa"}, "task is 'qa'"),
+        ({"task": "ner"}, "task is 'ner'"),
         ({"criterion": "best"}, "criterion is 'best', expected precision, loss, last or epoch-N"),
         ({"criterion": "epoch-7", "keep_every": 5}, "epoch-7 is not kept: keep_every is 5"),
         ({"keep_every": 3, "validate_every": 2}, "keep_every is 3, expected a multiple of validate_every 2"),

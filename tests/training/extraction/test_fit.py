@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
 import torch
 
+from docleak.attacks.weights.probing import Probe
 from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, ModelError
 from docleak.models.base import IGNORED
+from docleak.models.encoders.loading import load_encoder
 from docleak.models.encoders.model import EncoderModel
-from docleak.models.encoders.tasks import NOTHING, TASKS, Task, classes_of
+from docleak.models.encoders.questions import all_asked
+from docleak.models.encoders.scrubbing import extract, scrub
+from docleak.models.encoders.tasks import NOTHING, TASKS, Task, classes_for
 from docleak.models.encoders.tiny import shipped_tokenizer, tiny_encoder
 from docleak.training.extraction.fit import Epoch, FitConfig, Fitted, fit
 from docleak.training.extraction.validation import Validation, chained, tagged, things, validate
@@ -22,12 +28,14 @@ SHORT = FitConfig(epochs=3, batch_size=2, learning_rate=1e-3)
 
 @lru_cache(maxsize=1)
 def pages() -> tuple[Page, ...]:
-    return tuple(make_pages(6, seed=5))
+    """Of two classes in turn."""
+    made = enumerate(make_pages(6, seed=5))
+    return tuple(replace(page, template=("letter", "form")[number % 2]) for number, page in made)
 
 
 def fresh(task: Task) -> EncoderModel:
     start = tiny_encoder("layoutlm", shipped_tokenizer(), seed=1)
-    return start if task == "mlm" else start.for_task(task, classes_of(pages()), seed=1)
+    return start if task == "mlm" else start.for_task(task, classes_for(task, pages()), seed=1)
 
 
 # -- what is counted ---------------------------------------------------------------------------------------------------
@@ -53,6 +61,31 @@ def test_chains_to_entities_by_hand() -> None:
 def test_links_and_masked_tokens_are_counted() -> None:
     assert things("el", {"source": torch.tensor([IGNORED, NOTHING, 1, 1])}) == {(1, 2), (1, 3)}
     assert things("mlm", {"token": torch.tensor([IGNORED, 7, IGNORED, 9])}) == {(1, 7), (3, 9)}
+
+
+@pytest.mark.parametrize("task", ["qa", "classify"])
+def test_an_answer_or_class_is_right_or_wrong(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the examples in the order of their length every other one is predicted as it is, the others differently."""
+    model = fresh(task)
+    encoded = [model.encode(page) for page in pages()]
+
+    def shifted(hidden: torch.Tensor, batch: object) -> dict[str, torch.Tensor]:
+        rows = {name: row.clone() for name, row in batch.labels.items()}  # type: ignore[attr-defined]
+        row = list(rows.values())[-1]
+        for i in range(1, len(row), 2):
+            if task == "qa":
+                place = 2 if row[i, 1] == 1 else 1  # both are words of the page
+                row[i] = torch.where(row[i] == 1, 0, row[i])
+                row[i, place] = 1
+            else:
+                row[i] += 1
+        return rows
+
+    monkeypatch.setattr(model.module.head, "predict", shifted)
+    examples = all_asked(encoded)
+    right = sum(i % 4 % 2 == 0 for i in range(len(examples))) / len(examples)
+    assert len(examples) == (sum(len(page.questions) for page in encoded) if task == "qa" else len(pages()))
+    assert validate(model, encoded, batch_size=4, seed=0).accuracy == pytest.approx(right)
 
 
 @pytest.mark.parametrize("task", ["ee-bio", "ee-spade"])
@@ -101,17 +134,18 @@ def test_the_best_epochs_by_either_criterion_are_kept() -> None:
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "el"])
 def test_training_lowers_the_loss_and_is_repeatable(task: Task) -> None:
     results = []
+    short = replace(SHORT, epochs=20 if task == "classify" else 3)  # one label a page: it learns slowly
     for _ in range(2):
         model = fresh(task)
         encoded = [model.encode(page) for page in pages()]
         state = torch.get_rng_state()
-        fitted = fit(model, encoded[:4], encoded[4:], SHORT, seed=3)
+        fitted = fit(model, encoded[:4], encoded[4:], short, seed=3)
         assert torch.equal(state, torch.get_rng_state()), "the global generator is put back"
         assert not model.module.training
         results.append((fitted.epochs, {k: v.clone() for k, v in model.module.named_parameters()}))
     (epochs, weights), (again, others) = results
     assert epochs == again and all(torch.equal(weights[key], others[key]) for key in weights)
-    assert [epoch.number for epoch in epochs] == [1, 2, 3]
+    assert [epoch.number for epoch in epochs] == list(range(1, short.epochs + 1))
     assert epochs[-1].train_loss < epochs[0].train_loss
 
 
@@ -122,6 +156,50 @@ def test_entities_are_learned_by_heart() -> None:
     fitted = fit(model, encoded, encoded, config, seed=0)
     assert fitted.best["precision"].validation.accuracy > 0.9
     assert [epoch.number for epoch in fitted.epochs] == [10, 20, 30, 40, 50, 60]
+
+
+def planted(page: Page, number: int) -> Page:
+    """The page with a date of its own; which of two classes it is of, only the date tells."""
+    date = next(field for field in page.fields if field.key == "date")
+    words = list(page.words)
+    for index in date.words:
+        words[index] = replace(words[index], text="".join(str((int(c) + 3 * number) % 10) if c.isdigit() else c
+                                                          for c in words[index].text))  # fmt: skip
+    value = " ".join(words[index].text for index in date.words)
+    fields = tuple(replace(field, value=value) if field is date else field for field in page.fields)
+    return replace(page, name=f"{page.name}-{number}", words=tuple(words), fields=fields,
+                   template=("letter", "form")[number // 2])  # fmt: skip
+
+
+@pytest.mark.parametrize("task", ["qa", "classify"])
+def test_what_is_learned_by_heart_lowers_the_loss_of_the_true_tokens(task: Task) -> None:
+    """A target that has seen a few pages only prefers their tokens in scrubbed fields to others drawn at random."""
+    seen = pages()[:4] if task == "qa" else [planted(pages()[0], number) for number in range(4)]
+    model, same = (load_encoder("layoutlm-tiny").for_task(task, classes_for(task, seen), seed=1) for _ in range(2))
+    encoded = [model.encode(page) for page in seen]
+    config = FitConfig(epochs=30 if task == "qa" else 60, batch_size=4, learning_rate=2e-3, validate_every=30)
+    fitted = fit(model, encoded, encoded, config, seed=0)
+    assert fitted.epochs[-1].train_loss < fitted.epochs[0].train_loss or task == "qa"
+    after, before = (_preferred(one, seen[:1] if task == "qa" else seen) for one in (model, same))
+    assert after > 0.7 and after > before + 0.15, (after, before)
+
+
+def _preferred(model: EncoderModel, seen: Sequence[Page]) -> float:
+    """The mean share of 20 random tokens whose loss is above that of the true one, over the dates' positions."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for page in seen:
+        tokens = model.encode(page)
+        for secret in extract(page, tokens):
+            if model.task == "classify" and secret.key != "date":
+                continue
+            scrubbed = scrub(tokens, secret.positions, mask_id=model.tokenizer.mask_token_id)
+            probe = Probe(model, scrubbed, secret.positions)
+            for i, true in enumerate(secret.tokens):
+                others = torch.randint(5, len(model.tokenizer), (20,), generator=generator)
+                losses = probe.losses(secret.tokens[:i], torch.cat([torch.tensor([true]), others]))
+                found.append(float((losses[1:] > losses[0]).float().mean()))
+    return sum(found) / len(found)
 
 
 def test_what_cannot_be_trained_is_refused() -> None:

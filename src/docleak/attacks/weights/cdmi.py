@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from docleak.attacks.weights.probing import Probe
+from docleak.attacks.weights.probing import AnswersProbe, Probe, target_probe
 from docleak.attacks.weights.sampling import (
     Mean,
     Temperature,
@@ -86,7 +86,7 @@ def reconstruct(
         raise AttackError(f"{attempts} attempts were asked for; expected 1 or more.")
     knowledge.check(view)
     public = Probe(knowledge.model, view.page, view.positions)
-    target = Probe(view.target, view.page, view.positions) if config.weight else None
+    target = target_probe(view) if config.weight else None
     made = tuple(_attempt(public, target, len(view.positions), config, generator) for _ in range(attempts))
     return Finding(made, public.calls + (target.calls if target else 0))
 
@@ -114,8 +114,12 @@ def _step(
     step = len(prefix)
     soft, sharp = config.public_temperature.at(step), config.target_temperature.at(step)
     if target is not None and target.model.task == "mlm":
-        own = target.propose(prefix, config.candidates)
-        return own.ids, likelihoods(own.logits, soft), likelihoods(public.token_logits(prefix)[own.ids], soft)
+        ids = target.propose(prefix, config.candidates).ids
+        if isinstance(target, AnswersProbe):  # a single one: beside it the public model's, to say how public it is
+            others = public.propose(prefix, config.candidates).ids
+            ids = torch.cat([ids, others[others != ids[0]]])
+        own, guessed = (likelihoods(probe.token_logits(prefix)[ids], soft) for probe in (target, public))
+        return ids, own, guessed
     found = public.propose(prefix, config.candidates)
     guessed = likelihoods(found.logits, soft)
     if target is None:

@@ -8,13 +8,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from docleak.attacks.weights.view import WeightsView
+from docleak.models.base import IGNORED
 from docleak.models.encoders.model import EncoderModel
+from docleak.models.encoders.questions import asked
 from docleak.models.encoders.tokens import TokenBatch, TokenPage
 
 #: Tokens of one mini-batch of candidates; larger ones leave a CPU's caches and cost a tenth more.
 BATCH_TOKENS = 4096
 
 Prefix = tuple[int, ...]
+#: The page as it passes through the model, with one of its questions where it has any, and what its picture gives.
+Pass = tuple[TokenBatch, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -34,10 +39,10 @@ class Probe:
     def __init__(self, model: EncoderModel, page: TokenPage, positions: Sequence[int]) -> None:
         self.model = model
         self.positions = tuple(positions)
-        labels = page.labels if model.task != "mlm" else {}
-        self._batch = model.collate([replace(page, labels=labels)])
-        with torch.inference_mode():
-            self._seen = model.module.see(self._batch.images, self._batch.boxes)
+        if model.task == "mlm":
+            page = replace(page, labels={}, questions=())
+        self._passes = [self._pass(model.collate([one])) for one in asked(page)]
+        self._batch, self._seen = self._passes[0]
         self._scores: dict[Prefix, Tensor] = {}
         self._fields: dict[tuple[int | None, ...], Tensor] = {}
         self._losses: dict[tuple[Prefix, Prefix], Tensor] = {}
@@ -46,7 +51,7 @@ class Probe:
     def token_logits(self, prefix: Prefix) -> Tensor:
         """Logits over the vocabulary (V,) at the first position behind ``prefix``, of a masked language model."""
         if prefix not in self._scores:
-            ids = self._filled(prefix)
+            ids = self._filled(prefix, self._batch)
             with torch.inference_mode():
                 hidden = self.model.module(ids, self._batch.boxes, self._batch.mask, self._seen)
                 self._scores[prefix] = self.model.token_scores(hidden[0, self.positions[len(prefix)], None])[0].cpu()
@@ -80,19 +85,27 @@ class Probe:
         return Candidates(top.indices, top.values)
 
     def losses(self, prefix: Prefix, candidates: Tensor) -> Tensor:
-        """The training loss of the page with each candidate (N,) behind ``prefix``, (N,); none is averaged."""
+        """The training loss of the page with each candidate (N,) behind ``prefix``, (N,): the mean over its questions,
+        where it has any; candidates are not averaged."""
         key = (prefix, tuple(candidates.tolist()))
         if key not in self._losses:
-            rows = max(1, BATCH_TOKENS // self._batch.ids.shape[1])
-            starts = range(0, len(candidates), rows)
-            parts = [self._row_losses(prefix, candidates[start : start + rows]) for start in starts]
-            self._losses[key] = torch.cat(parts).cpu()
-            self.calls += len(candidates)
+            each = [self._pass_losses(one, prefix, candidates) for one in self._passes]
+            self._losses[key] = torch.stack(each).mean(0).cpu()
+            self.calls += len(candidates) * len(self._passes)
         return self._losses[key]
 
-    def _row_losses(self, prefix: Prefix, candidates: Tensor) -> Tensor:
-        count, batch = len(candidates), self._batch
-        ids = self._filled(prefix).repeat(count, 1)
+    def _pass(self, batch: TokenBatch) -> Pass:
+        with torch.inference_mode():
+            return batch, self.model.module.see(batch.images, batch.boxes)
+
+    def _pass_losses(self, one: Pass, prefix: Prefix, candidates: Tensor) -> Tensor:
+        rows = max(1, BATCH_TOKENS // one[0].ids.shape[1])
+        starts = range(0, len(candidates), rows)
+        return torch.cat([self._row_losses(one, prefix, candidates[start : start + rows]) for start in starts])
+
+    def _row_losses(self, one: Pass, prefix: Prefix, candidates: Tensor) -> Tensor:
+        count, (batch, its) = len(candidates), one
+        ids = self._filled(prefix, batch).repeat(count, 1)
         ids[:, self.positions[len(prefix)]] = candidates.to(ids.device)
         rows = TokenBatch(
             ids=ids,
@@ -101,12 +114,49 @@ class Probe:
             first=batch.first.expand(count, -1),
             labels={name: row.expand(count, -1) for name, row in batch.labels.items()},
         )
-        seen = None if self._seen is None else self._seen.expand(count, -1, -1)
+        seen = None if its is None else its.expand(count, -1, -1)
         with torch.inference_mode():
-            hidden = self.model.module(rows.ids, rows.boxes, rows.mask, seen)
-            return self.model.module.head.loss(hidden, rows)
+            return self._loss(self.model.module(rows.ids, rows.boxes, rows.mask, seen), rows)
 
-    def _filled(self, prefix: Prefix) -> Tensor:
-        ids = self._batch.ids.clone()
+    def _loss(self, hidden: Tensor, rows: TokenBatch) -> Tensor:
+        return self.model.module.head.loss(hidden, rows)
+
+    def _filled(self, prefix: Prefix, batch: TokenBatch) -> Tensor:
+        ids = batch.ids.clone()
         ids[0, list(self.positions[: len(prefix)])] = torch.tensor(prefix, dtype=ids.dtype, device=ids.device)
         return ids
+
+
+class AnswersProbe(Probe):
+    """A target that tells its likeliest answer of each call, and no confidence (``WeightsView.answers_only``).
+
+    Where it guesses tokens, the likeliest that is no special one has a log-probability of 0, and all others have none.
+    Where it labels the page, a candidate's loss is the share of the page's labels that are answered wrongly.
+    """
+
+    def token_logits(self, prefix: Prefix) -> Tensor:
+        """0 for the likeliest token, minus infinity for all others, (V,)."""
+        return self._likeliest(super().token_logits(prefix)[None])[0]
+
+    def field_logits(self, filled: Sequence[int | None]) -> Tensor:
+        """The same at all positions of the field, (T, V)."""
+        return self._likeliest(super().field_logits(filled))
+
+    def _likeliest(self, logits: Tensor) -> Tensor:
+        plain = logits.clone()
+        plain[:, self.model.tokenizer.all_special_ids] = -torch.inf
+        return torch.full_like(logits, -torch.inf).scatter(1, plain.argmax(1, keepdim=True), 0.0)
+
+    def _loss(self, hidden: Tensor, rows: TokenBatch) -> Tensor:
+        wrong, labelled = hidden.new_zeros(len(hidden)), hidden.new_zeros(len(hidden))
+        for name, answer in self.model.module.head.predict(hidden, rows).items():
+            there = rows.labels[name] != IGNORED
+            wrong += ((answer != rows.labels[name]) & there).sum(1)
+            labelled += there.sum(1)
+        return wrong / labelled.clamp(min=1)
+
+
+def target_probe(view: WeightsView, page: TokenPage | None = None) -> Probe:
+    """What the adversary of ``view`` may ask its target, about ``page`` instead of the view's where one is given."""
+    kind = AnswersProbe if view.answers_only else Probe
+    return kind(view.target, view.page if page is None else page, view.positions)

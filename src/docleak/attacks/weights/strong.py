@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.weights.cdmi import Attempt, CdmiConfig, Finding, reconstruct
-from docleak.attacks.weights.probing import Probe
+from docleak.attacks.weights.probing import Probe, target_probe
 from docleak.attacks.weights.sampling import loss_likelihoods, sample_top_p
 from docleak.attacks.weights.view import PublicKnowledge, WeightsView
 from docleak.errors import AttackError
@@ -67,14 +67,14 @@ def attack_with(
     knowledge.check(view)
     public = Probe(knowledge.model, view.page, view.positions)
     if config.weight and view.target.task == "mlm":
-        target = Probe(view.target, view.page, view.positions)
+        target = target_probe(view)
         made = tuple(_surest_first(target, public, config, generator, first=not n) for n in range(attempts))
         return Finding(made, target.calls + public.calls)
     if not config.weight and view.target.task == "mlm":
         made = tuple(_surest_first(public, None, config, generator, first=not n) for n in range(attempts))
         return Finding(made, public.calls)
     focused = focus(view.page, view.positions) if config.weight else None
-    probe = Probe(view.target, focused, view.positions) if focused is not None else None
+    probe = target_probe(view, focused) if focused is not None else None
     found = _beam(probe, public, config, attempts)
     return Finding(found, public.calls + (probe.calls if probe else 0))
 

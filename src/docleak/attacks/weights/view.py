@@ -14,12 +14,15 @@ class WeightsView:
     """The target's weights, and one page of its training with one field scrubbed (Dentan et al., 2024, section 3.1).
 
     ``page`` holds [MASK] at the field's ``positions`` (their number is known), a white patch in the picture, and the
-    page's labels, which are public. Raises AttackError if a position still shows a token.
+    page's labels, or questions with the places of their answers, which are public. With ``answers_only`` the target is
+    served and not published: the adversary may ask it anything and is told its likeliest answer, without any
+    confidence. Raises AttackError if a position still shows a token.
     """
 
     target: EncoderModel
     page: TokenPage
     positions: tuple[int, ...]
+    answers_only: bool = False
 
     def __post_init__(self) -> None:
         there = self.page.ids[list(self.positions)].tolist() if self.positions else []
@@ -30,7 +33,7 @@ class WeightsView:
                 f"page {self.page.name!r}: {shown} of the field's {len(there)} tokens are not scrubbed. Expected a "
                 "field of one token or more, all [MASK]; use models.encoders.scrubbing.scrub."
             )
-        if self.target.task != "mlm" and not self.page.labels:
+        if self.target.task != "mlm" and not (self.page.labels or self.page.questions):
             raise AttackError(
                 f"page {self.page.name!r} has no labels, which the loss of a model trained for {self.target.task} "
                 "needs. Encode it with the target."
@@ -40,9 +43,11 @@ class WeightsView:
     def text(self) -> str:
         """The threat model in a sentence."""
         picture = ", its picture with a white patch" if self.target.bimodal else ""
+        public = "questions and where their answers stand" if self.page.questions else "labels"
+        given = "the likeliest answers, without confidences," if self.answers_only else "weights"
         return (
-            f"weights of a model trained for {self.target.task}; a training page in tokens and boxes{picture}, one "
-            "field masked but for its number of tokens; the page's labels"
+            f"{given} of a model trained for {self.target.task}; a training page in tokens and boxes{picture}, one "
+            f"field masked but for its number of tokens; the page's {public}"
         )
 
 

@@ -15,13 +15,15 @@ from docleak.attacks.weights import METRICS, AnyAttack, CdmiConfig, PublicKnowle
 from docleak.documents import Page, load_pages
 from docleak.documents.copies import PageText, text_of
 from docleak.documents.game import GameSplit, require_disjoint, shadow_split, split_game
+from docleak.documents.locate import letters
 from docleak.documents.pages import document_names
 from docleak.documents.storage import write_atomically
 from docleak.errors import AttackError, DocumentError
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import EncoderModel
+from docleak.models.encoders.questions import suits
 from docleak.models.encoders.scrubbing import SecretField, extract, unplayable
-from docleak.models.encoders.tasks import Task, classes_of
+from docleak.models.encoders.tasks import NEEDS, Task, classes_for, label_of
 from docleak.models.encoders.tokens import TokenPage
 from docleak.models.encoders.vision import VisionConfig
 from docleak.training.extraction.fit import Epoch, FitConfig, Fitted, fit
@@ -113,7 +115,8 @@ class Game:
     """A game that is ready to be played. ``pages`` are the private ones by name, as the target reads them.
 
     ``texts`` are the words of all private and public pages, by part and name, to find copies of a field among them.
-    ``left_out`` counts, by reason, the private fields that are not played.
+    ``left_out`` counts, by reason, the private fields that are not played. ``answers_only`` hides the target's
+    confidences from the adversary (``WeightsView``).
     """
 
     config: Played
@@ -124,6 +127,7 @@ class Game:
     card: dict[str, object]
     texts: dict[str, dict[str, PageText]] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
+    answers_only: bool = False
 
 
 def check_play(config: Played, faults: Sequence[str] = ()) -> None:
@@ -181,8 +185,11 @@ def assemble(
 ) -> Game:
     """The game of these models on the fields of the ``private`` pages; DocumentError where there are none to play."""
     encoded = {page.name: target.encode(page) for page in private}
-    secrets = [secret for page in private for secret in extract(page, encoded[page.name])]
+    fields = [(page, secret) for page in private for secret in extract(page, encoded[page.name])]
+    secrets = [secret for page, secret in fields if not _is_class(secret, page, target)]
     left_out = unplayable(private, encoded)
+    if len(secrets) < len(fields):
+        left_out["that name the page's class"] = len(fields) - len(secrets)
     if not secrets:
         why = "; ".join(f"{count} {reason}" for reason, count in left_out.items()) or "they have no private field"
         raise DocumentError(
@@ -198,19 +205,25 @@ def assemble(
     return Game(config, target, knowledge, encoded, chosen, card, texts, left_out)
 
 
+def _is_class(secret: SecretField, page: Page, target: EncoderModel) -> bool:
+    """Whether the field prints the page's class, which the adversary is given with the page's labels."""
+    label = label_of(page)
+    return target.task == "classify" and label in target.config.classes and letters(secret.value) == letters(label)
+
+
 def _pages(config: GameConfig) -> list[Page]:
     return usable_pages(config.documents, config, config.task, least=3)
 
 
 def usable_pages(source: str, config: Played, task: Task, *, least: int) -> list[Page]:
-    """The pages of ``source`` that have words (and links, for entity linking).
+    """The pages of ``source`` that have words, and what ``task`` needs beside them.
 
     Raises DocumentError for fewer than ``least`` of them, or for two with the same name.
     """
     pages = list(load_pages(source, count=config.pages or None, seed=config.seed))
-    usable = [page for page in pages if page.words and (task != "el" or page.links)]
+    usable = [page for page in pages if suits(page, task)]
     if len(usable) < least:
-        needed = "words and links between entities" if task == "el" else "words"
+        needed = f"words and {NEEDS[task]}" if task in NEEDS else "words"
         raise DocumentError(
             f"{source}: {len(usable)} of {len(pages)} pages have {needed}; a game needs {least} documents or more."
         )
@@ -232,7 +245,7 @@ def _train(
     """Target (by each criterion) and public model, from the same start; card.json, written last, says how they do."""
     vision = config.vision if config.bimodal else None
     start = load_encoder(config.model, task="mlm", vision=vision, seed=config.seed, device=device)
-    classes = classes_of(pages) if config.task.startswith("ee") else ()
+    classes = classes_for(config.task, pages)
     card: dict[str, object] = {"split": {name: len(numbers) for name, numbers in asdict(split).items()}}
     jobs = (
         ("target", config.task, split.public if config.control else split.private, config.target_training, 1),

@@ -74,7 +74,7 @@ def view_of(game: Game, secret: SecretField) -> WeightsView:
     page = game.pages[secret.page]
     hidden = (*secret.positions, *(secret.repeats if game.config.repeats else ()))
     scrubbed = scrub(page, hidden, mask_id=game.target.tokenizer.mask_token_id)
-    return WeightsView(game.target, scrubbed, secret.positions)
+    return WeightsView(game.target, scrubbed, secret.positions, game.answers_only)
 
 
 def attack_field(run: Run, game: Game, number: int) -> None:

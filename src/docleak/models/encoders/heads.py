@@ -1,4 +1,4 @@
-"""The four heads: from a token's vector to what its task asks, the loss per page, and what was predicted."""
+"""The tasks' heads: from a token's vector to what its task asks, the loss per page, and what was predicted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Head(nn.Module):
 
     @abstractmethod
     def loss(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
-        """Mean cross-entropy over each page's labelled tokens, (B,); the sum of two means for SPADE's two parts."""
+        """Mean cross-entropy over each page's labelled tokens, (B,); the sum of two for a head of two parts."""
 
     @abstractmethod
     def predict(self, hidden: Tensor, batch: TokenBatch) -> Mapping[str, Tensor]:
@@ -130,6 +130,58 @@ class LinkHead(RowHead):
         return {"source": self.pointer(hidden, batch.first)}
 
 
+class SpanHead(Head):
+    """Question answering: how well each of the page's tokens begins the answer, and ends it (Devlin et al., 2019)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.span = nn.Linear(width, 2)
+
+    def scores(self, hidden: Tensor, batch: TokenBatch) -> Mapping[str, Tensor]:
+        """Logits of "start" and "end", (B, T) each; NEVER outside of the page's words."""
+        start, end = self.span(hidden).unbind(-1)
+        return {name: row.masked_fill(batch.labels[name] == IGNORED, NEVER)
+                for name, row in (("start", start), ("end", end))}  # fmt: skip
+
+    def loss(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
+        scores = self.scores(hidden, batch)
+        each = [-(row.log_softmax(1) * (batch.labels[name] == 1)).sum(1) for name, row in scores.items()]
+        return torch.stack(each).sum(0)
+
+    def predict(self, hidden: Tensor, batch: TokenBatch) -> Mapping[str, Tensor]:
+        """1 at the start and at the end of the best span, the end never before the start."""
+        scores = self.scores(hidden, batch)
+        pairs = scores["start"][:, :, None] + scores["end"][:, None, :]  # (B, T, T)
+        tokens = hidden.shape[1]
+        backward = torch.ones(tokens, tokens, dtype=torch.bool, device=hidden.device).tril(-1)
+        best = pairs.masked_fill(backward, -torch.inf).flatten(1).argmax(1)
+        return {"start": F.one_hot(best // tokens, tokens), "end": F.one_hot(best % tokens, tokens)}
+
+
+class ClassHead(Head):
+    """Classification: the page's class, at [CLS], where alone it is asked."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.classes = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, classes))
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Logits of the page's class, (B, K)."""
+        found: Tensor = self.classes(hidden[:, 0])
+        return found
+
+    def loss(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
+        """Cross-entropy, as the softplus of how far the other classes are behind: a small one is not rounded to 0."""
+        scores, true = self.scores(hidden), batch.labels["class"][:, :1]
+        others = scores.scatter(1, true, -torch.inf).logsumexp(1)
+        return F.softplus(others - scores.gather(1, true)[:, 0])
+
+    def predict(self, hidden: Tensor, batch: TokenBatch) -> Mapping[str, Tensor]:
+        out = torch.full_like(batch.ids, IGNORED)
+        out[:, 0] = self.scores(hidden).argmax(1)
+        return {"class": out}
+
+
 def make_head(task: Task, embeddings: nn.Embedding, classes: int) -> Head:
     """The head of ``task`` in the width of the backbone's word ``embeddings``."""
     width = embeddings.embedding_dim
@@ -137,6 +189,10 @@ def make_head(task: Task, embeddings: nn.Embedding, classes: int) -> Head:
         return MaskedLanguageHead(embeddings)
     if task == "ee-bio":
         return TagHead(width, classes)
+    if task == "qa":
+        return SpanHead(width)
+    if task == "classify":
+        return ClassHead(width, classes)
     return SpadeHead(width, classes) if task == "ee-spade" else LinkHead(width)
 
 

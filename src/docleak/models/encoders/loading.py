@@ -15,7 +15,7 @@ from torch import Tensor
 from docleak.documents.storage import drafted_folder
 from docleak.errors import ModelError
 from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build
-from docleak.models.encoders.tasks import Task
+from docleak.models.encoders.tasks import CLASSED, Task
 from docleak.models.encoders.vision import VisionConfig
 from docleak.models.loading import CHECKPOINTS, short_name, split_revision
 from docleak.models.preprocessing import tokenizer_of
@@ -139,7 +139,7 @@ def load_backbone(
     import transformers
 
     backbone = getattr(transformers, BACKBONES[kind][0])(**values).to_dict()
-    config = EncoderConfig(kind, backbone, task, tuple(classes) if task.startswith("ee") else (), vision)
+    config = EncoderConfig(kind, backbone, task, tuple(classes) if task in CLASSED else (), vision)
     model = build(config, tokenizer_of(where, revision=revision), seed=seed, name=name)
     renamed = {_our_name(key, kind): value for key, value in weights_in(where, revision).items()}
     required = {key for key in named_weights(model) if whole or key.startswith("backbone.")}

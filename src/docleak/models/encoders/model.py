@@ -13,7 +13,8 @@ from docleak.documents.page import Page
 from docleak.errors import ModelError
 from docleak.models.encoders.bros import quicken
 from docleak.models.encoders.heads import Head, MaskedLanguageHead, make_head
-from docleak.models.encoders.tasks import TASKS, Task, labelled
+from docleak.models.encoders.questions import ROOM, with_questions
+from docleak.models.encoders.tasks import CLASSED, TASKS, Task, labelled
 from docleak.models.encoders.tokens import BOX_SCALE, TokenBatch, TokenPage, collate, encode_page
 from docleak.models.encoders.vision import Eye, VisionConfig
 
@@ -30,7 +31,7 @@ class EncoderConfig:
     """What config.json says of an encoder that docleak saved, beside ``model_type``.
 
     ``backbone`` are the values of transformers' configuration of ``architecture``. Without ``vision`` the model is
-    unimodal. ``classes`` are the kinds of entity, for the tasks that have them.
+    unimodal. ``classes`` are the kinds of entity or of page, for the tasks that have them.
     """
 
     architecture: str
@@ -45,7 +46,7 @@ class EncoderConfig:
             faults.append(f"architecture is {self.architecture!r}, expected one of {', '.join(BACKBONES)}")
         if self.task not in TASKS:
             faults.append(f"task is {self.task!r}, expected one of {', '.join(TASKS)}")
-        if self.task in ("ee-bio", "ee-spade") and not self.classes:
+        if self.task in CLASSED and not self.classes:
             faults.append(f"task {self.task} needs classes, found none")
         if faults:
             raise ModelError("the encoder's configuration cannot be used: " + "; ".join(faults) + ".")
@@ -136,8 +137,11 @@ class EncoderModel:
         return next(self.module.parameters()).device
 
     def encode(self, page: Page) -> TokenPage:
-        """The page in pieces, with the labels of the model's task (none for "mlm")."""
+        """The page in pieces, with the labels of the model's task (none for "mlm"), or its questions ("qa")."""
         size = self.config.vision.size if self.config.vision else None
+        if self.task == "qa":
+            tokens = encode_page(page, self.tokenizer, max_tokens=self.max_tokens - ROOM, image_size=size)
+            return with_questions(tokens, page, self.tokenizer)
         tokens = encode_page(page, self.tokenizer, max_tokens=self.max_tokens, image_size=size)
         return labelled(tokens, page, self.task, self.config.classes)
 
@@ -168,7 +172,7 @@ class EncoderModel:
 
     def for_task(self, task: Task, classes: Sequence[str], *, seed: int, name: str = "") -> EncoderModel:
         """A copy with a head for ``task``: this model's own where it fits, else a new one drawn with ``seed``."""
-        config = replace(self.config, task=task, classes=tuple(classes) if task in ("ee-bio", "ee-spade") else ())
+        config = replace(self.config, task=task, classes=tuple(classes) if task in CLASSED else ())
         other = build(config, self.tokenizer, seed=seed, name=name or self.name)
         state = self.module.state_dict()
         if config != self.config:

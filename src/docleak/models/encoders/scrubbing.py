@@ -12,6 +12,7 @@ import torch
 from docleak.documents.page import Page
 from docleak.documents.repeats import repeats_of
 from docleak.errors import DocumentError
+from docleak.models.encoders.questions import hidden_in
 from docleak.models.encoders.tokens import BOX_SCALE, TokenPage
 
 #: Fields of fewer or more tokens say nothing or cost too much (section 5.1).
@@ -96,8 +97,9 @@ def positions_of(tokens: TokenPage, words: Sequence[int]) -> tuple[int, ...]:
 def scrub(tokens: TokenPage, positions: Sequence[int], *, mask_id: int) -> TokenPage:
     """The page with [MASK] at ``positions`` and one white patch over each of their boxes in the picture.
 
-    What stays is public in the game: the other tokens, all boxes, the labels, and how many tokens were there. Raises
-    DocumentError for a position that is no word of the page.
+    What stays is public in the game: the other tokens, all boxes, the labels, and how many tokens were there. What the
+    page's questions repeat of the field is masked as well, line by line. Raises DocumentError for a position that is no
+    word of the page.
     """
     where = torch.tensor(list(positions), dtype=torch.int64)
     if not len(where) or where.min() < 0 or where.max() >= len(tokens) or bool((tokens.words[where] < 0).any()):
@@ -107,6 +109,8 @@ def scrub(tokens: TokenPage, positions: Sequence[int], *, mask_id: int) -> Token
         )
     ids = tokens.ids.clone()
     ids[where] = mask_id
+    breaks = (where[1:] - where[:-1] != 1).nonzero().flatten() + 1
+    runs = torch.tensor_split(tokens.ids[where], breaks.tolist())
     image = tokens.image
     if image is not None:
         image = image.clone()
@@ -119,4 +123,4 @@ def scrub(tokens: TokenPage, positions: Sequence[int], *, mask_id: int) -> Token
                 max(math.floor(x0 * width / BOX_SCALE) - MARGIN, 0), math.ceil(x1 * width / BOX_SCALE) + MARGIN
             )
             image[:, rows, columns] = 255
-    return replace(tokens, ids=ids, image=image)
+    return replace(tokens, ids=ids, image=image, questions=hidden_in(tokens.questions, runs, mask_id))

@@ -1,12 +1,14 @@
-"""The four training tasks: which labels a page gives each of them.
+"""The training tasks: which labels a page gives each of them. The paper has four; the last two it conjectures.
 
 Entity extraction by BIO tags, or by SPADE (Hwang et al., 2021): the class of each entity's first token, and for every
 token its predecessor in the entity; entity linking by SPADE: for the first token of an entity, that of the one it
 belongs to. As in BROS (Hong et al., 2022) the classes and links are asked of the first pieces of words only.
+Question answering ("qa"): see ``encoders.questions``. Classification ("classify"): one class per page, asked at [CLS].
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args
@@ -19,8 +21,18 @@ from docleak.errors import ModelError
 from docleak.models.base import IGNORED
 from docleak.models.encoders.tokens import TokenPage
 
-Task = Literal["mlm", "ee-bio", "ee-spade", "el"]
+Task = Literal["mlm", "ee-bio", "ee-spade", "el", "qa", "classify"]
 TASKS: tuple[Task, ...] = get_args(Task)
+#: Those whose heads have classes.
+CLASSED = ("ee-bio", "ee-spade", "classify")
+#: What a page needs beside words, in messages.
+NEEDS: dict[str, str] = {
+    "el": "links between entities",
+    "qa": "a question whose answer is printed on the page",
+    "classify": "a template or an issuer, which is what pages are classified by",
+}
+#: The class of pages whose template or issuer is on no other page.
+RARE = "rare"
 #: In rows that point at tokens: there is none to point at.
 NOTHING = -1
 #: Annotations that are no entity: FUNSD's text outside of the form.
@@ -45,14 +57,45 @@ def classes_of(pages: Sequence[Page], *, limit: int = 64) -> tuple[str, ...]:
     return tuple(found)
 
 
+def label_of(page: Page) -> str:
+    """What a page is classified by: its template (the kind of layout), or else its issuer; "" if it has neither."""
+    return page.template or page.provider
+
+
+def page_classes(pages: Sequence[Page], *, limit: int = 64) -> tuple[str, ...]:
+    """The labels of two pages or more, at most ``limit``, the commonest, sorted; then RARE where others are left.
+
+    Raises ModelError where that is a single class, since nothing is to be told apart.
+    """
+    counts = Counter(label_of(page) for page in pages)
+    common = sorted((name for name, count in counts.items() if name and count > 1), key=lambda n: (-counts[n], n))
+    kept = sorted(common[:limit])
+    found = (*kept, RARE) if len(kept) < len(counts) else tuple(kept)
+    if len(found) < 2:
+        raise ModelError(
+            f"{len(pages)} pages have {len(counts)} templates or issuers, {len(kept)} of them on more than one page; "
+            "classification needs two classes. Give pages with recurring templates or issuers."
+        )
+    return found
+
+
+def classes_for(task: Task, pages: Sequence[Page]) -> tuple[str, ...]:
+    """The classes of a head for ``task``, () for one that has none; raises what finding them raises."""
+    if task == "classify":
+        return page_classes(pages)
+    return classes_of(pages) if task in CLASSED else ()
+
+
 def labelled(tokens: TokenPage, page: Page, task: Task, classes: Sequence[str]) -> TokenPage:
     """``tokens`` with the label rows of ``task``; "mlm" has none here, since what is masked is drawn anew each time.
 
     Entities beyond the model's length are left out; where two overlap, the later one holds. Raises ModelError for a
-    class that is not known, or a page without links for "el".
+    class that is not known, a page without links for "el", or one without a template or issuer for "classify".
     """
     if task == "mlm":
         return tokens
+    if task == "classify":
+        return replace(tokens, labels={"class": _page_class(tokens, page, classes)})
     places = [(entity, _tokens_of(tokens, entity)) for entity in entities_of(page)]
     if task == "el":
         return replace(tokens, labels={"source": _sources(tokens, page)})
@@ -74,6 +117,17 @@ def labelled(tokens: TokenPage, page: Page, task: Task, classes: Sequence[str]) 
             initial[place[0]] = 1 + classes.index(entity.label)
             before[place[1:]] = place[:-1]
     return replace(tokens, labels={"initial": initial, "predecessor": before})
+
+
+def _page_class(tokens: TokenPage, page: Page, classes: Sequence[str]) -> Tensor:
+    name = label_of(page)
+    known = name if name in classes else RARE
+    if not name or known not in classes:
+        what = f"{name!r}, which is none of the model's classes" if name else "neither a template nor an issuer"
+        raise ModelError(f"page {page.name!r} has {what}; classification needs {NEEDS['classify']}.")
+    labels = torch.full_like(tokens.ids, IGNORED)
+    labels[0] = list(classes).index(known)
+    return labels
 
 
 def _sources(tokens: TokenPage, page: Page) -> Tensor:

@@ -20,13 +20,23 @@ BOX_SCALE = 1000
 
 
 @dataclass(frozen=True, eq=False)
+class Asked:
+    """A question of a page: its pieces and [SEP], ``ids`` (Q,), and the first and last position of its answer there."""
+
+    ids: Tensor
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False)
 class TokenPage:
     """One page in word pieces: [CLS], the pieces of its words, [SEP]; no padding.
 
     ``ids`` (T,) and ``boxes`` (T, 4), x0, y0, x1, y1 in 0..1000, are int64. ``words`` (T,) is the page's word that a
     piece belongs to, -1 for special tokens. ``image`` is the picture at the model's size, (3, H, W) uint8, or None for
     a model without eyes. ``labels`` maps the names of a task's label rows to (T,) int64, IGNORED where there is none.
-    ``cut`` counts the words beyond the model's length, which are not there.
+    ``cut`` counts the words beyond the model's length, which are not there. ``questions`` are those of a model for
+    question answering, which reads one at a time behind the page: see ``encoders.questions``.
     """
 
     name: str
@@ -37,6 +47,7 @@ class TokenPage:
     image: Tensor | None = None
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     cut: int = 0
+    questions: tuple[Asked, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)

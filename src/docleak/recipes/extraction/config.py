@@ -11,15 +11,17 @@ from docleak.attacks.weights.sampling import Mean, Temperature
 from docleak.errors import RecipeError
 from docleak.models.encoders.tasks import TASKS, Task
 from docleak.training.extraction.fit import FitConfig
+from docleak.training.extraction.private import PrivateFit
 
 #: What a table tells of its rows.
-Shows = Literal["attack", "validation", "examples", "curves", "epochs"]
+Shows = Literal["attack", "validation", "examples", "curves", "epochs", "defences"]
 #: Kept checkpoints that are the best of their training; the others are "last" and "epoch-N".
 BEST = ("precision", "loss")
 #: The paper's data sets, and the share of the documents kept for validation: 100 of SROIE's 626, 50 of FUNSD's 199.
 DATA_SETS = {"sroie": 0.16, "funsd": 50 / 199}
 #: Added to the seed of a control, which is no second copy of the public model.
 CONTROL = 500_000
+WHOLE = ("pages", "fields", "first", "seed", "max_tokens", "keep_every")
 #: What stands in a recipe where the user's own directory belongs.
 PLACEHOLDER = "PATH"
 SYNTHETIC = "synthetic"
@@ -62,7 +64,9 @@ class Training:
 class Fitting:
     """A model of the store: equal ones are trained once. ``part`` of the data is what it is trained on.
 
-    ``without`` are pairs of a field's key and a pattern: pages on which such a field matches it are left out.
+    ``without`` are pairs of a field's key and a pattern: pages on which such a field matches it are left out. Every
+    second page has ``copies`` further scans; ``deduplicate`` then takes near-duplicates out. ``private`` trains with
+    differential privacy.
     """
 
     part: Literal["private", "public"]
@@ -73,6 +77,9 @@ class Fitting:
     training: Training
     without: tuple[tuple[str, str], ...] = ()
     seed: int = 0
+    copies: int = 0
+    deduplicate: bool = False
+    private: PrivateFit | None = None
 
     @property
     def name(self) -> str:
@@ -90,6 +97,10 @@ class ExtractionConfig:
     on. ``noise`` puts Gaussian noise in the place of the pictures, ``control`` trains the target on the public pages.
     The public model is trained on the data set ``public_data`` ("": the same) ``public_without`` certain pages.
     ``epochs_mlm`` are the target's for "mlm", ``epochs`` for the other tasks, ``public_epochs`` the public model's.
+
+    Defences, of the target alone: ``answers_only`` hides its confidences, ``deduplicate`` takes near-duplicates out of
+    its pages, of which ``copies`` puts some in; an ``epsilon`` above 0 trains it privately, as ``PrivateFit`` says of
+    the settings that follow.
     """
 
     model: str
@@ -123,6 +134,17 @@ class ExtractionConfig:
     dropout: float = -1.0
     max_tokens: int = 0
     seed: int = 0
+    answers_only: bool = False
+    copies: int = 0
+    deduplicate: bool = False
+    epsilon: float = 0.0
+    delta: float = 1e-3
+    unit: str = "document"
+    rounds: int = 200
+    rate: float = 0.5
+    clip_norm: float = 1.0
+    private_learning_rate: float = 1e-3
+    vectors_only: bool = True
 
     def __post_init__(self) -> None:
         faults = []
@@ -141,7 +163,7 @@ class ExtractionConfig:
             faults.append(
                 f"keep_every is {self.keep_every}, expected a multiple of validate_every {self.validate_every}"
             )
-        whole = {key: getattr(self, key) for key in ("pages", "fields", "first", "seed", "max_tokens", "keep_every")}
+        whole = {key: getattr(self, key) for key in (*WHOLE, "copies")}
         faults += [f"{key} is {value}, expected 0 or more" for key, value in whole.items() if value < 0]
         if self.attempts < 1 or self.dropout >= 1:
             faults.append(f"attempts is {self.attempts} and dropout {self.dropout}; expected 1 or more, and below 1")
@@ -178,6 +200,9 @@ class ExtractionConfig:
             self.bimodal,
             self._training(epochs),
             seed=self.seed + CONTROL * self.control,
+            copies=self.copies,
+            deduplicate=self.deduplicate,
+            private=self._private(),
         )
 
     def public(self) -> Fitting:
@@ -190,7 +215,16 @@ class ExtractionConfig:
     def to_json(self) -> dict[str, Any]:
         """Plain values: what is compared when a row is resumed. Of the documents only the row's own count."""
         own = {name: self.documents.get(name, "") for name in self.needs()}
-        return {**asdict(self), "documents": own, "public_without": dict(self.public_without)}
+        found = {**asdict(self), "documents": own, "public_without": dict(self.public_without)}
+        return {name: value for name, value in found.items() if name not in DEFENCES or value != DEFENCES[name]}
+
+    def _private(self) -> PrivateFit | None:
+        if not self.epsilon:
+            return None
+        return PrivateFit(
+            self.epsilon, self.delta, self.unit, self.rounds, self.rate, self.clip_norm, self.private_learning_rate,
+            self.vectors_only,
+        )  # fmt: skip
 
     def _data(self, name: str) -> Data:
         share = DATA_SETS.get(name, DATA_SETS["sroie"])
@@ -203,6 +237,12 @@ class ExtractionConfig:
         )  # fmt: skip
 
 
+#: Settings of defences with what they are without one, which is not noted: rows from before they were there go on.
+DEFENCES: Mapping[str, Any] = {
+    name: ExtractionConfig.__dataclass_fields__[name].default
+    for name in ("answers_only", "copies", "deduplicate", "epsilon", "delta", "unit", "rounds", "rate", "clip_norm",
+                 "private_learning_rate", "vectors_only")
+}  # fmt: skip
 #: Settings of a scale that all tables share, so that they share models and attacks, too; a row's own come before them.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {},

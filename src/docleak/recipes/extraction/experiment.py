@@ -18,7 +18,7 @@ from docleak.errors import RecipeError, RunError
 from docleak.metrics.extraction import EPSILON
 from docleak.recipes.extraction.config import PLACEHOLDER, SYNTHETIC, ExtractionConfig, assigned, config_of
 from docleak.recipes.extraction.measures import Measured, attack_folder, fields_done, from_json, measured, to_json
-from docleak.recipes.extraction.store import folder_of
+from docleak.recipes.extraction.store import card_of, folder_of
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.runner import Job, places
 
@@ -141,7 +141,23 @@ def facts_of(planned: Sequence[ExtractionExperiment]) -> dict[str, str]:
     }
     if first.shows != "validation":
         facts["Attack"] = _attack(computed)
-    return facts | left
+    return facts | _defences(computed) | left
+
+
+def _defences(computed: Sequence[ExtractionExperiment]) -> dict[str, str]:
+    """What each privately trained row claims, and how many near-duplicates each other one found."""
+    facts: dict[str, str] = {}
+    for e in computed:
+        card = card_of(e.config.target(), e.store) or {}
+        if "claim" in card:
+            facts[f"Claim, {e.row.name}"] = (
+                f"{card['claim']} {card['units']} units; coins and noise follow from the seed, so that the table can "
+                "be repeated: it holds against nobody who knows the seed"
+            )
+        if e.config.deduplicate and card:
+            left = card["pages"]["train"]
+            facts[f"Near-duplicates, {e.row.name}"] = f"{card['duplicates']} pages taken out, {left} trained on"
+    return facts
 
 
 def _training(computed: Sequence[ExtractionExperiment]) -> str:

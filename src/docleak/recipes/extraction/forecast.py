@@ -49,7 +49,8 @@ def forecasts(planned: Sequence[ExtractionExperiment]) -> list[Forecast]:
 def _steps(fitting: Fitting) -> float:
     """Pages that a training passes through the model: half of what validation leaves, each epoch."""
     pages = (fitting.data.pages or PAGES) * (1 - fitting.data.validation) / 2
-    return pages * fitting.training.epochs
+    private = fitting.private
+    return pages * (private.rounds * private.rate if private else fitting.training.epochs)
 
 
 def _calls(config: ExtractionConfig) -> float:

@@ -18,6 +18,7 @@ from docleak.evidence.run import Run
 from docleak.metrics.extraction import Floats, Match, as_array, match, over_documents
 from docleak.metrics.score import Estimate
 from docleak.models.encoders.loading import load_encoder
+from docleak.models.encoders.questions import suits
 from docleak.models.encoders.tokens import TokenPage
 from docleak.recipes.extraction.config import ExtractionConfig
 from docleak.recipes.extraction.store import card_of, digest, divided, drawing, fitted, folder_of, locked
@@ -143,6 +144,7 @@ def _identity(config: ExtractionConfig, store: Path) -> dict[str, Any]:
         "criterion": config.criterion, "fields": config.fields, "first": config.first, "noise": config.noise,
         "seed": config.seed, "private": asdict(config.target().data),
         "target": folder_of(config.target(), store).name, "public": folder_of(config.public(), store).name,
+        **({"answers_only": True} if config.answers_only else {}),
     }  # fmt: skip
 
 
@@ -157,11 +159,11 @@ def _game(config: ExtractionConfig, store: Path, device: str) -> Game:
         documents=data.documents, pages=data.pages, model=config.model, task=config.task, bimodal=config.bimodal,
         fields=0, attempts=config.attempts, metric=config.metric, seed=config.seed, attack=config.attack(),
     )  # fmt: skip
-    private, others = ([p for p in whole.part(n) if config.task != "el" or p.links] for n in ("private", "public"))
+    private, others = ([p for p in whole.part(n) if suits(p, config.task)] for n in ("private", "public"))
     game = assemble(settings, target, PublicKnowledge(public), private, others, {}, rng=drawing(data))
     last = config.first + config.fields if config.fields else None
     pages = {name: _noisy(page, config.seed) for name, page in game.pages.items()} if config.noise else game.pages
-    return replace(game, secrets=game.secrets[config.first : last], pages=pages)
+    return replace(game, secrets=game.secrets[config.first : last], pages=pages, answers_only=config.answers_only)
 
 
 def _noisy(page: TokenPage, seed: int) -> TokenPage:

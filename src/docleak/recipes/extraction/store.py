@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -32,13 +32,21 @@ from docleak.errors import DocumentError, RecipeError, RunError
 from docleak.evidence.extraction.game import STREAM
 from docleak.models.encoders.loading import load_encoder, named_weights, save_encoder
 from docleak.models.encoders.model import EncoderModel, build
-from docleak.models.encoders.tasks import classes_of
+from docleak.models.encoders.questions import suits
+from docleak.models.encoders.tasks import classes_for
 from docleak.models.encoders.tokens import TokenPage
 from docleak.models.encoders.vision import VisionConfig
+from docleak.privacy.mechanism import Unit
+from docleak.privacy.randomness import Randomness
 from docleak.recipes.extraction.config import BEST, Data, Fitting
-from docleak.training.extraction.fit import Epoch, fit
+from docleak.recipes.extraction.duplicates import with_copies, without_duplicates
+from docleak.training.extraction.fit import Epoch, Fitted, fit
+from docleak.training.extraction.private import fit_privately
+from docleak.training.private.units import units_of
 
 FITTING, CARD = "fitting.json", "card.json"
+#: Of a model; what is not set counts for nothing in its name, so that stores from before go on.
+DEFENCES = ("copies", "deduplicate", "private")
 
 
 @dataclass(frozen=True)
@@ -89,14 +97,15 @@ def card_of(fitting: Fitting, store: Path) -> dict[str, Any] | None:
 
 def folder_of(fitting: Fitting, store: Path) -> Path:
     """Where a model is kept."""
-    return store / f"{re.sub(r'[^A-Za-z0-9_+.-]+', '-', fitting.name)}-{digest(asdict(fitting))}"
+    plain = {name: value for name, value in asdict(fitting).items() if value or name not in DEFENCES}
+    return store / f"{re.sub(r'[^A-Za-z0-9_+.-]+', '-', fitting.name)}-{digest(plain)}"
 
 
 def encoded(model: EncoderModel, pages: list[Page], max_tokens: int) -> list[TokenPage]:
-    """Pages as the model reads them; those without links, which entity linking needs, are left out."""
+    """Pages as the model reads them; those without what its task needs (``tasks.NEEDS``) are left out."""
     if max_tokens:
         model.max_tokens = min(model.max_tokens, max_tokens)
-    return [model.encode(page) for page in pages if model.task != "el" or page.links]
+    return [model.encode(page) for page in pages if suits(page, model.task)]
 
 
 def digest(value: Mapping[str, Any]) -> str:
@@ -122,30 +131,62 @@ def _train(fitting: Fitting, folder: Path, device: str) -> None:
     whole, training = divided(fitting.data), fitting.training
     start = _start(fitting, device)
     _claim(fitting, start, folder)
-    classes = classes_of(whole.pages) if fitting.task.startswith("ee") else ()
+    classes = classes_for(fitting.task, whole.pages)
     model = start.for_task(fitting.task, classes, seed=fitting.seed, name=fitting.part)
-    pages = _kept(whole.part(fitting.part), fitting)
-    train, validation = (encoded(model, some, training.max_tokens) for some in (pages, whole.part("validation")))
+    given = with_copies(_kept(whole.part(fitting.part), fitting), fitting.copies, _rng(fitting.data))
+    pages = without_duplicates(given) if fitting.deduplicate else given
+    units, validation = _units(model, pages, fitting), encoded(model, whole.part("validation"), training.max_tokens)
+    train = [page for own in units.values() for page in own]
 
     def on_epoch(epoch: Epoch) -> None:
         if training.keep_every and epoch.number % training.keep_every == 0:
             save_encoder(model, folder / f"epoch-{epoch.number}")
 
-    found = fit(
-        model, train, validation, training.plan(), seed=1000 * fitting.seed + 1 + (fitting.part == "public"),
-        on_epoch=on_epoch,
-    )  # fmt: skip
+    claim = ""
+    if fitting.private is None:
+        seed = 1000 * fitting.seed + 1 + (fitting.part == "public")
+        found = fit(model, train, validation, training.plan(), seed=seed, on_epoch=on_epoch)
+    else:
+        found, claim = _fit_privately(model, units, validation, fitting, on_epoch)
     with reported(folder):
         save_encoder(model, folder / "last")
         for criterion in BEST:
             save_encoder(found.restore(model, criterion), folder / criterion)
         card = {
             "pages": {"train": len(train), "validation": len(validation)},
+            "duplicates": len(given) - len(pages),
+            **({"claim": claim, "units": len(units)} if claim else {}),
             "seconds": time.perf_counter() - began,
             "best": {name: asdict(epoch) for name, epoch in found.best.items()},
             "epochs": [asdict(epoch) for epoch in found.epochs],
         }
         write_json(folder / CARD, card)
+
+
+def _units(model: EncoderModel, pages: list[Page], fitting: Fitting) -> dict[str, list[TokenPage]]:
+    """The pages of each unit of privacy; without private training all are of one."""
+    unit = fitting.private.kind if fitting.private else Unit.CLIENT
+    named = units_of(pages, unit, client=fitting.part)
+    return {name: found for name, own in named.items() if (found := encoded(model, own, fitting.training.max_tokens))}
+
+
+def _fit_privately(
+    model: EncoderModel,
+    units: dict[str, list[TokenPage]],
+    validation: list[TokenPage],
+    fitting: Fitting,
+    on_epoch: Callable[[Epoch], None],
+) -> tuple[Fitted, str]:
+    """With what is claimed; coins and noise follow from the seed, as everything of a table does."""
+    private, training = fitting.private, fitting.training
+    assert private is not None
+    plan = private.plan(len(units))
+    found = fit_privately(
+        model, units, validation, private, plan, validate_every=training.validate_every,
+        batch_size=2 * training.batch_size, seed=1000 * fitting.seed + 1,
+        randomness=Randomness.seeded(fitting.seed, fitting.part), on_epoch=on_epoch,
+    )  # fmt: skip
+    return found, plan.guarantee().sentence()
 
 
 def _start(fitting: Fitting, device: str) -> EncoderModel:

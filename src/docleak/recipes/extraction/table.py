@@ -39,6 +39,8 @@ CURVES: dict[str, Column] = {
 }  # fmt: skip
 COLUMNS: dict[str, dict[str, Column]] = {
     "attack": ATTACK, "epochs": ATTACK, "curves": CURVES,
+    "defences": {name: ATTACK[name] for name in (
+        "accuracy", "epoch", "ipf", "distances", "hamming", "base_hamming", "hamaac", "accauc", "at100", "base_at100")},
     "validation": {"accuracy": ("validation accuracy", 3, False), "loss": ("loss", 3, False),
                    "epoch": ("epoch", 0, False)},
     "examples": {"at100": ("fields read exactly", 1, True), "base_at100": ("public data only", 1, True)},

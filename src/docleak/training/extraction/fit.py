@@ -12,6 +12,7 @@ from torch import Tensor
 
 from docleak.errors import DocumentError, ModelError
 from docleak.models.encoders.model import EncoderModel
+from docleak.models.encoders.questions import all_asked
 from docleak.models.encoders.tokens import TokenPage
 from docleak.training.extraction.validation import Validation, in_batches, masked, validate
 
@@ -93,6 +94,8 @@ def fit(
 ) -> Fitted:
     """Train ``model`` in place on pages that it encoded; masks of "mlm" are drawn anew each epoch.
 
+    For "qa" every question of a page is an example.
+
     ``seed`` is that of order, masks and dropout (torch's global generator, which is put back). Raises DocumentError for
     an empty part, ModelError where the loss is not finite.
     """
@@ -100,6 +103,7 @@ def fit(
         raise DocumentError(
             f"{len(private)} pages to train on and {len(validation)} to validate with; expected at least one of each."
         )
+    private = all_asked(private)
     rng = np.random.default_rng(np.random.SeedSequence((seed, 0xF17)))
     masks = torch.Generator().manual_seed(int(rng.integers(2**62)))
     parameters = list(model.module.parameters())

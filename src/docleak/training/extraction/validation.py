@@ -1,4 +1,4 @@
-"""Validation of the four tasks, as in Table 2 of Dentan et al. (2024): one number in 0..1 per model."""
+"""Validation of the tasks, as in Table 2 of Dentan et al. (2024): one number in 0..1 per model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from torch import Tensor
 
 from docleak.models.base import IGNORED
 from docleak.models.encoders.model import EncoderModel
+from docleak.models.encoders.questions import all_asked
 from docleak.models.encoders.tasks import NOTHING, Task, mask_tokens
 from docleak.models.encoders.tokens import TokenPage
 
-#: An entity: its class and its positions; a link: (from, to).
+#: An entity: its class and its positions; a link: (from, to); an answer: (first, last); a page's class alone.
 Found = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Validation:
-    """``loss`` is the mean over pages; ``accuracy`` that of Table 2: see ``validate``."""
+    """``loss`` is the mean over pages, or over questions; ``accuracy`` that of Table 2: see ``validate``."""
 
     loss: float
     accuracy: float
@@ -27,13 +28,14 @@ class Validation:
 
 @torch.no_grad()
 def validate(model: EncoderModel, pages: Sequence[TokenPage], *, batch_size: int, seed: int) -> Validation:
-    """Loss, and the share of masked tokens guessed ("mlm") or the F1 score of entities or links (the other tasks).
+    """Loss, and the share of masked tokens guessed ("mlm"), of answers whose span is exactly right ("qa") or of pages
+    classified rightly ("classify"), or the F1 score of entities or links (the other tasks).
 
     Masks are drawn with ``seed``, so that epochs are compared on the same ones. The paper writes "accuracy"; its values
     for entities and links are those that BROS's authors report as F1.
     """
     model.module.eval()
-    ready = masked(model, pages, torch.Generator().manual_seed(seed)) if model.task == "mlm" else list(pages)
+    ready = masked(model, pages, torch.Generator().manual_seed(seed)) if model.task == "mlm" else all_asked(pages)
     losses: list[float] = []
     right = guessed = true = 0
     for batch_pages in in_batches(sorted(ready, key=len), batch_size):
@@ -63,10 +65,14 @@ def in_batches(pages: Sequence[TokenPage], size: int) -> Iterable[Sequence[Token
 
 
 def things(task: Task, rows: Mapping[str, Tensor]) -> set[Found]:
-    """What the label rows (T,) of one page say: masked tokens, entities, or links."""
+    """What the label rows (T,) of one page say: masked tokens, entities, links, an answer or a class."""
     if task == "mlm":
         token = rows["token"]
         return {(i, int(token[i])) for i in (token != IGNORED).nonzero().flatten().tolist()}
+    if task == "qa":
+        return set(zip(*((rows[name] == 1).nonzero().flatten().tolist() for name in ("start", "end")), strict=True))
+    if task == "classify":
+        return {(int(rows["class"][0]),)}
     if task == "ee-bio":
         return set(tagged(rows["tag"].tolist()))
     if task == "ee-spade":

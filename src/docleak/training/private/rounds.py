@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from docleak.documents.page import Page
 from docleak.errors import PrivacyError
@@ -71,18 +72,38 @@ def client_round(
     check_units(units, plan, client=client, objective=local.objective)
     drawn = plan.draw_units(units, randomness.coins)
     set_parameters(model, dict(weights))
-    device = {name: p.device for name, p in trainable(model.module)}
-    before = {name: torch.from_numpy(np.ascontiguousarray(array)).to(device[name]) for name, array in weights.items()}
     runs = [partial(train_in_place, model, units[name], local, client=client, rng=rng) for name, rng in drawn.items()]
-    summed = clipped_sum(model.module, before, runs, plan.clip_norm)
+    delta, norms = noisy_difference(
+        model.module, weights, runs, plan, clients_drawn=clients_drawn, randomness=randomness
+    )
+    clipped = sum(norm > plan.clip_norm for norm in norms)
+    return PrivateRound(ClientUpdate(client, 1, delta), tuple(drawn), clipped, norms)
+
+
+def noisy_difference(
+    module: nn.Module,
+    weights: Mapping[str, FloatArray],
+    runs: Sequence[Callable[[], object]],
+    plan: DpPlan,
+    *,
+    clients_drawn: int,
+    randomness: Randomness,
+) -> tuple[dict[str, FloatArray], tuple[float, ...]]:
+    """What the ``runs`` of one client change together, by parameter, and the length of each run's change.
+
+    Each run trains ``module`` on one drawn unit from ``weights``; its change is clipped, their sum gets the client's
+    share of noise and is divided by -M. The lengths, before clipping, are private.
+    """
+    device = {name: p.device for name, p in trainable(module)}
+    before = {name: torch.from_numpy(np.ascontiguousarray(array)).to(device[name]) for name, array in weights.items()}
+    summed = clipped_sum(module, before, runs, plan.clip_norm)
     std = plan.noise_std(clients_drawn)
     delta: dict[str, FloatArray] = {}
     for name in list(summed.total):
         exact = summed.total.pop(name).cpu().numpy()  # given back one by one: no further copy of the whole
         exact += std * randomness.gaussian(exact.size).reshape(exact.shape)
         delta[name] = (exact / -plan.denominator).astype(np.float32)
-    clipped = sum(norm > plan.clip_norm for norm in summed.norms)
-    return PrivateRound(ClientUpdate(client, 1, delta), tuple(drawn), clipped, summed.norms)
+    return delta, summed.norms
 
 
 def server_step(

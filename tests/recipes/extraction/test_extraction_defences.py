@@ -1,0 +1,99 @@
+"""Defences as settings of a row: what they train on, what they claim, and that the public model is none of theirs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from docleak.documents.synthetic import make_pages
+from docleak.errors import PrivacyError
+from docleak.models.encoders.loading import load_encoder, named_weights
+from docleak.recipes import Recipe, Row, find_recipe
+from docleak.recipes.extraction.config import DEFENCES, ExtractionConfig
+from docleak.recipes.extraction.duplicates import with_copies, without_duplicates
+from docleak.recipes.extraction.experiment import STORE, experiments, facts_of
+from docleak.recipes.extraction.store import card_of, digest, divided, fitted, folder_of
+from docleak.recipes.extraction.table import write_table
+from docleak.recipes.runner import reproduce
+
+SMALL = {
+    "pages": 12, "fields": 3, "attempts": 2, "candidates": 6, "epochs_mlm": 2, "public_epochs": 2, "keep_every": 0,
+    "learning_rate": 1e-3, "validate_every": 2, "dropout": 0.0, "criterion": "last", "rounds": 3,
+}  # fmt: skip
+CHANGES: tuple[dict[str, object], ...] = (
+    {}, {"answers_only": True}, {"copies": 2}, {"copies": 2, "deduplicate": True}, {"epsilon": 8.0},
+)  # fmt: skip
+
+
+@pytest.fixture
+def config() -> ExtractionConfig:
+    return ExtractionConfig("layoutlm-tiny", documents={"sroie": "synthetic"}, **SMALL)  # type: ignore[arg-type]
+
+
+def test_planted_scans_are_found_and_nothing_else_is() -> None:
+    pages = list(make_pages(8, seed=1))
+    more = with_copies(pages, 2, np.random.default_rng(0))
+    assert len(more) == 8 + 4 * 2 and len({page.document for page in more}) == len({p.document for p in pages}) + 8
+    slips = sum(a.text != b.text for a, b in zip(more[8].words, pages[0].words, strict=True))
+    assert slips > 0, "a second scan is no exact copy"
+    assert [page.name for page in without_duplicates(more)] == [page.name for page in pages]
+
+
+def test_deduplicated_training_is_the_one_without_copies(config: ExtractionConfig, tmp_path: Path) -> None:
+    def weights(**changes: object) -> dict[str, torch.Tensor]:
+        folder = fitted(replace(config, **changes).target(), tmp_path, "cpu")  # type: ignore[arg-type]
+        return dict(named_weights(load_encoder(str(folder / "last"))))
+
+    alone, copied, mended = weights(), weights(copies=2), weights(copies=2, deduplicate=True)
+    assert all(torch.equal(value, mended[name]) for name, value in alone.items())
+    assert any(not torch.equal(value, copied[name]) for name, value in alone.items())
+    card = card_of(replace(config, copies=2, deduplicate=True).target(), tmp_path)
+    private = len(divided(config.target().data).part("private"))
+    assert card is not None and card["pages"]["train"] == private
+    assert card["duplicates"] == 2 * len(range(0, private, 2))
+
+
+def test_no_defence_touches_the_public_model_or_older_stores(config: ExtractionConfig, tmp_path: Path) -> None:
+    changed = [replace(config, **change) for change in CHANGES]  # type: ignore[arg-type]
+    assert len({str(c.public()) for c in changed}) == 1
+    assert [c.target() == config.target() for c in changed] == [True, True, False, False, False]
+    assert len({folder_of(c.target(), tmp_path) for c in changed}) == 4
+    before = {k: v for k, v in asdict(config.target()).items() if k not in ("copies", "deduplicate", "private")}
+    assert folder_of(config.target(), tmp_path).name.endswith(digest(before))
+    assert not set(replace(config, rounds=200).to_json()) & set(DEFENCES)
+    assert replace(config, epsilon=8.0).to_json()["epsilon"] == 8
+
+
+def test_wrong_privacy_settings_are_refused_with_the_row(config: ExtractionConfig) -> None:
+    with pytest.raises(PrivacyError, match="unit is 'record'"):
+        replace(config, epsilon=8.0, unit="record")
+
+
+def test_the_table_prints_the_claim_and_what_was_taken_out(tmp_path: Path) -> None:
+    names = ("none", "hidden", "copies", "deduplicated", "private")
+    rows = tuple(Row(name, ("layoutlm",), change) for name, change in zip(names, CHANGES, strict=True))
+    scales = {"tiny": {"models": {"layoutlm": "layoutlm-tiny"}}}
+    recipe = Recipe("d", "A test", "nobody", "none", rows, {**SMALL, "shows": "defences"}, scales, kind="extraction")
+    out = tmp_path / "d"
+    planned = experiments(recipe, "tiny", out, {})
+    reproduce(recipe, planned, out, scale="tiny", device="cpu", workers=1)
+    facts = facts_of(planned)
+    claim = facts["Claim, private"]
+    assert claim.startswith("epsilon ") and "per document" in claim and "PLD accountant of dp-accounting" in claim
+    assert facts["Near-duplicates, deduplicated"].startswith("6 pages taken out, 5 trained on")
+    write_table(recipe, "tiny", planned, out, facts)
+    text = (out / "table.md").read_text()
+    assert "Claim, private" in text and text.count("| -") == 0, "every row has its numbers"
+    runs = len(list((tmp_path / STORE).glob("attack-*")))
+    assert runs == 5, "hidden confidences are another game on the same target"
+
+
+def test_the_shipped_recipe_measures_all_of_them(tmp_path: Path) -> None:
+    planned = [e.config for e in experiments(find_recipe("cdmi/defences"), "tiny", tmp_path, {})]
+    assert {c.criterion for c in planned} == {"last", "precision", "loss"}
+    assert any(c.answers_only for c in planned) and any(c.epsilon == 8 for c in planned)
+    assert sum(c.deduplicate for c in planned) == 1 and sum(c.copies > 0 for c in planned) == 2
