@@ -79,15 +79,14 @@ def test_the_loss_is_twice_differentiable_in_the_pixels(model: DocumentModel) ->
     (second,) = torch.autograd.grad(power(free, graph=True), free)
     assert torch.isfinite(second).all()
     assert float(second.abs().max()) > 0
-    direction = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0), dtype=pixels.dtype)
-    # T5's layer norm and BEiT's softmax round to float32 inside, which small steps would blow up.
-    step, rel = (1e-3, 1e-2) if isinstance(model, T5Reader) else (1e-5, 1e-4)
+    if isinstance(model, T5Reader):
+        # T5's layer norm and BEiT's softmax round to float32 inside: the steepest direction stands out above that.
+        direction, step, rel = second / second.norm(), 3e-2, 2e-3
+    else:
+        direction = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0), dtype=pixels.dtype)
+        step, rel = 1e-5, 1e-4
     ahead, behind = (power(pixels + s * step * direction, graph=False) for s in (1, -1))
-    # What that rounding is worth: a model that is sure of a wrong answer has a power thousands of times its slope.
-    noise = 10 * torch.finfo(torch.float32).eps * float(ahead) / step if isinstance(model, T5Reader) else 0.0
-    slope = float(ahead - behind) / (2 * step)
-    assert float((second * direction).sum()) == pytest.approx(slope, rel=rel, abs=noise)
-    assert noise < 0.2 * abs(slope), "too much rounding to tell anything"
+    assert float((second * direction).sum()) == pytest.approx(float(ahead - behind) / (2 * step), rel=rel)
 
 
 def test_a_batchs_losses_are_the_single_ones(model: DocumentModel) -> None:
