@@ -125,3 +125,14 @@ def test_parameters_that_the_loss_does_not_reach_get_zeros(small: Any) -> None:
         assert dummy[names[1]].any()
     finally:
         del small.model.module.unused
+
+
+def test_the_cosines_derivative_is_the_one_autograd_finds() -> None:
+    true, other = gradient(3), {name: value.requires_grad_() for name, value in gradient(4).items()}
+    one, two = (torch.cat([value.flatten() for value in side.values()]) for side in (true, other))
+    plain = 1 - torch.nn.functional.cosine_similarity(one, two, dim=0)
+    found = cosine(view(true))(other)
+    assert float(found.detach()) == pytest.approx(float(plain.detach()), rel=1e-12)
+    ours, theirs = (torch.autograd.grad(3 * value, [*other.values()]) for value in (found, plain))
+    for mine, other_one in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other_one, rtol=1e-10, atol=1e-14)

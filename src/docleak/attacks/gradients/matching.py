@@ -7,9 +7,11 @@ gradient; both are dictionaries over the same parameter names. All distances are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from docleak.attacks.gradients.view import GradientView
 from docleak.models.base import DocumentModel, Encoded
@@ -64,16 +66,39 @@ def squared(view: GradientView) -> Distance:
 
 
 def cosine(view: GradientView) -> Distance:
-    """Inverting Gradients (Geiping et al., 2020): one minus the cosine of the whole gradients."""
-    observed = view.gradient
-    true = torch.stack([g.square().sum() for g in observed.values()]).sum()
+    """Inverting Gradients (Geiping et al., 2020): one minus the cosine of the whole gradients.
+
+    Differentiable once: the derivative is written out, because memory is what a large network's distance waits for.
+    """
+    names, observed = tuple(view.gradient), tuple(view.gradient.values())
 
     def distance(dummy: Gradient) -> Tensor:
-        dot = torch.stack([(dummy[n] * g).sum() for n, g in observed.items()]).sum()
-        own = torch.stack([dummy[n].square().sum() for n in observed]).sum()
-        return 1 - dot / (own * true).sqrt().clamp_min(1e-30)
+        found: Tensor = _Cosine.apply(observed, *(dummy[name] for name in names))  # type: ignore[no-untyped-call]
+        return found
 
     return distance
+
+
+class _Cosine(torch.autograd.Function):
+    """1 - d.g / (|d| |g|) of tensors d and as many g, and its derivative d (d.g) / (|d|^3 |g|) - g / (|d| |g|)."""
+
+    @staticmethod
+    def forward(context: Any, observed: tuple[Tensor, ...], *dummy: Tensor) -> Tensor:
+        dot = torch.stack([torch.dot(d.flatten(), g.flatten()) for d, g in zip(dummy, observed, strict=True)]).sum()
+        own, true = (torch.stack([t.norm() for t in tensors]).norm() for tensors in (dummy, observed))
+        norms = (own * true).clamp_min(1e-15)
+        context.observed, context.dot, context.own, context.norms = observed, dot, own, norms
+        context.save_for_backward(*dummy)
+        distance: Tensor = 1 - dot / norms
+        return distance
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        along = float(-upstream / context.norms)
+        own = float(upstream * context.dot / (context.norms * context.own.square().clamp_min(1e-30)))
+        pairs = zip(context.saved_tensors, context.observed, strict=True)
+        return None, *(torch.mul(g, along).add_(d, alpha=own) for d, g in pairs)
 
 
 def squared_and_cosine(view: GradientView) -> Distance:
