@@ -4,7 +4,7 @@ Same weights, same gradient, same start, same budget. ``breaching`` is run as an
 
     pip install --target SOMEWHERE --no-deps breaching==0.1.2 hydra-core==1.3.2 antlr4-python3-runtime==4.9.3 \\
         torchvision==0.28.0 lpips tqdm pandas
-    BREACHING=SOMEWHERE python -m bench.beside_breaching
+    BREACHING=SOMEWHERE python -m bench beside_breaching
 
 Time per step: both run Inverting Gradients (cosine distance, total variation, signed Adam) in one process and take
 turns step by step, so that whatever else the machine does hits both alike. Likeness: PSNR of the picture after BUDGET
@@ -13,7 +13,6 @@ evaluations, each side with the best of as many settings, chosen on pictures tha
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -298,7 +297,16 @@ def _psnr(case: Case, found: Tensor) -> float:
     return psnr(255 * case.pixels[0].numpy(), 255 * found[0].detach().numpy())
 
 
-def as_markdown(steps: dict[str, dict[str, float]], likeness: dict[str, dict[str, dict[str, Any]]]) -> str:
+def measure() -> dict[str, Any]:
+    """Network -> what ``time_steps`` tells, and network -> what ``compare`` tells; SystemExit without breaching."""
+    breaching = Breaching()
+    return {
+        "steps": {network: time_steps(network, breaching) for network in TIMED},
+        "likeness": {network: compare(network, breaching) for network in COMPARED},
+    }
+
+
+def as_markdown(numbers: dict[str, Any]) -> str:
     """The numbers as a section for people."""
     lines = [
         "",
@@ -307,7 +315,7 @@ def as_markdown(steps: dict[str, dict[str, float]], likeness: dict[str, dict[str
         "| network | docleak, ms a step | breaching | ratio (quartiles) | target |",
         "|---|---|---|---|---|",
     ]
-    for network, row in steps.items():
+    for network, row in numbers["steps"].items():
         met = "met" if row["ratio"] <= row["target"] else "missed"
         spread = f"{row['ratio_lower_quartile']:.3f}-{row['ratio_upper_quartile']:.3f}"
         lines.append(
@@ -315,7 +323,7 @@ def as_markdown(steps: dict[str, dict[str, float]], likeness: dict[str, dict[str
             f"| {met}: {row['target']:.2f} |"
         )
     lines += ["", "| network | attack | setting | PSNR, dB: median (range) |", "|---|---|---|---|"]
-    for network, sides in likeness.items():
+    for network, sides in numbers["likeness"].items():
         for name, side in sides.items():
             values, setting = side["psnr"], ", ".join(f"{value:g}" for value in side["setting"])
             spread = f"{min(values):.1f} to {max(values):.1f}"
@@ -329,17 +337,3 @@ def as_markdown(steps: dict[str, dict[str, float]], likeness: dict[str, dict[str
         "",
     ]
     return "\n".join(lines)
-
-
-def main() -> None:
-    """Measure and print: the page for people, then everything as JSON."""
-    torch.set_num_threads(1)
-    breaching = Breaching()
-    steps = {network: time_steps(network, breaching) for network in TIMED}
-    likeness = {network: compare(network, breaching) for network in COMPARED}
-    print(as_markdown(steps, likeness))
-    print(json.dumps({"steps": steps, "likeness": likeness}, indent=2))
-
-
-if __name__ == "__main__":
-    main()

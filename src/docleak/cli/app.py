@@ -13,7 +13,13 @@ from docleak.cli import attacks, data, deploy, models, train
 from docleak.cli.budget import budget
 from docleak.cli.defend import defend
 from docleak.cli.doctor import checks
-from docleak.cli.extraction import Extraction, PublicDocuments, audit_extraction, report_extraction
+from docleak.cli.extraction import (
+    Extraction,
+    PublicDocuments,
+    audit_extraction,
+    report_extraction,
+    weights_example,
+)
 from docleak.cli.output import counter, emit, progress, resumable
 from docleak.cli.releases import (
     BlueRedFolder,
@@ -55,6 +61,9 @@ Pages = Annotated[int, typer.Option(help="How many pages to attack, each on its 
 Budget = Annotated[int, typer.Option(help="Gradient evaluations per attack and page, the same for all attacks.")]
 Seed = Annotated[int, typer.Option(help="Seed of pages, starts and draws.")]
 BatchSize = Annotated[int, typer.Option(help="Pages averaged into the client's gradient; the first is the target.")]
+Rounds = Annotated[
+    int, typer.Option(help="Rounds in which the client sends a gradient of the same batch, ten training steps apart.")
+]
 TrainMode = Annotated[bool, typer.Option("--train-mode", help="The client computes its gradient with dropout on.")]
 Stages = Annotated[
     str, typer.Option(help="Only these parameters are sent: vision,text,fusion,output. Empty: all of them.")
@@ -114,6 +123,7 @@ def audit(
     seed: Seed = 5,
     out: Out = Path("docleak-audit"),
     batch_size: BatchSize = 1,
+    rounds: Rounds = 1,
     train_mode: TrainMode = False,
     stages: Stages = "",
     no_question: NoQuestion = False,
@@ -175,7 +185,7 @@ def audit(
 
         refuse_others({
             "--image-size": bool(image_size), "--batch-size": batch_size != 1, "--pages": pages != 1,
-            "--train-mode": train_mode, "--stages": bool(stages), "--no-question": no_question,
+            "--rounds": rounds != 1, "--train-mode": train_mode, "--stages": bool(stages), "--no-question": no_question,
             "--no-answer": no_answer, "--recover-text": recover_text, "--defense": defense != "none",
             "--clean-template": clean_template, "--compare-defenses": bool(compare_defenses),
             "several --model": len(model or ()) > 1, "several --attacks": len(split_attacks(attacks)) > 1,
@@ -195,10 +205,10 @@ def audit(
             train_mode, split_stages(stages), not no_question, not no_answer, recover_text=recover_text,
             defense=defense, clean_template=clean_template,
         ),
-        ocr=ocr,
+        ocr=ocr, rounds=rounds,
         image_size=parse_size(image_size), allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
     )  # fmt: skip
-    plain = config.exposure == Exposure() and config.batch_size == 1
+    plain = config.exposure == Exposure() and config.batch_size == 1 and config.rounds == 1
     if compare_defenses and not plain:
         raise DocleakError(
             "--compare-defenses compares on one client's plain gradient of one page; leave out the options that change "
@@ -224,6 +234,7 @@ def attack(
     seed: Seed = 5,
     out: Out = Path("docleak-attack"),
     batch_size: BatchSize = 1,
+    rounds: Rounds = 1,
     train_mode: TrainMode = False,
     stages: Stages = "",
     no_question: NoQuestion = False,
@@ -253,7 +264,7 @@ def attack(
     )  # fmt: skip
     config = AuditConfig(
         models=(model,), attacks=(load_attack(name).name,), documents=documents, pages=pages, budget=budget, seed=seed,
-        batch_size=batch_size, exposure=known, ocr=ocr, image_size=parse_size(image_size),
+        batch_size=batch_size, exposure=known, ocr=ocr, rounds=rounds, image_size=parse_size(image_size),
         allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
     )  # fmt: skip
     _run_and_report(config, out, device, workers, json_output)
@@ -292,9 +303,13 @@ def _run_and_report(
                     comparison.DEFAULT, most, out / DEFENCES, device=device, workers=workers or default_workers(),
                     command="docleak " + shlex.join(sys.argv[1:]), on_unit=on_unit,
                 )  # fmt: skip
-        released = "\n" + audit_example(out, config.seed, device, workers, quiet=json_output) if shipped else ""
+        examples = []
+        if shipped:
+            examples.append(audit_example(out, config.seed, device, workers, quiet=json_output))
+            examples.append(weights_example(out, device, workers, quiet=json_output))
     page = write_report(run, rng=np.random.default_rng(config.seed))
-    text = f"{summary_text(run, np.random.default_rng(config.seed))}{released}\n\nReport: {page}"
+    said = "\n".join((summary_text(run, np.random.default_rng(config.seed)), *examples))
+    text = f"{said}\n\nReport: {page}"
     facts = {"units": len(units), "shortage": run.info["shortage"]}
     emit({"report": str(page), "results": str(run.path / "results.json"), **facts}, text, json_output=json_output)
 

@@ -71,7 +71,13 @@ def cdmi(
     weight: Annotated[float, typer.Option(help="Weight of the target in the mean, 0 to 1.")] = 0.4,
     top_p: Annotated[float, typer.Option(help="Mass of the likeliest candidates that are sampled from.")] = 0.10,
     mean: Annotated[str, typer.Option(help="geometric or arithmetic.")] = "geometric",
-    metric: Annotated[str, typer.Option(help="Membership metric that filters and sorts.")] = "perplexity-ratio",
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="What a field's attempts are chosen and the fields sorted by: weakest-token (ours), or the paper's "
+            "raw-perplexity, perplexity-ratio, raw-and-ratio, max-gap, max-ratio."
+        ),
+    ] = "weakest-token",
     epochs: Annotated[int, typer.Option(help="Epochs of the target; 0 means the default of the task.")] = 0,
     learning_rate: Annotated[float, typer.Option(help="Of both models; use 5e-5 for base-size ones.")] = 1e-3,
     control: Annotated[bool, typer.Option("--control", help="The target never sees the private pages.")] = False,

@@ -136,6 +136,21 @@ def report_extraction(run: Run, json_output: bool) -> None:
     emit(value, f"{threat}\n\n{said}\n\n{as_text(table)}\n\nReport: {page}", json_output=json_output)
 
 
+def weights_example(run: Path, device: str, workers: int, *, quiet: bool) -> str:
+    """The part of an audit without arguments that reads the shipped model's weights; returns what to print of it."""
+    from docleak.evidence.extraction.report import verdict_in
+    from docleak.evidence.extraction.shipped import RELEASED, audit_weights
+
+    if not quiet:
+        print(f"Reading scrubbed fields out of the weights of {RELEASED}.", file=sys.stderr)
+    with counter(quiet=quiet) as on_field:
+        played, table = audit_weights(
+            run, device=device, workers=workers or default_workers(), on_field=on_field,
+            command="docleak " + shlex.join(sys.argv[1:]),
+        )  # fmt: skip
+    return f"{RELEASED}, weights: {verdict_in(played, table).headline}"
+
+
 def _show_epoch(which: str, epochs: int, epoch: Epoch) -> None:
     found = epoch.validation
     print(

@@ -12,6 +12,7 @@ import numpy as np
 
 from docleak.documents.storage import reported, write_atomically
 from docleak.evidence.answers.shipped import released_section
+from docleak.evidence.extraction.shipped import weights_section
 from docleak.evidence.report_data import NEAR, ModelResult, ReportData, Spread, prepare
 from docleak.evidence.report_pictures import PAGES_SHOWN, pictures_of, text_of
 from docleak.evidence.report_words import (
@@ -74,6 +75,7 @@ def _context(data: ReportData) -> dict[str, Any]:
         "defence_words": defence_words((data.defences or {}).get("rows", [])),
         "limits": LIMITS,
         "released": released_section(data.runs[0].path) if len(data.runs) == 1 else None,
+        "weights": weights_section(data.runs[0].path) if len(data.runs) == 1 else None,
         "synthetic": all(run.config.get("documents") == "synthetic" for run in data.runs),
         "near": round(100 * NEAR),
         "pages_shown": PAGES_SHOWN,

@@ -127,6 +127,7 @@ def test_membership_metrics_by_hand() -> None:
         "raw-and-ratio": public**2 / target,
         "max-gap": 0.6,
         "max-ratio": 4.0,
+        "weakest-token": 0.5,
     }
     assert {name: plausibility(attempt, name) for name in METRICS} == pytest.approx(expected)
     dull = Attempt((7, 8), (0.2, 0.4), (0.2, 0.4))

@@ -1,4 +1,8 @@
-"""Which reconstructions are plausible: the five membership metrics of Dentan et al. (2024), section 4.3."""
+"""Which reconstructions are plausible: the membership metrics of Dentan et al. (2024), section 4.3, and one of ours.
+
+Theirs ask how surprising a reading is to the public model, so that a surprising mistake comes first, too. Ours asks
+the target alone, and of its least sure token (docs/results/cdmi/ranking.md).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,10 @@ METRICS: dict[str, Callable[[Attempt], float]] = {
     "raw-and-ratio": lambda attempt: perplexity(attempt.public) * perplexity_ratio(attempt),
     "max-gap": lambda attempt: max(t - p for t, p in zip(attempt.target, attempt.public, strict=True)),
     "max-ratio": lambda attempt: max(t / max(p, 1e-300) for t, p in zip(attempt.target, attempt.public, strict=True)),
+    "weakest-token": lambda attempt: min(attempt.target),
 }
+#: What an audit sorts by; the paper's tables do by PUBLISHED, which of its five it does not say.
+DEFAULT_METRIC, PUBLISHED_METRIC = "weakest-token", "perplexity-ratio"
 
 
 def plausibility(attempt: Attempt, metric: str) -> float:

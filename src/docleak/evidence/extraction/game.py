@@ -11,7 +11,7 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from docleak.attacks.weights import METRICS, AnyAttack, CdmiConfig, PublicKnowledge
+from docleak.attacks.weights import DEFAULT_METRIC, METRICS, AnyAttack, CdmiConfig, PublicKnowledge
 from docleak.documents import Page, load_pages
 from docleak.documents.copies import PageText, text_of
 from docleak.documents.game import GameSplit, require_disjoint, shadow_split, split_game
@@ -60,7 +60,7 @@ class GameConfig:
     criterion: Criterion = "precision"
     fields: int = 100
     attempts: int = 8
-    metric: str = "perplexity-ratio"
+    metric: str = DEFAULT_METRIC
     control: bool = False
     repeats: bool = False
     validation: float = 0.16
@@ -163,7 +163,7 @@ def set_up(
         split = shadow_split(split, names, rng=rng)
         config = replace(config, control=False)
     require_disjoint({name: [pages[i].document or str(i) for i in numbers] for name, numbers in asdict(split).items()})
-    models = folder / ("shadow-" * shadow + _digest(config))
+    models = models_of(config, folder, shadow=shadow)
     if not (models / "card.json").is_file() or not (models / f"target-{config.criterion}").is_dir():
         _train(config, pages, split, models, device, on_epoch)
     target = load_encoder(str(models / f"target-{config.criterion}"), device=device)
@@ -233,10 +233,14 @@ def usable_pages(source: str, config: Played, task: Task, *, least: int) -> list
     return usable
 
 
-def _digest(config: GameConfig) -> str:
-    """Ten digits of what the models depend on; the fields and the attack may change without training again."""
+def models_of(config: GameConfig, folder: Path, *, shadow: bool = False) -> Path:
+    """Where in ``folder`` a game's models are: card.json, target-CRITERION, public.
+
+    Its name tells what they depend on; the fields and the attack may change without training again.
+    """
     same = replace(config, fields=0, attempts=1, metric="max-gap", criterion="loss", attack=CdmiConfig(), repeats=False)
-    return hashlib.sha256(json.dumps(asdict(same), sort_keys=True).encode()).hexdigest()[:10]
+    digest = hashlib.sha256(json.dumps(asdict(same), sort_keys=True).encode()).hexdigest()[:10]
+    return folder / ("shadow-" * shadow + digest)
 
 
 def _train(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from docleak.attacks.weights import AnyAttack, CdmiConfig, PublicKnowledge
+from docleak.attacks.weights import DEFAULT_METRIC, AnyAttack, CdmiConfig, PublicKnowledge
 from docleak.documents import Page
 from docleak.documents.copies import shared, text_of
 from docleak.documents.storage import write_atomically
@@ -56,7 +56,7 @@ class OwnConfig:
     pages: int = 0
     fields: int = 100
     attempts: int = 8
-    metric: str = "perplexity-ratio"
+    metric: str = DEFAULT_METRIC
     repeats: bool = False
     validation: float = 0.16
     seed: int = 0

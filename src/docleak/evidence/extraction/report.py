@@ -57,20 +57,14 @@ def write_report(run: Run, *, rng: np.random.Generator) -> Path:
     RunError if no field is finished.
     """
     table = read_table(run, rng=rng)
-    units = {str(unit["unit"]): unit for unit in run.units() if "attempts" in unit}
     copies, answers = _saved(run, COPIES, {}), _saved(run, CALIBRATION, None)
-    verdict = verdict_in(run, table)
+    found = section(run, table)
+    verdict = found["verdict"]
     html = render(
         "extraction.html.j2",
-        run={"path": str(run.path), **run.manifest()},
-        verdict=verdict, labels=LABELS, threat=run.info.get("threat", ""), limits=LIMITS,
-        measures=[_measure(table, *row) for row in MEASURES],
-        fields=len(table.fields), documents=table.estimates["improvement_factor"].n_documents,
+        **found,
+        run={"path": str(run.path), **run.manifest()}, limits=LIMITS,
         curves=picture(_decoded(draw_curves(table)), "AccAt and HamAt of the attack and of public data alone"),
-        exhibits=[
-            {**exhibit(run, i, units[name], copies.get(name)), "stated": stated_of(answers, name)}
-            for i, name in enumerate(_saved(run, EXHIBITS, []))
-        ],
         answers=answers, uncalibrated=run.info.get("uncalibrated", ""),
         diagram=picture(_decoded(draw_reliability(answers)), "What was stated and what came true") if answers else None,
         ranked=[
@@ -87,6 +81,24 @@ def write_report(run: Run, *, rng: np.random.Generator) -> Path:
         write_atomically(run.path / "results.json", (json.dumps(results, indent=1) + "\n").encode())
         write_atomically(run.path / "report.html", html.encode("utf-8", "backslashreplace"))
     return run.path / "report.html"
+
+
+def section(run: Run, table: GameTable) -> dict[str, Any]:
+    """What is said and shown of a finished game wherever it is reported: verdict, numbers, fields, who could do it."""
+    units = {str(unit["unit"]): unit for unit in run.units() if "attempts" in unit}
+    copies, answers = _saved(run, COPIES, {}), _saved(run, CALIBRATION, None)
+    return {
+        "verdict": verdict_in(run, table),
+        "labels": LABELS,
+        "threat": run.info.get("threat", ""),
+        "measures": [_measure(table, *row) for row in MEASURES],
+        "fields": len(table.fields),
+        "documents": table.estimates["improvement_factor"].n_documents,
+        "exhibits": [
+            {**exhibit(run, i, units[name], copies.get(name)), "stated": stated_of(answers, name)}
+            for i, name in enumerate(_saved(run, EXHIBITS, []))
+        ],
+    }
 
 
 def verdict_in(run: Run, table: GameTable) -> Verdict:
@@ -115,13 +127,13 @@ def about(run: Run) -> list[str]:
         best = card["target"]["best"].get(config["criterion"], card["target"]["epochs"][-1])
         where = "public pages, as a control" if config.get("control") else f"{card['split']['private']} private pages"
         lines.append(
-            f"The model ({config['model']}, task {config['task']}) was trained here on {where}; it is that of epoch "
-            f"{best['number']}, validation accuracy {best['validation']['accuracy']:.3f}."
+            f"The model ({config['model']}, task {config['task']}) was trained by docleak on {where}; it is that of "
+            f"epoch {best['number']}, validation accuracy {best['validation']['accuracy']:.3f}."
         )
     if "public" in card:
         found = card["public"]["best"]["precision"]["validation"]["accuracy"]
         lines.append(
-            f"The adversary's public model was trained here on {card['split']['public']} other pages; it guesses "
+            f"The adversary's public model was trained on {card['split']['public']} other pages; it guesses "
             f"{found:.0%} of masked tokens on pages that it has not seen."
         )
     if left := info.get("left_out"):

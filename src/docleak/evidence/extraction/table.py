@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from docleak.attacks.weights import Attempt, choose, plausibility
+from docleak.attacks.weights import PUBLISHED_METRIC, Attempt, choose, plausibility
 from docleak.attacks.weights.membership import perplexity
 from docleak.errors import RunError
 from docleak.evidence.run import Run
@@ -63,7 +63,7 @@ class GameTable:
 def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
     """Recompute everything from the run's units. RunError if no field is finished."""
     units = [unit for unit in run.units() if "attempts" in unit]
-    metric = str(run.config.get("metric", "perplexity-ratio"))
+    metric = str(run.config.get("metric", PUBLISHED_METRIC))
     if not units:
         raise RunError(f"{run.path} has no finished field of a CDMI game. Run docleak attack cdmi first.")
     documents = [str(unit["document"]) for unit in units]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from docleak.attacks.weights import METRICS, CdmiConfig
+from docleak.attacks.weights import METRICS, PUBLISHED_METRIC, CdmiConfig
 from docleak.attacks.weights.sampling import Mean, Temperature
 from docleak.errors import RecipeError
 from docleak.models.encoders.tasks import TASKS, Task
@@ -118,7 +118,7 @@ class ExtractionConfig:
     fields: int = 0
     first: int = 0
     attempts: int = 8
-    metric: str = "perplexity-ratio"
+    metric: str = PUBLISHED_METRIC
     candidates: int = 128
     weight: float = 0.4
     top_p: float = 0.10
