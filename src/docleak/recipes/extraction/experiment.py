@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import docleak
 from docleak.documents.storage import reported, write_json
-from docleak.errors import RecipeError, RunError
+from docleak.errors import RecipeError
 from docleak.metrics.extraction import EPSILON
 from docleak.recipes.extraction.config import PLACEHOLDER, SYNTHETIC, ExtractionConfig, assigned, config_of
 from docleak.recipes.extraction.measures import Measured, attack_folder, fields_done, from_json, measured, to_json
 from docleak.recipes.extraction.store import card_of, folder_of
+from docleak.recipes.manifest import note_row
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.runner import Job, places
 
@@ -71,14 +71,7 @@ class ExtractionExperiment:
         """Note the settings; RunError for a folder of others. A row without pages leaves nothing."""
         if not self.config.given:
             return
-        manifest, asked = self.folder / "row.json", self.config.to_json()
-        if manifest.is_file():
-            found = json.loads(manifest.read_text(encoding="utf-8"))["config"]
-            if wrong := [key for key in {**found, **asked} if found.get(key) != asked.get(key)]:
-                told = "; ".join(f"{key} is {found.get(key)!r} there, {asked.get(key)!r} now" for key in wrong)
-                raise RunError(f"{self.folder} holds another row: {told}. Give the same settings, or another --out.")
-        with reported(self.folder):
-            write_json(manifest, {"docleak": docleak.__version__, "command": command, "config": asked})
+        note_row(self.folder, self.config.to_json(), command)
 
     def jobs(self, device: str) -> list[ExtractionJob]:
         """The row's only unit, if its pages are given."""

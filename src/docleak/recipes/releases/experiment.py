@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import docleak
 from docleak.documents.storage import reported, write_json
-from docleak.errors import RunError
+from docleak.recipes.manifest import note_row
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.releases.config import WITHOUT_MODEL, ReleaseConfig, named_by_user
 from docleak.recipes.releases.measures import Measured, from_json, measured, to_json
@@ -69,14 +68,7 @@ class ReleaseExperiment:
 
     def open(self, *, device: str, command: str) -> None:
         """Note the settings; RunError for a folder of others."""
-        manifest, asked = self.folder / "row.json", self.config.to_json()
-        if manifest.is_file():
-            found = json.loads(manifest.read_text(encoding="utf-8"))["config"]
-            if wrong := [key for key in {**found, **asked} if found.get(key) != asked.get(key)]:
-                told = "; ".join(f"{key} is {found.get(key)!r} there, {asked.get(key)!r} now" for key in wrong)
-                raise RunError(f"{self.folder} holds another row: {told}. Give the same settings, or another --out.")
-        with reported(self.folder):
-            write_json(manifest, {"docleak": docleak.__version__, "command": command, "config": asked})
+        note_row(self.folder, self.config.to_json(), command)
 
     def jobs(self, device: str) -> list[ReleaseJob]:
         """The row's only unit."""

@@ -7,18 +7,16 @@ OUT/rows/03-fedocvqa/         row.json, and a folder per unit (see ``unit``)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import docleak
-from docleak.documents.storage import reported, write_json
-from docleak.errors import RecipeError, RunError
+from docleak.errors import RecipeError
 from docleak.models.base import DocumentModel
 from docleak.models.loading import load_model, short_name
 from docleak.models.t5 import T5Reader
+from docleak.recipes.manifest import note_row, require_same
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.runner import Job, places
 from docleak.recipes.trainings.config import TrainingConfig, named_by_user
@@ -73,18 +71,11 @@ class TrainingExperiment:
 
     def open(self, *, device: str, command: str) -> None:
         """Divide the documents and cut the model, if nobody did; RunError for a folder of other settings."""
-        manifest, asked = self.folder / "row.json", self.config.to_json()
-        if manifest.is_file():
-            found = json.loads(manifest.read_text(encoding="utf-8"))["config"]
-            if wrong := [key for key in {**found, **asked} if found.get(key) != asked.get(key)]:
-                told = "; ".join(f"{key} is {found.get(key)!r} there, {asked.get(key)!r} now" for key in wrong)
-                raise RunError(
-                    f"{self.folder} holds another training: {told}. Give the same settings, or another --out."
-                )
+        asked = self.config.to_json()
+        require_same(self.folder, asked)
         prepare(self.config, self.out / "data")
         self._cut_model()
-        with reported(self.folder):
-            write_json(manifest, {"docleak": docleak.__version__, "command": command, "config": asked})
+        note_row(self.folder, asked, command)
 
     def jobs(self, device: str) -> list[TrainingJob]:
         """A job per seed."""
