@@ -1,7 +1,7 @@
 """Which reconstructions are plausible: the membership metrics of Dentan et al. (2024), section 4.3, and one of ours.
 
 Theirs ask how surprising a reading is to the public model, so that a surprising mistake comes first, too. Ours asks
-the target alone, and of its least sure token (docs/results/cdmi/ranking.md).
+how sure the attack itself was of its least sure token (docs/results/cdmi/ranking.md).
 """
 
 from __future__ import annotations
