@@ -31,9 +31,10 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     shutil.copy(run / "report.html", out / "report.html")
     shutil.copy(run / "results.json", out / "results.json")
-    if (run / "released").is_dir():  # the page that the report links to
-        (out / "released").mkdir(exist_ok=True)
-        shutil.copy(run / "released" / "report.html", out / "released" / "report.html")
+    for part in ("released", "weights"):  # the pages that the report links to
+        if (run / part).is_dir():
+            (out / part).mkdir(exist_ok=True)
+            shutil.copy(run / part / "report.html", out / part / "report.html")
     picture(run / "units" / "donut-start--000--gi-dqa").save(out / "reconstruction.png", optimize=True)
 
 
