@@ -74,6 +74,9 @@ def _command(name: str) -> Callable[..., None]:
             float | None, typer.Option(help="Of mmgia-prior: how much the alignment counts beside the gradient.")
         ] = None,
         generator: Annotated[str, typer.Option(help="GIFD's: generator-tiny, or a directory.")] = "generator-tiny",
+        trained: Annotated[
+            int, typer.Option(help="Steps on scenes that the networks took before the attack; 0: as drawn.")
+        ] = 0,
         noise: Annotated[float, typer.Option(help="Standard deviation of what the client adds to every number.")] = 0.0,
         epsilon: Annotated[
             float, typer.Option(help="The client runs DP-SGD with this epsilon per pair (delta 1e-5); 0: none.")
@@ -98,8 +101,8 @@ def _command(name: str) -> Callable[..., None]:
             train_embeddings=train_embeddings, image_size=size, batch_size=batch_size,
             attacks=tuple(dict.fromkeys((name, *split_names(compare)))), image_attack=image_attack,
             text_attack=text_attack, budget=budget, aligner=aligner, language=language, corpus=corpus,
-            shuffle=shuffle, threshold=threshold, rounds=rounds, strength=strength, generator=generator, noise=noise,
-            epsilon=epsilon, allow_pickle=allow_pickle, seed=seed,
+            shuffle=shuffle, threshold=threshold, rounds=rounds, strength=strength, generator=generator,
+            trained=trained, noise=noise, epsilon=epsilon, allow_pickle=allow_pickle, seed=seed,
         )  # fmt: skip
         _play(config, out, workers or default_workers(), json_output)
 

@@ -63,10 +63,10 @@ class Guarantee:
     accountant: Accountant
     version: str
 
-    def sentence(self) -> str:
-        """The claim with its unit, relation, delta, sampling and accountant."""
+    def sentence(self, what: str = "") -> str:
+        """The claim with its unit, relation, delta, sampling and accountant; ``what`` one unit holds, if not WHAT."""
         m = self.mechanism
-        what = WHAT[m.unit]
+        what = what or WHAT[m.unit]
         change = "replaced by another's" if m.relation is Relation.REPLACE_ONE else "added or removed"
         by = f"{self.accountant.upper()} accountant of {PACKAGES[self.accountant]} {self.version}"
         if math.isinf(self.epsilon):

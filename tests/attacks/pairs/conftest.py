@@ -38,9 +38,15 @@ def victim() -> Callable[..., Victim]:
     """Makes one of texts and labels, its ``pixels`` (B, 3, 16, 16) noise if not given; ``options`` are build_pair's."""
 
     def make(
-        texts: tuple[str, ...], labels: tuple[int, ...], *, seed: int = 0, pixels: Tensor | None = None, **options: Any
+        texts: tuple[str, ...],
+        labels: tuple[int, ...],
+        *,
+        seed: int = 0,
+        pixels: Tensor | None = None,
+        text: str = "bert-tiny",
+        **options: Any,
     ) -> Victim:
-        model = build_pair("lenet5", "bert-tiny", classes=CLASSES, image_size=(16, 16), seed=seed, **options)
+        model = build_pair("lenet5", text, classes=CLASSES, image_size=(16, 16), seed=seed, **options)
         if pixels is None:
             pixels = torch.rand(len(texts), 3, 16, 16, generator=torch.Generator().manual_seed(seed))
         ids, mask = model.token_ids(texts, longest=32)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from docleak.attacks.gradients.matching import dummy_of, squared
+from docleak.attacks.pairs import moves
 from docleak.attacks.pairs.align import Refinement, align, losses_of, partners, pull, similarity, weights_of
 from docleak.attacks.pairs.labels import labels_of
 from docleak.attacks.pairs.matching import layer_cosine, layer_norms, quality, squared_and_absolute
@@ -106,6 +107,27 @@ def test_candidates_in_one_batch_score_as_one_by_one(victim: Callable[..., Any],
     alone = [float(distance(dummy_of(view, x, inputs, create_graph=False))) for x in many]
     assert distances(view, inputs, distance, many, chunk=4) == pytest.approx(alone, abs=1e-5)
     assert len({round(a, 6) for a in alone}) > 1
+
+
+def test_candidates_whose_gradients_do_not_fit_are_scored_in_smaller_passes(
+    victim: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = victim(ONE, (0,))
+    view, inputs, sentences = side_of(client)
+    batches = torch.stack([sentences.embeddings(x) for x in sentences.start(torch.Generator().manual_seed(0), 5)])
+    whole, passes, vmap = distances(view, inputs, layer_cosine(view), batches, chunk=4), [], torch.func.vmap
+
+    def counted(*given: Any, **options: Any) -> Callable[..., Any]:
+        run = vmap(*given, **options)
+        return lambda parameters, part: passes.append(len(part)) or run(parameters, part)
+
+    monkeypatch.setattr(torch.func, "vmap", counted)
+    one = sum(4 * value.numel() for value in view.gradient.values())
+    for room, expected in ((2 * one, [2, 2, 1]), (one // 2, [1] * 5), (100 * one, [4, 1])):
+        monkeypatch.setattr(moves, "ROOM", room)
+        passes.clear()
+        assert distances(view, inputs, layer_cosine(view), batches, chunk=4) == pytest.approx(whole, abs=1e-5)
+        assert passes == expected
 
 
 def test_moves_only_change_places(victim: Callable[..., Any]) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 from docleak.attacks.pairs import PAIR_ATTACKS, PairAttack, PairFinding, load_pair_attack
 from docleak.attacks.pairs.align import Refinement
 from docleak.attacks.pairs.together import _ends
 from docleak.errors import AttackError
+from docleak.models.pair.shapes import pair_tokenizer
 
 TEXT = "there are two yellow blocks."
 
@@ -51,6 +54,18 @@ def test_what_leaks_is_read_and_what_does_not_is_not(victim: Callable[..., Any])
     assert leaked.text_quality > 0.8 and leaked.image_quality > 0.8
     assert float((leaked.pixels - client.pixels).square().mean()) < 1 / 12, "better than a guess of the mean"
     assert share(run(attack, other, 120)) <= 0.35
+
+
+def test_a_table_of_words_may_have_more_rows_than_the_tokenizer(victim: Callable[..., Any], tmp_path: Path) -> None:
+    tokenizer = pair_tokenizer()
+    config = BertConfig(
+        vocab_size=len(tokenizer) + 9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    client = victim((TEXT,), (1,), text=str(tmp_path))
+    found = run(load_pair_attack("mmgia"), client, 12)
+    assert len(found.rounds) == 2 and max(found.tokens[0]) < len(tokenizer)
 
 
 def test_a_prior_pulls_where_noise_leaves_room(victim: Callable[..., Any]) -> None:

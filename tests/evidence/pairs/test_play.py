@@ -17,12 +17,14 @@ from docleak.attacks.pairs import PairFinding
 from docleak.documents.pairs import Pair, make_scenes
 from docleak.errors import AttackError, ModelError, RunError
 from docleak.evidence.pairs.case import PairCase, build_pair_case, self_tests
-from docleak.evidence.pairs.play import PairConfig, open_pairs, play, set_up
+from docleak.evidence.pairs.play import PairConfig, client_of, open_pairs, play, set_up
+from docleak.evidence.pairs.private import encodings_of
 from docleak.evidence.pairs.report import verdict, write_report
 from docleak.evidence.pairs.score import assign, pictures_of, score_pairs
 from docleak.evidence.pairs.table import as_text, gain, read_pairs
 from docleak.evidence.run import Run
 from docleak.models.pair import PairModel, build_pair
+from docleak.training.private.pairs import accuracy_of
 
 CONFIG = PairConfig(count=2, public=3, attacks=("mmgia", "tag"), budget=12, image_size=(32, 16))
 
@@ -78,6 +80,22 @@ def test_self_test_passes_on_the_truth_and_notices_another(options: dict[str, bo
     assert not self_tests(replace(case, ids=case.ids.roll(1, dims=1)))["text"].passed
 
 
+def test_networks_can_be_trained_before_the_step_that_is_attacked() -> None:
+    drawn, trained = set_up(CONFIG), set_up(replace(CONFIG, trained=60))
+    assert trained.model.name == f"{drawn.model.name} after 60 steps on scenes"
+    unseen = encodings_of(drawn.model, make_scenes(200, seed=31))
+    before, after = (accuracy_of(setting.model, unseen) for setting in (drawn, trained))
+    assert min(after) > 0.8 > 0.7 > max(before)
+    again = trained.fresh().module.state_dict()
+    assert all(torch.equal(again[name], value) for name, value in trained.model.module.state_dict().items())
+    assert all(test.passed for test in self_tests(trained.case(0)).values())
+
+
+def test_only_classifiers_of_scenes_can_be_trained_on_scenes() -> None:
+    with pytest.raises(RunError, match=r"classes of 'cifar100:DIR' are apple, bee, and networks are trained on scenes"):
+        client_of(replace(CONFIG, pairs="cifar100:DIR", trained=1), ["apple", "bee"])
+
+
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     out, done = tmp_path / "run", []
     run = open_pairs(CONFIG, out)
@@ -129,7 +147,8 @@ def test_shuffled_targets_have_both_labels() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [({"batch_size": 3}, AttackError, "multiple"), ({"attacks": ("nonsense",)}, AttackError, "unknown pair attack"),
-     ({"threshold": 2.0}, AttackError, "threshold")],
+     ({"threshold": 2.0}, AttackError, "threshold"), ({"trained": -1}, AttackError, "0 .as drawn. or more"),
+     ({"attacks": ("lamp", "tag"), "threshold": 0.5}, AttackError, "second stage, which lamp, tag does not have")],
 )  # fmt: skip
 def test_configurations_that_make_no_sense(changes: dict[str, object], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
@@ -170,6 +189,16 @@ def test_gains_are_paired_by_batch() -> None:
     same = gain(ours, ours, "ssim", np.random.default_rng(0))
     assert (same.value, same.low, same.high) == (0, 0, 0)
     assert gain(ours[2:], other, "ssim", np.random.default_rng(0)).value is None
+
+
+def test_the_claim_of_a_private_client_is_about_pairs(tmp_path: Path) -> None:
+    config = replace(CONFIG, count=1, attacks=("mmgia-stage1",), budget=4, epsilon=10.0)
+    run = open_pairs(config, tmp_path)
+    play(run, config)
+    page = write_report(run, read_pairs(run, rng=np.random.default_rng(0))).read_text()
+    said = page[page.index("The client ran DP-SGD") :].partition("</li>")[0]
+    assert "epsilon 9.995 at delta 1e-05 per record (one pair of picture and text added or removed)" in said
+    assert "question" not in page and ".." not in said
 
 
 def test_the_report_shows_both_modalities_and_says_how_bad_it_is(tmp_path: Path) -> None:

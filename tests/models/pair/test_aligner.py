@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from docleak.documents.pairs import Pair, make_scenes, resized
@@ -129,10 +131,28 @@ def test_clip_by_path_reads_texts_and_pictures_as_transformers_does(tmp_path: Pa
         assert torch.allclose(aligner.image(pixels), F.normalize(seen, dim=1), atol=1e-4)
 
 
+def test_a_clip_with_towers_of_different_widths_or_weights_missing_is_refused(tmp_path: Path) -> None:
+    tiny_clip(tmp_path)
+    whole = load_file(tmp_path / "model.safetensors")
+    for changed, says in (
+        (
+            {**whole, "text_projection.weight": torch.zeros(12, 16)},
+            r"text_projection.weight is of \(12, 16\), expected",
+        ),
+        ({name: value for name, value in whole.items() if name != "text_projection.weight"}, "weight is missing"),
+    ):
+        save_file(changed, tmp_path / "model.safetensors", {"format": "pt"})
+        with pytest.raises(ModelError, match="towers end in 8 numbers each") as refused:
+            load_aligner(str(tmp_path), pair_tokenizer())
+        assert re.search(says, str(refused.value))
+
+
 def test_clip_takes_another_tokenizers_texts_and_stays_differentiable(tmp_path: Path) -> None:
     module, own = tiny_clip(tmp_path)
     tokenizer = pair_tokenizer()
     aligner = load_aligner(str(tmp_path), tokenizer)
+    assert aligner.name == f"{tmp_path.name}, its tokens mapped by their characters"
+    assert load_aligner(str(tmp_path), own).name == tmp_path.name
     ids = torch.tensor([tokenizer("yellow tower", add_special_tokens=False)["input_ids"]])
     weights = one_hot(ids, len(tokenizer)).requires_grad_(True)
     ours = aligner.text(weights, torch.ones_like(ids, dtype=torch.bool))

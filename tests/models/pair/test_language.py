@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from docleak.errors import ModelError
 from docleak.models.pair.language import fit_trigrams, load_causal
@@ -65,7 +66,23 @@ def test_a_causal_model_with_another_tokenizer_is_asked_in_text(tmp_path: Path) 
         ids = torch.tensor([[2, *own(text, add_special_tokens=False)["input_ids"]]])
         assert value == pytest.approx(float(module(input_ids=ids, labels=ids).loss.detach()), abs=1e-5)
     assert model.surprise([[]]) == [0.0]
+    assert model.name == tmp_path.name
     assert not math.isnan(found[0])
+
+
+def test_a_causal_model_of_other_tokens_says_that_it_is_asked_in_text(tmp_path: Path) -> None:
+    raw = Tokenizer(models.WordLevel({"<s>": 0, "[UNK]": 1, "yellow": 2, "tower": 3}, unk_token="[UNK]"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    own = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="[UNK]")
+    torch.manual_seed(0)
+    module = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=4, n_embd=8, n_layer=1, n_head=1)).eval()
+    module.save_pretrained(tmp_path)
+    own.save_pretrained(tmp_path)
+    model = load_causal(str(tmp_path), pair_tokenizer())
+    assert model.name == f"{tmp_path.name}, asked in plain text: its tokens are others"
+    ids = torch.tensor([[0, 2, 3]])
+    expected = float(module(input_ids=ids, labels=ids).loss.detach())
+    assert model.surprise(rows("yellow tower")) == [pytest.approx(expected, abs=1e-5)]
 
 
 def test_no_such_causal_model() -> None:

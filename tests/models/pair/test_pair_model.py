@@ -80,6 +80,16 @@ def test_padding_changes_nothing() -> None:
     assert torch.allclose(model.loss(pixels, ids, mask, LABELS)[1:], alone, atol=1e-5)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_counts_of_pictures_and_texts_that_differ_are_refused(fused: bool) -> None:
+    model = model_of(fused=fused)
+    pixels, ids, mask = batch(model)
+    with pytest.raises(ModelError, match="1 pictures, 2 texts, 2 masks, and classes of 2 pictures and 2 texts"):
+        model.loss(pixels[:1], ids, mask, LABELS)
+    with pytest.raises(ModelError, match="2 pictures, 2 texts, 2 masks, and classes of 2 pictures and 1 texts"):
+        model.loss(pixels, ids, mask, (LABELS[0], LABELS[1][:1]))
+
+
 def test_a_fused_model_is_one_head_over_both_features() -> None:
     model = model_of(fused=True)
     pixels, ids, mask = batch(model)
@@ -138,6 +148,18 @@ def test_classifiers_of_transformers_from_a_directory(tmp_path: Path) -> None:
     (slope,) = torch.autograd.grad(logits.sum(), model.module.image["head"].weight, create_graph=True)  # type: ignore[arg-type, operator, index, union-attr]
     assert torch.autograd.grad(slope.square().sum(), x)[0].abs().sum() > 0, "it can be differentiated twice"
     assert found["text.head.weight"].shape == (3, 16)
+
+
+def test_a_table_of_words_that_is_smaller_than_the_tokenizer_is_refused(tmp_path: Path) -> None:
+    tokenizer = pair_tokenizer()
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    for rows in (len(tokenizer) - 1, len(tokenizer) + 9):
+        words = transformers.BertConfig(vocab_size=rows, **shape)
+        transformers.BertForSequenceClassification(words).save_pretrained(tmp_path / f"{rows}")
+        tokenizer.save_pretrained(tmp_path / f"{rows}")
+    with pytest.raises(ModelError, match=f"has {len(tokenizer)} tokens, and its table of words {len(tokenizer) - 1}"):
+        model_of(text=str(tmp_path / f"{len(tokenizer) - 1}"))
+    assert len(model_of(text=str(tmp_path / f"{len(tokenizer) + 9}")).table) == len(tokenizer) + 9
 
 
 @pytest.mark.parametrize(("image", "text"), [("no-such-net", "bert-tiny"), ("lenet5", "/no/such/dir")])

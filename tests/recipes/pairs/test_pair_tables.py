@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from docleak.errors import RecipeError
-from docleak.recipes.pairs.experiment import config_of
-from docleak.recipes.pairs.table import PAIRS
+from docleak.evidence.run import Run
+from docleak.recipes.pairs.experiment import config_of, forecasts
+from docleak.recipes.pairs.table import PAIRS, unfinished
 from docleak.recipes.recipe import Recipe, find_recipe
 from docleak.recipes.runner import reproduce
 
+NLVR = Path(__file__).parents[4] / "shared" / "data" / "nlvr"
 PAPER = Path(__file__).parents[4] / "shared" / "papers" / "003_933a3e8cca596205.txt"
-NAMES = ("table1", "table2", "table3", "table4", "figure3", "noise")
+NAMES = ("table1", "table2", "table3", "table4", "figure3", "noise", "trained")
 SMALL = {"documents": ("scenes",), "pages": 2, "budget": 16}
 
 
 def mini(name: str, *rows: str) -> Recipe:
-    """The recipe with some of its rows only."""
+    """The recipe with some of its rows only, on its first networks."""
     recipe = find_recipe(f"mmgia/{name}")
-    return replace(recipe, rows=tuple(row for row in recipe.rows if row.name in rows))
+    tiny = recipe.scales["tiny"]
+    first = {**tiny, "models": dict(list(tiny["models"].items())[:1])}
+    own = tuple(row for row in recipe.rows if row.name in rows)
+    return replace(recipe, rows=own, scales={**recipe.scales, "tiny": first})
 
 
 def run(recipe: Recipe, out: Path, **more: object) -> tuple[list[object], Path]:
@@ -74,6 +80,27 @@ def test_a_miniature_is_run_once_and_its_table_holds_what_was_saved(tmp_path: Pa
     assert {f: f.stat().st_mtime_ns for f in units} == units, "nothing is computed twice"
 
 
+@pytest.mark.skipif(not NLVR.is_dir(), reason="NLVR is not at ../shared/data")
+@pytest.mark.parametrize("name", ["figure3", "trained"])
+def test_a_forecast_of_real_pairs_takes_one_evaluations_time(tmp_path: Path, name: str) -> None:
+    """The first true pair of NLVR alone would have one class."""
+    first = find_recipe(f"mmgia/{name}").rows[0].name
+    planned = PAIRS.experiments(mini(name, first), "tiny", tmp_path, {"documents": (f"nlvr-true:{NLVR}",)})
+    (found,) = forecasts(planned)
+    assert (found.row, found.units) == (first, 20) and 0 < found.seconds < 3600
+
+
+def test_a_table_of_a_part_of_its_units_says_so(tmp_path: Path) -> None:
+    recipe = mini("trained", "LAMP, as drawn", "LAMP, trained")
+    planned, _ = run(recipe, tmp_path)
+    assert unfinished(planned) == {}
+    shutil.rmtree(planned[1].folder / "units" / "lamp-0001")
+    PAIRS.write_table(recipe, "tiny", planned, tmp_path, PAIRS.facts(planned))
+    assert "Batches attacked in unfinished rows: LAMP, trained (pair) 1 of 2 " in (tmp_path / "table.md").read_text()
+    drawn, trained = (next(u["scores"] for u in Run(e.folder).units()) for e in planned)
+    assert drawn[0]["true"] == trained[0]["true"] and drawn != trained
+
+
 def test_private_rows_say_what_they_guarantee_and_cost(tmp_path: Path) -> None:
     recipe = mini("table4", "epsilon 1", "epsilon 10, B = 2", "no DP")
     short = replace(recipe, fixed={**recipe.fixed, "steps": 10, "records": 60})
@@ -84,5 +111,6 @@ def test_private_rows_say_what_they_guarantee_and_cost(tmp_path: Path) -> None:
         assert all(0 <= value <= 1 for value in found["accuracy"])
         noise[experiment.row.name] = found["noise"]
         assert ("claim" in found) == (experiment.row.name != "no DP")
+        assert "claim" not in found or "per record (one pair of picture and text added or removed)" in found["claim"]
     assert noise["epsilon 1"] > noise["epsilon 10, B = 2"] > noise["no DP"] == 0
     assert "0.530" in (tmp_path / "table.md").read_text()

@@ -47,7 +47,7 @@ class Refinement:
     def __post_init__(self) -> None:
         faults = []
         if not -1 < self.threshold < 1:
-            faults.append(f"threshold is {self.threshold}, and a similarity is reached only in (-1, 1)")
+            faults.append(f"threshold is {self.threshold}; expected a cosine similarity above -1 and below 1")
         if self.target not in ("fused", "direct"):
             faults.append(f"target is {self.target!r}; expected 'fused' or 'direct'")
         if self.rounds < 1 or self.steps < 1 or not 0 < self.first <= 1 or self.temperature <= 0:

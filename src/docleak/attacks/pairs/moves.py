@@ -14,10 +14,16 @@ from docleak.attacks.gradients.view import GradientView
 from docleak.attacks.pairs.sentence import Sentences
 from docleak.models.base import Encoded
 
+#: Bytes that the gradients of candidates scored in one pass may take: those of a large BERT are 1.2 GB each.
+ROOM = 2 * 1024**3
+
 
 @dataclass(frozen=True)
 class Moves:
-    """After every ``every`` steps ``candidates`` are scored: distance plus ``weight`` times the language's surprise."""
+    """After every ``every`` steps ``candidates`` are scored: distance plus ``weight`` times the language's surprise.
+
+    ``chunk`` of them at most in one pass, fewer where their gradients would not fit into ROOM.
+    """
 
     every: int = 40
     candidates: int = 16
@@ -80,7 +86,7 @@ class _Logits(nn.Module):
 def distances(
     view: GradientView, inputs: Sequence[Encoded], distance: Distance, batches: Tensor, *, chunk: int
 ) -> list[float]:
-    """The matching distance of each of ``batches`` (C, B, T, d), ``chunk`` at a time in one vectorised pass."""
+    """The matching distance of each of ``batches`` (C, B, T, d), at most ``chunk`` at a time in one vectorised pass."""
     roof = _Logits(view.model, inputs)
     chosen = {f"network.{name}": dict(view.model.module.named_parameters())[name].detach() for name in view.names}
 
@@ -89,6 +95,7 @@ def distances(
         return result
 
     vectorised = torch.func.vmap(torch.func.grad(gradient), in_dims=(None, 0))
+    chunk = max(1, min(chunk, ROOM // sum(p.numel() * p.element_size() for p in chosen.values())))
     found: list[float] = []
     for first in range(0, len(batches), chunk):
         part = batches[first : first + chunk]

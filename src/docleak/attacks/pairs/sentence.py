@@ -16,7 +16,8 @@ from docleak.models.pair.model import PairModel
 class Sentences:
     """Maps a flat vector of unknowns to embeddings (B, T, d): beginning mark, unknown words, end mark, padding.
 
-    ``free`` (B, T) marks the words, ``mask`` (B, T) everything but padding. ``words`` (n,) are ids that may occur.
+    ``free`` (B, T) marks the words, ``mask`` (B, T) everything but padding. ``words`` (n,) are ids that may occur, of a
+    tokenizer's ``vocabulary``; the table may have more rows than that.
     """
 
     fixed: Tensor  # (B, T, d)
@@ -24,6 +25,7 @@ class Sentences:
     mask: Tensor
     table: Tensor  # (V, d)
     words: Tensor
+    vocabulary: int
 
     @classmethod
     def of(cls, model: PairModel, lengths: tuple[int, ...], words: Tensor | None = None) -> Sentences:
@@ -45,7 +47,7 @@ class Sentences:
         if not len(chosen):
             raise AttackError("no word may occur in the text; expected at least one token id.")
         table = model.table.detach()
-        return cls(F.embedding(ids, table), free, mask, table, chosen)
+        return cls(F.embedding(ids, table), free, mask, table, chosen, len(tokenizer))
 
     @property
     def width(self) -> int:
@@ -81,5 +83,5 @@ class Sentences:
     def weights(self, embeddings: Tensor, temperature: float) -> Tensor:
         """(B, T, V) weights over tokens, softmax of cosines over ``temperature``: the differentiable projection."""
         near = torch.softmax(self.similarity(embeddings) / temperature, dim=-1)
-        blank = near.new_zeros(*near.shape[:2], len(self.table))
+        blank = near.new_zeros(*near.shape[:2], self.vocabulary)
         return blank.index_copy(2, self.words, near)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -24,8 +24,9 @@ from docleak.errors import AttackError, RunError
 from docleak.evidence.pairs.case import PairCase, build_pair_case, self_tests
 from docleak.evidence.pairs.private import PairPrivacy, noise_of, utility
 from docleak.evidence.pairs.score import pictures_of, score_pairs
+from docleak.evidence.pairs.trained import train_on_scenes
 from docleak.evidence.run import Run
-from docleak.models.pair.aligner import SHIPPED_ALIGNER, load_aligner
+from docleak.models.pair.aligner import SHIPPED_ALIGNER, Aligner, load_aligner
 from docleak.models.pair.generator import SHIPPED_GENERATOR
 from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causal
 from docleak.models.pair.model import PairModel
@@ -35,8 +36,8 @@ from docleak.models.pair.shapes import build_pair
 PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919
 #: Keeps the clients' noise apart from the attacks' draws.
 NOISE_SEED = 500_000_003
-#: What a record is in the words of the accountant, and what it is here.
-RECORD, PAIR = "one question with its answer", "one picture with its text"
+#: What a record is here, in the claims of privacy.
+PAIR = "one pair of picture and text"
 #: done, total, label
 OnUnit = Callable[[int, int, str], None]
 
@@ -49,7 +50,7 @@ class PairConfig:
     ``shuffle`` gives every picture another pair's text. ``threshold``, ``rounds`` and ``strength`` are MMGIA's, where
     not None. ``noise`` is the standard deviation of what the client adds to every number; with ``epsilon`` it runs
     DP-SGD instead, with ``clip_norm``, ``steps`` and ``records`` (see PairPrivacy). ``utility``: measure what a
-    classifier trained so is good for.
+    classifier trained so is good for. ``trained``: steps on scenes that the networks took before; 0: as drawn.
     """
 
     pairs: str = "scenes"
@@ -74,6 +75,7 @@ class PairConfig:
     rounds: int | None = None
     strength: float | None = None
     generator: str = SHIPPED_GENERATOR
+    trained: int = 0
     noise: float = 0.0
     epsilon: float = 0.0
     clip_norm: float = 1.0
@@ -92,23 +94,35 @@ class PairConfig:
             raise AttackError(
                 f"noise is {self.noise} and epsilon {self.epsilon}; expected one of them, and nothing negative."
             )
+        if self.trained < 0:
+            raise AttackError(f"the networks were trained for {self.trained} steps; expected 0 (as drawn) or more.")
         _ = self.privacy
-        for name in self.attacks:
-            self.attack(name)
+        refined = [self.attack(name).refine is not None for name in self.attacks]
+        if self.refinement and not any(refined):
+            raise AttackError(
+                f"{' and '.join(self.refinement)} would change MMGIA's second stage, which {', '.join(self.attacks)} "
+                "does not have. Leave it out, or attack with mmgia, mmgia-d or mmgia-prior."
+            )
 
     @property
     def privacy(self) -> PairPrivacy:
         """The client's DP-SGD."""
         return PairPrivacy(self.epsilon, clip_norm=self.clip_norm, steps=self.steps, records=self.records)
 
+    @property
+    def refinement(self) -> dict[str, float]:
+        """What is changed of the second stage."""
+        changes = {"threshold": self.threshold, "rounds": self.rounds, "strength": self.strength}
+        return {key: value for key, value in changes.items() if value is not None}
+
     def attack(self, name: str) -> PairAttack:
         """The attack of that name with what this configuration changes of it."""
         attack = load_pair_attack(name, image=self.image_attack, text=self.text_attack)
         if isinstance(attack.image, GeneratorAttack):
             attack = replace(attack, image=replace(attack.image, generator=self.generator))
-        changes = {"threshold": self.threshold, "rounds": self.rounds, "strength": self.strength}
-        given = {key: value for key, value in changes.items() if value is not None}
-        return with_refinement(attack, **given) if given and attack.refine is not None else attack
+        if not self.refinement or attack.refine is None:
+            return attack
+        return with_refinement(attack, **self.refinement)
 
     def units(self) -> list[tuple[str, int]]:
         """(attack, number of the batch), batch by batch."""
@@ -122,29 +136,47 @@ class Setting:
     config: PairConfig
     model: PairModel
     targets: tuple[Pair, ...]
+    aligner: Aligner
     language: LanguageModel
-    public: tuple[Pair, ...] = ()
+    public: tuple[Pair, ...]
 
     def fresh(self) -> PairModel:
-        """The client's model as it was drawn, another copy."""
-        config = self.config
-        return build_pair(
-            config.image, config.text, classes=self.model.classes, image_size=config.image_size, seed=config.seed,
-            fused=config.fused, train_embeddings=config.train_embeddings,
-        )  # fmt: skip
+        """The client's model before its step, another copy."""
+        return client_of(self.config, self.model.classes)
 
     def case(self, number: int, *, plain: bool = False) -> PairCase:
-        """The batch of that number, with the aligner loaded anew; ``plain``: without the client's noise."""
+        """The batch of that number; ``plain``: without the client's noise, for the self-test."""
         config, size = self.config, self.config.batch_size
         batch = self.targets[number * size : (number + 1) * size]
-        aligner = load_aligner(config.aligner, self.model.tokenizer)
         if plain:
-            return build_pair_case(self.model, batch, aligner=aligner, language=self.language)
+            return build_pair_case(self.model, batch)
         noise = torch.Generator().manual_seed(NOISE_SEED + config.seed * 1_000_003 + number)
         return build_pair_case(
-            self.model, batch, aligner=aligner, language=self.language, privacy=config.privacy, sigma=config.noise,
-            noise=noise,
+            self.model, batch, aligner=self.aligner, language=self.language, privacy=config.privacy,
+            sigma=config.noise, noise=noise,
         )  # fmt: skip
+
+
+def client_of(config: PairConfig, classes: Sequence[str]) -> PairModel:
+    """The model of ``config`` as drawn, or trained on scenes for as long as it says."""
+    if config.trained:
+        _require_scenes(config, classes, "networks are trained on")
+    model = build_pair(
+        config.image, config.text, classes=classes, image_size=config.image_size, seed=config.seed, fused=config.fused,
+        train_embeddings=config.train_embeddings,
+    )  # fmt: skip
+    if not config.trained:
+        return model
+    train_on_scenes(model, config.trained, seed=config.seed)
+    return replace(model, name=f"{model.name} after {config.trained} steps on scenes")
+
+
+def _require_scenes(config: PairConfig, classes: Sequence[str], use: str) -> None:
+    if not set(SCENE_LABELS) <= set(classes):
+        raise RunError(
+            f"the classes of {config.pairs!r} are {', '.join(classes)}, and {use} scenes, whose classes are "
+            f"{', '.join(SCENE_LABELS)}. Take scenes or nlvr-true:DIR, or leave it out."
+        )
 
 
 def set_up(config: PairConfig) -> Setting:
@@ -152,18 +184,19 @@ def set_up(config: PairConfig) -> Setting:
     targets, public = _texts(config)
     seen = {label for pair in targets for label in pair.labels} | {pair.label for pair in public}
     classes = sorted(seen | set(SCENE_LABELS if config.pairs == SCENES else ()))
-    model = build_pair(
-        config.image, config.text, classes=classes, image_size=config.image_size, seed=config.seed, fused=config.fused,
-        train_embeddings=config.train_embeddings,
-    )  # fmt: skip
+    model = client_of(config, classes)
+    aligner = load_aligner(config.aligner, model.tokenizer)
+    return Setting(config, model, targets, aligner, _language(config, model, targets, public), tuple(public))
+
+
+def _language(config: PairConfig, model: PairModel, targets: Sequence[Pair], public: Sequence[Pair]) -> LanguageModel:
     if config.language != "trigrams":
-        return Setting(config, model, targets, load_causal(config.language, model.tokenizer), tuple(public))
+        return load_causal(config.language, model.tokenizer)
     said = {pair.text for pair in targets}
     lines = read_text(Path(config.corpus)).splitlines() if config.corpus else []
     lines += [pair.text for pair in [*make_scenes(PUBLIC_SCENES, seed=PUBLIC_SEED), *public]]
     texts = [line for line in lines if line.strip() and line not in said]
-    language = fit_trigrams(texts, model.tokenizer, name=f"trigrams of {len(texts)} texts")
-    return Setting(config, model, targets, language, tuple(public))
+    return fit_trigrams(texts, model.tokenizer, name=f"trigrams of {len(texts)} texts")
 
 
 def _texts(config: PairConfig) -> tuple[tuple[Pair, ...], list[Pair]]:
@@ -213,13 +246,9 @@ def privacy_of(setting: Setting) -> dict[str, Any]:
     if plan is not None:
         spent = plan.guarantee()
         found |= {"noise": noise_of(plan), "noise_multiplier": plan.mechanism.noise_multiplier,
-                  "delta": plan.delta, "claim": spent.sentence().replace(RECORD, PAIR)}  # fmt: skip
+                  "delta": plan.delta, "claim": spent.sentence(PAIR)}  # fmt: skip
     if config.utility:
-        if not set(SCENE_LABELS) <= set(setting.model.classes):
-            raise RunError(
-                f"the classes of {config.pairs!r} are {', '.join(setting.model.classes)}; utility is measured with "
-                "classifiers of scenes (scatter, tower). Take scenes or nlvr-true:DIR, or leave it out."
-            )
+        _require_scenes(config, setting.model.classes, "utility is measured with classifiers of")
         tested = [*setting.targets, *setting.public]
         found["accuracy"] = utility(setting.fresh, privacy, tested, batch_size=config.batch_size, seed=config.seed)
         found["tested"] = len(tested)

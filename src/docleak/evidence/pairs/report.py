@@ -30,7 +30,7 @@ LIMITS = (
     "Lengths of the texts are taken as known, as the published attacks do.",
     "SSIM (1: the same picture) compares structure, not meaning: look at the pictures. ROUGE-L (1: the same text) "
     "counts words in order.",
-    "Small networks drawn at random leak more than trained ones of the same kind.",
+    "Small networks drawn at random leak more than trained ones of the same kind (--trained).",
 )
 
 

@@ -7,7 +7,7 @@ real text, softmax rows a text in the making.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from docleak.documents.page import fault_list
 from docleak.documents.storage import write_atomically, write_json
 from docleak.errors import ModelError
 from docleak.models.loading import CHECKPOINTS, short_name, split_revision
@@ -205,21 +206,39 @@ def _clip(where: str, revision: str | None, source: str, tokenizer: Any, device:
     import transformers
 
     try:
-        module: Any = transformers.CLIPModel.from_pretrained(
-            where, revision=revision or "main", attn_implementation="eager"
-        )
+        module, info = transformers.CLIPModel.from_pretrained(
+            where, revision=revision or "main", attn_implementation="eager", output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below
+        )  # fmt: skip
         own = tokenizer_of(where, revision=revision)
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(
             f"there is no aligner {source!r} ({type(error).__name__}: {str(error).splitlines()[0]}). Expected "
             f"{SHIPPED_ALIGNER!r}, a directory with a CLIP and its tokenizer, or a hub name that can be reached."
         ) from error
+    _require_clip(source, info, int(module.config.projection_dim))
     module = module.eval().to(device).requires_grad_(False)
     table = module.text_model.embeddings.token_embedding.weight
     settings = image_settings(where, revision=revision)
     start, end = (table[getattr(own, f"{which}_token_id")] for which in ("bos", "eos"))
     tokens = _mapped(tokenizer, own, table)
-    return ClipAligner(short_name(source), module, tokens, start, end, settings.mean or HALF, settings.std or HALF)
+    same = own.get_vocab() == tokenizer.get_vocab()
+    name = short_name(source) + ("" if same else ", its tokens mapped by their characters")
+    return ClipAligner(name, module, tokens, start, end, settings.mean or HALF, settings.std or HALF)
+
+
+def _require_clip(source: str, info: Mapping[str, Any], width: int) -> None:
+    """ModelError unless the weights filled the whole CLIP: what they lack would be drawn at random."""
+    faults = [
+        f"{name} is of {tuple(found)}, expected {tuple(wanted)}"
+        for name, found, wanted in sorted(info["mismatched_keys"])
+    ]
+    faults += [f"{name} is missing" for name in sorted(info["missing_keys"])]
+    if faults:
+        raise ModelError(
+            f"the weights of aligner {source!r} are not those of a CLIP whose two towers end in {width} numbers each, "
+            f"as its configuration says:{fault_list(faults)}\nExpected what CLIPModel.save_pretrained wrote."
+        )
 
 
 def _mapped(tokenizer: Any, own: Any, table: Tensor) -> Tensor:

@@ -127,4 +127,6 @@ def load_causal(source: str, tokenizer: Any, *, device: str | torch.device = "cp
         ) from error
     if own.bos_token_id is None and own.eos_token_id is None:
         raise ModelError(f"the tokenizer of {source!r} has neither a beginning nor an end token; expected one of them.")
-    return CausalModel(short_name(source), module.eval().to(device), own, tokenizer)
+    same = own.get_vocab() == tokenizer.get_vocab()
+    name = short_name(source) + ("" if same else ", asked in plain text: its tokens are others")
+    return CausalModel(name, module.eval().to(device), own, tokenizer)

@@ -96,8 +96,15 @@ class PairModel:
     def loss(self, pixels: Tensor, ids: Tensor, mask: Tensor, labels: tuple[Tensor, Tensor]) -> Tensor:
         """What the client minimises, (B,): both cross-entropies, or with ``fused`` that of the summed logits.
 
-        ``labels`` are the classes (B,) of pictures and texts; a fused model learns the pictures'.
+        ``labels`` are the classes (B,) of pictures and texts; a fused model learns the pictures'. ModelError for counts
+        of pictures and texts that differ, which a fused model would otherwise broadcast.
         """
+        classes = [len(side) for side in labels]
+        if {len(ids), len(mask), *classes} != {len(pixels)}:
+            raise ModelError(
+                f"there are {len(pixels)} pictures, {len(ids)} texts, {len(mask)} masks, and classes of {classes[0]} "
+                f"pictures and {classes[1]} texts; expected as many of each."
+            )
         embeddings = F.embedding(ids, self.table)
         image, text = self.module.image_logits(self.normalise(pixels)), self.module.text_logits(embeddings, mask)
         if self.module.fused:

@@ -205,6 +205,12 @@ def _without_head(net: nn.Module, name: str) -> int:
 
 @torch.no_grad()
 def _check_widths(model: PairModel, widths: tuple[int, int]) -> None:
+    rows, tokens = len(model.table), len(model.tokenizer)
+    if tokens > rows:
+        raise ModelError(
+            f"the tokenizer of {model.name} has {tokens} tokens, and its table of words {rows} rows; expected a row "
+            "for each. Take the tokenizer that the text classifier was made with."
+        )
     width, height = model.image_size
     mask = torch.ones(1, 4, dtype=torch.bool, device=model.device)
     try:

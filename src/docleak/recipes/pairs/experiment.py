@@ -149,15 +149,16 @@ def forecasts(planned: Sequence[PairExperiment]) -> list[Forecast]:
     found = []
     for e in planned:
         units = e.config.count // e.config.batch_size
-        seconds = units * e.config.budget * _seconds(replace(e.config, attacks=("mmgia-stage1",)))
+        seconds = units * e.config.budget * _seconds(e.config)
         words = f"{units} batches x {e.config.budget} evaluations of each modality"
         found.append(Forecast(e.row.name, e.model, units, words, seconds, {"evaluations": e.config.budget}))
     return found
 
 
 def _seconds(config: PairConfig) -> float:
-    same = replace(config, epsilon=0.0, noise=0.0, utility=False, count=config.batch_size, public=0, seed=0)
-    return _timed(replace(same, budget=8, shuffle=False))
+    same = replace(config, epsilon=0.0, noise=0.0, utility=False, count=config.batch_size, seed=0)
+    alone = replace(same, attacks=("mmgia-stage1",), threshold=None, rounds=None, strength=None)
+    return _timed(replace(alone, budget=8, shuffle=False, trained=0))
 
 
 @lru_cache(maxsize=16)

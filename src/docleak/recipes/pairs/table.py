@@ -58,12 +58,23 @@ def write_table(
         groups.append(Group(f"{own[0].config.image} + {own[0].config.text}", cells, failed))
     heads = [*(HEADS[name] for name in show), *(_told_head(name) for name in told)]
     picture = draw(planned)
-    facts = {**facts, **gains(planned)}
+    facts = {**facts, **unfinished(planned), **gains(planned)}
     return write_page(
         recipe, scale, out, heads=heads, groups=groups, facts=facts, footnote=FOOTNOTE,
         picture=Picture(picture, "What the server saw", "Originals, and what each attack made of them"),
         saved=[_json(e, rows[id(e)]) for e in planned],
     )  # fmt: skip
+
+
+def unfinished(planned: Sequence[PairExperiment]) -> dict[str, str]:
+    """How many batches rows have, where a table is written of a part of its units."""
+    parts = []
+    for e in planned:
+        batches = e.config.count // e.config.batch_size
+        done = sum("scores" in unit for unit in Run(e.folder).units())
+        if done < batches:
+            parts.append(f"{e.row.name} ({e.model}) {done} of {batches}")
+    return {"Batches attacked in unfinished rows": ", ".join(parts)} if parts else {}
 
 
 def gains(planned: Sequence[PairExperiment]) -> dict[str, str]:
@@ -87,7 +98,9 @@ def _is_stage_one(e: PairExperiment) -> bool:
 def _alike(base: PairExperiment, e: PairExperiment) -> bool:
     """Whether ``base`` is stage 1 of what ``e`` runs, on the same pictures."""
     own, other = (x.config.attack(x.config.attacks[0]) for x in (base, e))
-    same = all(getattr(base.config, key) == getattr(e.config, key) for key in ("batch_size", "noise", "epsilon"))
+    same = all(
+        getattr(base.config, key) == getattr(e.config, key) for key in ("batch_size", "noise", "epsilon", "trained")
+    )
     return base.model == e.model and same and own.image.name == other.image.name and own.text == other.text
 
 
