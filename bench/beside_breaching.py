@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from docleak.attacks.gradients import GradientAttack, GradientView, Knowledge, inverting_gradients
+from docleak.attacks.gradients.levenberg import LevenbergMarquardt
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Objective, Solver
 from docleak.attacks.pairs.view import inputs_of
 from docleak.documents.pairs import make_scenes
@@ -235,7 +236,7 @@ def time_steps(network: str, breaching: Breaching) -> dict[str, float]:
     """Medians in milliseconds per step, their ratio, and the quartiles of the ratio over neighbouring steps."""
     case, setting, turns, steps = case_of(network, 0), (VARIATIONS[0], FIRST_STEPS[0]), Turns(), WARMUP + STEPS + 1
     attack = inverting(setting)
-    assert attack.solver is not None
+    assert attack.solver is not None and not isinstance(attack.solver, LevenbergMarquardt)
     stepwise = replace(attack, solver=Stepwise(attack.solver, turns))
 
     def run_ours() -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from docleak.attacks.gradients import ATTACKS, GradientAttack, Knowledge, load_attack
 from docleak.attacks.gradients.engine import explained_share
 from docleak.attacks.gradients.matching import dummy_gradient, squared_and_cosine
+from docleak.attacks.gradients.precision import DoubleLoss
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Objective
 from docleak.attacks.gradients.whitening import WhiteningConfig
+from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
+from docleak.models import DocumentModel, load_model, pixels_of, trainable
 
 BUDGET = 25
 
@@ -193,6 +198,54 @@ def test_the_whitening_can_be_made_cheaper(small: Any) -> None:
     attack = replace(load_attack("gi-dqa"), whitening=WhiteningConfig(draws=4))
     finding = attack.run(small.view, small.knowledge, budget=8, generator=generator())
     assert [number for number, _ in finding.history] == [6, 7, 8]
+
+
+def test_a_loss_in_double_precision_is_the_same_search(small: Any) -> None:
+    plain, double = load_attack("gi-dqa"), load_attack("gi-dqa:loss=double")
+    before = {name: p.detach().clone() for name, p in small.model.module.named_parameters()}
+    one, two = (a.run(small.view, small.knowledge, budget=24, generator=generator()) for a in (plain, double))
+    assert two.pixels.dtype == torch.float32 and two.evaluations == 24
+    assert all(torch.equal(p, before[n]) for n, p in small.model.module.named_parameters())
+    assert one.history[0][1] == pytest.approx(two.history[0][1], rel=1e-3), "another start, or other draws"
+    torch.testing.assert_close(one.pixels, two.pixels, atol=0.05, rtol=0)
+    assert not torch.equal(one.pixels, two.pixels)
+
+
+def test_where_a_model_is_sure_a_loss_in_double_precision_keeps_the_gradient() -> None:
+    """The loss of the trained model is about 1e-6 there: 1 - p is a handful of float32's steps."""
+    model = load_model("layoutlmv3-trained")
+    page = model.fit(make_pages(4, seed=0, size=model.image_size)[3])
+    inputs, pixels = [model.encode(page, page.questions[0])], pixels_of(page.image)[None]
+    names = [name for name, _ in trainable(model.module)]
+
+    def gradient(of: DocumentModel, pixels: Tensor) -> Tensor:
+        found = dummy_gradient(of, pixels, inputs, names, create_graph=False)
+        return torch.cat([g.flatten() for g in found.values()])
+
+    plain = gradient(model, pixels)
+    with DoubleLoss():
+        ours = gradient(model, pixels)
+    exact = deepcopy(model)
+    exact.module.double()
+    wanted = gradient(exact, pixels.double())
+    assert plain.dtype == ours.dtype == torch.float32
+    errors = [float((found - wanted).norm() / wanted.norm()) for found in (plain, ours)]
+    assert errors[0] > 0.01 > 1e-4 > errors[1]
+
+
+def test_only_the_cross_entropy_is_doubled() -> None:
+    """Beside the same in double precision throughout; class weights and other functions are left alone."""
+    logits, labels = torch.tensor([[15.0, 0.0, 1.0]], requires_grad=True), torch.tensor([0])
+    with DoubleLoss():
+        loss = F.cross_entropy(logits, labels)
+        assert F.cross_entropy(logits, labels, weight=torch.ones(3)).dtype == torch.float32
+        assert F.softmax(logits, -1).dtype == torch.float32
+    (slope,) = torch.autograd.grad(loss, logits)
+    exact = torch.softmax(logits.detach().double(), -1)[0, 0] - 1
+    assert slope.dtype == torch.float32
+    assert float(slope[0, 0]) == pytest.approx(float(exact), rel=1e-6)
+    (plain,) = torch.autograd.grad(F.cross_entropy(logits, labels), logits)
+    assert float(plain[0, 0]) != pytest.approx(float(exact), rel=1e-3)
 
 
 def test_the_published_gi_dqa_has_the_published_parts() -> None:

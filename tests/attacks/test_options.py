@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from docleak.attacks.gradients import load_attack
+from docleak.attacks.gradients.levenberg import LevenbergMarquardt
+from docleak.attacks.gradients.solvers import BoundedLBFGS
 from docleak.errors import AttackError
 
 
@@ -20,6 +22,16 @@ def test_another_start() -> None:
     assert load_attack("gi-dqa:start=light").start == "light" and load_attack("gi-dqa").start == "uniform"
     with pytest.raises(AttackError, match="uniform, normal, light"):
         load_attack("gi-dqa:start=dark")
+
+
+def test_another_solver_and_the_rounds() -> None:
+    plain, other = load_attack("gi-dqa"), load_attack("gi-dqa:solver=lm,rounds=all")
+    assert (plain.solver, plain.rounds) == (BoundedLBFGS(), "largest")
+    assert (other.solver, other.rounds) == (LevenbergMarquardt(), "all")
+    assert load_attack("gi-dqa:solver=lbfgs").solver == plain.solver
+    assert load_attack("gi-dqa:loss=double").double_loss and not plain.double_loss
+    with pytest.raises(AttackError, match="largest, all"):
+        load_attack("gi-dqa:rounds=first")
 
 
 def test_no_priors() -> None:

@@ -485,3 +485,30 @@ def test_worker_processes_give_what_one_process_gives(finished: Run, small_confi
         assert (unit["unit"], 30, 30) in events
     numbers = [number for unit, number, _ in events if unit.endswith("gi-dqa")]
     assert numbers == sorted(numbers) and len(numbers) > 10
+
+
+# -- several rounds ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_an_audit_of_two_rounds(tmp_path: Path) -> None:
+    config = AuditConfig(
+        models=("layoutlmv3-start",), attacks=("gi-dqa:rounds=all",), budget=40, seed=0, rounds=2, round_steps=1
+    )  # fmt: skip
+    run = run_one(config, tmp_path / "run")
+    (unit,) = run.units()
+    assert unit["view"]["rounds"] == 2 and unit["self_test"]["passed"]
+    assert [number for number, _ in unit["finding"]["history"]] == [36, 38, 40], "17 draws and one evaluation a round"
+    assert "2 rounds" in run.info["signature"] and "in 2 rounds" in run.info["threat_model"]["sees"][0]
+    (later,) = audit._later("layoutlmv3-start", "cpu", config)
+    assert weights_hash(later) != weights_hash(audit.model_of(config, "layoutlmv3-start", "cpu"))
+    assert weights_hash(load_model("layoutlmv3-start")) == weights_hash(
+        audit.model_of(config, "layoutlmv3-start", "cpu")
+    ), "the first round's model was trained"
+
+
+def test_a_recorded_gradient_has_one_round() -> None:
+    with pytest.raises(AttackError, match="found rounds = 2"):
+        AuditConfig(rounds=2, exposure=Exposure(gradient_file="update.safetensors"))
+    with pytest.raises(AttackError, match="rounds is 0; expected at least 1"):
+        AuditConfig(rounds=0)

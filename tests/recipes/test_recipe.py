@@ -42,7 +42,7 @@ def test_the_papers_tables_are_all_there() -> None:
 
 
 #: Recipes that compare attacks or budgets, so that not every row is the paper's.
-MIXED = ("gi-dqa/table1", "gi-dqa/closed-form", "gi-dqa/evaluations", "gi-dqa/joint")
+MIXED = ("gi-dqa/table1", "gi-dqa/closed-form", "gi-dqa/evaluations", "gi-dqa/joint", "gi-dqa/solver")
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in list_recipes().items() if recipe.kind == "audit"])

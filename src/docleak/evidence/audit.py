@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -59,17 +60,21 @@ class AuditConfig:
     ocr: str = "rapidocr"
     fine_tune_steps: int = 0  # training steps on synthetic pages before the client's gradient is taken
     image_size: tuple[int, int] | None = None  # width and height of the pages; None: the checkpoint's own
+    rounds: int = 1  # in which the client sends a gradient of the same batch, each with the weights of its round
+    round_steps: int = 10  # training steps on other pages (synthetic ones) between two rounds
     allow_failed_self_test: bool = False
     allow_pickle: bool = False
 
     def __post_init__(self) -> None:
         for name in self.attacks:
             load_attack(name)
-        for what in ("pages", "budget", "batch_size"):
+        for what in ("pages", "budget", "batch_size", "rounds", "round_steps"):
             if getattr(self, what) < 1:
                 raise AttackError(f"{what} is {getattr(self, what)}; expected at least 1.")
         if self.fine_tune_steps < 0:
             raise AttackError(f"fine_tune_steps is {self.fine_tune_steps}; expected 0 or more.")
+        if self.rounds > 1 and self.exposure.gradient_file:
+            raise AttackError(f"a recorded gradient is that of one round; found rounds = {self.rounds}. Leave one out.")
         if self.image_size is not None and not all(1 <= side <= LONGEST_SIDE for side in self.image_size):
             raise AttackError(f"image_size is {self.image_size}; expected width and height of 1 to {LONGEST_SIDE}.")
 
@@ -118,17 +123,29 @@ def _model(
 ) -> DocumentModel:
     model = load_model(source, device=device, image_size=image_size)
     if fine_tune_steps:
-        pages = make_pages(
-            4 * FINE_TUNING.pages_per_step * fine_tune_steps, seed=seed, size=model.image_size, split="train"
-        )
-        pretrain(model, pages, replace(FINE_TUNING, steps=fine_tune_steps), rng=np.random.default_rng(seed))
+        _fine_tune(model, fine_tune_steps, seed)
     return model
+
+
+def _fine_tune(model: DocumentModel, steps: int, seed: int) -> None:
+    pages = make_pages(4 * FINE_TUNING.pages_per_step * steps, seed=seed, size=model.image_size, split="train")
+    pretrain(model, pages, replace(FINE_TUNING, steps=steps), rng=np.random.default_rng(seed))
 
 
 def model_of(config: AuditConfig, source: str, device: str) -> DocumentModel:
     """The audited model, after the training steps that the config asks for."""
     seed = config.seed if config.fine_tune_steps else 0
     return _model(source, device, config.fine_tune_steps, seed, config.image_size)
+
+
+@lru_cache(maxsize=1)
+def _later(source: str, device: str, config: AuditConfig) -> tuple[DocumentModel, ...]:
+    """The models of the rounds after the first: each the one before it, trained on by others."""
+    found = [model_of(config, source, device)]
+    for number in range(1, config.rounds):
+        found.append(deepcopy(found[-1]))
+        _fine_tune(found[-1], config.round_steps, config.seed + number)
+    return tuple(found[1:])
 
 
 @lru_cache(maxsize=1)
@@ -150,7 +167,8 @@ def run_unit(run: Run, config: AuditConfig, unit: Unit, device: str, report: OnP
     if unit.page + config.batch_size > len(pages):
         return  # fewer pages with private fields than asked for
     batch = pages[unit.page : unit.page + config.batch_size]
-    case = build_case(model, batch, config.exposure, seed=config.seed + unit.page)
+    later = _later(unit.model, device, config)
+    case = build_case(model, batch, config.exposure, seed=config.seed + unit.page, later=later)
     test = self_test(case.clean, case.pixels, case.inputs)
     if not config.allow_failed_self_test:
         test.require()
@@ -211,6 +229,7 @@ def _describe(unit: Unit, model: DocumentModel, case: Case, config: AuditConfig)
         "answer": case.question.answers[0],
         "view": {
             "batch_size": config.batch_size,
+            "rounds": config.rounds,
             "train_mode": config.exposure.train_mode,
             "words_known": case.knowledge.words_known and bool(case.inputs[0].words_seen),
             "answer_known": case.knowledge.answer_known,
@@ -290,7 +309,9 @@ def _write_info(run: Run, config: AuditConfig, device: str) -> None:
         f"docleak {docleak.__version__} | seed {config.seed} | data {data} | "
         + " ".join(f"{name}:{entry['hash']}" for name, entry in models.items())
         + (f" | recorded gradient {hashlib.sha256(Path(recorded).read_bytes()).hexdigest()[:10]}" if recorded else "")
-        + f" | gradient view, B = {config.batch_size} | {', '.join(config.attacks)} | {config.budget} evaluations"
+        + f" | gradient view, B = {config.batch_size}"
+        + (f", {config.rounds} rounds, {config.round_steps} steps apart" if config.rounds > 1 else "")
+        + f" | {', '.join(config.attacks)} | {config.budget} evaluations"
     )
     before = run.info.get("signature")
     if before not in (None, signature) and run.units():

@@ -96,21 +96,27 @@ class Exposure:
             object.__setattr__(self, "answer_known", False)
 
 
-def build_case(model: DocumentModel, pages: Sequence[Page], exposure: Exposure, *, seed: int) -> Case:
-    """Let a client compute its gradient on ``pages`` (a batch), and set up the server's view of it."""
+def build_case(
+    model: DocumentModel, pages: Sequence[Page], exposure: Exposure, *, seed: int, later: Sequence[DocumentModel] = ()
+) -> Case:
+    """Let a client compute its gradient on ``pages`` (a batch), and set up the server's view of it.
+
+    ``later`` are the models of later rounds, in which the client computes a gradient of the same batch again.
+    """
     questions = [question_of(page) for page in pages]
     inputs = [model.encode(page, question) for page, question in zip(pages, questions, strict=True)]
     generator = torch.Generator().manual_seed(seed + 1)
     if exposure.random_text:
         inputs = [model.scramble(e, question=True, answer=True, generator=generator) for e in inputs]
     pixels = torch.stack([pixels_of(page.image, _device(model)) for page in pages])
-    clean = GradientView(model, _gradient(model, pixels, inputs, exposure, seed), len(pages), exposure.train_mode)
+    rounds = [
+        GradientView(m, _gradient(m, pixels, inputs, exposure, seed), len(pages), exposure.train_mode)
+        for m in (model, *later)
+    ]
     defense = parse_defense(exposure.defense)
-    view = clean
-    if isinstance(defense, GradientDefense):
-        sent = defense.protect(clean.gradient, model, generator=torch.Generator().manual_seed(seed + 2))
-        noise = defense.sigma if isinstance(defense, GradientNoise) else 0.0
-        view = replace(clean, gradient=sent, imitate=defense.imitate, noise=noise)
+    drawn = torch.Generator().manual_seed(seed + 2)
+    sent = [_defended(r, defense, drawn) if isinstance(defense, GradientDefense) else r for r in rounds]
+    clean, view = (replace(first, later=tuple(others)) for first, *others in (rounds, sent))
     knowledge = _knowledge(model, pages, inputs, exposure, generator)
     if isinstance(defense, TemplateDefense):
         blank = [model.encode(blank_page(page), MADE_UP) for page in pages]
@@ -123,6 +129,12 @@ def build_case(model: DocumentModel, pages: Sequence[Page], exposure: Exposure, 
         found = recover(view, knowledge)
         knowledge = replace(knowledge, inputs=found.inputs, text_recovered=True)
     return Case(tuple(pages), questions[0], pixels, inputs, clean, view, knowledge, found)
+
+
+def _defended(view: GradientView, defense: GradientDefense, generator: torch.Generator) -> GradientView:
+    sent = defense.protect(view.gradient, view.model, generator=generator)
+    noise = defense.sigma if isinstance(defense, GradientNoise) else 0.0
+    return replace(view, gradient=sent, imitate=defense.imitate, noise=noise)
 
 
 #: What the owner of a template asks it; nothing of any client is in it.

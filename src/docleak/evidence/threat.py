@@ -13,13 +13,18 @@ def threat_model(config: AuditConfig) -> dict[str, object]:
     exposure = config.exposure
     number = "one example" if config.batch_size == 1 else f"a batch of {config.batch_size} pages, averaged"
     parts = f"of the {' and '.join(exposure.stages)} parameters" if exposure.stages else "of every trainable parameter"
+    sent = f"one client's gradient {parts}, computed on {number}, "
+    weights = "the weights the client started from"
+    if config.rounds > 1:
+        sent = f"one client's gradients {parts} in {config.rounds} rounds, all computed on {number}, "
+        weights = f"the weights of each of these rounds, {config.round_steps} training steps on other pages apart"
     dropout = "in training mode (dropout on)" if exposure.train_mode else "with dropout off"
     return {
         "title": "Honest-but-curious server of a federated training",
         "adversary": "the server (or whoever reads its traffic): it follows the protocol and looks at what it receives",
         "sees": [
-            f"one client's gradient {parts}, computed on {number}, {dropout}",
-            "the weights the client started from",
+            sent + dropout,
+            weights,
         ],
         "knows": [
             "the blank template of the page and where its private fields are",

@@ -65,8 +65,9 @@ def load_attack(spec: str) -> Attack:
     """The registered attack of that name, with options behind a colon where they differ from the published ones.
 
     ``gi-dqa:priors=text@0.1+tv-spatial@0.1,schedule=delayed``; options are priors (``none`` for none), schedule,
-    grey (yes or no), start (uniform, normal or light), region (private or all) and learning-rate. ``words-drawn`` and
-    ``gi-dqa-joint`` have options of their own. AttackError lists what is known.
+    grey (yes or no), start (uniform, normal or light), region (private or all), solver (lbfgs, lm or adam), rounds
+    (largest or all), loss (float or double precision) and learning-rate. ``words-drawn`` and ``gi-dqa-joint`` have
+    options of their own. AttackError lists what is known.
     """
     name, _, options = spec.strip().partition(":")
     if name not in ATTACKS:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import partial
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from docleak.attacks.gradients.canvas import Canvas, Region, Start
+from docleak.attacks.gradients.levenberg import LevenbergMarquardt, Linear
+from docleak.attacks.gradients.linearised import Joined, Linearised
 from docleak.attacks.gradients.matching import Distance, Gradient, dummy_of, relative
+from docleak.attacks.gradients.precision import DoubleLoss
 from docleak.attacks.gradients.priors import PRIORS
 from docleak.attacks.gradients.schedules import SCHEDULES
 from docleak.attacks.gradients.solvers import Solver
 from docleak.attacks.gradients.view import GradientView, Knowledge
-from docleak.attacks.gradients.whitening import WhiteningConfig, fit_whiteners, whitened
+from docleak.attacks.gradients.whitening import Whitener, WhiteningConfig, fit_whiteners, residuals, whitened
 from docleak.errors import AttackError
 
 #: Called after each gradient evaluation with its number, the matching loss and the current pixels.
 OnEvaluation = Callable[[int, float, Tensor], None]
+#: Which of several rounds are matched.
+Rounds = Literal["largest", "all"]
 #: A further term of the objective, of pixels (B, 3, H, W); what it means is its maker's business.
 Guide = Callable[[Tensor], Tensor]
 
@@ -47,20 +53,24 @@ class Finding:
 class GradientAttack:
     """A composition: matching distance + priors x schedule + solver + what may change.
 
-    ``matching`` None means the whitened distance of ``whitening``; ``solver`` None keeps the random start.
+    ``matching`` None means the whitened distance of ``whitening``; ``solver`` None keeps the random start. Of a view
+    with several ``rounds`` the one with the largest gradient is matched, or the mean of all their distances; then
+    every round's gradient is an evaluation. ``double_loss`` takes the adversary's softmax in double precision.
     """
 
     name: str
     paper: str
     summary: str
     matching: Callable[[GradientView], Distance] | None
-    solver: Solver | None
+    solver: Solver | LevenbergMarquardt | None
     priors: Mapping[str, float] = field(default_factory=dict)
     schedule: str = "constant"
     grey: bool = False
     region: Region = "private"
     start: Start = "uniform"
     whitening: WhiteningConfig = WhiteningConfig()
+    rounds: Rounds = "largest"
+    double_loss: bool = False
 
     def __post_init__(self) -> None:
         unknown = [p for p in self.priors if p not in PRIORS]
@@ -68,6 +78,11 @@ class GradientAttack:
             raise AttackError(
                 f"attack {self.name!r}: unknown prior {unknown} or schedule {self.schedule!r}; "
                 f"priors are {sorted(PRIORS)}, schedules {sorted(SCHEDULES)}."
+            )
+        if isinstance(self.solver, LevenbergMarquardt) and (self.matching is not None or self.priors):
+            raise AttackError(
+                f"attack {self.name!r}: Levenberg-Marquardt minimises squares, and so takes the whitened distance "
+                "without priors; use another solver, or leave matching and priors out."
             )
 
     def run(
@@ -93,11 +108,14 @@ class GradientAttack:
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)
             start = canvas.start(self.start, generator) if start_at is None else canvas.unknowns(start_at)
             pursuit = Pursuit(self, view, knowledge, canvas, on_evaluation, guide)
-            best = pursuit.pursue(start, budget, generator)
+            with DoubleLoss() if self.double_loss else nullcontext():
+                best = pursuit.pursue(start, budget, generator)
             pixels = canvas.pixels(best).detach().clamp(0, 1)
-            explained = explained_share(view, knowledge, pixels)
+            explained = explained_share(pursuit.views[0], knowledge, pixels)
         seconds = time.perf_counter() - started
-        return Finding(pixels, pursuit.best_loss, explained, pursuit.evaluations, seconds, tuple(pursuit.history))
+        return Finding(
+            pixels.float(), pursuit.best_loss, explained, pursuit.evaluations, seconds, tuple(pursuit.history)
+        )
 
 
 class Surface(Protocol):
@@ -121,52 +139,83 @@ class Pursuit:
         report: OnEvaluation,
         guide: Guide | None = None,
     ) -> None:
-        self.attack, self.view, self.knowledge, self.canvas, self.report = attack, view, knowledge, canvas, report
+        self.attack, self.knowledge, self.canvas, self.report = attack, knowledge, canvas, report
+        self.views = view.rounds if attack.rounds == "all" else (view.largest,)
         self.guide = guide
+        if guide is not None and isinstance(attack.solver, LevenbergMarquardt):
+            raise AttackError(f"attack {attack.name!r}: Levenberg-Marquardt minimises squares and takes no guide.")
         self.evaluations = 0
         self.best_loss = self.best_whole = float("inf")
         self.best: Tensor | None = None
         self.history: list[tuple[int, float]] = []
-        self.distance: Distance | None = None
+        self.whiteners: list[Mapping[str, Whitener]] = []
+        self.distances: list[Distance] = []
 
     def pursue(self, start: Tensor, budget: int, generator: torch.Generator) -> Tensor:
         if self.attack.solver is None:
             return start
-        self.distance = self._distance(start, generator)
-        left = budget - self.evaluations
+        self._prepare(start, generator)
+        left = (budget - self.evaluations) // len(self.views)
         if left < 1:
+            each = "" if len(self.views) == 1 else f", and a step takes one in each of {len(self.views)} rounds"
             raise AttackError(
-                f"budget {budget} is spent by the {self.evaluations} draws of {self.attack.name!r}'s whitening; "
+                f"budget {budget} is spent by the {self.evaluations} draws of {self.attack.name!r}'s whitening{each}; "
                 "raise the budget or lower whitening.draws."
             )
-        last = self.attack.solver.minimise(self.objective, start, budget=left)
+        if isinstance(self.attack.solver, LevenbergMarquardt):
+            last = self.attack.solver.minimise_squares(self.linearise, start, budget=left)
+        else:
+            last = self.attack.solver.minimise(self.objective, start, budget=left)
         return last if self.best is None else self.best
 
-    def _distance(self, start: Tensor, generator: torch.Generator) -> Distance:
-        if self.attack.matching is not None:
-            return self.attack.matching(self.view)
-        config = replace(self.attack.whitening, noise=self.view.noise)
-        whiteners = fit_whiteners(self._first_order, start, config, generator)
-        return whitened(self.view.gradient, whiteners)
+    def _prepare(self, start: Tensor, generator: torch.Generator) -> None:
+        """The distance of each round, in whitened matching by what pixels could cause in that round."""
+        for view in self.views:
+            if self.attack.matching is not None:
+                self.distances.append(self.attack.matching(view))
+                continue
+            config = replace(self.attack.whitening, noise=view.noise)
+            whiteners = fit_whiteners(partial(self._first_order, view), start, config, generator)
+            self.whiteners.append(whiteners)
+            self.distances.append(whitened(view.gradient, whiteners))
 
-    def _first_order(self, unknowns: Tensor) -> Gradient:
-        self.evaluations += 1
+    def _first_order(self, view: GradientView, unknowns: Tensor) -> Gradient:
+        self._count()
         pixels = self.canvas.pixels(unknowns)
-        gradient = dummy_of(self.view, pixels, self.knowledge.inputs, create_graph=False)
-        return {name: value.detach() for name, value in self.view.as_sent(gradient).items()}
+        gradient = dummy_of(view, pixels, self.knowledge.inputs, create_graph=False)
+        return {name: value.detach() for name, value in view.as_sent(gradient).items()}
 
     def objective(self, unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
         """One gradient evaluation: matching loss plus scheduled priors (eq. 4), and its gradient."""
-        assert self.distance is not None
         free = unknowns.detach().requires_grad_(True)
         pixels = self.canvas.pixels(free)
-        dummy = dummy_of(self.view, pixels, self.knowledge.inputs, create_graph=True)
-        matching = self.distance(self.view.as_sent(dummy))
+        rounds = [
+            distance(view.as_sent(dummy_of(view, pixels, self.knowledge.inputs, create_graph=True)))
+            for view, distance in zip(self.views, self.distances, strict=True)
+        ]
+        matching = torch.stack(rounds).mean()
         guided = matching if self.guide is None else matching + self.guide(pixels)
         total = guided + self._priors(pixels, progress)
         (gradient,) = torch.autograd.grad(total, free)
         self._note(float(matching.detach()), float(guided.detach()), free.detach(), pixels.detach())
         return float(total.detach()), gradient
+
+    def linearise(self, unknowns: Tensor) -> Linear:
+        """One evaluation of the distance as a sum of squares; each of its products counts as one more."""
+        parts = [
+            Linearised(
+                view, self.knowledge.inputs, self.canvas.pixels, unknowns, self._count,
+                residuals(whiteners, share=1 / len(self.views)),
+            )
+            for view, whiteners in zip(self.views, self.whiteners, strict=True)
+        ]  # fmt: skip
+        here = Joined(parts)
+        matching = float(here.residual.square().sum())
+        self._note(matching, matching, unknowns.detach(), self.canvas.pixels(unknowns.detach()))
+        return here
+
+    def _count(self) -> None:
+        self.evaluations += 1
 
     def _priors(self, pixels: Tensor, progress: float) -> Tensor:
         factor = SCHEDULES[self.attack.schedule](progress)
@@ -174,7 +223,7 @@ class Pursuit:
         return factor * torch.stack(terms).sum() if terms else pixels.new_zeros(())
 
     def _note(self, matching: float, whole: float, unknowns: Tensor, pixels: Tensor) -> None:
-        self.evaluations += 1
+        self.evaluations += len(self.views)
         if whole < self.best_whole:
             self.best_whole, self.best_loss, self.best = whole, matching, unknowns.clone()
         self.history.append((self.evaluations, matching))
@@ -183,14 +232,16 @@ class Pursuit:
 
 @contextmanager
 def inference_mode_of(view: GradientView) -> Iterator[None]:
-    """Run the adversary's copy without dropout: its masks cannot be known, their mean can."""
-    module = view.model.module
-    before = module.training
-    module.eval()
+    """Run the adversary's copies, one per round, without dropout: its masks cannot be known, their mean can."""
+    modules = [each.model.module for each in view.rounds]
+    before = [module.training for module in modules]
+    for module in modules:
+        module.eval()
     try:
         yield
     finally:
-        module.train(before)
+        for module, training in zip(modules, before, strict=True):
+            module.train(training)
 
 
 def explained_share(view: GradientView, knowledge: Knowledge, pixels: Tensor) -> float:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from docleak.attacks.gradients.engine import GradientAttack
-from docleak.attacks.gradients.solvers import Adam
+from docleak.attacks.gradients.levenberg import LevenbergMarquardt
+from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS
 from docleak.errors import AttackError
 
 
@@ -46,11 +47,13 @@ def _learning_rate(attack: GradientAttack, value: str) -> dict[str, Any]:
     return {"solver": replace(attack.solver, learning_rate=_number("learning-rate", value))}
 
 
-def _chosen(key: str, known: dict[str, object]) -> Callable[[GradientAttack, str], dict[str, Any]]:
+def _chosen(key: str, known: dict[str, object], field: str = "") -> Callable[[GradientAttack, str], dict[str, Any]]:
+    """One of the ``known`` values for ``field``, which is named as the ``key`` if nothing else is said."""
+
     def choose(attack: GradientAttack, value: str) -> dict[str, Any]:
         if value not in known:
             raise AttackError(f"option {key} is {value!r}; expected one of {', '.join(known)}.")
-        return {key: known[value]}
+        return {field or key: known[value]}
 
     return choose
 
@@ -62,5 +65,8 @@ OPTIONS: dict[str, Callable[[GradientAttack, str], dict[str, Any]]] = {
     "grey": _chosen("grey", {"yes": True, "no": False}),
     "start": _chosen("start", {"uniform": "uniform", "normal": "normal", "light": "light"}),
     "region": _chosen("region", {"private": "private", "all": "all"}),
+    "solver": _chosen("solver", {"lbfgs": BoundedLBFGS(), "lm": LevenbergMarquardt(), "adam": Adam()}),
+    "loss": _chosen("loss", {"float": False, "double": True}, "double_loss"),
+    "rounds": _chosen("rounds", {"largest": "largest", "all": "all"}),
     "learning-rate": _learning_rate,
 }

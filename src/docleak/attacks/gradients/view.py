@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class GradientView:
     ``noise`` is the known standard deviation of what a defence added to every number. With ``local`` the client took
     those steps, and ``gradient`` is its whole update in the units of a gradient (``Optimiser.as_gradient``).
     ``slack`` is the relative distance (``matching.relative``) that the truth keeps because weights are rounded.
+    ``later`` are the same client's gradients of the same batch in later rounds, each with the model of that round.
     """
 
     model: DocumentModel
@@ -34,9 +35,28 @@ class GradientView:
     noise: float = 0.0
     local: ImitatedSteps | None = None
     slack: float = 0.0
+    later: tuple[GradientView, ...] = ()
 
     def __post_init__(self) -> None:
         check_gradient(self.model, self.gradient)
+        unlike = [view for view in self.later if view.batch_size != self.batch_size or view.later]
+        if unlike:
+            raise GradientError(
+                f"{len(unlike)} of {len(self.later)} later rounds have another batch size than {self.batch_size}, or "
+                "later rounds of their own; expected one plain view of the same batch per round."
+            )
+
+    @property
+    def rounds(self) -> tuple[GradientView, ...]:
+        """This round and the later ones."""
+        return (self, *self.later)
+
+    @property
+    def largest(self) -> GradientView:
+        """The round with the largest gradient, alone: there the model was least sure of the page."""
+        if not self.later:
+            return self
+        return replace(max(self.rounds, key=lambda view: _norm(view.gradient)), later=())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -122,9 +142,12 @@ def _faults(parameters: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) ->
         elif not bool(torch.isfinite(value).all()):
             bad = int((~torch.isfinite(value)).sum())
             yield f"{name}: {bad} of {value.numel()} values are NaN or infinite (mixed precision overflow?)"
-    norm = math.sqrt(sum(float(v.double().square().nansum()) for v in gradient.values()))
-    if norm == 0.0:
+    if _norm(gradient) == 0.0:
         yield "all values are zero: the client trained nothing, or the update was subtracted from itself"
+
+
+def _norm(gradient: Mapping[str, Tensor]) -> float:
+    return math.sqrt(sum(float(v.double().square().nansum()) for v in gradient.values()))
 
 
 def require_all(model: DocumentModel, gradient: Mapping[str, Tensor], allowed_missing: Iterable[str] = ()) -> None:

@@ -163,6 +163,16 @@ def _variations(
         yield {name: other[name] - value for name, value in centre.items()}
 
 
+def residuals(whiteners: Mapping[str, Whitener], *, share: float = 1.0) -> Callable[[Gradient], Tensor]:
+    """The linear map of a difference of gradients to numbers (m,) whose squares are ``share`` times its distance."""
+    scale = math.sqrt(share / sum(min(w.shape) for w in whiteners.values()))
+
+    def of(difference: Gradient) -> Tensor:
+        return torch.cat([w(difference[name]).flatten() for name, w in whiteners.items()]) * scale
+
+    return of
+
+
 def whitened(observed: Mapping[str, Tensor], whiteners: Mapping[str, Whitener]) -> Distance:
     """Mean over matched directions of the whitened squared difference; about 1 for a random filling."""
     directions = sum(min(w.shape) for w in whiteners.values())

@@ -1,0 +1,32 @@
+"""The adversary's loss in double precision, where float32 loses what a sure model still tells.
+
+A gradient of cross-entropy is a sum over (p - y). Where the model is sure, p is 1 - 1e-6 or so, which float32 keeps to
+a few per cent, in steps: the search walks on a staircase. The logits hold more; a softmax in double precision gets it
+out of them, and costs nothing beside the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+
+class DoubleLoss(TorchFunctionMode):
+    """Within this context ``F.cross_entropy`` without class weights is computed in double precision, and rounded last.
+
+    Other losses stay as they are.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """What torch calls instead of ``func``."""
+        given = kwargs or {}
+        if func is not F.cross_entropy or given.get("weight") is not None:
+            return func(*args, **given)
+        logits, *others = args
+        return func(logits.double(), *others, **given).to(logits.dtype)
