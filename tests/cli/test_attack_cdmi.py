@@ -78,6 +78,7 @@ def test_a_model_of_ones_own_is_audited(tmp_path: Path, capsys: pytest.CaptureFi
     [
         (["--extraction", "mine", "--documents", "pages"], "--public-documents"),
         (["--extraction", "layoutlm-tiny", "--attacks", "gi-dqa"], "--attacks cannot be combined with --extraction"),
+        (["--extraction", "layoutlm-tiny", "--rounds", "2"], "--rounds cannot be combined with --extraction"),
         (["--public-documents", "pages"], "belongs to --extraction"),
         (["--extraction", "nowhere", "--documents", "a", "--public-documents", "b"], "no encoder 'nowhere'"),
     ],

@@ -157,12 +157,17 @@ def audit(
     from docleak.evidence.audit import AuditConfig
     from docleak.evidence.case import Exposure
 
+    of_one_gradient = {
+        "--image-size": bool(image_size), "--batch-size": batch_size != 1, "--pages": pages != 1,
+        "--rounds": rounds != 1, "--train-mode": train_mode, "--stages": bool(stages), "--no-question": no_question,
+        "--no-answer": no_answer, "--recover-text": recover_text, "--defense": defense != "none",
+        "--clean-template": clean_template, "--compare-defenses": bool(compare_defenses),
+    }  # fmt: skip
     if extraction:
         audit_extraction(
             extraction, documents, public_documents, public, out, seed, device, workers, json_output, refused={
                 "--updates": updates is not None, "--blue-red": blue_red is not None, "--release": bool(release),
-                "--pages": pages != 1, "--attacks": bool(attacks), "--defense": defense != "none",
-                "--model": bool(model), "--recover-text": recover_text, "--image-size": bool(image_size),
+                "--attacks": bool(attacks), "--model": bool(model), **of_one_gradient,
             },
         )  # fmt: skip
         return
@@ -170,8 +175,8 @@ def audit(
         raise DocleakError("--public-documents belongs to --extraction MODEL; give it, or leave it out.")
     if blue_red is not None:
         refuse_gradient_options({
-            "--updates": updates is not None, "--pages": pages != 1, "--attacks": bool(attacks),
-            "--documents": documents != "synthetic", "--defense": defense != "none",
+            "--updates": updates is not None, "--attacks": bool(attacks), "--documents": documents != "synthetic",
+            **of_one_gradient,
         })  # fmt: skip
         audit_releases(
             blue_red, parse_releases(release or [], model or []), public, out, seed, device,
@@ -184,10 +189,7 @@ def audit(
         from docleak.evidence.updates import UpdatesConfig
 
         refuse_others({
-            "--image-size": bool(image_size), "--batch-size": batch_size != 1, "--pages": pages != 1,
-            "--rounds": rounds != 1, "--train-mode": train_mode, "--stages": bool(stages), "--no-question": no_question,
-            "--no-answer": no_answer, "--recover-text": recover_text, "--defense": defense != "none",
-            "--clean-template": clean_template, "--compare-defenses": bool(compare_defenses),
+            **of_one_gradient,
             "several --model": len(model or ()) > 1, "several --attacks": len(split_attacks(attacks)) > 1,
         })  # fmt: skip
         captured = UpdatesConfig(
