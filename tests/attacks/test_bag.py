@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.algebra.bag import TABLES, bag_of_words, looked_up
+from docleak.attacks.gradients.algebra.bag import TABLES, _beyond, bag_of_words, looked_up, steps_by_decay
 from docleak.attacks.gradients.local_steps import Optimiser
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
@@ -114,3 +114,52 @@ def test_what_has_no_table_or_no_update_of_it_is_refused(small: Any) -> None:
         gradient = {name: value for name, value in small.view.gradient.items() if name != table} | gone
         with pytest.raises(AttackError, match="frozen or not sent"):
             bag_of_words(small.model, gradient)
+
+
+@pytest.mark.parametrize("rate", [1e-4, 1e-2, 0.1])
+def test_the_steps_are_read_off_compound_decay(rate: float) -> None:
+    """50 steps, each of which leaves 1 - lr wd of a row: at 0.01 a linear reading would say 39.5."""
+    model = load_model("vt5-start")
+    named = dict(model.module.named_parameters())
+    tables = TABLES[model.architecture][1].values()
+    generator = torch.Generator().manual_seed(0)
+    delta = {}
+    for table in tables:
+        start = named[table].detach().double()
+        delta[table] = start - start * (1 - rate) ** 50
+        few = torch.randperm(len(start), generator=generator)[: len(start) // 3]
+        delta[table][few] += torch.randn(len(few), start.shape[1], generator=generator).double()
+    optimiser = Optimiser("adamw", learning_rate=0.5, weight_decay=2 * rate)
+    assert steps_by_decay(model, delta, optimiser) == pytest.approx(50, rel=1e-4)
+    assert steps_by_decay(model, delta, Optimiser("adamw", 0.5)) is None, "without decay nothing tells"
+    assert steps_by_decay(model, {}, optimiser) is None
+
+
+@pytest.mark.parametrize(("optimiser", "steps", "error"), [(None, 1, 1e-3), (Optimiser("sgd", 0.1), 4, 1e-3 / 0.4)])
+def test_what_the_resolution_explains_is_no_word(optimiser: Optimiser | None, steps: int, error: float) -> None:
+    """A sum in fixed point is wrong by as much in the weights, which is that over rate times steps in a gradient."""
+    model = load_model("layoutlmv3-start")
+    name = TABLES[model.architecture][0]
+    update = torch.zeros_like(dict(model.module.named_parameters())[name].detach())
+    update[5, 3], update[6, 0], update[7, 2] = 1.02 * error, -1.02 * error, 0.98 * error
+    bag = bag_of_words(model, {name: update}, optimiser=optimiser, steps=steps, resolution=1e-3)
+    assert bag.exact and set(bag.tokens) == {5, 6}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_cut_in_two_is_otsus_in_the_upper_half(seed: int) -> None:
+    """Brute force over every cut that leaves at least half below, where a wider gap lies lower, too."""
+    generator = torch.Generator().manual_seed(seed)
+    size = 20 + seed
+    values = torch.randn(size, generator=generator).double()
+    values[: size // 3] -= 50.0  # a cut that may not be made
+    values[-3:] += 12.0
+    ordered = sorted(values.tolist())
+
+    def between(below: int) -> float:
+        low, high = ordered[:below], ordered[below:]
+        return len(low) * len(high) * (sum(low) / len(low) - sum(high) / len(high)) ** 2
+
+    best = max(range(size // 2, size), key=between)
+    found = _beyond(values[torch.randperm(size, generator=generator)])
+    assert int(found.sum()) == size - best <= (size + 1) // 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from docleak.attacks.gradients.algebra.batch import WORDS, BatchText, cosines, recover_batch, spans
+from docleak.attacks.gradients.algebra.batch import WORDS, BatchText, _Peeling, cosines, recover_batch, spans
 from docleak.documents import Page
 from docleak.documents.page import Question
 from docleak.documents.synthetic import make_pages
@@ -142,3 +143,18 @@ def test_the_record_counts_what_is_right(models: dict[str, DocumentModel]) -> No
     assert moved is not None and isinstance(moved["batch"], dict)
     assert moved["batch"]["places"]["right"] < counted["places"]["right"], "a wrong place must not count"
     assert moved["batch"]["tokens"]["right"] == len({token for page in pages for token in page})
+
+
+def test_the_end_of_a_shorter_page_is_behind_its_separator() -> None:
+    """The one separator that is left was at position 4 of a page of 5 tokens."""
+    rng = np.random.default_rng(0)
+    empty, separator = rng.normal(size=(9, 12)), rng.normal(size=12)
+    vector = rng.normal(size=12)
+    inside = separator + empty[4]
+    vector -= inside * (vector @ inside) / (inside @ inside)  # as the layer norm leaves it
+    peeling = SimpleNamespace(
+        sees=True, end=1, words={1: vector}, inputs={1: separator}, empty=empty, ends=[], tolerance=1e-6,
+        _clear=lambda fits: int(fits.argmin()),
+    )  # fmt: skip
+    _Peeling._end(peeling)  # type: ignore[arg-type]
+    assert peeling.ends == [5]

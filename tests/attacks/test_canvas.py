@@ -63,3 +63,11 @@ def test_starts() -> None:
     assert (float(light.mean()), float(light.std())) == pytest.approx((0.8, 0.4 * 12**-0.5), abs=0.02)
     assert torch.equal(uniform, canvas.start("uniform", torch.Generator().manual_seed(0)))
     assert not torch.equal(uniform, canvas.start("uniform", torch.Generator().manual_seed(1)))
+
+
+def test_a_coloured_pixel_starts_grey_at_the_mean_of_its_channels() -> None:
+    template, private = template_and_private()
+    canvas = Canvas.of(template, private, region="private", grey=True)
+    red, green, blue = (template[:, channel][private] for channel in range(3))
+    assert float((red - green).abs().max()) > 0.1
+    torch.testing.assert_close(canvas.unknowns(template), (red + green + blue) / 3)

@@ -21,3 +21,10 @@ def test_a_clean_template_stays_what_it_is() -> None:
     clean = torch.ones(1, 3, 20, 30)
     clean[:, :, 5, 3:20] = 0.25
     assert torch.allclose(without_perturbation(clean), clean, atol=1e-6)
+
+
+def test_coloured_ink_is_no_paper_though_one_channel_of_it_is() -> None:
+    clean = torch.ones(1, 3, 20, 30)
+    clean[:, 1:, 4:9, 3:20] = 0.0  # a red stamp
+    clean[:, 0, 12:14, 3:20] = 0.25
+    assert torch.equal(without_perturbation(clean), clean)

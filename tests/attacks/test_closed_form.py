@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from torch import Tensor
 from docleak.attacks.gradients import GradientAttack, load_attack
 from docleak.attacks.gradients.canvas import Canvas
 from docleak.attacks.gradients.closed_form import ATTACK
+from docleak.attacks.gradients.engine import Finding
 from docleak.attacks.gradients.matching import relative
 from docleak.attacks.gradients.solvers import Adam
 from docleak.documents.synthetic import make_pages
@@ -123,3 +124,26 @@ def test_other_architectures_and_budgets_are_refused(case: Case, small: Any) -> 
     blind = {name: value for name, value in case.view.gradient.items() if not name.endswith("pos_embed")}
     with pytest.raises(AttackError, match="pos_embed"):
         ATTACK.run(replace(case.view, gradient=blind), case.knowledge, budget=10, generator=generator())
+
+
+@dataclass(frozen=True)
+class Worsening:
+    """A refining attack that hands back a picture far from the page, and says how little that explains."""
+
+    explained: float
+    matching: Any = relative
+
+    def run(self, view: Any, knowledge: Any, *, start_at: Tensor, **options: Any) -> Finding:
+        return Finding(torch.zeros_like(start_at), 1.0, self.explained, 3, 0.0, ((3, 1.0),))
+
+
+def test_a_refinement_that_explains_less_is_thrown_away(case: Case) -> None:
+    hidden = noisy(case, 1e-4)
+    alone = replace(ATTACK, refine=load_attack("gi-dqa")).run(
+        hidden.view, hidden.knowledge, budget=4, generator=generator()
+    )
+    for explained, kept in ((alone.explained - 0.5, alone.pixels), (2.0, torch.zeros_like(alone.pixels))):
+        attack = replace(ATTACK, refine=Worsening(explained))  # type: ignore[arg-type]
+        finding = attack.run(hidden.view, hidden.knowledge, budget=4, generator=generator())
+        assert torch.equal(finding.pixels, kept)
+        assert finding.explained == max(alone.explained, explained) and finding.evaluations == 3

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from docleak.attacks.gradients import ATTACKS, GradientAttack, Knowledge, load_attack
-from docleak.attacks.gradients.engine import explained_share
+from docleak.attacks.gradients.canvas import Canvas
+from docleak.attacks.gradients.engine import Pursuit, explained_share
 from docleak.attacks.gradients.matching import dummy_gradient, squared_and_cosine
 from docleak.attacks.gradients.precision import DoubleLoss
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Objective
@@ -171,8 +172,19 @@ def test_a_budget_below_one_is_refused(budget: int, small: Any) -> None:
 
 @pytest.mark.parametrize("budget", [1, 17])
 def test_a_budget_spent_by_the_whitening_is_refused(budget: int, small: Any) -> None:
-    with pytest.raises(AttackError, match=f"budget {budget} is spent by the 17 draws"):
+    with pytest.raises(AttackError, match=f"budget {budget} is spent by the 17 draws of 'gi-dqa''s whitening; raise"):
         load_attack("gi-dqa").run(small.view, small.knowledge, budget=budget, generator=generator())
+
+
+def test_the_sum_of_squares_that_is_linearised_is_the_whitened_distance(small: Any) -> None:
+    attack = replace(load_attack("gi-dqa"), whitening=WhiteningConfig(draws=4), priors={})
+    canvas = Canvas.of(small.knowledge.template, small.knowledge.private, region=attack.region, grey=attack.grey)
+    pursuit = Pursuit(attack, small.view, small.knowledge, canvas, lambda number, loss, pixels: None)
+    start = canvas.start(attack.start, generator())
+    pursuit._prepare(start, generator(1))
+    distance, _ = pursuit.objective(start, 0.0)
+    assert float(pursuit.linearise(start).residual.square().sum()) == pytest.approx(distance, rel=1e-3)
+    assert pursuit.history[0][1] == pytest.approx(distance) == pytest.approx(pursuit.history[1][1], rel=1e-3)
 
 
 def test_unknown_parts_are_refused() -> None:

@@ -89,6 +89,15 @@ def test_no_more_evaluations_than_granted(budget: int, case: Case) -> None:
     assert bool(torch.isfinite(finding.pixels).all())
 
 
+@pytest.mark.parametrize("budget", [2, 4])
+def test_drawing_leaves_an_evaluation_to_what_follows(budget: int, case: Case) -> None:
+    finding = replace(ATTACK, refine=SHORT, enough=2.0).run(
+        case.view, case.knowledge, budget=budget, generator=generator()
+    )
+    assert [number for number, _ in finding.history] == [budget], "one, after all others"
+    assert WORDS.run(case.view, case.knowledge, budget=budget, generator=generator()).evaluations == budget
+
+
 def test_budget_of_nothing_is_refused(case: Case) -> None:
     with pytest.raises(AttackError, match="budget is 0"):
         ATTACK.run(case.view, case.knowledge, budget=0, generator=generator())

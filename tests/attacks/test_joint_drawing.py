@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from docleak.attacks.gradients.joint.drawing import (
     Line,
     Look,
+    _shrunk,
     dressed,
     faces,
     ink_of,
@@ -132,6 +133,21 @@ def test_only_words_of_private_places_are_drawn_and_rounded_boxes_are_mended() -
     found = [word for line in lines for word in line.words]
     assert [word.text for word in found] == [str(x) for x in edges]
     assert [tuple(round(edge) for edge in word.box) for word in found] == [(x, 101, x + 8, 111) for x in edges]
+
+
+def test_a_word_is_private_by_its_middle_across_and_down() -> None:
+    private = torch.zeros(100, 100, dtype=torch.bool)
+    private[40:60, 50:80] = True
+    boxes = ((52, 45, 70, 55), (40, 45, 62, 55), (30, 45, 60, 55), (70, 45, 95, 55), (55, 10, 75, 30), (55, 35, 75, 47))
+    words = tuple(Word(f"w{number}", box) for number, box in enumerate(boxes))
+    found = {word.text for line in private_lines(Transcript("", "", words), private) for word in line.words}
+    assert found == {"w0", "w1", "w5"}, "middles at x = 61, 51, 45, 82.5 and 65, 65; y = 50 but for 20 and 41"
+
+
+def test_ink_covers_the_parts_of_pixels_that_its_box_does() -> None:
+    ink, x0, y0 = _shrunk(np.full((30, 40), 255, np.uint8), (1 + 1 / 3, 2.5, 3.5, 4 + 1 / 3))
+    assert (x0, y0) == (1, 2)
+    np.testing.assert_allclose(ink, np.outer([1 / 2, 1, 1 / 3], [2 / 3, 1, 1 / 2]), atol=1e-6)
 
 
 def test_the_places_of_a_mask_are_the_boxes_that_made_it() -> None:

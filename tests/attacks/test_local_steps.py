@@ -158,3 +158,17 @@ def test_other_optimisers_are_refused() -> None:
         Optimiser("lion")
     with pytest.raises(AttackError, match="a rate above 0"):
         Optimiser("sgd", 0.0)
+
+
+def test_a_gradient_within_the_norm_is_not_clipped(small: Any) -> None:
+    """Clipping scales down and never up: with a norm far above the gradient's the step is the plain one."""
+    names = small.view.names
+    plain, loose = (
+        ImitatedSteps(Optimiser("sgd", 0.05, max_norm=norm), ((0,),), (0,)).simulate(
+            small.model, small.pixels, small.inputs, names, create_graph=False
+        )
+        for norm in (0.0, 1e6)
+    )
+    assert sum(float(value.square().sum()) for value in plain.values()) ** 0.5 < 1e5
+    for name in names:
+        torch.testing.assert_close(loose[name], plain[name])

@@ -136,3 +136,13 @@ def test_the_cosines_derivative_is_the_one_autograd_finds() -> None:
     ours, theirs = (torch.autograd.grad(3 * value, [*other.values()]) for value in (found, plain))
     for mine, other_one in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other_one, rtol=1e-10, atol=1e-14)
+
+
+def test_a_gradient_of_zeros_is_at_the_cosines_distance_one() -> None:
+    """An adversary's first guess may give none; then the distance must stay a number, and its derivative, too."""
+    true = gradient(0)
+    zeros = {name: torch.zeros_like(value).requires_grad_(True) for name, value in true.items()}
+    distance = cosine(view(true))(zeros)
+    assert float(distance.detach()) == 1.0
+    found = torch.autograd.grad(distance, list(zeros.values()))
+    assert all(bool(torch.isfinite(value).all()) for value in found)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from docleak.attacks.gradients import load_attack
 from docleak.attacks.gradients.local_steps import ImitatedSteps, Optimiser, SignedStep
-from docleak.attacks.gradients.observed import observe
+from docleak.attacks.gradients.observed import _alive, observe
 from docleak.attacks.gradients.selftest import SelfTest, self_test
 from docleak.attacks.gradients.view import GradientView
 from docleak.errors import GradientError, SelfTestError
@@ -123,3 +123,25 @@ def test_an_update_below_rounding_is_refused(small: Any) -> None:
     nothing = {name: torch.zeros_like(value) for name, value in small.view.gradient.items()}
     with pytest.raises(GradientError, match="nothing of the update rises above the rounding"):
         observe(small.model, nothing, steps_of(replace(SGD, max_steps=1)), small.knowledge, train_mode=False)
+
+
+def test_slack_is_the_mean_share_of_rounding(small: Any) -> None:
+    plan = replace(SGD, max_steps=2)
+    view, delta, optimiser = seen(small, plan), sent(small, plan), steps_of(plan).optimiser
+    start = {name: p.detach() for name, p in small.model.module.named_parameters() if name in delta}
+    update, rounding = optimiser.as_gradient(delta, start, 2), optimiser.rounding(start)
+    shares = [rounding[n] ** 2 / float(update[n].double().square().mean()) for n in view.names]
+    assert 0 < view.slack == pytest.approx(sum(shares) / len(shares), rel=1e-5)
+
+
+def test_what_is_alive_is_told_by_the_first_step(small: Any) -> None:
+    """With an output layer of zeros nothing but that layer has a gradient; after one step everything has."""
+    head = small.model.module.decoder.lm_head.weight
+    before, local = head.detach().clone(), steps_of(replace(SGD, max_steps=3))
+    names = ("decoder.model.decoder.embed_tokens.weight", "decoder.model.decoder.embed_positions.weight")
+    assert set(_alive(small.model, names, local, small.knowledge)) == set(names)
+    head.data.zero_()
+    try:
+        assert _alive(small.model, names, local, small.knowledge) == names[:1]
+    finally:
+        head.data.copy_(before)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +13,18 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients import GradientView
-from docleak.attacks.gradients.algebra.donut import recover_text
-from docleak.attacks.gradients.algebra.layernorm import NormInputs
-from docleak.attacks.gradients.algebra.peeling import Mixture, assign, dense_rank, residue
+from docleak.attacks.gradients.algebra.donut import _Reading, recover_text
+from docleak.attacks.gradients.algebra.layernorm import MEDIAN_SQUARE, ROUNDING, NormInputs
+from docleak.attacks.gradients.algebra.peeling import (
+    Mixture,
+    _Field,
+    _Level,
+    assign,
+    dense_rank,
+    dense_rows,
+    mismatch,
+    residue,
+)
 from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.documents import Question
 from docleak.documents.synthetic import make_pages
@@ -313,3 +324,116 @@ def test_the_view_may_hold_more_positions_than_the_text_uses(models: dict[str, D
         example = model.encode(page, Question(asked, ("7",), "total"))
         gradient = client_gradient(model, pixels_of(page.image)[None], [example])
         assert_same_text(recover_text(GradientView(model, gradient)), example)
+
+
+def test_how_large_the_largest_row_may_be_by_hand() -> None:
+    signal: Any = SimpleNamespace(deltas=torch.zeros(5, 50))
+    reading = _Reading(signal, None, torch.zeros(5, 200), None, None, True)  # type: ignore[arg-type]
+    assert reading.tolerance == pytest.approx(1 + (1 + math.sqrt(2 * math.log(200))) / 10)
+    largest = torch.randn(400, 200, 50, generator=torch.Generator().manual_seed(0)).square().mean(2).sqrt().amax(1)
+    assert float((largest <= reading.tolerance).float().mean()) > 0.8, "rows of nothing but noise stay below it"
+    assert float(largest.mean()) > 1 + math.sqrt(2 * math.log(200)) / 10 - 0.1, "and it is not far above them"
+
+
+@pytest.mark.parametrize(("length", "clear"), [(1.05, True), (0.95, False)])
+def test_a_position_is_clear_at_ten_times_the_length_of_its_noise(length: float, clear: bool) -> None:
+    """Noise of 0.01 in each of 64 numbers is 0.08 long; the weakest of three positions decides."""
+    deltas = torch.zeros(3, 64)
+    deltas[:, 5] = torch.tensor([2.0, 0.8 * length, 1.0])
+    signal: Any = SimpleNamespace(deltas=deltas, noise=0.01, count=3, unused=7)
+    condition = _Reading(signal, None, torch.zeros(3, 9), None, None, True)._clear()  # type: ignore[arg-type]
+    assert condition.holds == clear and "noise 8.0e-02" in condition.found
+
+
+def test_rounding_is_read_off_the_sums_of_rows_by_hand() -> None:
+    """Three rows of lengths 1, 3 and 9 that add up to 0 but for 0.001, 0.002 and 0.003 times the root of the width."""
+    rows = torch.zeros(5, 16, dtype=torch.float64)
+    rows[:3, 0] = torch.tensor([1.0, 3.0, 9.0]) / math.sqrt(2)
+    rows[:3, 1] = -rows[:3, 0]
+    rows[:3] += torch.tensor([[0.001], [0.002], [0.003]]) / 4
+    signal = NormInputs.of(rows, torch.zeros(2, 16))
+    assert (signal.count, signal.noise) == (3, 0.0)
+    assert signal.rounding == pytest.approx(ROUNDING + 0.002 / math.sqrt(MEDIAN_SQUARE) / 3, rel=1e-3)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_costs_of_candidates_by_hand(noise: float) -> None:
+    """-log of a Gaussian where the noise is larger than rounding, of a Cauchy where it is not."""
+    draw = torch.Generator().manual_seed(0)
+    deltas, places = (torch.randn(3, 8, generator=draw, dtype=torch.float64) for _ in range(2))
+    candidates = torch.randn(5, 8, generator=draw, dtype=torch.float64)
+    deltas -= deltas.mean(1, keepdim=True)
+    costs = NormInputs(deltas, noise, 1e-3, 4).costs(candidates, places, scale=2.0, epsilon=0.01)
+    for t in range(3):
+        for v in range(5):
+            normed = 2 * candidates[v] + places[t]
+            normed = normed - normed.mean()
+            size = float(normed.square().sum())
+            off = float(deltas[t] @ normed) ** 2 / size
+            rounding = float(deltas[t].square().sum()) * (1e-3 + 0.03 * 0.01 / (size / 8 + 0.01)) ** 2
+            odds = off / (noise**2 + rounding)
+            assert float(costs[t, v]) == pytest.approx(odds / 2 if noise else math.log1p(odds), rel=1e-6)
+
+
+def beliefs(seed: int) -> tuple[Mixture, Tensor, Tensor]:
+    """A mixture of 4 positions and 7 tokens in 6 numbers, with a dense part of rank 2; a belief (4, 7); costs."""
+    draw = torch.Generator().manual_seed(seed)
+    rows, deltas, costs = (torch.randn(n, d, generator=draw, dtype=torch.float64) for n, d in ((7, 6), (4, 6), (4, 7)))
+    belief = torch.full((4, 7), 1e-3, dtype=torch.float64)
+    for position, token, share in ((0, 0, 0.9), (1, 1, 0.7), (2, 2, 0.99), (3, 3, 0.8), (1, 4, 0.3), (3, 0, 0.2)):
+        belief[position, token] = share
+    return Mixture(rows, deltas, 1.5, 0.5, 0.2, rank=2, first_label=3), belief, costs
+
+
+def test_a_positions_belief_is_renewed_as_bayes_has_it() -> None:
+    """Without a dense part: the row of every token with and without the position, given the mean of all others."""
+    mixture, belief, costs = beliefs(0)
+    mixture = replace(mixture, rank=0)
+    field, expected = _Field(mixture, costs, belief, _Level(0.4, 0.0, False)), belief.clone()
+    for t in (0, 1, 2, 3, 2, 0):
+        log = torch.zeros(7, dtype=torch.float64)
+        for v in range(7):
+            left, variance = mixture.rows[v].clone(), 0.4 + 0.5 + 0.2
+            for s in (s for s in range(4) if s != t):
+                p = float(expected[s, v])
+                left -= 1.5 * p * mixture.deltas[s]
+                variance += p * 0.2 + p * (1 - p) * 1.5**2 * float(mixture.deltas[s].square().mean())
+            here = left - 1.5 * mixture.deltas[t]
+            log[v] = float(left.square().sum() - here.square().sum()) / (2 * variance) - costs[t, v]
+        change = field._update(t)
+        assert change == pytest.approx(float((log.softmax(0) - expected[t]).abs().max()), abs=1e-9)
+        expected[t] = log.softmax(0)
+        torch.testing.assert_close(field.belief, expected, atol=1e-9, rtol=0)
+
+
+def test_the_dense_part_shows_in_rows_of_labels_and_of_no_position() -> None:
+    mixture, belief, _ = beliefs(1)
+    doubt = mixture.doubt(belief).sum(0)
+    rows = [3, 4, 5, 6]  # 3 is the one label; 0, 1 and 2 belong to positions that are none
+    left = torch.stack([
+        (mixture.rows[v] - 1.5 * sum(float(belief[t, v]) * mixture.deltas[t] for t in range(4)))
+        / math.sqrt(0.5 + float(doubt[v])) for v in rows
+    ])  # fmt: skip
+    space = torch.linalg.svd(left)[2][:2]
+    found = dense_rows(mixture, belief, robust=False)
+    torch.testing.assert_close(found.T @ found, space.T @ space, atol=1e-9, rtol=0)
+
+    field = _Field(mixture, torch.zeros(4, 7), belief, _Level(0.4, 0.0, False))
+    unused = mixture.left(belief)[[4, 5, 6]]
+    usual = (unused @ found.T).square().mean(0)
+    scaled = 1.5 * mixture.deltas
+    seen = scaled - (scaled @ found.T * (usual / (usual + 0.4 + 0.5 + 0.2))) @ found
+    torch.testing.assert_close(field.overlap[0], scaled @ seen.T, atol=1e-9, rtol=0)
+    torch.testing.assert_close(field.overlap[1], scaled @ (scaled - scaled @ found.T @ found).T, atol=1e-9, rtol=0)
+
+
+def test_how_badly_a_position_explains_a_row_by_hand() -> None:
+    """Mean square of the difference over that of the best position, or of noise and blur where that is smaller."""
+    mixture, _, costs = beliefs(2)
+    mixture = replace(mixture, rank=0)
+    mixture.rows[5] = 1.5 * mixture.deltas[2]
+    found = mismatch(mixture, costs, torch.tensor([1, 5]))
+    for column, token in enumerate((1, 5)):
+        far = [float((mixture.rows[token] - 1.5 * mixture.deltas[t]).square().mean()) for t in range(4)]
+        best = max(min(far), 0.5 + 0.2)
+        assert found[:, column].tolist() == pytest.approx([max(d / best - 1, 0.0) * 3 for d in far])

@@ -16,6 +16,7 @@ from docleak.attacks.gradients import GradientView
 from docleak.attacks.gradients.algebra import boxes as recover_boxes_module
 from docleak.attacks.gradients.algebra.boxes import Tables, recover_boxes
 from docleak.attacks.gradients.algebra.layoutlmv3 import POSITIONS, WORDS, group_words, recover_pixels, recover_text
+from docleak.attacks.gradients.algebra.span import HEAD, Span, _best_two, _features, recover_span
 from docleak.attacks.gradients.algebra.subset_sums import Cover, Floats, Precision, noise_of, rounding_of, rows_in_use
 from docleak.documents import load_pages
 from docleak.documents.synthetic import make_pages
@@ -124,6 +125,43 @@ def test_little_noise_hides_nothing_and_much_noise_is_noticed(case: Case, psnr: 
     assert not determined.any()
     assert psnr(pixels, case.pixels, known.private) < 15
     assert not all(condition.holds for condition in conditions)
+
+
+def test_noise_on_one_table_alone_is_noise(case: Case) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def on_heights(name: str, value: Tensor) -> Tensor:
+        return value + 1e-4 * torch.randn(value.shape, generator=generator) if "h_position" in name else value
+
+    recovered = recover_text(changed(case.view, on_heights))
+    assert "deviation 1.0e-04" in next(c for c in recovered.conditions if "noise" in c.name).found
+    assert torch.equal(recovered.inputs[0].tensors["input_ids"], case.inputs[0].tensors["input_ids"])
+
+
+def test_a_span_begins_and_ends_with_words_or_is_none(case: Case) -> None:
+    """Planted last layers: every word to every later one comes back; token 0 to a word fits, and is no span."""
+    words = [[5], [6, 7], [8]]
+    features, scores = _features(case.view, case.pixels, case.inputs[0])
+    mean = scores.log_softmax(-1).exp().double() @ features
+
+    def found(start: int, end: int) -> Span:
+        head = torch.stack([mean[0] - features[start], mean[1] - features[end]]).float()
+        view = replace(case.view, gradient={**case.view.gradient, HEAD: head})
+        return recover_span(view, case.pixels, case.inputs[0], words)
+
+    for start, end in ((0, 0), (5, 5), (5, 7), (6, 7), (6, 8), (8, 8)):
+        span = found(start, end)
+        assert (span.start, span.end) == (start, end) and span.sure
+    for start, end in ((0, 5), (0, 7), (8, 5), (6, 5)):
+        span = found(start, end)
+        assert (span.start == 0) == (span.end == 0) and span.start <= span.end and not span.sure
+
+
+def test_sines_of_the_best_and_the_next() -> None:
+    misfit = 1 - torch.tensor([0.03, 0.01, 0.02, 0.04], dtype=torch.float64).cos()
+    assert _best_two(misfit, 1) == pytest.approx((0.01, 0.02), rel=1e-3)
+    assert _best_two(misfit, 2) == pytest.approx((0.02, 0.01), rel=1e-3)
+    assert _best_two(misfit[:1], 0) == pytest.approx((0.03, 2.0), rel=1e-3), "with no other, as far as can be"
 
 
 def test_noise_beyond_every_token_still_gives_an_input(case: Case) -> None:

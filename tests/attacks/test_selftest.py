@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients import GradientView
-from docleak.attacks.gradients.selftest import TOLERANCE, SelfTest, self_test
+from docleak.attacks.gradients.selftest import TOLERANCE, SelfTest, _other_pixels, self_test
 from docleak.errors import SelfTestError
 from docleak.models import DocumentModel, trainable
 from docleak.models.donut import Donut
@@ -149,3 +149,13 @@ def test_no_known_cause(small: Any, make_small: Callable[..., Any], monkeypatch:
     test = check(small, make_small("17").view.gradient)
     assert test.causes == ()
     assert "no known cause fits" in refused(test)
+
+
+def test_the_network_sees_the_other_normalisations_to_the_last_digit(small: Any) -> None:
+    seen = {name: small.model.normalise(pixels) for name, pixels in _other_pixels(small.view, small.pixels)}
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    imagenet = torch.stack([(small.pixels[:, c] - mean[c]) / std[c] for c in range(3)], dim=1)
+    for wanted in (small.pixels, 255 * small.pixels, 2 * small.pixels - 1, imagenet):
+        (found, *_) = [name for name, pixels in seen.items() if torch.allclose(pixels, wanted, atol=1e-3)]
+        torch.testing.assert_close(seen.pop(found), wanted, rtol=1e-5, atol=1e-5)
+    assert not seen

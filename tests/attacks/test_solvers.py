@@ -164,3 +164,18 @@ def test_small_objectives_do_not_end_bounded_lbfgs_early() -> None:
 
     found = BoundedLBFGS().minimise(Tiny(INSIDE), start(), budget=100)
     torch.testing.assert_close(found, INSIDE, atol=1e-3, rtol=0)
+
+
+def test_torch_lbfgs_ends_once_any_unknown_is_not_finite() -> None:
+    """An infinite slope of one unknown, at first: the others stay finite, and no second step is begun."""
+    calls = [0]
+
+    def broken(unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
+        calls[0] += 1
+        gradient = 0.2 * (unknowns - 0.3)
+        gradient[0] = torch.inf if calls[0] == 1 else gradient[0]
+        return float(gradient.square().sum()), gradient
+
+    found = TorchLBFGS().minimise(broken, start(), budget=200)
+    assert not bool(torch.isfinite(found[0])) and bool(torch.isfinite(found[1:]).all())
+    assert calls[0] <= 25, "one step of PyTorch's evaluates so often at most"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,6 +49,27 @@ def test_many_faults_are_counted(small: Any) -> None:
     gradient = {name: value[None] for name, value in copy_of(small).items()}
     with pytest.raises(GradientError, match=rf"\.\.\. and {len(gradient) - 15} more"):
         check_gradient(small.model, gradient)
+
+
+@pytest.mark.parametrize("count", [15, 16])
+def test_fifteen_faults_are_all_told(count: int, small: Any) -> None:
+    gradient = {f"none.{number}": torch.ones(1) for number in range(count)}
+    with pytest.raises(GradientError) as caught:
+        check_gradient(small.model, gradient)
+    assert str(caught.value).count("no such trainable parameter") == 15
+    assert ("more" in str(caught.value)) == ("... and 1 more" in str(caught.value)) == (count == 16)
+
+
+def test_a_gradient_is_as_sent_what_its_client_makes_of_it(small: Any) -> None:
+    dummy = {name: 2 * value for name, value in small.view.gradient.items()}
+    assert small.view.as_sent(dummy) is dummy
+
+    def added(own: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return {name: own[name] + seen[name] for name in own}
+
+    sent = replace(small.view, imitate=added).as_sent(dummy)
+    for name, value in small.view.gradient.items():
+        torch.testing.assert_close(sent[name], 3 * value)
 
 
 def test_nothing_but_zeros(small: Any) -> None:

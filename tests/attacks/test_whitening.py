@@ -105,6 +105,13 @@ def fitted(gradient_at: Callable[[Tensor], Gradients], **config: float) -> dict[
     return fit_whiteners(gradient_at, guess(), WhiteningConfig(**config), torch.Generator().manual_seed(0))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_what_varies_by_rounding_only_is_told_by_its_share_of_the_largest(size: float) -> None:
+    """Powers go with squares: 3e-5 squared is above 1e-10 of the largest, 3e-6 squared is below."""
+    kept = fitted(lambda z: {"large": size * z, "little": 3e-5 * size * z, "rounding": 3e-6 * size * z})
+    assert sorted(kept) == ["large", "little"]
+
+
 def test_rows_that_never_move_are_left_out() -> None:
     """Tables: only the rows that were looked up have a gradient."""
 
@@ -187,3 +194,24 @@ def test_noise_that_is_known_counts_for_less() -> None:
     assert blind["weak"] > 1000 * blind["strong"]  # whitening blows the drowned parameter's noise up
     assert aware["weak"] < 2 * 12 / whitening.COUNTED  # known noise counts like a draw or so
     assert aware["strong"] == pytest.approx(blind["strong"], rel=0.05)
+
+
+def test_noise_counts_as_the_draws_do_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vector: the sum of its K squared variations, plus the largest's share, plus K times the counted variance."""
+    seen: list[Tensor] = []
+    scales = torch.logspace(0, -3, HEIGHT * WIDTH, dtype=torch.float64)
+
+    def gradient_at(unknowns: Tensor) -> Gradients:
+        seen.append(unknowns * scales)
+        return {"bias": unknowns * scales}
+
+    config = WhiteningConfig(draws=5, damping=1e-3, noise=0.07, scale_draws=5)
+    whitener = fit_whiteners(gradient_at, guess(), config, torch.Generator().manual_seed(0))["bias"]
+    squares = torch.stack([(other - seen[0]).square() for other in seen[1:]])
+    moment = squares.sum(0)
+    counted = whitening.COUNTED * 0.07**2
+    root = 1 / (moment + 1e-3 * moment.max() + 5 * counted).sqrt()
+    of_a_draw = float((squares * root.square()).sum(1).mean())
+    of_noise = counted * float(root.square().sum())
+    expected = root * (1 / (of_a_draw + of_noise)) ** 0.5
+    torch.testing.assert_close(whitener(torch.ones_like(root))[0], expected)

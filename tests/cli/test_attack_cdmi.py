@@ -13,6 +13,7 @@ from docleak.cli.extraction import config_of
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.evidence.extraction.game import GameConfig
+from docleak.evidence.severity import Severity
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.tasks import classes_of
 
@@ -47,6 +48,7 @@ def test_a_game_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert f"{value['improvement_factor']['value']:.3f}" in shown.out
     report = Path(value["report"])
     assert value["verdict"] in shown.out and value["verdict"] in report.read_text(encoding="utf-8")
+    assert value["label"] in report.read_text(encoding="utf-8") and value["severity"] in set(Severity)
     report.unlink()
     sys.argv = ["docleak", "report", str(out)]
     with pytest.raises(SystemExit) as stop:
@@ -76,11 +78,14 @@ def test_a_model_of_ones_own_is_audited(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--extraction", "mine", "--documents", "pages"], "--public-documents"),
+        (["--extraction", "layoutlm-tiny", "--documents", "synthetic"], "--public-documents"),
         (["--extraction", "layoutlm-tiny", "--attacks", "gi-dqa"], "--attacks cannot be combined with --extraction"),
         (["--extraction", "layoutlm-tiny", "--rounds", "2"], "--rounds cannot be combined with --extraction"),
         (["--public-documents", "pages"], "belongs to --extraction"),
-        (["--extraction", "nowhere", "--documents", "a", "--public-documents", "b"], "no encoder 'nowhere'"),
+        (
+            ["--extraction", "nowhere", "--documents", "synthetic", "--public-documents", "synthetic"],
+            "no encoder 'nowhere'",
+        ),
     ],
 )
 def test_an_audit_that_cannot_be_made_says_why(

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+import docleak
 from docleak.documents.blue_red import BlueRedPlan
 from docleak.documents.blue_red_files import open_issuers, write_blue_red
-from docleak.errors import AttackError, ContradictionError
+from docleak.errors import AttackError, ContradictionError, RunError
 from docleak.evidence.answers import audit as release_audit
 from docleak.evidence.answers.audit import ReleasesConfig, bill_of
-from docleak.evidence.answers.report import comparison, severity_of, summary_text
+from docleak.evidence.answers.report import CONTROL, comparison, said_of, severity_of, summary_text, verdict_json
 
 Command = Callable[..., tuple[Any, str, str]]
 
@@ -49,7 +50,7 @@ def test_releases_are_compared_with_what_they_cost_and_claim(command: Command, b
     assert list(records) == ["public model", "FL+DP 8", "plain"]
     row = comparison(records["FL+DP 8"])
     assert 0 < row["claimed"] <= 8 and row["bytes"] > 4e6 and row["measured"] <= row["claimed"]
-    assert records["plain"]["bytes"] is None and severity_of(records["public model"]) == "control"
+    assert records["plain"]["bytes"] is None and said_of(records["public model"]) == CONTROL
     same = {name: value for name, value in records["plain"]["membership"].items() if name not in ("model", "public")}
     control = records["public model"]["membership"]
     assert same == {name: value for name, value in control.items() if name not in ("model", "public")}, "one model"
@@ -81,7 +82,7 @@ def test_what_cannot_be_audited_is_refused(
 
 def test_releases_need_a_division(command: Command) -> None:
     code, out, _ = command("audit", "--release", "a=vt5-start", "--json")
-    assert code == 1 and "belong to --blue-red" in json.loads(out)["error"]
+    assert code == 1 and "--blue-red: give that too" in json.loads(out)["error"]
 
 
 def test_a_release_that_shows_more_than_it_claims_is_a_loud_error(
@@ -89,10 +90,13 @@ def test_a_release_that_shows_more_than_it_claims_is_a_loud_error(
 ) -> None:
     """A planted fault: the measured epsilon of a private release is above its claim."""
     from docleak.documents.blue_red_files import read_blue_red
-    from docleak.privacy.accounting import guarantee
+    from docleak.privacy.lineage import PUBLIC, Lineage, Trained, claim_of
     from docleak.privacy.mechanism import Mechanism
+    from docleak.privacy.plan import DpPlan
 
-    claim = guarantee(Mechanism(2.0, 3), 1e-5)
+    plan = DpPlan(Mechanism(2.0, 3), 0.5, 2, 1e-5)
+    claim = claim_of(Lineage(PUBLIC, "synthetic pages", (Trained("a", "a training", plan),)))
+    assert claim.epsilon is not None
     bill = release_audit.Bill("x", 0, 2, False, claim)
     release_audit._hold(bill, read_blue_red(blue_red), {"epsilon_measured": claim.epsilon - 0.1})
     with pytest.raises(ContradictionError, match="contradicts the accounting"):
@@ -116,6 +120,7 @@ def test_what_counts_as_memory_and_as_membership() -> None:
             "epsilon_measured": 0.0,
             "measured": "x",
             "members": 50,
+            "others": 50,
         }
         return {
             "label": "x", "control": False, "utility": None, "bytes": None, "secure": False, "epsilon": None,
@@ -127,9 +132,39 @@ def test_what_counts_as_memory_and_as_membership() -> None:
     assert severity_of(record(-0.01, 0.4, 0.02)) == "partial"
     assert severity_of(record(-0.01, 0.45, -0.1)) == "none"
     assert "provider name: 30.0 %" in summary_text([record(0.01, 0.4, -0.1)])
+    clean = record(-0.01, 0.45, -0.1)
+    keys = clean["memorisation"]["keys"]
+    silent = {"provider_name": {"asked": 9, "trained": 0}}
+    assert severity_of({**clean, "memorisation": {"keys": keys, "disclosed": silent}}) == "none"
+    telling = {**clean, "memorisation": {"keys": keys, "disclosed": {"provider_name": {"asked": 9, "trained": 2}}}}
+    assert severity_of(telling) == "partial" and said_of(telling) == "Says values of its training"
+    assert "(different values: provider name 2 in 9 questions)" in summary_text([telling])
+    machine = verdict_json([telling])
+    assert (machine["severity"], machine["releases"][0]["label"]) == ("partial", "Says values of its training")
+    unknown = {**keys["provider_name"]["target"], "difference": [{"value": None, "low": None, "high": None}] * 2}
+    both = {**keys, "provider_email": {"target": unknown}}
+    assert severity_of({**clean, "memorisation": {"keys": both}}) == "untold", "one key of two was measured"
 
 
 def test_a_model_that_is_no_run_has_no_bill() -> None:
-    assert bill_of("vt5-start").bytes is None and bill_of("vt5-start").guarantee is None
+    assert bill_of("vt5-start").bytes is None and bill_of("vt5-start").claim.epsilon is None  # type: ignore[union-attr]
     with pytest.raises(AttackError, match="at least one of each"):
         ReleasesConfig("x", (("a", "b"),), keys=())
+
+
+def test_an_audit_is_not_continued_with_a_retrained_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("data", "one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    first = ReleasesConfig(str(tmp_path / "data"), (("one", str(tmp_path / "one")),))
+    both = ReleasesConfig(first.blue_red, (*first.releases, ("two", str(tmp_path / "two"))))
+    out = tmp_path / "out"
+    for config in (first, both, first):
+        release_audit._claim_folder(config, out)
+    (tmp_path / "one" / "file").write_text("trained again")
+    with pytest.raises(RunError, match=r"results of other weights or pages.*\n  - .*one: its files have the hash"):
+        release_audit._claim_folder(both, out)
+    (tmp_path / "one" / "file").write_text("one")
+    monkeypatch.setattr(docleak, "__version__", "99.0")
+    with pytest.raises(RunError, match="other releases or settings"):
+        release_audit._claim_folder(both, out)

@@ -74,7 +74,7 @@ def test_without_noise_there_is_no_number(budget: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--epsilon", 0), "epsilon is 0.0; expected a finite number above 0"),
+        (("--epsilon", 0), "epsilon is 0.0; expected above 0"),
         (("--epsilon", "-1"), "epsilon is -1.0"),
         (("--noise", 0, "--epsilon", 8), "noise multiplier is 0, which spends any epsilon at once"),
         (("--noise", 0, "--rounds", 3, "--plot", "c.png"), "without noise epsilon is infinite"),

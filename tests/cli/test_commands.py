@@ -99,11 +99,15 @@ def test_these_are_the_commands() -> None:
     assert {" ".join(words) for words in COMMANDS} >= set(wanted.split(", "))
 
 
+#: They run until they are stopped, and have no result to print.
+SERVICES = (("deploy", "node"), ("deploy", "superlink"))
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_has_help_and_json(words: tuple[str, ...], docleak: Docleak) -> None:
     result = docleak(*words, "--help")
     assert result.code == 0
-    assert "--json" in result.out
+    assert ("--json" in result.out) != (words in SERVICES)
     command = COMMANDS[words]
     assert command.help and command.help.splitlines()[0] in result.out
     for parameter in command.params:
@@ -143,7 +147,7 @@ def test_attack_list(docleak: Docleak) -> None:
     assert [line.split()[0] for line in lines] == [*ATTACKS, *OTHERS]
 
 
-@pytest.mark.parametrize("words", [("attack", "gi-dqua"), ("attack",), ("audit", "--attacks", "random,gi-dqua")])
+@pytest.mark.parametrize("words", [("attack", "gi-dqua"), ("audit", "--attacks", "random,gi-dqua")])
 def test_an_unknown_attack_lists_the_known_ones(words: tuple[str, ...], docleak: Docleak, tmp_path: Path) -> None:
     failed(docleak(*words), "unknown attack", *ATTACKS)
     assert not list(tmp_path.iterdir())
@@ -158,15 +162,15 @@ def test_an_unknown_attack_lists_the_known_ones(words: tuple[str, ...], docleak:
         (("attack", "random", "--stages", "vision,middle"), "unknown stage middle; expected some of vision, text"),
         (("attack", "random", "--device", "abacus"), "device 'abacus' cannot be used here"),
         (("attack", "random", "--ocr", "eyes"), "OCR engine 'eyes' is unknown"),
-        (("attack", "random", "--pages", "0"), "pages is 0; expected at least 1"),
-        (("attack", "random", "--budget", "-5"), "budget is -5; expected at least 1"),
+        (("attack", "random", "--pages", "0"), "--pages is 0; expected 1 to"),
+        (("attack", "random", "--budget", "-5"), "--budget is -5; expected 1 to"),
         (("attack", "random", "--gradient", "no.safetensors"), "there is no gradient file 'no.safetensors'"),
         (("attack", "random", "--seed", "-1"), "seed is -1"),
         (("audit", "--image-size", "big"), "image size 'big' is not WIDTHxHEIGHT"),
         (("audit", "--compare-defenses", "--recover-text"), "or use docleak defend"),
         (("audit", "--image-size", "100"), "image size '100' is not WIDTHxHEIGHT"),
         (("attack", "random", "--image-size", "0x5"), "image size '0x5' is not WIDTHxHEIGHT"),
-        (("attack", "random", "--image-size", "320x99999"), "image_size is (320, 99999); expected width and height"),
+        (("attack", "random", "--image-size", "320x99999"), "image size '320x99999' has 31,999,680 pixels"),
         (("attack", "random", "--image-size", "9x9"), "9 x 9 pixels are too small for model 'donut-start'"),
         (("audit", "--image-size", "320x608"), "only takes pages of 224 x 224 pixels, not 320 x 608"),
         (("attack", "random", "--model", "donut-start@v2"), "only models of the hub have revisions"),
@@ -329,8 +333,9 @@ def test_progress_is_not_on_standard_output(docleak: Docleak, tmp_path: Path) ->
     result = docleak(*words, "--pages", "2", "--out", "run")
     assert result.code == 0
     assert "units; pictures appear in" in result.err and "units; pictures" not in result.out
-    finished = [line for line in result.err.splitlines() if line.endswith("evaluations")]
-    assert [line.split(": ")[1] for line in finished] == ["150 of 300 evaluations", "300 of 300 evaluations"]
+    finished = [line for line in result.err.splitlines() if ": done," in line]
+    assert [line.split(": ")[1] for line in finished] == ["done, 1 of 2 units", "done, 2 of 2 units"]
+    assert "evaluations" not in result.err, "the random guess makes none"
 
 
 def test_every_finished_unit_has_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -338,12 +343,12 @@ def test_every_finished_unit_has_one_line(capsys: pytest.CaptureFixture[str]) ->
         for number in (3, 10, 10):
             report("a", number, 10)
         report("b", 10, 10)
-    lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 20" in line]
-    assert lines == ["a: 10 of 20 evaluations", "b: 20 of 20 evaluations"]
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 2" in line]
+    assert lines == ["a: done, 1 of 2 units", "b: done, 2 of 2 units"]
     with progress({"a": 10, "b": 10}, finished={"a"}, quiet=False) as report:
         report("b", 10, 10)
-    lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 20" in line]
-    assert lines == ["b: 20 of 20 evaluations"], "what was done before counts"
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 2" in line]
+    assert lines == ["b: done, 2 of 2 units"], "what was done before counts"
     with progress({"a": 10}, quiet=True) as report:
         report("a", 10, 10)
     assert capsys.readouterr() == ("", "")
@@ -405,9 +410,9 @@ def test_data_make_is_what_the_library_makes(docleak: Docleak, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--count", "0"), "no pages to write"),
+        (("--count", "0"), "--count is 0; expected 1 to"),
         (("--count", "-1"), "count is -1"),
-        (("--width", "50"), "at least 192 x 224"),
+        (("--width", "50"), "--width is 50; expected 192 to"),
         (("--seed", "-1"), "seed is -1"),
     ],
 )
@@ -450,7 +455,7 @@ def test_data_inspect(docleak: Docleak, tmp_path: Path) -> None:
     assert (blank[inside] == blank_template(page)).mean() > (drawn[inside] == blank_template(page)).mean()
 
 
-@pytest.mark.parametrize(("number", "said"), [(2, "has 2 pages"), (99, "has 2 pages"), (-1, "counted from 0")])
+@pytest.mark.parametrize(("number", "said"), [(2, "has 2 pages"), (99, "has 2 pages")])
 def test_data_inspect_of_a_page_that_does_not_exist(number: int, said: str, docleak: Docleak, tmp_path: Path) -> None:
     save(make_pages(2, seed=0), tmp_path / "pages")
     failed(docleak("data", "inspect", "pages", "--page", number), f"page {number} does not exist", said)

@@ -61,11 +61,40 @@ def test_what_means_nothing_to_the_kind_is_refused(command: Command, tmp_path: P
     cases = (
         (("mine.toml", "--budget", "5"), "--budget: means nothing to recipe 'mine'"),
         (("mine.toml", "--image-size", "mine=320x640"), "--image-size: means nothing"),
-        (("gi-dqa/table1", "--rounds", "5", "--test-documents", "x"), "--test-documents, --rounds: means nothing"),
-        (("gi-dqa/table1", "--documents", "a", "--documents", "b"), "pages of one data set, and was given 2"),
+        (
+            ("gi-dqa/table1", "--rounds", "5", "--test-documents", "synthetic"),
+            "--test-documents, --rounds: means nothing",
+        ),
+        (
+            ("gi-dqa/table1", "--documents", "synthetic", "--documents", "synthetic"),
+            "pages of one data set, and was given 2",
+        ),
         (("fedocvqa/table3", "--scale", "paper"), "--model fedocvqa=DIR"),
     )
     for words, said in cases:
         code, _, err = command("reproduce", *words)
         assert code == 1 and said in err, err
     assert [item.name for item in tmp_path.iterdir()] == ["mine.toml"]
+
+
+def test_two_phases_under_one_budget_in_miniature(command: Command, tmp_path: Path) -> None:
+    """fedocvqa/private: both phases together keep to epsilon, and the table says what each model claims."""
+    code, _, err = command(
+        "reproduce",
+        "fedocvqa/private",
+        "--rounds",
+        "1",
+        "--rows",
+        "both",
+        "--pages",
+        "12",
+        "--workers",
+        "1",
+        "--out",
+        "run",
+    )
+    assert code == 0, err
+    saved = json.loads((tmp_path / "run" / "table.json").read_text())
+    (row,) = saved["rows"]
+    (claim,) = row["claims"]
+    assert "2 trainings composed, as if each document were in all of them" in claim and "epsilon 7.99" in claim

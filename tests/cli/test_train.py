@@ -53,7 +53,7 @@ def test_a_federation_with_secure_aggregation_says_what_the_server_sees(command:
     assert code == 0, err
     assert out.count("noise to the server") == 2 and "all that the server learns" in out
     code, out, _ = command("train", "federated", *SMALL, "--secure-threshold", 2, "--json")
-    assert code == 1 and "belong to --secure" in json.loads(out)["error"]
+    assert code == 1 and "belongs to --secure" in json.loads(out)["error"]
     code, out, _ = command("train", "federated", *SMALL, "--secure", "--compression", "fp16", "--json")
     assert code == 1 and "cannot be compressed" in json.loads(out)["error"]
 
@@ -62,14 +62,17 @@ def test_central_training_with_privacy(command: Command, tmp_path: Path) -> None
     private = ("--epsilon", 4, "--denominator", 3, "--delta", 1e-3, "--unit-rate", 0.5)
     code, out, err = command("train", "central", "--pages", 8, "--rounds", 1, "--max-steps", 1, *private)
     assert code == 0, err
-    assert "Privacy: after 1 rounds, epsilon" in out and "probability 0.5" in out
+    assert "Privacy: after 1 round, epsilon" in out and "probability 0.5" in out
     assert json.loads((tmp_path / "docleak-train" / "ledger.json").read_text())["begun"] == 1
 
 
 def test_a_private_federation_says_what_it_guarantees(command: Command, tmp_path: Path) -> None:
     code, out, err = command("train", "federated", *SMALL, "--epsilon", 8, "--denominator", 2, "--delta", 1e-3)
     assert code == 0, err
-    assert "Privacy: after 1 rounds, epsilon" in out and "per provider" in out and "a single silo's update" in out
+    assert "Privacy: after 1 round, epsilon" in out and "per provider" in out and "a single silo's update" in out
+    assert (
+        "A public coin by name keeps each provider with probability 0.2" in out and "2 times, which costs them" in out
+    )
     assert json.loads((tmp_path / "docleak-train" / "ledger.json").read_text())["begun"] == 1
     code, out, _ = command("train", "federated", *SMALL, "--epsilon", 8, "--json")
     assert code == 1 and "--denominator is 0" in json.loads(out)["error"]
@@ -77,6 +80,37 @@ def test_a_private_federation_says_what_it_guarantees(command: Command, tmp_path
     assert code == 1 and "give one" in json.loads(out)["error"]
     code, out, _ = command("train", "federated", *SMALL, "--epsilon", -1, "--denominator", 2, "--json")
     assert code == 1 and "epsilon" in json.loads(out)["error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("federated", "--clip-norm", 1), "--clip-norm: of a private training, and none is asked for"),
+        (("federated", "--unit", "document", "--delta", 1e-3), "--delta, --unit: of a private training"),
+        (("federated", "--denominator", 5), "--denominator: of a private training"),
+        (("federated", "--published-counting"), "--published-counting: of a private training"),
+        (("central", "--unit-rate", "0.5"), "--unit-rate: of a private training"),
+        (("central", "--unit", "record"), "--unit: of a private training"),
+        (("federated", "--beta1", 0.5), "--beta1 belongs to --server fedavgm or fedadam"),
+        (("federated", "--server", "fedavgm", "--beta2", 0.5), "--beta2 belongs to --server fedadam"),
+        (("federated", "--noise", 1, "--denominator", 2, "--published-counting"), "drawn whole"),
+        (("federated", "--noise", 1, "--denominator", 2, "--unit", "client"), "set holdout to 0"),
+        (("central", "--noise", 1, "--denominator", 2, "--documents", "pages", "--pages", 9), "--pages 9"),
+        (("central", "--noise", 1, "--denominator", 2, "--unit", "record", "--epochs", 2), "has no --epochs"),
+    ],
+)  # fmt: skip
+def test_options_that_would_mean_nothing_are_refused(words: tuple[object, ...], said: str, command: Command) -> None:
+    if "pages" in words:
+        assert command("data", "make", "pages", "--count", 2)[0] == 0
+    code, out, _ = command("train", *words, "--json")
+    assert code == 1 and said in json.loads(out)["error"]
+
+
+def test_the_published_counting_is_trained_and_called_no_bound(command: Command) -> None:
+    private = ("--noise", 2, "--denominator", 2, "--delta", 1e-3, "--participation", 0.5, "--published-counting")
+    code, out, err = command("train", "federated", *SMALL, *private)
+    assert code == 0, err
+    assert "by the published counting, which is no bound" in out and "A bound for the same rounds: epsilon" in out
 
 
 def test_central_training_is_one_silo(command: Command, tmp_path: Path) -> None:
@@ -107,6 +141,10 @@ def test_the_dry_run_counts_both_ways_and_writes_nothing(command: Command, tmp_p
         (("--clients", "50", "--documents", "10"), "50 clients"),
         (("--holdout", "1"), "holdout is 1.0"),
         (("--rounds", "0"), "rounds is 0"),
+        (("--minimum", "99", "--clients", "2"), "minimum is 99, and 2 of 2 silos train in a round; expected at most 2"),
+        (("--minimum", "99", "--dry-run"), "minimum is 99, and 3 of 3"),
+        (("--secure", "--secure-threshold", "4"), "the secure threshold is 4, and 3 of 3 silos"),
+        (("--timeout", "nan", "--documents", "6"), "--timeout is nan; expected 1 to"),
     ],
 )
 def test_what_cannot_be_trained_is_said_plainly(words: tuple[str, ...], said: str, command: Command) -> None:
@@ -124,3 +162,23 @@ def test_a_deployment_is_written_and_checked(command: Command, tmp_path: Path) -
     assert code == 1 and "new folder" in err
     code, _, err = command("deploy", "init", "other", "--silos", "0")
     assert code == 1 and "there is no silo" in err
+
+
+def test_a_silos_limits_are_shown_and_set(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    code, _, err = command("deploy", "silo", "pages", "--epsilon", 8)
+    assert code == 1 and "has no limits yet; to set them, give all: --delta --noise-std" in err
+    everything = ("--epsilon", 8, "--delta", 1e-5, "--noise-std", 0.3, "--clients", 3, "--unit", "provider",
+                  "--clip-norm", 0.5, "--denominator", 4)  # fmt: skip
+    code, out, err = command("deploy", "silo", "pages", *everything)
+    assert code == 0 and "No private round was begun." in out and "cost more than 8;" in out, err
+    assert sorted(file.name for file in (tmp_path / "pages").iterdir() if file.stat().st_mode & 0o777 == 0o600) == [
+        ".lock", "ledger.json", "limits.json", "witness.json"
+    ]  # fmt: skip
+    code, out, _ = command("deploy", "silo", "pages", "--epsilon", 2, "--evaluation", "--json")
+    told = json.loads(out)
+    assert told["limits"]["epsilon"] == 2 and told["limits"]["evaluation"] and told["rounds_begun"] == 0
+    for words, said in ((("--clients", 0), "clients is 0"), (("--unit", "page"), "unit is 'page'")):
+        code, out, _ = command("deploy", "silo", "pages", *words, "--json")
+        assert code == 1 and said in json.loads(out)["error"]
+    assert command("deploy", "silo", "nowhere")[0] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +41,7 @@ def test_options_about_recorded_updates_want_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = said(["--client", "silo-a", "--round", "2", "--local", "optimiser=sgd"], monkeypatch, capsys)
-    assert "--round, --client, --local: only for recorded updates. Pass --updates DIR" in text
+    assert "--round, --client, --local belong to --updates" in text
 
 
 def test_the_report_of_updates_is_not_joined(command: Callable[..., tuple[Any, str, str]], tmp_path: Path) -> None:
@@ -50,3 +51,18 @@ def test_the_report_of_updates_is_not_joined(command: Callable[..., tuple[Any, s
         code, _, text = command("report", "one", *more)
         assert code == 1 and "stands in its own directory" in text
     assert not (tmp_path / "there").exists()
+
+
+def test_the_report_of_updates_tells_machines_the_verdict(
+    command: Callable[..., tuple[Any, str, str]], tmp_path: Path
+) -> None:
+    run = Run.open(tmp_path / "one", {"updates": "u"})
+    record = {"kind": "update", "round": 1, "client": "a", "sent": "weights", "examples": 1, "pages": 1, "steps": 1,
+              "plan": {"batch_size": 1, "optimiser": "sgd", "learning_rate": 0.1, "weight_decay": 0.0},
+              "dropout": False, "replay": {"distance": None, "why": "no seed"}, "masked": {"failed": "no seed"},
+              "words": {"failed": "masked"}, "pictures": {"why": "masked"}}  # fmt: skip
+    run.write_unit("a", record, {})
+    code, out, err = command("report", "one", "--json")
+    value = json.loads(out)
+    assert code == 0 and value["severity"] == "untold" and value["label"] == "Could not tell", err
+    assert [update["severity"] for update in value["updates"]] == ["untold"] and Path(value["results"]).is_file()

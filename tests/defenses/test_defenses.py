@@ -8,6 +8,9 @@ from torch import Tensor
 
 from docleak.attacks.gradients.view import Knowledge
 from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense, parse_defense
+from docleak.defenses.clipping import Clipping
+from docleak.defenses.compression import TopK
+from docleak.defenses.noise import GradientNoise
 from docleak.defenses.safe_template import SafeTemplate
 from docleak.documents import blank_template, private_mask
 from docleak.documents.synthetic import make_pages
@@ -166,3 +169,106 @@ def test_the_published_template_holds_nothing_private(model: DocumentModel) -> N
     exposure = Exposure(defense="safe-template:steps=1")
     first, second = (build_case(model, [p], exposure, seed=0) for p in (page, page.with_image(other)))
     assert torch.equal(first.knowledge.template, second.knowledge.template)
+
+
+def test_noise_is_gaussian_and_every_numbers_own() -> None:
+    """By its fourth moment, 3 (a uniform of the same size has 1.8), and its tails; no two parameters share a draw."""
+    gradient = {"a": torch.zeros(200_000), "b": torch.zeros(200_000)}
+    sent = GradientNoise(0.5).protect(gradient, None, generator=drawn())  # type: ignore[arg-type]
+    for value in sent.values():
+        standard = value.double() / 0.5
+        assert float(standard.pow(4).mean()) == pytest.approx(3.0, abs=0.06)
+        assert float((standard.abs() > 3).double().mean()) == pytest.approx(0.0027, abs=0.0006)
+    assert abs(float((sent["a"] * sent["b"]).mean())) < 0.005
+
+
+@pytest.mark.parametrize(("share", "size", "kept"), [(0.3, 5, 2), (0.2, 5, 1), (0.01, 3, 1), (1.0, 4, 4), (0.51, 4, 3)])
+def test_a_share_of_the_numbers_is_rounded_up(share: float, size: int, kept: int) -> None:
+    value = torch.arange(1.0, size + 1) * (-1) ** torch.arange(size)
+    sent = TopK(share).protect({"a": value}, None, generator=drawn())["a"]  # type: ignore[arg-type]
+    assert torch.equal(sent, torch.where(value.abs() > size - kept, value, torch.zeros(size)))
+
+
+def test_clipping_counts_all_parameters_together() -> None:
+    sent = Clipping(2.0).protect({"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]])}, None, generator=drawn())  # type: ignore[arg-type]
+    assert float(sent["a"]) == pytest.approx(1.2) and float(sent["b"]) == pytest.approx(1.6)
+    zero = Clipping(2.0).protect({"a": torch.zeros(3)}, None, generator=drawn())  # type: ignore[arg-type]
+    assert torch.equal(zero["a"], torch.zeros(3))
+
+
+def test_the_l2_ball_is_each_pages_own() -> None:
+    """Two pages: the one outside is drawn to the root mean square epsilon exactly, the one inside stays."""
+    defense = SafeTemplate(kind="random", norm="l2", epsilon=0.02)
+    template = torch.full((2, 3, 8, 9), 0.5)
+    delta = torch.randn(template.shape, generator=drawn()) * torch.tensor([0.1, 0.012]).view(2, 1, 1, 1)
+    inside = defense._inside(template, delta)
+    torch.testing.assert_close(inside[0], delta[0] * 0.02 / delta[0].square().mean().sqrt())
+    torch.testing.assert_close(inside[1], delta[1])
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_random_perturbation_is_by_signs_added_to_the_template(norm: str, model: DocumentModel) -> None:
+    template = torch.rand(2, 3, 16, 20, generator=drawn(3))
+    knowledge = Knowledge(template, torch.ones(2, 16, 20, dtype=torch.bool), [])
+    defense = SafeTemplate(kind="random", norm=norm, epsilon=8 / 255)
+    signs = torch.randint(0, 2, template.shape, generator=drawn(5)) * 2 - 1
+    published = defense.publish(model, knowledge, [], generator=drawn(5))
+    torch.testing.assert_close(published, (template + 8 / 255 * signs).clamp(0, 1))
+
+
+def test_ascent_is_by_the_step_of_the_docstring_and_up(model: DocumentModel, knowledge: Knowledge) -> None:
+    """Every step moves each pixel by 2.5 epsilon / steps, and the distance of gradients ends far above random's."""
+    from docleak.attacks.gradients.matching import dummy_gradient, squared_and_cosine
+    from docleak.attacks.gradients.view import GradientView
+
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    blank = [model.encode(blank_page(page), MADE_UP)]
+    names = [name for name, _ in trainable(model.module)]
+    template = knowledge.template * 0.5 + 0.25  # away from the ends of the pixel range
+    asked: list[tuple[Tensor, Tensor]] = []
+
+    class Watched(SafeTemplate):
+        def _inside(self, template: Tensor, delta: Tensor) -> Tensor:
+            kept = super()._inside(template, delta)
+            asked.append((delta, kept))
+            return kept
+
+    defense = Watched(epsilon=4 / 255, steps=4)
+    start = 4 / 255 * (torch.randint(0, 2, template.shape, generator=drawn()) * 2.0 - 1)
+    found = defense._ascend(model, template, start, blank)
+    before = [start, *(kept for _, kept in asked[:-1])]
+    for old, (new, _) in zip(before, asked, strict=True):
+        moved = (new - old).abs()
+        assert float(moved.max()) == pytest.approx(2.5 * 4 / 255 / 4, rel=1e-4)
+        assert float((moved > 0).float().mean()) > 0.9
+    clean = dummy_gradient(model, template, blank, names, create_graph=False)
+    distance = squared_and_cosine(GradientView(model, {name: value.detach() for name, value in clean.items()}))
+    far, near = (
+        float(distance(dummy_gradient(model, template + delta, blank, names, create_graph=False)))
+        for delta in (found, start)
+    )
+    assert far > 100 * near, (far, near)  # 320 times; a descent by such steps ends at 57 times
+
+
+@pytest.mark.parametrize("spec", GRADIENT_SPECS)
+def test_what_the_server_sees_of_a_case_is_what_the_defence_sent(spec: str, model: DocumentModel) -> None:
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    case = build_case(model, [page], Exposure(defense=spec), seed=0)
+    defense = parse_defense(spec)
+    assert isinstance(defense, GradientDefense)
+    sent = defense.protect(case.clean.gradient, model, generator=drawn(2))
+    assert case.view.gradient.keys() == sent.keys()
+    assert all(torch.equal(case.view.gradient[name], value) for name, value in sent.items())
+    changed = [name for name in sent if not torch.equal(sent[name], case.clean.gradient[name])]
+    assert changed or sent.keys() < case.clean.gradient.keys()
+
+
+def test_the_server_knows_the_published_template_of_a_case(model: DocumentModel) -> None:
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    clean, published = (
+        build_case(model, [page], Exposure(defense=spec), seed=0).knowledge.template
+        for spec in ("none", "safe-template:kind=random,epsilon=8/255")
+    )
+    assert torch.equal(clean, pixels_of(blank_template(page))[None])
+    change = (published - clean).abs()
+    assert float(change.max()) == pytest.approx(8 / 255, rel=1e-4) and float((change > 0).float().mean()) > 0.3

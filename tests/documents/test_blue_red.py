@@ -32,7 +32,7 @@ def test_every_provider_is_in_or_out_and_every_document_in_one_part() -> None:
         counts = {f"p{i}": int(n) for i, n in enumerate(rng.integers(1, 12, size=40))}
         providers, documents = made(counts, pages=2)
         plan = BlueRedPlan(clients=3, red=0.3, test=0.15, validation=0.1, matched=bool(seed % 2))
-        shares = divide_blue_red("set", providers, documents, plan, rng=np.random.default_rng(seed))
+        shares = divide_blue_red("set", providers, documents, plan, seed=seed)
         place = {number: share.name for share in shares for number in share.pages}
         assert len(place) == sum(len(share.pages) for share in shares), "no page twice"
         owners: dict[str, set[str]] = {}
@@ -52,11 +52,11 @@ def test_every_provider_is_in_or_out_and_every_document_in_one_part() -> None:
 
 def test_the_number_of_red_documents_tells_nothing_about_membership() -> None:
     providers, documents = made({f"p{i:03d}": 6 for i in range(300)})
-    shares = divide_blue_red("set", providers, documents, BlueRedPlan(), rng=np.random.default_rng(0))
+    shares = divide_blue_red("set", providers, documents, BlueRedPlan(), seed=0)
     parts = {share.name: Counter(providers[n] for n in share.pages) for share in shares}
     assert set(parts[RED_POSITIVE].values()) == set(parts[RED_NEGATIVE].values()) == {2}
     planted = replace(BlueRedPlan(), matched=False)
-    shares = divide_blue_red("set", providers, documents, planted, rng=np.random.default_rng(0))
+    shares = divide_blue_red("set", providers, documents, planted, seed=0)
     unmatched = Counter(providers[n] for share in shares if share.name == RED_NEGATIVE for n in share.pages)
     assert set(unmatched.values()) == {5}, "all but the one for the test"
 
@@ -65,7 +65,7 @@ def test_membership_is_a_fair_coin_of_each_provider() -> None:
     providers, documents = made({f"p{i}": 3 for i in range(60)})
     drawn = []
     for seed in range(200):
-        shares = divide_blue_red("set", providers, documents, BlueRedPlan(2), rng=np.random.default_rng(seed))
+        shares = divide_blue_red("set", providers, documents, BlueRedPlan(2), seed=seed)
         drawn.append({providers[n] for share in shares if share.name == RED_POSITIVE for n in share.pages})
     sizes = np.array([len(found) for found in drawn])
     assert abs(sizes.mean() - 30) < 1.5 and 10 < sizes.var() < 21, "binomial(60, 1/2): variance 15, not a fixed half"
@@ -73,34 +73,33 @@ def test_membership_is_a_fair_coin_of_each_provider() -> None:
     assert min(each.values()) > 65 and max(each.values()) < 135
 
 
-class _Flipping(np.random.Generator):
-    """Draws like any other, but the coin of one provider falls on its other side."""
-
-    flipped = -1
-
-    def random(self, size: int) -> np.ndarray:  # type: ignore[override]
-        drawn = super().random(size)
-        if self.flipped >= 0:
-            drawn[self.flipped] = 1 - drawn[self.flipped]
-        return drawn
-
-
 @pytest.mark.parametrize("matched", [True, False])
-def test_a_providers_coin_changes_nothing_for_the_others(matched: bool) -> None:
-    """Otherwise neighbouring data sets would differ in more than one provider, and no audit of epsilon would hold."""
+def test_a_provider_that_is_taken_away_changes_nothing_for_the_others(matched: bool) -> None:
+    """Otherwise neighbouring data sets would differ in more than one provider, and no claim about one would hold."""
     providers, documents = made({f"p{i:02d}": 2 + i % 6 for i in range(40)})
+    documents = [name if i % 3 else "" for i, name in enumerate(documents)]  # pages of unknown document, too
+    ids = [f"{p} {sum(q == p for q in providers[:i])}" for i, p in enumerate(providers)]
 
-    def places(flipped: int) -> dict[str, str]:
-        rng = _Flipping(np.random.PCG64(3))
-        rng.flipped = flipped
-        shares = divide_blue_red("set", providers, documents, BlueRedPlan(4, matched=matched), rng=rng)
-        return {documents[n]: share.name for share in shares for n in share.pages}
+    def places(without: str) -> dict[str, str]:
+        left = [i for i, name in enumerate(providers) if name != without]
+        plan = BlueRedPlan(4, matched=matched)
+        shares = divide_blue_red("set", [providers[i] for i in left], [documents[i] for i in left], plan, seed=3)
+        return {ids[left[n]]: share.name for share in shares for n in share.pages}
 
-    before = places(-1)
-    for number in range(40):
-        after, name = places(number), f"p{number:02d}"
-        changed = {d for d in {**before, **after} if before.get(d) != after.get(d)}
-        assert changed and {d.split("-")[0] for d in changed} == {name}
+    before = places("")
+    for name in dict.fromkeys(providers):
+        assert places(name) == {page: part for page, part in before.items() if page.split()[0] != name}
+
+
+def test_spellings_of_a_provider_are_on_one_side() -> None:
+    providers, documents = made({f"p{i:02d}": 4 for i in range(30)})
+    spelled = [name.upper() + "\u200b" if i % 2 else f" {name}" for i, name in enumerate(providers)]
+    plain = divide_blue_red("set", providers, documents, BlueRedPlan(2), seed=1)
+    assert divide_blue_red("set", spelled, documents, BlueRedPlan(2), seed=1) == plain
+    shares = [Share("silos/client-0", "set", (0,)), Share("silos/client-1", "set", (1,)),
+              Share(RED_POSITIVE, "set", (2,)), Share(RED_NEGATIVE, "set", (3,))]  # fmt: skip
+    with pytest.raises(DocumentError, match=r"provider 'acme' is in silos/client-0, silos/client-1(.|\n)*red-negative"):
+        check_blue_red(shares, {"set": ["ACME", "acme ", "\uff21CME", "A\u200bcme"]}, {"set": ["1", "2", "3", "4"]})
 
 
 @pytest.mark.parametrize(
@@ -119,11 +118,10 @@ def test_plans_that_are_refused(change: dict[str, float], said: str) -> None:
 
 def test_data_that_is_refused() -> None:
     providers, documents = made({f"p{i}": 3 for i in range(6)})
-    rng = np.random.default_rng
     with pytest.raises(DocumentError, match=r"of 6 providers are members, of [0-5] of the 6 clients"):
-        divide_blue_red("set", providers, documents, BlueRedPlan(6), rng=rng(0))
+        divide_blue_red("set", providers, documents, BlueRedPlan(6), seed=0)
     with pytest.raises(DocumentError, match="2 of 18 pages name no provider"):
-        divide_blue_red("set", ["", "", *providers[2:]], documents, BlueRedPlan(1), rng=rng(0))
+        divide_blue_red("set", ["", "", *providers[2:]], documents, BlueRedPlan(1), seed=0)
 
 
 def test_planted_faults_of_a_division_are_all_named() -> None:

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from docleak.documents import Field, LazyPages, Page, Question, Word, folder
+from docleak.documents.files import read_image
+from docleak.documents.loaders import load_pages
 from docleak.documents.page import Entity
+from docleak.documents.scale import blank_boxes
+from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError
 
 GUIDE = Path(__file__).parents[2] / "docs" / "data-format.md"
@@ -143,11 +147,89 @@ def test_all_faults_of_the_index_are_reported_at_once(tmp_path: Path) -> None:
     assert "line 18, column 18: not JSON" in message and "docs/data-format.md" in message
 
 
-def test_boxes_are_held_against_the_image_on_access(tmp_path: Path) -> None:
+def test_boxes_of_all_pages_are_held_against_the_headers_of_their_images(tmp_path: Path) -> None:
     words = [{"text": "far", "box": [0, 0, 90, 9]}, {"text": "turned", "box": [9, 0, 1, 9]}]
-    pages = folder.load(write(tmp_path, {"image": "a.png", "words": words}))
-    with pytest.raises(DocumentError, match=r"'far'.*leaves the page(.|\n)*'turned'.*inverted(.|\n)*pages\.jsonl"):
-        pages[0]
+    shares = [{"text": "share", "box": [0.1, 0.2, 0.5, 0.9]}]
+    write(tmp_path, {"image": "a.png", "words": words}, {"image": "a.png", "name": "b", "words": shares})
+    with pytest.raises(DocumentError) as raised:
+        folder.load(tmp_path)
+    for said in (
+        "line 1: word 0 'far'",
+        "leaves the page (30 x 20",
+        "'turned'",
+        "inverted",
+        "line 2: all 1 boxes lie in 0-1",
+    ):
+        assert said in str(raised.value)
+
+
+def test_boxes_that_end_before_1000_on_larger_pages_are_doubted(tmp_path: Path) -> None:
+    Image.new("L", (1654, 2339), 255).save(tmp_path / "large.png")
+    words = [{"text": "low", "box": [100, 940, 200, 960]}]
+    assert not folder.load(write(tmp_path, {"image": "a.png", "words": [{"text": "a", "box": [1, 1, 9, 9]}]})).notes
+    (note,) = folder.load(write(tmp_path, {"image": "large.png", "words": words})).notes
+    assert "1 picture(s) are larger (the first 1654 x 2339 pixels)" in note and "width / 1000" in note
+    words.append({"text": "lower", "box": [100, 1800, 200, 1860]})
+    assert not folder.load(write(tmp_path, {"image": "large.png", "words": words})).notes
+
+
+def test_boxes_without_ink_are_doubted(tmp_path: Path) -> None:
+    page = make_pages(1, seed=0)[0]
+    assert not blank_boxes([page])
+    (doubt,) = blank_boxes([page.with_image(np.full_like(page.image, 255))])
+    assert f"{len(page.words)} of {len(page.words)}" in doubt and "docleak data inspect" in doubt
+
+
+def test_images_outside_of_the_folder_are_not_read(tmp_path: Path) -> None:
+    inner, root = tmp_path / "pages", tmp_path / "scans"
+    inner.mkdir()
+    root.mkdir()
+    Image.new("L", (30, 20)).save(root / "secret.png")
+    (inner / "link.png").symlink_to(root / "secret.png")
+    names = ("../scans/secret.png", str(root / "secret.png"), "link.png")
+    write(inner, *({"image": name} for name in names))
+    with pytest.raises(DocumentError) as raised:
+        folder.load(inner)
+    for name in names:
+        assert f"the image {name!r} lies outside of the folder" in str(raised.value)
+    assert len(load_pages(f"folder:{inner}", seed=0, image_root=root)) == 3
+    with pytest.raises(DocumentError, match="lies outside"):
+        load_pages(f"folder:{inner}", seed=0, image_root=tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"image": "a.png", "words": [{"text": "x", "box": [0, 0, 1' + "0" * 390 + ", 9]}]}", "beyond all pixels"),
+        (
+            '{"image": "a.png", "words": [{"text": "x", "box": [0, 0, ' + "9" * 6000 + ", 9]}]}",
+            "a number of 6000 digits",
+        ),
+        ('{"image": "a.png", "words": [{"text": "x", "box": [0, 0, NaN, 9]}]}', "NaN is no number"),
+        ('{"image": "a.png", "words": [{"text": "x", "box": [0, 0, 1e999, 9]}]}', "expected [x0, y0, x1, y1]"),
+        ('{"image": "a.png", "name": "\\ud800"}', "lone surrogate"),
+        ('{"image": "a.png", "fields": [{"key": "k", "value": "\\udc00"}]}', "lone surrogate"),
+        ('{"image": "a.png", "name": "one", "name": "two"}', "the key 'name' is given twice"),
+        ("[" * 100_000 + "]" * 100_000, "nested more than 100 deep"),
+        ('{"image": "a.png", "words": ' + "[" * 99_000 + "]" * 99_000 + "}", "nested more than 100 deep"),
+        ('{"image": "a.png"}\n{"image": "a.png"}', "line 2: the same page as line 1"),
+        ('{"image": "big.png"}', "'big.png' has 8000 x 8000 pixels, expected at most 40,000,000"),
+        ('{"image": "nul\\u0000.png"}', "lies outside"),
+    ],
+)
+def test_what_python_would_stumble_over_is_one_sentence(tmp_path: Path, line: str, said: str) -> None:
+    if "big" in line:
+        Image.new("1", (8000, 8000)).save(tmp_path / "big.png")
+    write(tmp_path, line)
+    with pytest.raises(DocumentError) as raised:
+        folder.load(tmp_path)
+    assert said in str(raised.value) and len(str(raised.value)) < 600
+
+
+def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    Image.new("1", (12_000, 12_000)).save(tmp_path / "big.png")
+    with pytest.raises(DocumentError, match=r"12000 x 12000 pixels, expected at most 40,000,000(.|\n)*not decoded"):
+        read_image(tmp_path / "big.png")
 
 
 def test_folders_without_pages(tmp_path: Path) -> None:
@@ -155,7 +237,9 @@ def test_folders_without_pages(tmp_path: Path) -> None:
         folder.load(tmp_path)
     with pytest.raises(DocumentError, match="holds no page"):
         folder.load(write(tmp_path, ""))
-    assert isinstance(folder.load(write(tmp_path, *[{"image": "a.png"}] * 3), limit=2), LazyPages)
+    assert isinstance(
+        folder.load(write(tmp_path, *({"image": "a.png", "name": name} for name in "abc")), limit=2), LazyPages
+    )
 
 
 def test_the_examples_of_the_guide_work(tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ ATTACKS = {
     "dlg": ("Deep leakage from gradients: squared distance, L-BFGS", "Zhu et al. (2019)", 0.55),
     "random": ("random pixels: the floor of every attack", "", 1.0),
 }
+#: A text that linear algebra read in part, and none of the fields.
+TEXT = {"exact": False, "believed_exact": False, "tokens": 9, "tokens_right": 5, "wrong_parts": ["labels"],
+        "conditions": [], "seconds": 0.2, "question": "Who ?", "answer": "", "words": []}  # fmt: skip
 THREAT = {
     "title": "Honest-but-curious server of a federated training",
     "adversary": "the server (or whoever reads its traffic): it follows the protocol and looks at what it receives",
@@ -118,6 +121,8 @@ def write_fake_unit(
         "view": {"batch_size": 1, "train_mode": False, "tensors": 133, "numbers": 594530},
         "knowledge": ["the blank template of the page, and where its private fields are",
                       "the client's question and its answer"],
+        "recovered": {**TEXT, "fields_by": {"answer": [False] * len(page.private_fields)},
+                      "fields_read": [False] * len(page.private_fields)},
         "self_test": {"distance": 1e-14, "passed": True, "note": ""},
         "finding": {"matching": noise / 10, "explained": 1 - noise**2, "evaluations": budget if steps else 0,
                     "budget": budget, "seconds": 31.0 if steps else 0.2, "history": [[s, 1 / s] for s in steps]},

@@ -21,6 +21,7 @@ from docleak.errors import RunError
 from docleak.evidence.answers.cache import model_digest, remembering
 from docleak.evidence.answers.memorisation import (
     Trained,
+    disclosed_values,
     disclosure_table,
     memorisation_table,
     outcomes_of,
@@ -207,6 +208,10 @@ def test_what_is_disclosed_is_traced_to_the_training() -> None:
     assert training_answers(trained, "tax") == {"airborne": ("91-0837469", "910 837469")}
     target = Disclosed("tax", 10, 1, (("91-0837469", 6), ("5 | 5", 2), ("x", 1)))
     lines = disclosure_table(target, Disclosed("tax", 10, 10, ()), trained, count=2).splitlines()
+    assert disclosed_values(target, Disclosed("tax", 10, 10, ()), trained) == ("91-0837469",), (
+        "a phone was not asked for"
+    )
+    assert disclosed_values(target, Disclosed("tax", 10, 9, (("910837469", 1),)), trained) == ()
     assert lines[2] == "| 91-0837469 | 6 | 0 | tax of airborne; tax of airborne |"
     assert lines[3] == "| 5 \\| 5 | 2 | 0 | phone of bell |"
     assert len(lines) == 6 and "66.7% of the time" in lines[5] and "public model said nothing to 10" in lines[5]

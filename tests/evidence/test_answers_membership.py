@@ -11,6 +11,7 @@ from docleak.attacks.answers.features import FeatureTable, Reply, provider_featu
 from docleak.errors import AttackError
 from docleak.evidence.answers.membership import ATTACKS, Attack, knowledge_of, measure, measured_epsilon, only
 from docleak.evidence.answers.play import default_plan, guessed, scores_csv, without_public
+from docleak.privacy.empirical import COINS, INDEPENDENT
 
 SEEDS = range(5)
 
@@ -145,3 +146,12 @@ def test_what_is_written_of_every_provider() -> None:
 def test_who_knows_what() -> None:
     assert [knowledge_of(attack) for attack in ATTACKS.values()] == ["ZK + U", "PK + S", "ZK + U", "PK + S"]
     assert without_public(ATTACKS["APK"]).groups == ("G1", "G2")
+
+
+@pytest.mark.parametrize("coins", [0.0, 0.3, 0.5, 0.7])
+def test_only_fair_coins_make_a_proof(coins: float) -> None:
+    target, public, members = case(0.6, 80, 0)
+    found = measured_epsilon(target, public, members, coins=coins, delta=1e-5, seed=0)
+    assert (found.assumes == COINS) is (coins == 0.5)
+    assert (found.assumes == INDEPENDENT) is (coins != 0.5)
+    assert ("at a threshold chosen on" in found.evidence) is (coins != 0.5)

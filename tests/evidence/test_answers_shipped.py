@@ -28,8 +28,7 @@ def test_it_answers_the_pages_it_was_trained_on_better(tmp_path: Path) -> None:
     from docleak.attacks.answers.asking import AnswersView, ask
     from docleak.models.loading import load_model
 
-    plan = BlueRedPlan(clients=shipped.CLIENTS)
-    divided = open_issuers(shipped.PROVIDERS, shipped.DOCUMENTS, plan, seed=shipped.SEED)
+    divided = shipped.as_trained()
     pages, shares = divided.sources["issuers"], {share.name: share.pages for share in divided.shares}
     view = AnswersView(load_model(shipped.RELEASED), scores=False)
     right = {}
@@ -41,8 +40,7 @@ def test_it_answers_the_pages_it_was_trained_on_better(tmp_path: Path) -> None:
 
 def test_a_short_audit_of_some_providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped, "PROVIDERS", 60)
-    monkeypatch.setattr(shipped, "DOCUMENTS", 3.0)
-    monkeypatch.setattr(shipped, "CLIENTS", 1)
+    monkeypatch.setattr(shipped, "as_trained", lambda: open_issuers(60, 3.0, BlueRedPlan(clients=1), seed=0))
     asked = []
     arguments = {"seed": 1, "device": "cpu", "command": "docleak audit"}
     records = shipped.audit_shipped(

@@ -7,7 +7,7 @@ import pytest
 
 from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
-from docleak.evidence.attention import attention_maps, attention_picture, spread_of
+from docleak.evidence.attention import GAP, _panel, _strip, attention_maps, attention_picture, spread_of
 from docleak.models import load_model
 
 
@@ -38,3 +38,19 @@ def test_the_picture_has_a_row_per_model_and_other_architectures_are_refused() -
     assert (once[..., 0].astype(int) - once[..., 1] > 50).any(), "some cells are red"
     with pytest.raises(ModelError, match="layoutlmv3"):
         attention_maps(load_model("layoutlmv3-start"), page, page.questions[0])
+
+
+def test_red_covers_three_quarters_where_the_attention_is_largest() -> None:
+    image = np.full((40, 60, 3), (200, 100, 40), np.uint8)
+    full = _panel(image, "x", np.full((4, 6), 1 / 24))
+    assert full.shape == (60, 60, 3), "a line of text above"
+    assert full[20:].reshape(-1, 3).tolist() == [[215, 40, 25]] * 2400
+    assert (full[:20] == full[:20, :, :1]).all() and full[:20].min() < 60, "in black"
+    half = np.zeros((4, 6))
+    half[:, :3] = 1 / 12
+    panel = _panel(image, "x", half)[20:]
+    assert panel[:, :20].reshape(-1, 3).tolist() == [[215, 40, 25]] * 800 and (panel[:, 40:] == image[:, 40:]).all()
+    black = [np.zeros((50, width, 3), np.uint8) for width in (30, 40)]
+    strip = _strip("x", black)
+    assert strip.shape == (70, 70 + 2 * GAP, 3)
+    assert not strip[20:, :30].any() and (strip[20:, 30 : 30 + GAP] == 255).all() and not strip[20:, 36:76].any()

@@ -287,7 +287,7 @@ def test_other_weights_or_pages_under_the_same_name_are_refused(
         Image.fromarray(small_page("17").image).save(image)
     audit._model.cache_clear()
     audit._pages.cache_clear()
-    with pytest.raises(RunError, match="other weights, pages or gradients"):
+    with pytest.raises(RunError, match="other weights, pages or records"):
         run_one(config, tmp_path / "run")
     assert run.info["signature"] == signature
 
@@ -421,7 +421,7 @@ def test_a_recorded_gradient_gives_what_the_computed_one_gave(
     (unit,) = run_one(config, tmp_path / "run").units()
     assert_same_but_for_rounding(Run.load(tmp_path / "run"), unit, finished, units_by_attack(finished)["gi-dqa"])
     save_file({name: 2 * value for name, value in case.view.gradient.items()}, file)
-    with pytest.raises(RunError, match="other weights, pages or gradients"):
+    with pytest.raises(RunError, match="other weights, pages or records"):
         run_one(config, tmp_path / "run")
     with pytest.raises(SelfTestError, match="is 2 times ours"):
         run_one(config, tmp_path / "other")
@@ -439,6 +439,7 @@ def test_a_recorded_gradient_gives_what_the_computed_one_gave(
         ({"exposure": Exposure(stages=("vision", "text"))}, "sees", "of the vision and text parameters"),
         ({"exposure": Exposure(question_known=False)}, "knows", "no question"),
         ({"exposure": Exposure(answer_known=False)}, "knows", "no answer"),
+        ({"exposure": Exposure(recover_text=True)}, "knows", "was read out of the gradient first"),
     ],
 )
 def test_the_threat_model_says_what_was_exposed(change: dict[str, Any], key: str, said: str) -> None:
@@ -447,6 +448,12 @@ def test_the_threat_model_says_what_was_exposed(change: dict[str, Any], key: str
     if change:
         assert threat_model(AuditConfig()) != model
     json.dumps(model)
+
+
+def test_what_was_read_first_is_neither_made_up_nor_given():
+    exposure = Exposure(question_known=False, answer_known=False, recover_text=True)
+    said = " ".join(threat_model(AuditConfig(exposure=exposure))["knows"])  # type: ignore[arg-type]
+    assert "random tokens" not in said and "those words" not in said
 
 
 # -- hashes ------------------------------------------------------------------------------------------------------------

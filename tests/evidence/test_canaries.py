@@ -158,3 +158,13 @@ def test_bad_input_is_refused(bench: Bench) -> None:
             replace(SMALL, **wrong)  # type: ignore[arg-type]
     with pytest.raises(AttackError, match="1 released models and 24 canaries"):
         CanaryView(bench.canaries, (bench.start,), 1, SMALL.local, 0.5, 1, 0.0)
+
+
+def test_two_scores_share_the_error(bench: Bench) -> None:
+    """Each bound fails with half of 5 %, so that both hold with 95 %; and each is that of its guesses."""
+    audit = audit_canaries(bench, SMALL, SMALL.plan(0.0), seed=0)
+    assert len(audit.lower) == 2
+    for name, bound in audit.lower.items():
+        assert bound.confidence == pytest.approx(0.975)
+        alone = from_one_run(SMALL.canaries, SMALL.guesses, audit.right[name], SMALL.delta, confidence=0.975)
+        assert bound.epsilon == alone.epsilon

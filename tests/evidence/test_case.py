@@ -15,7 +15,7 @@ from docleak.documents import Field, Page, Question, Word, blank_template, priva
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
-from docleak.evidence.case import Exposure, build_case, pages_for, question_of, read_gradient
+from docleak.evidence.case import Exposure, blank_page, build_case, pages_for, question_of, read_gradient
 from docleak.models import DocumentModel, image_of, load_model, pixels_of, trainable
 
 
@@ -211,3 +211,10 @@ def test_a_truncated_gradient(recorded: dict[str, torch.Tensor], tmp_path: Path)
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(GradientError, match="is not a safetensors file"):
         read_gradient(file)
+
+
+def test_the_blank_page_of_a_templates_owner_has_no_repeat_of_a_private_word() -> None:
+    texts = ("Name", "Schmidt", "Dear", "Schmidt", "thanks")
+    words = tuple(Word(text, (1 + 40 * i, 1, 38 + 40 * i, 12)) for i, text in enumerate(texts))
+    page = Page("p", np.full((20, 210, 3), 255, np.uint8), words, (Field("name", "Schmidt", (1,)),))
+    assert [word.text for word in blank_page(page).words] == ["Name", "Dear", "thanks"]

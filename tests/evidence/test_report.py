@@ -19,8 +19,7 @@ from docleak.documents import load_pages
 from docleak.errors import RunError
 from docleak.evidence.markdown import write_markdown
 from docleak.evidence.report import summary_text, write_report
-from docleak.evidence.report_data import Counts, prepare
-from docleak.evidence.report_words import severity_of
+from docleak.evidence.report_data import prepare
 from docleak.evidence.run import Run
 from docleak.metrics import PageScore, Reading
 
@@ -90,7 +89,8 @@ def test_the_verdict_comes_first_and_is_recomputed(run: Run, page: Outline) -> N
     assert sentence in page.text and "Severe leak" in page.text
     assert page.text.index(sentence) < page.text.index("Threat model: who could do this")
     assert f"From one client's gradient later in training, the server read none of {len(best)}" in page.text
-    assert "By gi-dqa, the attack that recovered most on average of the 3 tried" in page.text
+    assert "The picture shown is by gi-dqa, the attack that recovered most on average of the 2 tried" in page.text
+    assert f"Route by route: picture {exact} of {len(best)}, answer 0 of {len(best)}." in page.text
 
 
 def test_every_number_is_recomputed_from_the_units(run: Run, page: Outline) -> None:
@@ -143,7 +143,14 @@ def test_it_is_self_contained_and_every_picture_is_described(page: Outline) -> N
     assert source and all(value and value.startswith(("data:image/png;base64,", "#")) for value in source)
     assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
     pictures = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(pictures) > 50 and all(attrs.get("alt") for attrs in pictures)
+    alts = [str(attrs.get("alt") or "") for attrs in pictures]
+    assert len(pictures) > 50 and all(alts) and len(set(alts)) == len(alts), "each picture has a text of its own"
+    assert all(attrs.get("aria-label") for tag, attrs in page.tags if attrs.get("role") == "img")
+    captions = page.text
+    assert (
+        "random pixels, a floor: no gradient went into it" in captions and "made from the gradient, by dlg" in captions
+    )
+    assert "made from the gradient, by random" not in captions
     for attrs in pictures[:10]:
         PIL.Image.open(io.BytesIO(base64.b64decode(str(attrs["src"]).split(",")[1]))).verify()
     targets = {attrs["id"] for _, attrs in page.tags if attrs.get("id")}
@@ -155,7 +162,7 @@ def test_the_style_loads_nothing(run: Run) -> None:
     assert not re.search(r"https?://|@import|url\(|//[a-z]+\.", re.sub(r"data:image/png;base64,[^\"]*", "", text))
 
 
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}"
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}\x1b[31m\x00\u202etxt\u2066"
 
 
 def test_hostile_text_is_escaped(make_run: MakeRun, tmp_path: Path) -> None:
@@ -172,6 +179,12 @@ def test_hostile_text_is_escaped(make_run: MakeRun, tmp_path: Path) -> None:
     page = report(run)
     assert not [tag for tag, attrs in page.tags if tag == "script" or "onerror" in attrs]
     assert page.text.count("<script>alert(1)</script>") > 8 and "{{ 7*7 }}" in page.text
+    raw = (run.path / "report.html").read_text("utf-8") + summary_text(run, np.random.default_rng(0))
+    assert (
+        not set(raw) & set("\x1b\x00\u202e\u2066") and "\\u202etxt\\u2066" in page.text and "\\u001b[31m" in page.text
+    )
+    (policy,) = [attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv") == "Content-Security-Policy"]
+    assert policy and policy.startswith("default-src 'none'; img-src data:;")
 
 
 def test_one_page_is_called_an_example(make_run: MakeRun, tmp_path: Path) -> None:
@@ -236,13 +249,13 @@ def test_where_the_true_page_is_illegible_nothing_is_concluded(
     summary = summary_text(run, np.random.default_rng(0))
     for text in (outline.text, summary, markdown):
         assert "No field read" not in text and "no field read" not in text
-        assert "no conclusion by reading" in text.lower()
-        assert f"PSNR {psnr:.1f} dB, own confidence 0.998 of 1" in text
+        assert "could not tell" in text.lower() and "own confidence" not in text.lower()
+        assert f"{psnr:.1f}" in text and "0.998" in text, "the likeness stands in the table"
         assert "Audit at a larger size" in text
         assert ("reading: at 192 x 256 pixels the OCR engine reads none" in text) is bool(size)
     assert "This is no finding of safety" in outline.text and "--image-size WIDTHxHEIGHT" in outline.text
     assert "not read, nor on the true page" in outline.text and "0 exact" not in outline.text
-    assert not [attrs for _, attrs in outline.tags if attrs.get("class") in ("verdict none", "pill none")]
+    assert not [attrs for _, attrs in outline.tags if str(attrs.get("class")).endswith(" none")]
 
 
 @pytest.mark.parametrize(("readable", "hardly"), [(6, False), (2, True)])
@@ -253,7 +266,8 @@ def test_a_low_ceiling_is_told(make_run: MakeRun, tmp_path: Path, readable: int,
         field.update(exact=False, fuzz=0.0, read="")
     run.write_unit(record["unit"], record, {})
     text = report(run).text
-    assert "No field read" in text and ("hardly legible to the engine themselves" in text) is hardly
+    assert ("No field read" in text) is not hardly and ("Could not tell" in text) is hardly
+    assert ("hardly legible to the engine themselves" in text) is hardly
 
 
 def test_pages_of_the_same_name_are_counted_by_what_they_hold(make_run: MakeRun, tmp_path: Path) -> None:
@@ -268,6 +282,8 @@ def test_pages_of_the_same_name_are_counted_by_what_they_hold(make_run: MakeRun,
                 record[key]["fields"][0]["value"] += "0"
                 del record[key]["fields"][-1]
             record["fields"][0]["value"] += "0"
+            for read in (record["recovered"]["fields_read"], record["recovered"]["fields_by"]["answer"]):
+                del read[-1]
             run.write_unit(record["unit"], record, {})
     text = report(run).text
     assert f"2 attacks tried to rebuild 2 private pages ({2 * fields - 1} private fields) {asked}" in text
@@ -281,7 +297,10 @@ def test_a_field_whose_value_the_attacker_was_given_is_marked(make_run: MakeRun,
     (record,) = run.units()
     assert record["answer"] in [field["value"] for field in record["fields"]]
     text = report(run).text
-    assert ("1 of the fields read holds the answer to the client's question" in text) is known
+    fields = len(record["fields"])
+    assert ("1 field holds the answer to the client's question, which the attacker was given" in text) is known
+    assert f"the server read {fields - known} of {fields} private fields exactly" in text
+    assert (f"picture {fields - 1} of {fields} (1 more was given beforehand)" in text) is known
     assert (", the answer to the client\u2019s question, which the attacker was given" in text) is known
 
 
@@ -305,21 +324,6 @@ def test_repeats_and_missing_pages_are_told(make_run: MakeRun, tmp_path: Path) -
     assert "All attacks on a model had the same pages" in outline.text, "fewer pages do not make a comparison unfair"
     assert json.loads((run.path / "results.json").read_text())["shortage"][0].startswith("Asked for 10")
     assert "Asked for 10 pages" in write_markdown([run], tmp_path / "t.md", rng=np.random.default_rng(0)).read_text()
-
-
-@pytest.mark.parametrize(
-    ("counts", "severity"),
-    [
-        (Counts(3, 0, 3, 0), "severe"),
-        (Counts(1, 0, 9, 0), "partial"),
-        (Counts(0, 1, 9, 0), "partial"),
-        (Counts(0, 0, 6, 0), "none"),
-        (Counts(2, 0, 4, 0, blank=2), "none"),
-        (Counts(0, 0, 0, 6), "unknown"),
-    ],
-)
-def test_severity_counts_only_what_the_template_does_not_tell(counts: Counts, severity: str) -> None:
-    assert severity_of(counts) == severity
 
 
 def test_an_unfinished_run_is_reported_and_says_so(make_run: MakeRun, tmp_path: Path) -> None:
@@ -363,8 +367,8 @@ def test_runs_that_differ_in_pages_or_budgets_are_not_joined(make_run: MakeRun, 
 
 def test_the_summary_is_short_and_agrees(run: Run) -> None:
     text = summary_text(run, np.random.default_rng(0))
-    assert len(text.splitlines()) <= 15 and max(map(len, text.splitlines())) < 120
-    assert "Severe leak".lower() in text.lower() and "exact 0/" in text
+    assert len(text.splitlines()) <= 15 and "confidence" not in text
+    assert "Severe leak".lower() in text.lower() and "exact 0/" in text and "gradient explained" in text
     assert not re.search(r"<\w", text)
 
 
@@ -409,7 +413,7 @@ def test_the_browser_check_sees_what_is_wrong(tmp_path: Path) -> None:
 
 TEXT = {
     "exact": True, "believed_exact": True, "tokens": 7, "tokens_right": 7, "wrong_parts": [], "conditions": [],
-    "seconds": 0.25, "question": "Who <pays>?", "answer": "Ada", "words": [], "fields_read": [False],
+    "seconds": 0.25, "question": "Who <pays>?", "answer": "Ada", "words": [], "fields_read": [False] * 6,
 }  # fmt: skip
 
 
@@ -425,15 +429,17 @@ def test_words_read_out_of_the_gradient_are_laid_out_on_the_page(make_run: MakeR
     shown = [attrs for tag, attrs in page.tags if tag == "text"]
     assert [attrs.get("class") for attrs in shown] == ["secret", None]
     assert float(str(shown[0]["x"])) == box[0] and "Ada&Co" in page.text and "Who <pays>?" in page.text
-    assert f"the server read {len(fields)} of {len(fields)} private fields exactly, out of the words" in page.text
-    assert "Severe leak" in page.text and "out of the picture alone, none of" in page.text
+    assert f"the server read {len(fields)} of {len(fields)} private fields exactly." in page.text
+    assert f"Route by route: words {len(fields)} of {len(fields)}." in page.text, "random pixels are no route"
+    assert "Severe leak" in page.text and "random pixels, a floor" in page.text
+    assert "made from the gradient" not in page.text
 
 
-def test_without_words_the_verdict_stays_with_the_picture(make_run: MakeRun, tmp_path: Path) -> None:
+def test_an_answer_that_is_no_field_is_no_finding_and_a_floor_is_no_attack(make_run: MakeRun, tmp_path: Path) -> None:
     change = {"recovered": TEXT, "size": [64, 48]}
     text = report(make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change=change)).text
-    assert "All 7 tokens are right" in text and "the gradient tells question and answer exactly" in text
-    assert "out of the words" not in text
+    assert "All 7 tokens are right" in text and "reads question and answer exactly" in text
+    assert "answer 0 of 6" in text and "No attack on the picture was made" in text and "Could not tell" in text
 
 
 def test_an_inexact_text_is_not_praised(make_run: MakeRun, tmp_path: Path) -> None:
@@ -441,7 +447,7 @@ def test_an_inexact_text_is_not_praised(make_run: MakeRun, tmp_path: Path) -> No
     change = {"recovered": found, "size": [64, 48]}
     text = report(make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change=change)).text
     assert "3 of 7 tokens are right" in text and "not to trust all of it" in text
-    assert "gives away 3 of 7 tokens" in text
+    assert "reads 3 of 7 tokens" in text and "read mostly wrong tokens" in text
 
 
 def test_what_a_batch_gives_away_is_counted(make_run: MakeRun, tmp_path: Path) -> None:

@@ -82,6 +82,24 @@ def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Run.open(tmp_path, CONFIG)
 
 
+def test_other_weights_or_pages_under_the_same_names_are_refused(tmp_path: Path) -> None:
+    """An audit that was interrupted, a model retrained into the same folder: two models in one table."""
+    model, out = tmp_path / "model", tmp_path / "out"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"first")
+    config = {**CONFIG, "target": str(model)}
+    write(Run.open(out, config), "a")
+    Run.open(out, config)
+    (model / "model.safetensors").write_bytes(b"again")
+    with pytest.raises(RunError) as refused:
+        Run.open(out, config)
+    assert "results of other weights" in str(refused.value) and f"{model}: its files have the hash" in str(
+        refused.value
+    )
+    (out / "units" / "a" / "unit.json").unlink()
+    assert Run.open(out, config).manifest()["sources"][str(model)], "nothing finished, nothing mixed"
+
+
 def test_a_run_without_results_takes_a_corrected_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an error or Ctrl-C in the first unit; its pictures are not mixed into the new run's."""
     run = Run.open(tmp_path, CONFIG)

@@ -12,16 +12,21 @@ import numpy as np
 import pytest
 import torch
 
+from docleak.attacks.gradients import Finding
+from docleak.attacks.gradients.local_steps import LONGEST, UNPADDED, Batching
 from docleak.documents import Page, load_pages
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
 from docleak.evidence import update_report, updates
 from docleak.evidence.run import Run
-from docleak.evidence.update_case import assumed, open_case, plan_of
+from docleak.evidence.severity import Severity
+from docleak.evidence.update_case import OF_TRANSFORMERS, assumed, batching_of, open_case, plan_of
+from docleak.evidence.update_check import Check, check
+from docleak.evidence.update_leaks import sight_of
 from docleak.evidence.updates import UpdatesConfig, run_updates, units_of
 from docleak.metrics import Reading
-from docleak.models import load_model
+from docleak.models import load_model, pixels_of
 from docleak.models.tiny import donut_start
 from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.federated.local import LocalPlan, parameters_of, train_locally
@@ -115,7 +120,12 @@ def test_an_update_is_attacked_replayed_and_reported(small: Path, tmp_path: Path
     assert "the same, bit for bit" in html and html.count("data:image/png") >= 3 and "<svg" in html
     assert len(results["cells"]) == 2 and results["falls"]
     told = update_report.summary_text(run)
-    assert "Round 1, client silo-a:" in told and "Pictures: 0 of 1 private fields" in told
+    assert run.info["planned"] == [{"unit": update["unit"], "round": 1, "client": "silo-a"}] and run.info["cells"] == 2
+    assert (
+        "ot finished" not in told
+        and "Round 1, client silo-a:" in told
+        and "Pictures by gi-dqa: 0 of 1 private fields" in told
+    )
 
 
 def test_what_is_finished_is_not_computed_again(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +224,8 @@ def test_dropout_that_nobody_knows_is_said(small: Path, tmp_path: Path, make_sma
     (record,) = audited(config, tmp_path / "out").units()
     assert record["replay"]["distance"] == 0.0, "the evaluator has the seed"
     assert not record["pictures"]["self_test"]["passed"] and "score" not in record["pictures"]
-    assert "dropout on" in record["pictures"]["why"]
+    assert record["check"]["causes"][0]["key"] == "dropout" and "self-test failed" in record["pictures"]["why"]
+    assert update_report.severity_of(record) == "severe", "the words are read all the same"
     (allowed,) = audited(replace(config, allow_failed_self_test=True), tmp_path / "out2").units()
     assert "score" in allowed["pictures"]
 
@@ -262,3 +273,214 @@ def test_how_leakage_falls_is_computed() -> None:
         "With more of both (1 step of 1 page to 4 steps of 2 pages): tokens told go from 100 % to 80 %.",
     ]
     assert update_report.falls([]) == [] and update_report.falls([cell(1, 1, 1.0, 30.0)]) == []
+
+
+class Recorder:
+    """An attack that keeps what it was given, and finds the blank template."""
+
+    name, paper, summary = "recorder", "", ""
+
+    def __init__(self) -> None:
+        self.views: list[Any] = []
+
+    def run(self, view: Any, knowledge: Any, **options: Any) -> Finding:
+        self.views.append(view)
+        return Finding(knowledge.template, 1.0, 0.0, 0, 0.0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2], ids=["of the same sizes", "of other sizes"])
+def test_the_attack_is_never_told_the_true_order(batch_size: int, small: Path, tmp_path: Path, pages3: Any) -> None:
+    """Three pages, and the client's own order; with batches of two an epoch's last batch is smaller."""
+    plan = replace(PLAN, epochs=1, batch_size=batch_size)
+    capture(tmp_path, str(small / "model"), {"a": pages3}, plan)
+    (update,) = read_updates(tmp_path / "updates")
+    case = open_case(update, load_model(str(small / "model")), str(tmp_path / "silos"))
+    true, steps = assumed(3, plan), [tuple(batch) for batch in case.batches]
+    order = (2, 0, 1)
+    shuffled = tuple(tuple(order[i] for i in batch) for batch in reversed(true))
+    for batches in (case.batches, shuffled):
+        attack, other = Recorder(), replace(case, batches=batches)
+        sight_of(
+            other, attack, Check(None), budget=1, seed=0, allow_failed=True, report=lambda number: None
+        )  # fmt: skip
+        assert steps != list(true) and attack.views[0].local.batches == true
+
+
+@pytest.fixture
+def pages3(make_small_page: Callable[[str], Page]) -> list[Page]:
+    return [make_small_page(value) for value in ("42", "17", "83")]
+
+
+def words_with(**changes: Any) -> dict[str, Any]:
+    """Words of which nothing was read, as a unit's record holds them."""
+    words = {"exact": True, "tokens": 400, "true": 30, "found": 0, "right": 0, "precision": None, "recall": 0.0,
+             "places": {}, "fields": [0, 6], "control": [0, 36], "control_tokens": [0.1, 0.2]}  # fmt: skip
+    return {**words, **changes}
+
+
+def record_of(words: dict[str, Any], *doubts: str) -> dict[str, Any]:
+    return {"round": 1, "client": "a", "words": words, "pictures": {"why": "nothing"}, "check": {"doubts": doubts}}
+
+
+@pytest.mark.parametrize(
+    ("words", "doubts", "severity"),
+    [
+        (words_with(), (), Severity.UNTOLD),
+        (words_with(), ("The self-test failed.",), Severity.UNTOLD),
+        ({"failed": "no table"}, (), Severity.UNMEASURED),
+        ({"failed": "no table"}, ("The self-test failed.",), Severity.UNTOLD),
+        (words_with(found=30, right=30, precision=1.0, recall=1.0, fields=[6, 6]), ("failed",), Severity.SEVERE),
+        (words_with(found=30, right=26, precision=0.87, recall=0.87, fields=[1, 6]), ("failed",), Severity.UNTOLD),
+        (words_with(found=30, right=30, precision=1.0, recall=1.0, fields=[1, 6]), (), Severity.SEVERE),
+        (words_with(found=400, right=30, precision=0.07, recall=1.0, fields=[6, 6], control=[36, 36]), ("x",),
+         Severity.UNTOLD),
+        (words_with(found=60, right=30, precision=0.5, recall=1.0, fields=[5, 6]), (), Severity.PARTIAL),
+        (words_with(found=36, right=27, precision=0.75, recall=0.9, fields=[1, 6]), (), Severity.PARTIAL),
+        (words_with(found=8, right=5, precision=0.63, recall=0.17), (), Severity.UNTOLD),
+        (words_with(found=30, right=30, precision=1.0, recall=1.0, fields=[0, 0]), ("failed",), Severity.SEVERE),
+        (words_with(found=30, right=26, precision=0.87, recall=0.87, fields=[0, 0]), ("failed",), Severity.UNTOLD),
+    ],
+)  # fmt: skip
+def test_no_all_clear_with_a_doubt_but_what_chance_cannot_explain_is_a_leak(
+    words: dict[str, Any], doubts: tuple[str, ...], severity: Severity
+) -> None:
+    record = record_of(words, *doubts)
+    assert update_report.severity_of(record) is severity
+    text = "\n".join(update_report.sentences(record))
+    assert ("cannot be called unread" in text) == (severity is Severity.UNTOLD)
+
+
+def pictured(score: str, floor: str = "", ceiling: str = "", given: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A page of one field per letter, as read by OCR: x exact, n nearly, . not; the truth is legible by default."""
+
+    def page(marks: str) -> dict[str, Any]:
+        fields = [{"key": f"k{i}", "value": f"v{i}", "read": "", "confidence": 1.0, "exact": said == "x",
+                   "fuzz": {"x": 1.0, "n": 0.9}.get(said, 0.0), "mse": 1.0, "psnr": 9.0, "fft2d": 0.0}
+                  for i, said in enumerate(marks)]  # fmt: skip
+        return {"page": "p", "document": "d", "fields": fields, "mse": 1.0, "psnr": 9.0, "fft2d": 0.0, "ssim": 1.0,
+                "engine": "e"}  # fmt: skip
+
+    size = len(score)
+    return {"why": "", "route": "gi-dqa", "self_test": None, "given": [list(given)], "score": [page(score)],
+            "floor": [page(floor or "." * size)], "ceiling": [page(ceiling or "x" * size)]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pictures", "severity", "read"),
+    [
+        (pictured("...."), Severity.NONE, 0),
+        (pictured("....", ceiling="x..."), Severity.UNTOLD, 0),
+        (pictured("x..."), Severity.PARTIAL, 1),
+        (pictured("xx.."), Severity.SEVERE, 2),
+        (pictured("n..."), Severity.PARTIAL, 0),
+        (pictured("xx..", floor="xx.."), Severity.NONE, 0),
+        (pictured("x...", given=("v0",)), Severity.NONE, 0),
+        (pictured("x...", given=("v1",)), Severity.PARTIAL, 1),
+    ],
+)
+def test_pictures_are_judged_as_those_of_a_gradient(pictures: dict[str, Any], severity: Severity, read: int) -> None:
+    record = {**record_of(words_with()), "pictures": pictures}
+    assert update_report.severity_of(record) is severity
+    found = update_report.verdict_on([record])
+    assert found.severity is severity and f"{read} of 4 private fields are read from pictures" in found.headline
+    untried = {**record, "words": {"failed": "no table"}}
+    assert update_report.severity_of(untried) is (Severity.UNTOLD if severity is Severity.NONE else severity)
+
+
+def test_what_was_not_tried_is_no_all_clear_and_the_headline_is_never_empty() -> None:
+    """A Donut, which reads no words of the page, and whose pictures nobody attacked: nothing was counted."""
+    record = record_of(words_with(fields=[0, 0], control=[0, 0]))
+    found = update_report.verdict_on([record])
+    assert found.severity is Severity.UNTOLD and found.headline == "No private field was counted by any route."
+    total = {**record, "sum": True}
+    assert update_report.severity_of(total) is Severity.UNTOLD
+    assert "cannot be called unread" in "\n".join(update_report.sentences(total))
+
+
+def test_what_an_older_docleak_recorded_is_no_all_clear() -> None:
+    record = {**record_of(words_with()), "pictures": pictured("....")}
+    del record["check"]
+    assert update_report.severity_of(record) is Severity.UNTOLD
+    assert "Recorded by an older docleak" in "\n".join(update_report.sentences(record))
+    failed = {**record, "pictures": {**pictured("...."), "self_test": {"passed": False}}}
+    assert "The self-test failed" in "\n".join(update_report.sentences(failed))
+    checked = {**failed, "check": {"doubts": []}}
+    assert update_report.severity_of(checked) is Severity.UNTOLD
+
+
+def test_an_interrupted_audit_is_no_all_clear_of_the_whole(tmp_path: Path) -> None:
+    run = Run.open(tmp_path / "run", {"updates": "captured"})
+    record = {**record_of(words_with()), "pictures": pictured("...."), "kind": "update",
+              "check": {"doubts": [], "causes": [], "self_test": None}}  # fmt: skip
+    described = {"sent": "weights", "examples": 1, "pages": 1, "steps": 1, "dropout": False,
+                 "plan": asdict(PLAN), "replay": {"distance": 0.0, "why": ""}}  # fmt: skip
+    run.write_unit("a", {**record, **described}, {})
+    planned = [{"unit": client, "round": 1, "client": client} for client in "ab"]
+    run.write_info("planned", planned[:1])
+    assert update_report.results_of(run)["severity"] == "none"
+    run.write_info("planned", planned)
+    run.write_info("cells", 3)
+    found = update_report.results_of(run)
+    assert found["severity"] == "unmeasured" and "1 of 2 parts: Round 1, client b." in found["sentence"]
+    for said in (update_report.summary_text(run), update_report.write_report(run).read_text()):
+        assert "Not finished: Round 1, client b." in said and "3 of 3 cells are not finished" in said
+
+
+def test_a_number_of_examples_unlike_the_pages_is_an_alarm(
+    small: Path, tmp_path: Path, make_small_page: Callable[[str], Page]
+) -> None:
+    capture(tmp_path, str(small / "model"), {"a": [make_small_page("42")]}, PLAN)
+    record = json.loads((tmp_path / "updates" / "round-0001" / "a.json").read_text())
+    (tmp_path / "updates" / "round-0001" / "a.json").write_text(json.dumps({**record, "examples": 26}))
+    (update,) = read_updates(tmp_path / "updates")
+    case = open_case(update, load_model(str(small / "model")), str(tmp_path / "silos"))
+    (doubt,) = check(case, {"failed": "not asked"}, dict).doubts
+    assert doubt.startswith("The client reported 26 examples, and these pages have 1 (on 1 pages)")
+
+
+def test_adam_without_decay_is_adamw_without_decay(small: Path) -> None:
+    (update,) = read_updates(small / "updates")
+    plan = plan_of(update, "optimiser=Adam,weight_decay=0")
+    assert (plan.optimiser, plan.weight_decay) == ("adamw", 0.0)
+    with pytest.raises(FederationError, match=r"adam with weight_decay 0.01.*Say adamw"):
+        plan_of(update, "optimiser=adam")
+
+
+def test_how_a_batchs_loss_is_made_is_told_or_that_of_transformers(small: Path) -> None:
+    model = load_model("layoutlmv3-start")
+    assert batching_of("", model, OF_TRANSFORMERS) == Batching(LONGEST, "tokens")
+    assert batching_of("padding=max_length,mean=examples", model, OF_TRANSFORMERS) == Batching(256, "examples")
+    assert batching_of("padding=none", model, OF_TRANSFORMERS).padding == UNPADDED
+    for wrong in ("padding=left", "mean=sum", "padding=-7"):
+        with pytest.raises(FederationError, match="expected padding longest, max_length, none or a number"):
+            batching_of(wrong, model, Batching())
+
+
+def test_who_sent_nothing_in_this_round_is_told(
+    small: Path, tmp_path: Path, make_small_page: Callable[[str], Page]
+) -> None:
+    capture(tmp_path, str(small / "model"), {"a": [make_small_page("42")]}, PLAN)
+    start = parameters_of(load_model(str(small / "model")))
+    moved = {name: value + 1 for name, value in start.items()}
+    write_update(tmp_path / "updates", round=2, client="b", start=start, received=moved, kind="weights", examples=1,
+                 details={})  # fmt: skip
+    config = config_of(tmp_path, steps=(), batch_sizes=(), attack="random")
+    run = audited(config, tmp_path / "out")
+    assert "Nothing came in this round from b, who sent in another round." in update_report.summary_text(run)
+    assert "Nothing came in this round from b" in update_report.write_report(run).read_text()
+
+
+def test_closed_form_is_tried_by_itself_where_it_applies(tmp_path: Path) -> None:
+    """One LayoutLMv3 step of SGD on one question; by its own measure it beats an attack that finds nothing."""
+    page = make_pages(1, seed=3, size=(224, 224))[0]
+    page = replace(page, questions=page.questions[:1])
+    plan = LocalPlan(batch_size=1, learning_rate=0.05, weight_decay=0.01, optimiser="sgd", dropout=False)
+    capture(tmp_path, "layoutlmv3-start", {"a": [page]}, plan)
+    (update,) = read_updates(tmp_path / "updates")
+    case = open_case(update, load_model("layoutlmv3-start"), str(tmp_path / "silos"))
+    sight = sight_of(case, Recorder(), check(case, {"failed": ""}, dict), budget=1, seed=0, allow_failed=False,
+                     report=lambda number: None)  # fmt: skip
+    assert sight.finding is not None and sight.knowledge is not None
+    assert sight.route == "closed-form" and sight.finding.explained > 0.5
+    wrong = (sight.finding.pixels - pixels_of(sight.pages[0].image))[:, :, sight.knowledge.private[0]]
+    assert float(-10 * torch.log10(wrong.square().mean())) > 40

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +34,7 @@ class Counting:
 
     @staticmethod
     def written(folder: Path) -> dict[int, tuple[int, int, int]]:
-        rows = {int(file.name): file.read_text().split() for file in folder.iterdir()}
+        rows = {int(file.name): file.read_text().split() for file in folder.iterdir() if file.read_text()}
         return {unit: (int(a), int(b), int(c)) for unit, (a, b, c) in rows.items()}
 
 
@@ -68,3 +71,63 @@ def test_an_error_of_a_worker_is_raised_and_ends_the_others(tmp_path: Path) -> N
     with pytest.raises(RunError, match="unit -1 cannot be done"):
         compute(Counting(tmp_path), [0, -1, *range(1, 500)], workers=2, on_progress=collect([]))
     assert len(Counting.written(tmp_path)) < 400
+
+
+class Dying(Counting):
+    """Dies at unit 3 as a process that used too much memory does."""
+
+    def __call__(self, unit: int, report: OnProgress) -> None:
+        if unit == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().__call__(unit, report)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
+def test_a_worker_that_dies_is_told_with_its_unit(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"died \(killed from outside.*at 3\..*same command goes on"):
+        compute(Dying(tmp_path), [1, 2, 3, *range(4, 200)], workers=2, on_progress=collect([]))
+    assert 3 not in Counting.written(tmp_path)
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from docleak.evidence.workers import compute
+from tests.evidence.test_workers import Counting
+if __name__ == "__main__":
+    compute(Counting(Path(sys.argv[1])), range(10_000), workers=2, on_progress=lambda *event: None)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX")
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    script, units = tmp_path / "parent.py", tmp_path / "units"
+    script.write_text(PARENT)
+    units.mkdir()
+    root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH", "")])])
+    with subprocess.Popen([sys.executable, str(script), str(units)], env={**os.environ, "PYTHONPATH": paths}) as parent:
+        deadline = time.monotonic() + 60
+        while len({row[0] for row in Counting.written(units).values()}) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        workers = {row[0] for row in Counting.written(units).values()}
+        parent.kill()
+    assert len(workers) == 2
+    deadline = time.monotonic() + 10
+    while any(map(alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(alive, workers))
+
+
+def alive(process: int) -> bool:
+    """Whether the process runs; one that ended and was not waited for does not."""
+    status = Path(f"/proc/{process}/stat")
+    if Path("/proc/self/stat").exists():
+        return status.exists() and status.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -45,3 +45,11 @@ def test_impossible_statements_are_refused() -> None:
     for p, y in (([], []), ([0.5], [1.0, 0.0]), ([1.5], [1.0])):
         with pytest.raises(ValueError, match="expected as many"):
             brier(np.array(p), np.array(y))
+
+
+def test_bins_of_unequal_size_count_by_their_fields() -> None:
+    """Seven fields in five bins of 2, 2, 1, 1, 1: ECE is a mean over fields, not over bins."""
+    p = np.array([0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.9])
+    y = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0])
+    gaps = [2 * abs(0.15 - 0.5), 2 * abs(0.4 - 1), abs(0.6 - 0), abs(0.7 - 1), abs(0.9 - 1)]
+    assert calibration_error(p, y) == pytest.approx(sum(gaps) / 7)

@@ -25,6 +25,7 @@ from docleak.metrics.extraction import (
     over_documents,
     ranking,
 )
+from docleak.metrics.score import Estimate
 
 GOLDEN = Path(__file__).parent / "golden" / "token_distances.json"
 
@@ -197,3 +198,14 @@ def test_the_same_generator_gives_the_same_interval(seed: int) -> None:
         return over_documents(["a", "b", "c"], lambda c: float(c.mean()), rng=draw, resamples=50)
 
     assert once() == once()
+
+
+def test_two_documents_have_an_interval_and_one_has_none() -> None:
+    def share_of(*documents: str) -> Estimate:
+        values = np.arange(len(documents)) / 10
+        rng = np.random.default_rng(0)
+        return over_documents(documents, lambda chosen: float(values[chosen].mean()), rng=rng, resamples=200)
+
+    two, one = share_of("a", "a", "b"), share_of("a", "a", "a")
+    assert (two.n_documents, two.low, two.high) == (2, 0.05, 0.2), "the means of either document alone"
+    assert (one.n_documents, one.low, one.high) == (1, None, None) and one.value == pytest.approx(0.1)

@@ -173,6 +173,7 @@ def test_a_share_that_leaves_a_class_empty_is_refused(members: int, others: int,
 def test_spread_over_seeds() -> None:
     spread = over_seeds([0.5, 0.6, 0.7])
     assert (spread.mean, spread.std, spread.n) == (pytest.approx(0.6), pytest.approx(0.1), 3)
+    assert over_seeds([0.5, 0.7]).std == pytest.approx(0.1 * 2**0.5), "two suffice"
     assert over_seeds([0.5]).std is None
     with pytest.raises(ValueError, match="one per seed"):
         over_seeds([])

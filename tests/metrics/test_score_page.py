@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -156,3 +157,15 @@ def test_a_damaged_score_is_refused(page: Page, change: dict[str, object]) -> No
 def test_a_picture_that_does_not_fit_is_refused(page: Page, wrong: np.ndarray) -> None:
     with pytest.raises(DocumentError, match="expected uint8"):
         score_page(page, wrong, None)
+
+
+def test_a_place_that_repeats_a_private_value_is_not_scored(page: Page) -> None:
+    """It is private for the attack, but the score is of the fields: damage to a repeat alone changes nothing."""
+    again = Word("$9,129.59", (10, 86, 70, 97))
+    repeated = replace(page, words=(*page.words, again))
+    assert private_mask(repeated)[90, 30] and not private_mask(repeated, repeats=False)[90, 30]
+    damaged = repeated.image.copy()
+    damaged[86:97, 10:70] = 0
+    score = score_page(repeated, damaged, None)
+    assert score.mse == 0 and score.ssim == pytest.approx(1)
+    assert score_page(repeated, 255 - damaged, None).mse == score_page(page, 255 - page.image, None).mse

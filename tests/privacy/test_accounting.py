@@ -106,6 +106,20 @@ def test_known_coins_without_sampling_in_the_client(rounds: int, rate: float) ->
     assert exact * (1 - 1e-6) <= found <= exact * (1.001 if rounds <= 10 else 1.02)
 
 
+@pytest.mark.parametrize(("sigma", "rounds", "rate"), [(8.0, 1, 0.3), (20.0, 10, 0.5), (100.0, 2, 0.01)])
+def test_an_epsilon_of_known_coins_may_be_far_below_one(sigma: float, rounds: int, rate: float) -> None:
+    times = np.arange(1, rounds + 1)
+    weights = binom.pmf(times, rounds, rate)
+
+    def delta(epsilon: float) -> float:
+        return sum(w * gaussian_delta(math.sqrt(b) / sigma, epsilon) for b, w in zip(times, weights, strict=True))
+
+    exact = 0.0 if delta(0.0) <= DELTA else brentq(lambda epsilon: delta(epsilon) - DELTA, 0.0, 10.0)
+    assert exact < 0.5
+    found = guarantee(Mechanism(sigma, rounds, client_rate=rate), DELTA).epsilon
+    assert exact * (1 - 1e-6) <= found <= exact * 1.001 + 1e-9
+
+
 def test_counting_units_of_a_drawn_client_as_independent_is_no_bound() -> None:
     """Two data sets of one number: a provider of length 1, and another of its client far away: the claim fails."""
     sigma, rate, far = 0.771484375, 0.2, 12.0
@@ -129,14 +143,6 @@ def test_what_the_papers_federated_noise_guarantees() -> None:
     )
     alone = replace(published, client_rate=1.0, unit_rate=0.2, participation=Participation.KNOWN)
     assert guarantee(alone, DELTA).epsilon == guarantee(published, DELTA).epsilon
-
-
-def test_fewer_shared_numbers_of_participations_only_loosen_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    mechanism = Mechanism(1.0, 200, unit_rate=0.1, client_rate=0.3)
-    monkeypatch.setattr(accounting, "EXACT", 10_000)
-    exact = guarantee(mechanism, DELTA).epsilon
-    monkeypatch.setattr(accounting, "EXACT", 12)
-    assert exact <= guarantee(mechanism, DELTA).epsilon <= 1.05 * exact
 
 
 @given(sigma=st.floats(0.5, 8.0), rounds=st.integers(1, 300), rate=st.floats(0.003, 1.0), delta=st.floats(1e-8, 1e-3))
@@ -223,3 +229,28 @@ def test_fixed_size_batches_are_refused() -> None:
     assert choice(Sampler, "poisson", what="sampler") is Sampler.POISSON
     with pytest.raises(PrivacyError, match=r"sampler is 'fixed-size'; expected poisson\. Fixed-size batches have"):
         choice(Sampler, "fixed-size", what="sampler")
+
+
+@pytest.mark.parametrize("participation", Participation)
+@pytest.mark.parametrize("client_rate", [0.3, 1.0])
+def test_only_hidden_coins_amplify_by_whole_clients(participation: Participation, client_rate: float) -> None:
+    mechanism = Mechanism(1.0, 10, unit_rate=0.2, client_rate=client_rate, participation=participation)
+    amplified = guarantee(Mechanism(1.0, 10, unit_rate=0.2 * client_rate), DELTA).epsilon
+    assert mechanism.independent is (client_rate == 1.0 or participation is Participation.HIDDEN)
+    if mechanism.independent:
+        assert guarantee(mechanism, DELTA).epsilon == pytest.approx(amplified, rel=1e-6)
+    else:
+        assert guarantee(mechanism, DELTA).epsilon > 1.2 * amplified
+
+
+def test_known_coins_cost_the_average_over_every_number_of_participations() -> None:
+    """Brute force over every number of rounds that a client may be in."""
+    mechanism, sigma = Mechanism(0.9, 40, client_rate=0.2), 0.9
+
+    def delta(epsilon: float) -> float:
+        return sum(
+            float(binom.pmf(b, 40, 0.2)) * gaussian_delta(math.sqrt(b) / sigma, epsilon) for b in range(1, 41)
+        )  # fmt: skip
+
+    exact = brentq(lambda epsilon: delta(epsilon) - DELTA, 0.0, 600.0)
+    assert exact <= guarantee(mechanism, DELTA).epsilon <= 1.001 * exact

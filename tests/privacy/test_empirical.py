@@ -12,7 +12,7 @@ from scipy import stats
 from scipy.optimize import linprog
 
 from docleak.errors import ContradictionError, PrivacyError
-from docleak.privacy.accounting import Guarantee, guarantee
+from docleak.privacy.accounting import Guarantee, guarantee, rounded_up
 from docleak.privacy.empirical import (
     Correction,
     from_counts,
@@ -225,7 +225,7 @@ def test_a_contradiction_is_loud_and_names_both() -> None:
     held_against(from_one_run(100, 20, 12, 1e-3), claim)
     with pytest.raises(ContradictionError) as caught:
         held_against(from_one_run(400, 400, 398, 1e-3), claim)
-    for part in ("398 of 400", "per provider", "delta 0.001", "0.95", f"{claim.epsilon:.4g}", "n_k", "tied weight",
+    for part in ("398 of 400", "per provider", "delta 0.001", "0.95", rounded_up(claim.epsilon), "n_k", "tied weight",
                  "constant", "clipped", "adjacency", "PLD"):  # fmt: skip
         assert part in str(caught.value), part
 

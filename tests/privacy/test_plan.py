@@ -11,7 +11,11 @@ import pytest
 from scipy.stats import binom, chi2_contingency
 
 from docleak.errors import PrivacyError
+from docleak.privacy.accounting import Accountant
+from docleak.privacy.distributions import published
+from docleak.privacy.gaussian import epsilon_of
 from docleak.privacy.ledger import Ledger
+from docleak.privacy.lineage import NO_GUARANTEE, PUBLIC, Lineage, Trained, claim_of
 from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit
 from docleak.privacy.plan import DpPlan
 
@@ -61,8 +65,42 @@ def test_clients_are_drawn_by_coins_and_may_be_none() -> None:
 @pytest.mark.parametrize("shares", [1, 2, 7])
 def test_the_shares_of_noise_add_up(shares: int) -> None:
     assert math.sqrt(shares) * PLAN.noise_std(shares) == pytest.approx(1.5 * 0.5)
-    assert PLAN.noise_std(0) == PLAN.noise_std(1) == 1.5 * PLAN.sensitivity
-    assert replace(PLAN, mechanism=replace(MECHANISM, relation=Relation.REPLACE_ONE)).sensitivity == 1.0
+    assert PLAN.noise_std(0) == PLAN.noise_std(1) == 1.5 * PLAN.clip_norm
+
+
+def test_replacing_one_has_the_same_noise_and_the_accountant_counts_the_distance_of_two() -> None:
+    every = replace(PLAN, mechanism=Mechanism(3.0, 4))
+    replaced = replace(every, mechanism=replace(every.mechanism, relation=Relation.REPLACE_ONE))
+    assert replaced.noise_std(1) == every.noise_std(1), "sigma C under either relation"
+    exact = epsilon_of(math.sqrt(4) * 2 / 3.0, PLAN.delta)  # two units of length C: 2 C over sigma C, four times
+    assert replaced.guarantee().epsilon == pytest.approx(exact, rel=2e-3)
+    halved = replace(every, mechanism=Mechanism(1.5, 4)).guarantee().epsilon
+    assert replaced.guarantee().epsilon == pytest.approx(halved, rel=2e-3) and exact > every.guarantee().epsilon
+
+
+def test_the_published_counting_goes_by_that_name_only() -> None:
+    """Tito et al. (2024), section 6.2.3: sigma 0.7715 for epsilon 8; with coins that are known, 14.5."""
+    mechanism = Mechanism(0.771484375, 10, client_rate=0.2, participation=Participation.HIDDEN)
+    plan = DpPlan(mechanism, clip_norm=5.0, denominator=400, delta=1e-5, published_counting=True)
+    said = plan.guarantee()
+    assert said.accountant is Accountant.PRV and said.epsilon == pytest.approx(8, abs=0.02)
+    assert "by the published counting, which is no bound" in said.sentence()
+    assert plan.bound().epsilon == pytest.approx(14.5, abs=0.1) and "no bound" not in plan.bound().sentence()
+    spent = Ledger(plan).begin_round().spent()
+    assert spent is not None and spent.accountant is Accountant.PRV and "no bound" in spent.sentence()
+    assert DpPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    with pytest.raises(PrivacyError, match="ask for the published counting by name"):
+        replace(plan, published_counting=False)
+    for other in (replace(mechanism, client_rate=1.0), replace(mechanism, participation=Participation.KNOWN),
+                  replace(mechanism, client_rate=1.0, unit=Unit.CLIENT)):  # fmt: skip
+        with pytest.raises(PrivacyError, match="is that of clients drawn whole"):
+            replace(plan, mechanism=other)
+
+
+def test_a_plan_of_before_the_published_counting_is_read() -> None:
+    saved = PLAN.to_dict()
+    del saved["published_counting"]
+    assert DpPlan.from_dict(saved) == PLAN
 
 
 def test_a_plan_survives_json() -> None:
@@ -70,7 +108,7 @@ def test_a_plan_survives_json() -> None:
     assert DpPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     saved = plan.to_dict()
     for change, said in (
-        ({"clip": 1}, "expected exactly clip_norm, delta, denominator, mechanism"),
+        ({"clip": 1}, "expected exactly clip_norm, delta, denominator, mechanism, published"),
         ({"mechanism": {**saved["mechanism"], "sampler": "fixed-size"}}, "Fixed-size batches"),
         ({"mechanism": {**saved["mechanism"], "unit": "page"}}, "unit is 'page'; expected provider or document or"),
         ({"mechanism": 3}, "its mechanism has int"),
@@ -87,7 +125,7 @@ def test_a_plan_survives_json() -> None:
         ({"delta": 1.0}, "delta is 1.0"),
         (
             {"mechanism": replace(MECHANISM, client_rate=0.2, participation=Participation.HIDDEN)},
-            "bounds nothing for units that share a client",
+            "which is no bound",
         ),
     ],
 )
@@ -96,11 +134,14 @@ def test_plans_that_make_no_sense(options: dict[str, object], said: str) -> None
         replace(PLAN, **options)  # type: ignore[arg-type]
 
 
-def test_a_client_that_is_the_unit_may_count_its_coins_as_hidden() -> None:
+def test_a_client_that_is_the_unit_cannot_count_its_coins_as_hidden_either() -> None:
+    """The server sees who takes part: hidden coins are no bound, and whatever counts them so says it."""
     mechanism = Mechanism(1.5, 10, unit=Unit.CLIENT, client_rate=0.2, participation=Participation.HIDDEN)
-    hidden = DpPlan(mechanism, clip_norm=1.0, denominator=1, delta=1e-5)
-    known = replace(hidden, mechanism=replace(mechanism, participation=Participation.KNOWN))
-    assert hidden.guarantee().epsilon < known.guarantee().epsilon
+    with pytest.raises(PrivacyError, match="is no bound: the server sees which clients took part"):
+        DpPlan(mechanism, clip_norm=1.0, denominator=1, delta=1e-5)
+    assert published(mechanism) and "by the published counting, which is no bound" in mechanism.sentence()
+    asked = DpPlan(mechanism, clip_norm=1.0, denominator=1, delta=1e-5, published_counting=True)
+    assert claim_of(Lineage(PUBLIC, "p", (Trained("a", "t", asked),))).kind == NO_GUARANTEE
 
 
 # -- the ledger --------------------------------------------------------------------------------------------------------

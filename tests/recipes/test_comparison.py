@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from docleak.errors import AttackError
 from docleak.evidence.audit import AuditConfig, run_audit
 from docleak.evidence.report import write_report
-from docleak.evidence.run import DEFENCES
+from docleak.evidence.run import DEFENCES, Run
 from docleak.evidence.utility import Utility, sent_bytes, utility_under
 from docleak.metrics import Estimate
+from docleak.models import load_model
 from docleak.recipes import comparison
 from docleak.recipes.audits import experiments
 from docleak.recipes.comparison import Choice, chart, choices_of, recipe_of, write_comparison
@@ -25,7 +27,9 @@ def choice(name: str, leakage: float | None, anls: float | None, kept: float | N
     estimates = {"fuzz_ratio": Estimate(leakage, None, None, 4, 1)}
     result: Any = None if leakage is None else SimpleNamespace(estimates=estimates)
     utility = None if anls is None else Utility(anls, 1.0, 10, 0.1, 1000)
-    return Choice(name, name, Line(name, "model", result, None, {}, {}, 1), utility, update_kept=kept)
+    nothing = SimpleNamespace(findings=SimpleNamespace(share=SimpleNamespace(value=None), routes=()))
+    context: Any = None if leakage is None else nothing
+    return Choice(name, name, Line(name, "model", result, context, {}, {}, 1), utility, update_kept=kept)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +85,7 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     assert [c.words for c in found] == [1.0] * 3 and [c.leakage for c in found] == [1.0] * 3
     page = write_comparison(found, tmp_path, {"Command": "test"})
     text = page.read_text()
-    assert "not measured" in text and "clean and published template" in text and f"{ssim:.3f}" in text
+    assert "not measured" in text and "clean on the left" in text and f"{ssim:.3f}" in text
 
 
 def test_little_of_a_sparse_or_noisy_update_arrives(tmp_path: Path) -> None:
@@ -89,6 +93,37 @@ def test_little_of_a_sparse_or_noisy_update_arrives(tmp_path: Path) -> None:
     planned = experiments(recipe_of(["top-k:share=0.01", "noise:sigma=1", "freeze"], config), "tiny", tmp_path, {})
     none, sparse, noisy, frozen = (comparison.update_kept(e, "cpu") for e in planned)
     assert none == pytest.approx(1) and 0.1 < sparse < 0.8 and abs(noisy) < 0.1 and 0.2 < frozen < 0.95
+
+
+def test_a_model_that_has_only_units_of_the_floor_is_compared_by_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = AuditConfig(models=("donut-start",), attacks=("closed-form",), budget=9)
+    found = SimpleNamespace(model="donut-start", attacks=[SimpleNamespace(attack="random")],
+                            findings=SimpleNamespace(share=SimpleNamespace(value=0.5)),
+                            best=SimpleNamespace(seconds=SimpleNamespace(mean=1.0)))  # fmt: skip
+    monkeypatch.setattr(comparison, "prepare", lambda runs, rng: SimpleNamespace(models=[found]))
+    assert comparison.most_exposed(config, Run(tmp_path)).attacks == ("random",)
+
+
+def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    config = AuditConfig(models=("donut-start",), attacks=("closed-form",), budget=9)
+    with pytest.raises(AttackError, match="none of the attacks applies: closed-form needs"):
+        comparison.compare(["clip"], config, tmp_path / "out", device="cpu", workers=1, command="")
+    assert not (tmp_path / "out").exists()
+
+
+def test_leave_to_read_pickles_reaches_every_defence(tmp_path: Path) -> None:
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    config = AuditConfig(("layoutlmv3-start",), f"pfl-docvqa:{folder}", attacks=("random",), allow_pickle=True)
+    (none, clip) = experiments(recipe_of(["clip"], config), "tiny", tmp_path, {})
+    assert none.config.allow_pickle and clip.config.allow_pickle
+    asked: list[bool] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "pages_for", lambda *args, allow_pickle, **kwargs: asked.append(allow_pickle) or [])
+        comparison._pages_of(none.config, load_model("layoutlmv3-start"))
+    assert asked == [True]
 
 
 def test_an_audit_ends_with_the_most_exposed_model(tmp_path: Path) -> None:
@@ -101,5 +136,5 @@ def test_an_audit_ends_with_the_most_exposed_model(tmp_path: Path) -> None:
     )
     assert page.is_file() and len(choices) == 2
     text = write_report(run, rng=np.random.default_rng(0)).read_text()
-    assert "Defences, measured" in text and "None of the 1 defences tried lowered what was read." in text
+    assert "None of the 1 defences measured here would have stopped it." in text
     assert "has not measured a defence" not in text

@@ -9,12 +9,13 @@ import pytest
 from docleak.errors import AttackError, DefenseError, RecipeError
 from docleak.recipes import find_recipe, list_recipes, read_recipe
 from docleak.recipes.audits import config_of
+from docleak.recipes.kinds import KINDS, kind_named
 
 GOOD = """
 title = "T"
 models = ["m"]
 [fixed]
-budget = 3
+budget = 30
 [scales.tiny]
 models = { m = "layoutlmv3-start" }
 pages = 2
@@ -64,7 +65,7 @@ def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> N
     first, second = recipe.rows
     assert config_of(recipe, first, "m", "tiny", {}).pages == 2
     config = config_of(recipe, second, "m", "tiny", {})
-    assert (config.pages, config.budget, config.batch_size) == (1, 3, 2)
+    assert (config.pages, config.budget, config.batch_size) == (1, 30, 2)
     assert config.attacks == ("gi-dqa:grey=no",)
     assert config.exposure.stages == ("vision",) and config.exposure.defense == "noise:sigma=1"
     assert config_of(recipe, second, "m", "tiny", {"pages": 7, "models": {"m": "donut-start"}}).pages == 7
@@ -74,7 +75,7 @@ def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (("budget = 3", "bugdet = 3"), r"\[fixed\]: unknown key 'bugdet'; did you mean 'budget'"),
+        (("budget = 30", "bugdet = 30"), r"\[fixed\]: unknown key 'bugdet'; did you mean 'budget'"),
         (("batch_size", "batchsize"), r"row 2 \(b\): unknown key 'batchsize'; did you mean 'batch_size'"),
         (('title = "T"', 'titel = "T"'), "unknown key 'titel'; did you mean 'title'"),
         (("binary = 0.5", "binar = 0.5"), "printed.m: unknown key 'binar'; did you mean 'binary'"),
@@ -107,3 +108,42 @@ def test_unknown_recipes_list_the_known() -> None:
         find_recipe("gi-dqa/tabel1")
     with pytest.raises(RecipeError, match="no recipe file"):
         find_recipe("missing.toml")
+
+
+HEAD = 'title = "t"\n[scales.tiny]\nmodels.donut = "donut-start"\n[[rows]]\nname = "r"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (HEAD + 'pages = "1"', "row 1: pages is '1', expected a whole number"),
+        (HEAD + "pages = true", "pages is True, expected a whole number"),
+        (HEAD + "budget = nan", "budget is nan, expected a whole number"),
+        (HEAD + f"budget = {10**30}", "expected a whole number"),
+        (HEAD + f"budget = {'9' * 6000}", "cannot be read as TOML"),
+        (HEAD + "seed = -1", "seed is -1, expected 0 to 4,294,967,295"),
+        (HEAD + 'image_size = ["a", "b"]', "image_size is ['a', 'b'], expected a list"),
+        (HEAD + "attack = 3", "attack is 3, expected a text"),
+        (HEAD + '[[rows]]\nname = "r"', "row 2 (r) is there twice: row 1 has its name and model"),
+        (HEAD + "models = 2020-01-01", "models"),
+        ("models = [3]\n" + HEAD, "models is [3], expected a list of texts"),
+        (HEAD + 'printed.donut = "x"', "printed.donut is 'x', expected metrics and their numbers"),
+        (HEAD + "printed.donut.binary = nan", "binary is nan, expected a number"),
+        ('title = "t"\nrows = []', "there is no row"),
+        ('title = "t"\nscales = "x"\n[[rows]]\nname = "r"', "scales is a str, expected a dict"),
+        ('kind = "training"\n' + HEAD + "rounds = nan", "rounds is nan"),
+        ("a." * 3000 + "b = 1", "is no recipe"),
+    ],
+)
+def test_wrong_values_are_named_with_their_row(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(text)
+    with pytest.raises(RecipeError) as raised:
+        read_recipe(file, "own")
+    assert said in str(raised.value)
+
+
+def test_every_kind_knows_the_types_of_its_settings() -> None:
+    for name in KINDS:
+        kind = kind_named(name)
+        assert kind.settings <= set(kind.types), name

@@ -145,6 +145,32 @@ def test_a_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
         run(tmp_path, fine)
 
 
+def test_a_folder_of_something_else_is_refused_untouched(tmp_path: Path) -> None:
+    """As of an audit: its rows would have lain among the audit's units."""
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(RecipeError, match=r"holds run\.json and no recipe\.json.*another --out"):
+        run(tmp_path, fine)
+    assert [f.name for f in tmp_path.iterdir()] == ["run.json"]
+
+
+class Killed(BaseException):
+    """Nobody catches it, as nobody catches a kill."""
+
+
+def killed(job: AuditJob) -> str:
+    job.note([*job.attempts(), "began"])
+    raise Killed
+
+
+def test_a_unit_during_which_the_command_was_killed_has_not_failed(tmp_path: Path) -> None:
+    for _ in range(3):
+        with pytest.raises(Killed):
+            run(tmp_path, killed, workers=1)
+    planned = run(tmp_path, fine)
+    assert all(job.finished() and job.attempts() == ["began"] for job in jobs_of(planned, "cpu"))
+    assert not failures(planned[0].folder)
+
+
 def test_an_unknown_scale_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no scale 'paper'; it has tiny"):
         experiments(RECIPE, "paper", tmp_path, {})

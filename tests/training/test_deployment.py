@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
+import multiprocessing
 import os
 import re
 import signal
@@ -10,22 +12,31 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
+import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
+from flwr.cli.build import build_fab_from_disk
+from starlette.testclient import TestClient
 
 from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
 from docleak.errors import FederationError
-from docleak.training.federated.deploy.check import check_folder, connect
+from docleak.privacy.accounting import guarantee
+from docleak.privacy.mechanism import Mechanism
+from docleak.privacy.plan import DpPlan
+from docleak.training.federated.deploy.app import foreign_code
+from docleak.training.federated.deploy.check import check_folder, connect, secrets_in
 from docleak.training.federated.deploy.folders import Deployment, silo_names, write_deployment
-from docleak.training.federated.deploy.gate import may_pass
+from docleak.training.federated.deploy.gate import gate_app, may_pass
 from docleak.training.federated.deploy.keys import Authority, days_left, node_keys
+from docleak.training.federated.deploy.watch import at_work, end_with_parent, was_killed
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.flower.embedded import train_embedded
@@ -33,6 +44,8 @@ from docleak.training.federated.local import LocalPlan
 from docleak.training.federated.record import FederatedRun, load_run
 from docleak.training.federated.secure.key_files import read_identity, read_pinned
 from docleak.training.federated.secure.plan import SecurePlan
+from docleak.training.federated.silo_ledger import SiloLedger
+from docleak.training.federated.silo_limits import SiloLimits
 
 BIN = Path(sys.executable).parent
 FEDERATION = Federation(
@@ -62,11 +75,12 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def running(command: list[str], log: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process and all its children, ended at the end."""
+    """A process and all its children, ended at the end, and when this process is killed."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            command, stdout=stream, stderr=stream, start_new_session=True, env={**os.environ, **QUIET, **variables}
-        )
+            command, stdout=stream, stderr=stream, start_new_session=True, env={**os.environ, **QUIET, **variables},
+            preexec_fn=end_with_parent,
+        )  # fmt: skip
     try:
         yield process
     finally:
@@ -109,7 +123,6 @@ def test_a_deployment_equals_the_embedded_federation_and_refuses_strangers(tmp_p
             wait_for_port(gate)
             connect(f"127.0.0.1:{gate}", out / "silos" / next(iter(silos)) / "ca.crt")
             environment = {**os.environ, **QUIET}
-            subprocess.run([str(server / "register-silos.sh")], check=True, env=environment, capture_output=True)
             _the_control_path_is_closed(gate, server / "ca.crt")
             first, second = silos
             with (
@@ -130,6 +143,14 @@ def test_a_deployment_equals_the_embedded_federation_and_refuses_strangers(tmp_p
                     capture_output=True, timeout=PATIENCE, check=False,
                 )  # fmt: skip
                 assert hidden.returncode == 0, hidden.stdout.decode() + hidden.stderr.decode()
+                with (server / "app" / "docleak_app" / "client.py").open("a") as client:
+                    client.write("import os\n")
+                other = subprocess.run(
+                    [str(server / "train.sh")], env={**environment, "OUT": str(server / "other")},
+                    capture_output=True, timeout=PATIENCE, check=False,
+                )  # fmt: skip
+                assert other.returncode == 1 and b"refuses the code that the server sends" in other.stderr, other.stdout
+                assert "client.py is not that of the docleak installed here" in logs[first].read_text()
     deployed = load_run(server / "run").state()
     assert deployed is not None and deployed.round == 3
     for part in ("parameters", "momentum", "second"):
@@ -141,6 +162,148 @@ def test_a_deployment_equals_the_embedded_federation_and_refuses_strangers(tmp_p
     assert masked is not None and masked.round == 1
     for name, value in alike.parameters.items():
         assert (masked.parameters[name] == value).all(), f"secure: {name} differs"
+
+
+SECRET = "provider 'ACME secret GmbH' page 7"
+PLAN = DpPlan(Mechanism(1.0, 2), clip_norm=0.5, denominator=1, delta=1e-3)
+PRIVATE = replace(FEDERATION, rounds=2, server=FedOpt(), privacy=PLAN)
+#: What a test does to the code that a deployment ships: a silo's training fails, or one silo's never ends.
+RAISES = f"""
+import docleak.training.federated.flower.client as ours
+def failing(party, *arguments, **more):
+    try:
+        raise KeyError({SECRET!r})
+    except KeyError as error:
+        raise ValueError({SECRET!r}) from error
+ours.private_round = failing
+"""
+HANGS = """
+import pathlib, time
+import docleak.training.federated.flower.client as ours
+real = ours.private_round
+def hanging(party, *arguments, **more):
+    if party.name == "synthetic-1":
+        pathlib.Path({marker!r}).write_text("hangs")
+        time.sleep(3600)
+    return real(party, *arguments, **more)
+ours.private_round = hanging
+"""
+
+
+def deployed(out: Path, silos: dict[str, Path], ports: list[int]) -> None:
+    """Start all of a deployment and wait, in a process of its own that ends with the one that tests."""
+    end_with_parent()
+    gate, superlink, *nodes = ports
+    logs = out.parent
+    with ExitStack() as stack:
+        stack.enter_context(running([str(out / "server" / "start-superlink.sh")], logs / "superlink.log"))
+        wait_for_port(superlink)
+        listen = {"LISTEN": "127.0.0.1"}
+        stack.enter_context(running([str(out / "server" / "start-gate.sh")], logs / "gate.log", **listen))
+        wait_for_port(gate)
+        for (name, pages), port in zip(silos.items(), nodes, strict=True):
+            variables = {"SILO": str(pages), "NODE_PORT": str(port), "ANY_CODE": "true"}
+            stack.enter_context(running([str(out / "silos" / name / "start.sh")], logs / f"{name}.log", **variables))
+        time.sleep(600)
+
+
+def processes_of(folder: Path, *words: str) -> list[int]:
+    """Living processes that were started for ``folder``, whose command has all of the words."""
+    found = []
+    for item in Path("/proc").iterdir():
+        try:
+            if not item.name.isdigit() or int(item.name) == os.getpid():
+                continue
+            command = (item / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            about = command + (item / "environ").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if command and str(folder) in about and all(word in command for word in words):
+            found.append(int(item.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
+def test_faults_of_a_deployment(tmp_path: Path) -> None:
+    """What a silo raises stays there; a killed SuperLink, a killed silo, and a killed parent of everything."""
+    division = divide(["synthetic"], 2, by="providers", seed=0, count=6)
+    write_silos(division.shares, division.sources, tmp_path / "pages", by="providers", seed=0)
+    silos = {item.name: item for item in sorted((tmp_path / "pages").iterdir())}
+    gate, superlink, *nodes = ports = free_ports(4)
+    out = tmp_path / "deployment"
+    write_deployment(Deployment(tuple(silos), "127.0.0.1", gate, superlink), PRIVATE, out)
+    parent = multiprocessing.get_context("fork").Process(target=deployed, args=(out, silos, ports))
+    parent.start()
+    try:
+        for port in (gate, *nodes):
+            wait_for_port(port)
+        _a_silos_fault_stays_there(out)
+        _a_killed_superlink_comes_back(out, gate, superlink)
+        _a_killed_silo_is_named(out, tmp_path / "hanging")
+    finally:
+        parent.kill()
+        parent.join(10)
+    until = time.monotonic() + 30
+    while (left := processes_of(tmp_path)) and time.monotonic() < until:
+        time.sleep(0.5)
+    survivors = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left if Path(f"/proc/{pid}").exists()}
+    for pid in survivors:
+        os.kill(pid, signal.SIGKILL)
+    assert not survivors
+
+
+def _trained(out: Path, run: str, more: str) -> subprocess.Popen[bytes]:
+    """A training with an app that was changed by ``more``."""
+    client = out / "server" / "app" / "docleak_app" / "client.py"
+    client.write_text(client.read_text().partition("# test\n")[0] + "# test\n" + more)
+    return subprocess.Popen(
+        [str(out / "server" / "train.sh")], env={**os.environ, **QUIET, "OUT": str(out / "server" / run)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=end_with_parent,
+    )  # fmt: skip
+
+
+def _a_silos_fault_stays_there(out: Path) -> None:
+    training = _trained(out, "leaky", RAISES)
+    said = training.communicate(timeout=PATIENCE)[0].decode()
+    assert training.returncode == 1 and "'synthetic-0': it could not take part; its own log says why" in said, said
+    assert "Traceback" not in said
+    server = [file for file in (out / "server").rglob("*") if file.is_file() and file.name != "client.py"]
+    for file in [*server, out.parent / "superlink.log", out.parent / "gate.log"]:
+        if "docleak_app" not in str(file) and ".fab" not in file.name:  # the app holds what this test put there
+            assert b"ACME" not in file.read_bytes(), file
+    assert "ACME" not in said
+    for name in ("synthetic-0", "synthetic-1"):
+        log = out / "silos" / name / "silo.log"
+        assert log.stat().st_mode & 0o077 == 0 and log.read_text().count(SECRET) >= 2, "and its cause"
+        assert len(SiloLedger.load(out / "silos" / name).begun) == 1, "counted before anything leaves"
+
+
+def _a_killed_superlink_comes_back(out: Path, gate: int, superlink: int) -> None:
+    (pid,) = processes_of(out, "flower-superlink", "--ssl-keyfile")
+    os.kill(pid, signal.SIGKILL)
+    context = ssl.create_default_context(cafile=out / "server" / "ca.crt")
+    with httpx.Client(base_url=f"https://127.0.0.1:{gate}", verify=context) as web:
+        assert web.post("/v1/fleet/pull-messages", content=b"").status_code == 503
+    wait_for_port(superlink)
+
+
+def _a_killed_silo_is_named(out: Path, marker: Path) -> None:
+    """By nodes that found the SuperLink again: its keys were registered anew."""
+    training = _trained(out, "gone", HANGS.format(marker=str(marker)))
+    until = time.monotonic() + PATIENCE
+    while not marker.exists() and time.monotonic() < until and training.poll() is None:
+        time.sleep(0.2)
+    logs = "".join(file.read_text() for file in out.parent.glob("*.log"))
+    assert marker.exists(), training.communicate(timeout=10)[0].decode() if training.poll() is not None else logs
+    (pid,) = processes_of(out, "deploy node", "synthetic-1", "docleak")[:1]
+    os.kill(pid, signal.SIGKILL)
+    killed = time.time()
+    said = training.communicate(timeout=PATIENCE)[0].decode()
+    assert training.returncode == 1
+    assert (out / "server" / "gone" / "stopped.txt").stat().st_mtime - killed < 30, said
+    assert "silo 'synthetic-1' is gone: its node is not connected any more" in said and "Traceback" not in said, said
+    assert load_run(out / "server" / "gone").last_round() == 0
 
 
 def _the_control_path_is_closed(gate: int, authority: Path) -> None:
@@ -183,8 +346,7 @@ def test_a_deployment_is_complete_private_and_says_what_is_missing(tmp_path: Pat
     assert [folder.relative_to(out).as_posix() for folder in folders] == ["server", "silos/a", "silos/b"]
     text = "".join(file.read_text() for file in out.rglob("*") if file.is_file())
     assert not re.search(r"@[A-Z_]+@", text) and "fl.example.org:9443" in text
-    for secret in (folders[0] / "server.key", folders[1] / "node"):
-        assert secret.stat().st_mode & 0o077 == 0
+    assert not [item for item in (out, *out.rglob("*")) if item.stat().st_mode & 0o077], "all of it is its owner's"
     assert not any((folder / "server.key").exists() for folder in folders[1:])
     assert (folders[1] / "node").read_bytes() != (folders[2] / "node").read_bytes()
     assert check_folder(folders[0]) == [] and check_folder(folders[1]) == []
@@ -199,11 +361,132 @@ def test_a_deployment_is_complete_private_and_says_what_is_missing(tmp_path: Pat
     (folders[1] / "ca.crt").unlink()
     with pytest.raises(FederationError, match=r"a cannot start:(.|\n)*lacks ca.crt(.|\n)*chmod 600"):
         check_folder(folders[1])
+    (folders[1] / "node").chmod(0o600)
     (folders[0] / "federation.json").write_text('{"modle": "x"}')
     with pytest.raises(FederationError, match="did you mean 'model'"):
         check_folder(folders[0])
     with pytest.raises(FederationError, match="nowhere"):
         check_folder(folders[2], silo=str(tmp_path / "nowhere"))
+
+
+def test_the_check_knows_every_secret_and_the_folder_it_lies_in(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    server, silo = write_deployment(Deployment(("a",), "localhost"), PRIVATE, out)
+    (silo / "copy-of-a-key").write_bytes((silo / "pinned" / "a").read_bytes())
+    (silo / "copy-of-a-key").chmod(0o600)
+    (silo / "silo.log").touch(0o600)
+    found = {file.relative_to(out).as_posix() for place in (server, silo) for file in secrets_in(place)}
+    own = ("node", "pinned/a", "copy-of-a-key", "limits.json", "ledger.json", "witness.json", "silo.log")
+    assert found == {"server/server.key", *(f"silos/a/{name}" for name in own)}
+    assert check_folder(server) == [] and "0 private rounds begun" in check_folder(silo)[0]
+    for name in sorted(found):
+        for mode in (0o640, 0o604):
+            (out / name).chmod(mode)
+            with pytest.raises(FederationError, match=f"can be read by others; run: chmod 600 .*{name}"):
+                check_folder(server if name.startswith("server") else silo)
+            (out / name).chmod(0o600)
+    for place in (server, silo, silo / "pinned"):
+        place.chmod(0o755)
+        with pytest.raises(FederationError, match=f"is open to others; run: chmod 700 {place}"):
+            check_folder(server if place == server else silo)
+        place.chmod(0o700)
+    (silo / "witness.json").unlink()
+    with pytest.raises(FederationError, match=r"witness\.json cannot be read"):
+        check_folder(silo)
+
+
+def test_limits_of_a_private_deployment_let_its_own_rounds_run(tmp_path: Path) -> None:
+    """With clients that are drawn by coins: as many rounds as any of them may be drawn for."""
+    rare = replace(PLAN, mechanism=Mechanism(1.0, 6, client_rate=0.5))
+    federation = replace(PRIVATE, rounds=6, participation=0.5, privacy=rare)
+    names = ("a", "b", "c", "d")
+    write_deployment(Deployment(names, "localhost"), federation, tmp_path / "out")
+    limits = SiloLimits.load(tmp_path / "out" / "silos" / "a")
+    assert limits.epsilon == pytest.approx(guarantee(Mechanism(1.0, 6), 1e-3).epsilon, rel=1e-5)
+    assert limits.clients == 2 and limits.denominator == 1 and not limits.evaluation
+
+
+def test_the_gate_says_that_the_superlink_is_not_there(tmp_path: Path) -> None:
+    server, _ = write_deployment(Deployment(("a",), "localhost"), Federation(), tmp_path / "out")
+    (port,) = free_ports(1)
+    with TestClient(gate_app(f"https://127.0.0.1:{port}", server / "ca.crt")) as web:
+        assert web.post("/v1/fleet/pull-messages", content=b"").status_code == 503
+        assert web.get("/health").status_code == 503
+        assert web.post("/v1/control/start-run", content=b"").status_code == 403
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # takes the connection and says nothing in TLS
+        threading.Thread(target=lambda: deaf.accept()[0].close(), daemon=True).start()
+        with TestClient(gate_app(f"https://127.0.0.1:{deaf.getsockname()[1]}", server / "ca.crt")) as web:
+            assert web.post("/v1/fleet/pull-messages", content=b"").status_code == 503
+
+
+def bundle(app: Path, **changes: str) -> bytes:
+    """The app as Flower ships it, with some files replaced or added."""
+    files = {file.relative_to(app).as_posix(): file.read_text() for file in app.rglob("*") if file.is_file()}
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in {**files, ".info/CONTENT": "", **changes}.items():
+            if text != "-":
+                archive.writestr(name, text)
+    return content.getvalue()
+
+
+def test_a_silo_takes_no_code_but_docleaks_own_app(tmp_path: Path) -> None:
+    server, _ = write_deployment(Deployment(("a",), "localhost"), Federation(), tmp_path / "out")
+    app = server / "app"
+    assert foreign_code(bundle(app)) == ""
+    assert foreign_code(build_fab_from_disk(app)) == ""
+    project = (app / "pyproject.toml").read_text()
+    for changes, said in (
+        ({"docleak_app/client.py": "import os"}, "docleak_app/client.py is not that of the docleak installed here"),
+        ({"docleak/__init__.py": ""}, "it has, or lacks, 'docleak/__init__.py'"),
+        ({"torch.py": ""}, "it has, or lacks, 'torch.py'"),
+        ({"docleak_app/server.py": "-"}, "it has, or lacks, 'docleak_app/server.py'"),
+        ({"pyproject.toml": project.replace("docleak_app.client:app", "os:system")}, "it runs 'os:system'"),
+        ({"pyproject.toml": "["}, "it cannot be read"),
+        ({"pyproject.toml": project + " " * 2**21}, "more than a megabyte"),
+    ):
+        assert said in foreign_code(bundle(app, **changes)), changes
+    assert "cannot be read" in foreign_code(b"no bundle")
+
+
+def test_a_supervised_process_is_started_again_and_ends_with_its_parent(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from docleak.training.federated.deploy import watch
+watch.FIRST_PAUSE = 0.05
+count = {str(tmp_path / "count")!r}
+child = f"open({{count!r}}, 'a').write('x'); import time; time.sleep(600 if len(open({{count!r}}).read()) > 2 else 0)"
+watch.supervise([sys.executable, "-c", child], environment={{}}, say=lambda text: None)
+"""
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        (tmp_path / "count").write_text("")
+        with running([sys.executable, "-c", script], tmp_path / "log") as process:
+            until = time.monotonic() + 60
+            while (tmp_path / "count").read_text() != "xxx" and time.monotonic() < until:
+                time.sleep(0.05)
+            assert (tmp_path / "count").read_text() == "xxx", (tmp_path / "log").read_text()
+            (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            process.send_signal(number)
+            process.wait(30)
+            while Path(f"/proc/{child}").exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_process_that_was_killed_at_work_is_noticed(tmp_path: Path) -> None:
+    assert not was_killed(tmp_path)
+    with at_work(tmp_path):
+        assert not was_killed(tmp_path), "this one lives"
+        assert (tmp_path / ".at-work").read_text() == f"{os.getpid()}\n"
+    assert not was_killed(tmp_path) and not (tmp_path / ".at-work").exists()
+    code = f"""
+import os, pathlib
+from docleak.training.federated.deploy.watch import at_work
+with at_work(pathlib.Path({str(tmp_path)!r})):
+    os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert was_killed(tmp_path)
 
 
 def test_an_expired_certificate_and_a_server_that_is_not_ours(tmp_path: Path) -> None:
@@ -221,7 +504,6 @@ def test_an_expired_certificate_and_a_server_that_is_not_ours(tmp_path: Path) ->
     context.load_cert_chain(server / "server.pem", server / "server.key")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        import threading
 
         def answer() -> None:
             for _ in range(2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +15,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from docleak.documents.loaders import load_pages
 from docleak.documents.silos import write_silos
 from docleak.errors import DocumentError, FederationError, RunError
 from docleak.models import load_model
+from docleak.models.loading import CHECKPOINTS
+from docleak.privacy.lineage import Trained
+from docleak.privacy.mechanism import Mechanism
+from docleak.privacy.plan import DpPlan
 from docleak.training.federated.cost import Cost
-from docleak.training.federated.federation import Federation, kept_documents, same_training
-from docleak.training.federated.fedopt import FedOpt
+from docleak.training.federated.federation import Federation, drawn, impossible, same_training
+from docleak.training.federated.fedopt import FedOpt, ServerState
 from docleak.training.federated.local import LocalPlan, parameters_of
 from docleak.training.federated.party import evaluate, open_party
-from docleak.training.federated.record import load_run
+from docleak.training.federated.record import FederatedRun, RoundRow, load_run
 from docleak.training.federated.silo_folders import find_silos, one_silo, synthetic_silos
 from docleak.training.federated.summary import network_of
 from docleak.training.federated.wire import Compression, pack, relative_error, unpack
+from docleak.training.lineage import lineage_of, write_lineage
 
 SILOS = tuple(f"silo-{i}" for i in range(10))
 
@@ -73,6 +80,20 @@ def test_sampling_is_uniform_without_replacement_and_from_the_seed() -> None:
     assert len(replace(federation, participation=0.01).sampled(SILOS, 1)) == 1
 
 
+@pytest.mark.parametrize(("silos", "share"), [(10, 0.35), (3, 0.1), (7, 0.5), (20, 0.2), (30, 0.1), (100, 0.29)])
+def test_a_private_round_takes_no_more_than_the_rate_and_nobody_knows_whom(silos: int, share: float) -> None:
+    plan = DpPlan(Mechanism(1.0, 9, client_rate=share), clip_norm=1.0, denominator=1, delta=1e-3)
+    federation, names = Federation(participation=share, privacy=plan), [f"s{i}" for i in range(silos)]
+    taken = drawn(federation, silos)
+    assert share - 1 / silos < taken / silos <= share * (1 + 1e-9)
+    assert bool(impossible(federation, silos)) is (not taken)
+    with pytest.raises(FederationError, match="server's own coins"):
+        federation.sampled(names, 1)
+    coins = np.random.default_rng(5)
+    rounds = [federation.sampled(names, 1, coins) for _ in range(40)]
+    assert {len(chosen) for chosen in rounds} == {taken} and (len(set(rounds)) > 1 or not taken)
+
+
 def test_each_silo_and_round_draws_from_a_stream_of_its_own() -> None:
     federation = Federation(seed=1)
     drawn = {federation.client_rng(name, number).integers(2**62) for name in SILOS for number in range(1, 6)}
@@ -80,17 +101,15 @@ def test_each_silo_and_round_draws_from_a_stream_of_its_own() -> None:
     assert federation.client_rng("a", 1).integers(2**62) == federation.client_rng("a", 1).integers(2**62)
 
 
-def test_kept_documents_are_a_share_and_never_all() -> None:
-    names = [f"d{i // 2}" for i in range(40)]
-    kept = kept_documents(names, 0.25, seed=0, silo="a")
-    assert len(kept) == 5 and kept < set(names)
-    assert kept != kept_documents(names, 0.25, seed=0, silo="b") and kept == kept_documents(
-        names, 0.25, seed=0, silo="a"
-    )
-    assert kept_documents(names, 0.0, seed=0, silo="a") == frozenset()
-    assert len(kept_documents(["x", "y"], 0.9, seed=0, silo="a")) == 1
-    with pytest.raises(FederationError, match="silo 'a' has 1 documents"):
-        kept_documents(["x", "x"], 0.5, seed=0, silo="a")
+def test_a_document_is_kept_by_a_coin_of_its_own() -> None:
+    names = [f"d{i}" for i in range(4000)]
+    kept = {name for name in names if Federation(holdout=0.25, seed=1).keeps(name)}
+    assert abs(len(kept) - 1000) < 140, "five standard deviations of binomial(4000, 1/4)"
+    assert kept == {name for name in reversed(names) if Federation(holdout=0.25, seed=1).keeps(name)}
+    assert kept < {name for name in names if Federation(holdout=0.5, seed=1).keeps(name)}
+    other = {name for name in names if Federation(holdout=0.25, seed=2).keeps(name)}
+    assert abs(len(kept & other) - 250) < 80
+    assert not any(Federation(holdout=0.0).keeps(name) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +158,13 @@ def test_broken_sparse_updates_and_overflow_are_refused() -> None:
         pack({"a": np.full(2, 1e6, np.float32)}, Compression("fp16"))
 
 
+def test_bytes_of_an_update_by_its_compression() -> None:
+    """4 bytes a number, 2 in half precision; 4 and 4 for its place for each of the largest tenth."""
+    cost = Cost(trainable=1000, counted=1200)
+    kinds = (Compression(), Compression("fp16"), Compression("topk", 0.1))
+    assert [cost.up(kind) for kind in kinds] == [4000, 2000, 800] and cost.down() == 4000
+
+
 def test_costs_in_both_countings() -> None:
     cost = Cost.of(network_of("vt5-base"))
     federation = Federation(rounds=10, holdout=0)
@@ -177,20 +203,81 @@ def test_a_silo_without_pages(tmp_path: Path) -> None:
 
 def test_a_partys_pages_are_split_by_document_and_scored_by_document(tmp_path: Path) -> None:
     (path,) = one_silo("synthetic", 6, tmp_path / "one", seed=0).values()
-    party = open_party(path, Federation(holdout=0.5))
+    federation = Federation(holdout=0.5)
+    party = open_party(path, federation)
     documents = [
         {page.document for page in (pages[i] for i in range(len(pages)))} for pages in (party.training, party.kept)
     ]
-    assert not documents[0] & documents[1] and len(documents[1]) == 3
+    assert all(documents) and not documents[0] & documents[1]
+    assert documents[1] == {name for name in documents[0] | documents[1] if federation.keeps(name)}
     model = load_model("vt5-start")
     before = {name: p.detach().clone() for name, p in model.module.named_parameters()}
     scores = evaluate(party, model, parameters_of(model))
     asked = sum(len([q for q in party.kept[i].questions if q.answers]) for i in range(len(party.kept)))
-    assert len(scores) == 3 and sum(score.questions for score in scores) == asked
+    assert len(scores) == len(documents[1]) and sum(score.questions for score in scores) == asked
     assert all(torch.equal(p, before[name]) for name, p in model.module.named_parameters())
+
+
+def test_a_silo_may_keep_nothing_but_not_everything(tmp_path: Path) -> None:
+    (path,) = one_silo("synthetic", 2, tmp_path / "one", seed=0).values()
+    kept = {seed: [Federation(seed=seed, holdout=0.5).keeps(name)
+                   for name in {page.document for page in load_pages(f"folder:{path}", seed=0)}]
+            for seed in range(20)}  # fmt: skip
+    none, both = (next(seed for seed, coins in kept.items() if sum(coins) == n) for n in (0, 2))
+    party = open_party(path, Federation(seed=none, holdout=0.5))
+    model = load_model("vt5-start")
+    assert len(party.kept) == 0 and evaluate(party, model, parameters_of(model)) == ()
+    with pytest.raises(FederationError, match=r"all 2 pages of .* are kept to evaluate on"):
+        open_party(path, Federation(seed=both, holdout=0.5))
 
 
 def test_silos_of_two_partitions_do_not_mix(tmp_path: Path) -> None:
     made = synthetic_silos(tmp_path / "silos", 2, 8, seed=0)
     with pytest.raises(DocumentError, match="new folder"):
         write_silos((), {}, next(iter(made.values())).parent, by="providers", seed=0)
+
+
+@pytest.mark.parametrize("left", ["scores", "updates"])
+def test_a_private_training_takes_no_folder_in_which_something_was_released(left: str, tmp_path: Path) -> None:
+    plan = DpPlan(Mechanism(1.0, 3), clip_norm=1.0, denominator=1, delta=1e-3)
+    run = FederatedRun.open(tmp_path, Federation(holdout=0.5))
+    FederatedRun.open(tmp_path, Federation(holdout=0.2))  # nothing left a silo yet
+    if left == "scores":
+        run.write_scores(0, [])
+    else:
+        (tmp_path / "updates" / "0001").mkdir(parents=True)
+        (tmp_path / "updates" / "0001" / "a.safetensors").write_bytes(b"")
+    with pytest.raises(RunError, match="scores or updates of another federation"):
+        FederatedRun.open(tmp_path, Federation(holdout=0.2, privacy=plan))
+    FederatedRun.open(tmp_path, Federation(holdout=0.2))
+
+
+def test_the_lineage_of_a_start_is_kept_only_once_something_came_of_it(tmp_path: Path) -> None:
+    plan = DpPlan(Mechanism(1.0, 3), clip_norm=1.0, denominator=1, delta=1e-3)
+    start, out = tmp_path / "start", tmp_path / "out"
+    shutil.copytree(CHECKPOINTS / "vt5-start", start)
+    federation = Federation(str(start), holdout=0.0, privacy=plan)
+    assert not FederatedRun.open(out, federation).lineage().trainings
+    weights = next(start.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes() + b" ")
+    write_lineage(start, lineage_of("vt5-start").after(Trained("other", "central training (qa, 1 round)", None)))
+    run = FederatedRun.open(out, federation)  # killed before its first round, and the start was trained on since
+    ledger = run.ledger()
+    assert ledger is not None
+    run.write_ledger(ledger.begin_round())
+    assert [one.identity for one in run.lineage().trainings] == ["other", run.identity]
+    assert FederatedRun.open(out, federation).identity == run.identity
+    weights.write_bytes(weights.read_bytes() + b" ")
+    with pytest.raises(RunError, match=r"began with other weights than .* has now"):
+        FederatedRun.open(out, federation)
+
+
+def test_scores_of_a_round_that_is_done_again_stay_counted(tmp_path: Path) -> None:
+    plan = DpPlan(Mechanism(1.0, 3), clip_norm=1.0, denominator=1, delta=1e-3)
+    run = FederatedRun.open(tmp_path, Federation(holdout=0.2, privacy=plan))
+    state = replace(ServerState.of({"w": np.zeros(2, np.float32)}), round=1)
+    for times in (1, 2, 3):
+        run.write_round(RoundRow(1, (), 0.0, 0.0), state)
+        assert run.scores(1) is None, "those of the model before are not its own"
+        run.write_scores(1, [])
+        assert run.evaluations() == times and run.rounds_seen() == 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from docleak.errors import FederationError
-from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState, average, step
+from docleak.training.federated.fedopt import Averaging, ClientUpdate, FedOpt, ServerState, average, step
 
 SHAPES = {"a.weight": (3, 4), "b.bias": (5,), "scale": ()}
 
@@ -145,3 +146,19 @@ def test_no_update_at_all() -> None:
 def test_settings_that_make_no_sense(options: dict[str, object], said: str) -> None:
     with pytest.raises(FederationError, match=said):
         FedOpt(**options)  # type: ignore[arg-type]
+
+
+def test_a_sum_on_a_shelf_is_in_files_and_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    (updates,) = rounds(rng, 1)
+    state = ServerState.of(draw(rng))
+    here, shelved = Averaging(state), Averaging(state, shelf=tmp_path)
+    for update in updates:
+        here.add(update)
+        shelved.add(update)
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert sorted(file.stat().st_size for file in files) == [8, 8 * 5, 8 * 12], "float64 of each parameter"
+    n = np.array([update.examples for update in updates], np.float64)
+    expected = (n / n.sum()) @ np.stack([vector(dict(update.delta)) for update in updates])
+    for averaged in (here, shelved):
+        np.testing.assert_allclose(vector(dict(averaged.result())), expected, rtol=1e-12)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import docleak
+from docleak.documents.claim import claimed
 from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
 from docleak.errors import FederationError, RunError
@@ -25,11 +29,15 @@ from docleak.training.federated.capture import read_updates
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import FedOpt, ServerState, step
 from docleak.training.federated.flower import client as client_module
+from docleak.training.federated.flower.client import client_app
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.flower.grid import LocalGrid
+from docleak.training.federated.flower.server import SETTINGS, train_alone
 from docleak.training.federated.local import LocalPlan, parameters_of
 from docleak.training.federated.record import FederatedRun, load_run
+from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.wire import Compression
+from docleak.training.lineage import read_fingerprints
 
 PLAN = LocalPlan(max_steps=1, batch_size=2, dropout=True)
 FEDERATION = Federation(rounds=3, participation=0.67, holdout=0.3, seed=3, local=PLAN, server=FedOpt("fedadam", 0.01))
@@ -123,12 +131,24 @@ def raising(arrays: dict) -> dict:
     raise RuntimeError("disk on fire")
 
 
+def hanging(arrays: dict) -> dict:
+    threading.Event().wait(600)
+    return arrays
+
+
 FAULTS: list[tuple[Callable[[dict], dict], str]] = [
     (raising, "failed: .*disk on fire"),
     (lambda a: {k: np.full_like(v, np.nan) for k, v in a.items()}, "not finite"),
     (lambda a: {k + "x": v for k, v in a.items()}, "lacks .* parameters"),
     (lambda a: {k: v[None] for k, v in a.items()}, r"of shape \(1, "),
+    (lambda a: {k: np.full_like(v, 3e38) for k, v in a.items()}, r"sent an update of length .*e\+4\d; what the plan"),
+    (lambda a: {k: v + np.float32(1.0) for k, v in a.items()}, "sent an update of length"),
+    (hanging, "is stopped: it did not answer within 3 s"),
 ]
+
+
+#: Seconds are enough for a silo that answers, here.
+HURRY: dict[str, Any] = {"timeout": 3.0}
 
 
 @pytest.mark.parametrize(("how", "said"), FAULTS)
@@ -139,7 +159,7 @@ def test_a_broken_reply_stops_the_round_and_names_the_silo(
     run(tmp_path, silos, replace(federation, rounds=1))
     broken(how)
     with pytest.raises(FederationError, match=said) as error:
-        run(tmp_path, silos, federation)
+        run(tmp_path, silos, federation, **(HURRY if how is hanging else {}))
     assert "'synthetic-1'" in str(error.value) and "round 2" in str(error.value)
     assert load_run(tmp_path).last_round() == 1, "the last good round is kept"
 
@@ -149,10 +169,48 @@ def test_with_a_minimum_the_others_are_averaged_and_the_table_says_who_was_not(
     how: Callable[[dict], dict], said: str, silos: dict[str, Path], tmp_path: Path, broken: Any
 ) -> None:
     broken(how)
-    run(tmp_path, silos, replace(FEDERATION, participation=1.0, rounds=1, minimum=2))
+    federation = replace(FEDERATION, participation=1.0, rounds=1, minimum=2)
+    run(tmp_path, silos, federation, **(HURRY if how is hanging else {}))
     (row,) = load_run(tmp_path).rows()
     assert [client.silo for client in row.clients] == ["synthetic-0", "synthetic-2"]
     assert len(row.absent) == 1 and "'synthetic-1'" in row.absent[0]
+
+
+def test_a_silo_counts_no_more_often_than_it_said(
+    silos: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that says it has 10^15 examples would be the whole average; so would one whose reply has no number."""
+    real = client_module.metric_record
+    federation = replace(FEDERATION, participation=1.0, rounds=1)
+    for value, said in (
+        (10**15, "'synthetic-0' says it counts 1000000000000000 examples; it introduced itself with"),
+        (float("nan"), "'synthetic-0' sent a reply that is no update .*num-examples is nan"),
+        ("many", "'synthetic-0' failed|'synthetic-0': failed"),
+    ):
+        monkeypatch.setattr(client_module, "metric_record", lambda values, v=value: real({**values, "num-examples": v}))
+        with pytest.raises(FederationError, match=said):
+            run(tmp_path / str(value), silos, federation)
+        assert load_run(tmp_path / str(value)).last_round() == 0
+        assert not list((tmp_path / str(value)).rglob("*.safetensors"))
+
+
+def test_a_step_of_the_server_that_overflows_is_not_saved(silos: dict[str, Path], tmp_path: Path) -> None:
+    wild = replace(FEDERATION, rounds=1, server=FedOpt("fedavg", 1e300))
+    with pytest.raises(FederationError, match=r"the server's step gives .* float32 cannot hold"):
+        run(tmp_path, silos, wild)
+    assert load_run(tmp_path).last_round() == 0
+
+
+def test_settings_that_so_many_silos_cannot_be_trained_by(silos: dict[str, Path], tmp_path: Path) -> None:
+    for federation, said in (
+        (replace(FEDERATION, minimum=99), "minimum is 99, and 2 of 3 silos train in a round; expected at most 2"),
+        (
+            replace(FEDERATION, participation=1.0, secure=SecurePlan(threshold=4)),
+            "the secure threshold is 4, and 3 of 3",
+        ),
+    ):
+        with pytest.raises(FederationError, match=said):
+            run(tmp_path, silos, federation)
 
 
 def test_silos_that_cannot_train_together(silos: dict[str, Path], tmp_path: Path) -> None:
@@ -237,3 +295,49 @@ def test_only_one_package_knows_flower() -> None:
         if any(line.lstrip().startswith(("import flwr", "from flwr")) for line in file.read_text().splitlines())
     }
     assert knowing and all(name.startswith("training/federated/flower/") for name in knowing)
+
+
+def test_one_process_at_a_time_trains_in_a_folder(silos: dict[str, Path], tmp_path: Path) -> None:
+    """Whatever runs it: the second one reads and writes nothing there, not even why it stopped."""
+    opened = FederatedRun.open(tmp_path / "run", FEDERATION)
+    settings = tmp_path / "federation.json"
+    settings.write_text(FEDERATION.to_json())
+    config = dict.fromkeys(SETTINGS, "") | {"federation": str(settings), "out": str(opened.path), "silos": 3}
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with claimed(opened.path):
+            held.set()
+            done.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(60)
+    try:
+        before = {file.name: file.read_bytes() for file in opened.path.iterdir()}
+        with pytest.raises(RunError, match="at work"):
+            train_embedded(opened, silos)
+        with pytest.raises(RunError, match="at work"):
+            train_alone(LocalGrid(client_app("cpu"), {}), config, "cpu")
+        assert before == {file.name: file.read_bytes() for file in opened.path.iterdir()}
+    finally:
+        done.set()
+        holder.join()
+
+
+def test_fingerprints_are_forgotten_once_a_page_names_no_provider(silos: dict[str, Path], tmp_path: Path) -> None:
+    copies = {name: Path(shutil.copytree(path, tmp_path / name)) for name, path in silos.items()}
+    opened = FederatedRun.open(tmp_path / "run", FEDERATION)
+
+    def stopped(number: int, silo: str, kind: str) -> None:
+        raise KeyboardInterrupt
+
+    known = []
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            train_embedded(opened, copies, on_silo=stopped)
+        saved = read_fingerprints(opened.path)
+        known.append(saved is not None and opened.identity in saved.hashes)
+        index = copies["synthetic-0"] / "pages.jsonl"
+        index.write_text(re.sub('"provider": "[^"]*", ', "", index.read_text()))
+    assert known == [True, False]

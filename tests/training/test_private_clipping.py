@@ -17,7 +17,7 @@ from docleak.privacy.mechanism import Mechanism, Relation
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState, step
-from docleak.training.private.clipping import clipped_sum
+from docleak.training.private.clipping import MARGIN, LeftOutError, clipped_sum
 from docleak.training.private.rounds import server_step
 
 #: What each unit's training changes, by parameter; the silos of a federation; how many questions each unit has.
@@ -144,8 +144,8 @@ def examine(aggregate: Aggregate, trials: int, *, seed: int = 0) -> Verdict:
         moved = float(np.sqrt(sum(((one[k] - other[k]) ** 2).sum() for k in one)))
         scale = plan.denominator * len(silos)
         length = float(np.sqrt(sum(float(c.double().square().sum()) for c in silos[silo][unit].values())))
-        ratio = max(ratio, moved * scale / plan.sensitivity)
-        error = max(error, abs(moved * scale - min(length, plan.sensitivity)) / plan.sensitivity)
+        ratio = max(ratio, moved * scale / plan.clip_norm)
+        error = max(error, abs(moved * scale - min(length, plan.clip_norm)) / plan.clip_norm)
     return Verdict(ratio, error)
 
 
@@ -228,7 +228,7 @@ def test_replacing_a_unit_moves_the_result_by_twice_the_clip_norm_and_no_more() 
         other = {**units, "unit": opposite if rng.random() < 0.5 else random_change(rng, plan)}
         one, two = released({"silo": units}, plan), released({"silo": other}, plan)
         moved = float(np.sqrt(sum(((one[k] - two[k]) ** 2).sum() for k in one))) * plan.denominator
-        most = max(most, moved / plan.sensitivity)
+        most = max(most, moved / (2 * plan.clip_norm))
     assert 0.99 < most <= 1 + 1e-8
 
 
@@ -262,7 +262,7 @@ def test_statistics_of_batch_normalisation_are_refused_in_training_mode() -> Non
         clipped_sum(module.train(), weights, [train], 1.0)
 
 
-def test_a_change_that_is_not_finite_is_refused() -> None:
+def test_a_run_that_fails_or_is_not_finite_contributes_nothing() -> None:
     module = Tied()
     weights = {name: p.detach().clone() for name, p in trainable(module)}
 
@@ -270,5 +270,34 @@ def test_a_change_that_is_not_finite_is_refused() -> None:
         with torch.no_grad():
             module.middle.bias.fill_(float("nan"))
 
-    with pytest.raises(PrivacyError, match="changed the weights by nan"):
-        clipped_sum(module, weights, [explode], 1.0)
+    def fail() -> None:
+        with torch.no_grad():
+            module.middle.bias.fill_(3.0)
+        raise LeftOutError
+
+    def train() -> None:
+        with torch.no_grad():
+            module.middle.bias.add_(0.1)
+
+    alone = clipped_sum(module, weights, [train], 1.0)
+    found = clipped_sum(module, weights, [explode, fail, train, explode], 1.0)
+    assert found.norms == (float("inf"), 0.0, *alone.norms, float("inf"))
+    assert all(torch.equal(value, alone.total[name]) for name, value in found.total.items())
+
+
+@pytest.mark.parametrize("above", [5e-10, 0.0, -5e-10, 1e-12, -0.5])
+def test_no_difference_reaches_the_norm_by_rounding(above: float) -> None:
+    """One weight moves by exactly 1: at a C just below, at or just above it the sum stays below C by the margin."""
+    module = nn.Linear(1, 1, bias=False)
+    start = {"weight": torch.zeros(1, 1)}
+
+    def train() -> None:
+        with torch.no_grad():
+            module.weight.fill_(1.0)
+
+    clip_norm = 1.0 / (1.0 + above)
+    found = clipped_sum(module, start, [train, train], clip_norm)
+    assert found.norms == (1.0, 1.0)
+    expected = min(1.0, clip_norm * (1 - MARGIN))
+    assert float(found.total["weight"]) == pytest.approx(2 * expected, rel=1e-13)
+    assert float(found.total["weight"]) / 2 <= clip_norm

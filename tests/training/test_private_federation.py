@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +14,12 @@ import numpy as np
 import pytest
 
 from docleak.documents.division import divide
+from docleak.documents.names import provider_key
 from docleak.documents.silos import write_silos
 from docleak.errors import FederationError, PrivacyError
 from docleak.evidence.updates import UpdatesConfig, chosen
 from docleak.models import load_model
-from docleak.privacy.mechanism import Mechanism, Unit
+from docleak.privacy.mechanism import Mechanism, Relation, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated import party
@@ -88,9 +91,13 @@ def test_it_is_algorithm_1_and_its_budget_is_counted(silos: dict[str, Path], tmp
 
 
 def test_providers_are_kept_or_trained_on_whole(silos: dict[str, Path]) -> None:
-    found = party.open_party(silos["synthetic-0"], FEDERATION)
-    providers = [{pages[i].provider for i in range(len(pages))} for pages in (found.training, found.kept)]
-    assert providers[0] and providers[1] and not providers[0] & providers[1]
+    providers: list[set[str]] = [set(), set()]
+    for path in silos.values():
+        found = party.open_party(path, FEDERATION)
+        for side, pages in enumerate((found.training, found.kept)):
+            providers[side] |= {provider_key(pages[i].provider) for i in range(len(pages))}
+    assert providers[0] and providers[1] == {name for name in providers[0] | providers[1] if FEDERATION.keeps(name)}
+    assert not providers[0] & providers[1]
 
 
 def test_a_lost_round_is_spent_and_the_plan_cannot_be_changed(silos: dict[str, Path], tmp_path: Path) -> None:
@@ -103,7 +110,7 @@ def test_a_lost_round_is_spent_and_the_plan_cannot_be_changed(silos: dict[str, P
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_module, "pack", lost)
-        with pytest.raises(FederationError, match="'synthetic-1' failed"):
+        with pytest.raises(FederationError, match="'synthetic-1': it could not take part"):
             run(tmp_path, silos)
     assert load_run(tmp_path).last_round() == 1
     state = run(tmp_path, silos)
@@ -138,16 +145,44 @@ def test_a_missing_silo_leaves_its_noise_behind(silos: dict[str, Path], tmp_path
 def test_what_a_silo_says_of_its_faults_names_nothing(
     silos: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    federation = replace(FEDERATION, privacy=replace(PLAN, denominator=50))
+    nameless = tmp_path / "nameless"
+    shutil.copytree(silos["synthetic-1"], nameless)
+    index = nameless / "pages.jsonl"
+    named = index.read_text()
+    nobody = re.sub('"provider": "[^"]*", ', "", named, count=1)
+    together, federation = {**silos, "synthetic-1": nameless}, replace(FEDERATION, holdout=0.0)
+
+    def taken_away(number: int, silo: str, kind: str) -> None:
+        if kind == "train":
+            index.write_text(nobody)
+
     with pytest.raises(FederationError, match="its own log says why") as error:
-        run(tmp_path, silos, federation)
-    assert "denominator" not in str(error.value) and "denominator M is 50" in capsys.readouterr().err
+        run(tmp_path / "run", together, federation, on_silo=taken_away)
+    assert "name no provider" not in str(error.value) and "name no provider" in capsys.readouterr().err
+    with pytest.raises(PrivacyError, match=r"'synthetic-1': 1 of .* name no provider"):
+        run(tmp_path / "before", together, federation)
+    before = FederatedRun(tmp_path / "before", federation).ledger()
+    assert before is not None and before.begun == 0, "nothing was charged"
+
+
+def test_how_many_providers_a_silo_has_is_no_reason_to_refuse_it(
+    silos: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = replace(FEDERATION, rounds=1, privacy=replace(PLAN, denominator=50))
+    assert run(tmp_path, silos, federation).round == 1
+    assert "fewer than M = 50" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"rounds": 3}, "rounds is 3, and the privacy plan accounts for 2"),
+        ({"privacy": replace(PLAN, mechanism=replace(BY_CLIENT, client_rate=1.0))},
+         "protects whole clients.*holdout to 0"),
+        ({"privacy": replace(PLAN, mechanism=replace(PLAN.mechanism, relation=Relation.REPLACE_ONE))},
+         "counts replacing one provider.*holdout to 0"),
+        ({"evaluations": -1}, "evaluations is -1"),
+        ({"privacy": None, "evaluations": 2}, "evaluations is 2; expected 0 or more, and none without"),
         ({"privacy": replace(PLAN, mechanism=BY_CLIENT)},
          "participation is 1.0, and the privacy plan accounts for a client rate of 0.5"),
     ],
@@ -159,8 +194,18 @@ def test_federations_that_the_plan_does_not_cover(change: dict[str, Any], said: 
 
 def test_more_silos_than_the_plan_counts(silos: dict[str, Path], tmp_path: Path) -> None:
     rare = replace(PLAN, mechanism=replace(PLAN.mechanism, client_rate=0.1))
-    with pytest.raises(FederationError, match="1 of 2 silos train in a round, and the privacy plan accounts for"):
+    with pytest.raises(FederationError, match=r"participation is 0\.1, which is less than one of 2 silos.*with 0\.5"):
         run(tmp_path, silos, replace(FEDERATION, participation=0.1, privacy=rare))
+
+
+def test_who_is_drawn_follows_from_the_servers_own_coins(silos: dict[str, Path], tmp_path: Path) -> None:
+    """Not from the federation's seed: another phase, or a round begun again, would draw the same silos."""
+    plan = replace(PLAN, mechanism=replace(PLAN.mechanism, client_rate=0.5))
+    federation, names = replace(FEDERATION, participation=0.5, privacy=plan), tuple(silos)
+    run(tmp_path, silos, federation, randomness=seeded())
+    streams = [Randomness.seeded(seed).coins for seed in range(9)]
+    chosen = [[federation.sampled(names, number, coins) for number in (1, 2)] for coins in streams]
+    assert [row.drawn for row in load_run(tmp_path).rows()] == chosen[0] and len(set(map(tuple, chosen))) > 1
 
 
 def test_settings_with_a_plan_travel() -> None:

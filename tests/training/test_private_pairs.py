@@ -113,6 +113,19 @@ def test_less_privacy_costs_less_noise_and_none_learns() -> None:
     assert accuracy_of(model, rows)[1] > 0.9
 
 
+def test_accuracy_is_the_share_of_pairs_one_by_one() -> None:
+    model = fresh()
+    rows = encodings_of(model, make_scenes(60, seed=5))
+    right = [0, 0]
+    for number in range(60):
+        one = rows.rows([number])
+        image = model.module.image_logits(model.normalise(one.pixels))
+        text = model.module.text_logits(torch.nn.functional.embedding(one.ids, model.table), one.mask)
+        for side, (logits, label) in enumerate(zip((image, text), one.labels, strict=True)):
+            right[side] += int(logits.argmax()) == int(label)
+    assert accuracy_of(model, rows) == pytest.approx((right[0] / 60, right[1] / 60)), "pair by pair"
+
+
 def test_a_plan_of_other_steps_is_refused() -> None:
     rows = encodings_of(fresh(), PAIRS)
     plan = DpPlan(Mechanism(1.0, 5, 0.5, unit=Unit.RECORD), clip_norm=1.0, denominator=3, delta=1e-5)

@@ -130,7 +130,7 @@ def test_the_whole_noise_is_there_whoever_was_drawn_or_dropped_out(drawn: int, a
         ClientUpdate(str(k), 1, {"weight": share * clients.gaussian(90_000).reshape(300, 300)}) for k in range(arrived)
     ]
     after = server_step(state, updates, plan, FedOpt(), clients_drawn=drawn, randomness=Randomness.seeded("server"))
-    claimed = plan.sensitivity / plan.denominator / max(drawn, 1)
+    claimed = plan.clip_norm / plan.denominator / max(drawn, 1)
     assert after.parameters["weight"].std() == pytest.approx(2.0 * claimed, rel=0.02)
 
 
@@ -207,17 +207,32 @@ def test_units(pages: list[Page]) -> None:
         units_of([replace(pages[0], provider=""), *pages[1:]], Unit.PROVIDER, client="silo")
 
 
-def test_silos_that_do_not_fit_the_plan(model: DocumentModel, pages: list[Page], weights: Weights) -> None:
-    check_silos({"a": pages}, PLAN)
-    with pytest.raises(
-        PrivacyError, match=r"every provider must be in one client only:\n  - provider 'provider-0' is in a, b"
-    ):
-        check_silos({"a": pages[:3], "b": [pages[0], pages[3], replace(pages[1], provider="other")]}, PLAN)
+def test_silos_that_share_a_unit_are_refused_in_whatever_spelling(pages: list[Page]) -> None:
+    check_silos({"a": pages}, Unit.PROVIDER)
+    with pytest.raises(PrivacyError, match=r"spellings .* are one\):\n  - provider 'provider-0' is in a, b"):
+        check_silos({"a": pages[:3], "b": [pages[0], pages[3], replace(pages[1], provider="other")]}, Unit.PROVIDER)
+    spelled = [replace(pages[3], provider="PROVIDER-0\u200b "), replace(pages[1], provider="other")]
+    with pytest.raises(PrivacyError, match="provider 'provider-0' is in a, b"):
+        check_silos({"a": pages[:3], "b": spelled}, Unit.PROVIDER)
+
+
+def test_spellings_of_a_provider_are_one_unit(model: DocumentModel, pages: list[Page], weights: Weights) -> None:
+    spelled = [replace(page, provider=page.provider.title() + "  " * i) for i, page in enumerate(pages)]
+    one, other = one_round(model, pages, weights), one_round(model, spelled, weights)
+    assert one.units == other.units and one.norms == other.norms
+    np.testing.assert_array_equal(vector(dict(one.update.delta)), vector(dict(other.update.delta)))
+
+
+def test_a_unit_that_cannot_be_trained_on_contributes_nothing_and_only_the_silo_learns_why(
+    model: DocumentModel, pages: list[Page], weights: Weights
+) -> None:
     mute = [replace(page, questions=()) if page.provider == "provider-2" else page for page in pages]
-    few = replace(PLAN, denominator=4)
-    with pytest.raises(PrivacyError, match="provider 'provider-2' has no question with an answer"):
-        check_silos({"a": mute}, PLAN)
-    with pytest.raises(PrivacyError, match="it has 3 providers, and the plan's constant denominator M is 4"):
-        one_round(model, pages, weights, few)
+    without = one_round(model, [page for page in pages if page.provider != "provider-2"], weights)
+    found = one_round(model, mute, weights)
+    np.testing.assert_array_equal(vector(dict(found.update.delta)), vector(dict(without.update.delta)))
+    assert found.norms[2] == 0 and "provider 'provider-2' contributes nothing: client 'silo'" in found.notes[0]
+    few = one_round(model, pages, weights, replace(PLAN, denominator=4))
+    assert few.notes == ("3 providers, fewer than M = 4: its part in the model is a small one",)
+    assert one_round(model, [], weights).units == ()
     with pytest.raises(PrivacyError, match="0 clients were drawn"):
         one_round(model, pages, weights, drawn=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import sys
 
@@ -13,6 +14,8 @@ except ImportError:  # Flower holds typer at 0.20
 
 # Before numpy and torch are loaded: several threads per process on busy cores are many times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Without a network the hub's client prints each of its tries; docleak says once what is missing.
+os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 
 #: mallopt's names for the variables of the environment that set the same, and their values in bytes.
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": (-1, 1 << 30), "MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20)}
@@ -26,14 +29,18 @@ def main() -> None:
     """
     from typer import Abort
 
-    from docleak.cli.app import app
+    from docleak.cli.app import command_line
     from docleak.cli.output import fail
     from docleak.errors import DocleakError
 
     _keep_freed_memory()
     as_json = "--json" in sys.argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without the letter
+    umask = os.umask(0o077)  # what libraries write shows people's pages, too
     try:
-        code = app(standalone_mode=not as_json)  # alone, typer draws its own panel of a wrong command line
+        code = command_line()(standalone_mode=not as_json)  # alone, typer draws its own panel of a wrong command line
         raise SystemExit(code if isinstance(code, int) else 0)
     except DocleakError as error:
         fail(str(error), json_output=as_json)
@@ -43,6 +50,10 @@ def main() -> None:
         fail("aborted", json_output=as_json)
     except OSError as error:  # a path that cannot be read or written; wherever docleak knows more, it says so itself
         fail(f"{error}. Check the path, its permissions and the space left.", json_output=as_json)
+    except MemoryError as error:
+        fail(f"there is not enough memory for this ({error}). Ask for less of it.", json_output=as_json)
+    finally:
+        os.umask(umask)
 
 
 def _keep_freed_memory() -> None:

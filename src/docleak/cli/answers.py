@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from docleak.cli.output import emit, resumable
+from docleak.cli.output import emit, note, working_in
 from docleak.cli.settings import pick_device, split_names
 from docleak.errors import AttackError
 
@@ -67,7 +67,7 @@ def membership(
     if not least or min(least) < 0 or seeds < 1:
         raise AttackError(f"--minimum is {minimum!r} and --seeds {seeds}; expected numbers such as 0,5,10, and a seed.")
     plan = default_plan(known=known, searched=searched, minimum=least, seeds=seeds, seed=seed, key=key)
-    with resumable(out):
+    with working_in(out):
         release = _release(model, public, data, out, pick_device(device), quiet=json_output)
         found = attack_membership(release, plan, out, answers_progress(quiet=json_output))
     _say(found, out, json_output)
@@ -93,7 +93,7 @@ def memorisation(
     wanted = split_names(keys)
     if not wanted:
         raise AttackError("--keys is empty; expected keys of the documents, such as provider_name.")
-    with resumable(out):
+    with working_in(out):
         release = _release(model, public, data, out, pick_device(device), quiet=json_output)
         found = attack_memorisation(release, wanted, out, answers_progress(quiet=json_output), seed=seed)
     _say(found, out, json_output)
@@ -130,7 +130,7 @@ def answers_progress(*, quiet: bool) -> OnProgress:
         nonlocal last
         if not quiet and monotonic() - last >= 5.0:
             last = monotonic()
-            print(f"{done} answers of {source}", file=sys.stderr)
+            note(f"{done} answers of {source}")
 
     return told
 

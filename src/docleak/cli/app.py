@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
+import typer.main
 
 from docleak.cli import attacks, data, deploy, models, train
 from docleak.cli.budget import budget
@@ -20,7 +24,8 @@ from docleak.cli.extraction import (
     report_extraction,
     weights_example,
 )
-from docleak.cli.output import counter, emit, progress, resumable
+from docleak.cli.guard import Guarded
+from docleak.cli.output import counter, emit, note, progress, working_in
 from docleak.cli.releases import (
     BlueRedFolder,
     PublicModel,
@@ -28,14 +33,18 @@ from docleak.cli.releases import (
     audit_example,
     audit_releases,
     parse_releases,
-    refuse_gradient_options,
 )
 from docleak.cli.reproduce import reproduce
 from docleak.cli.settings import default_workers, parse_size, pick_device, split_attacks, split_stages
-from docleak.cli.updates import Clients, LocalTraining, Round, Updates, audit_updates, refuse_alone, refuse_others
+from docleak.cli.updates import Clients, LocalTraining, Round, Updates, audit_updates, refuse_several
+from docleak.documents.storage import undamaged
 from docleak.errors import DocleakError
 
+if TYPE_CHECKING:
+    from docleak.evidence.run import Run
+
 app = typer.Typer(
+    cls=Guarded,
     help="Train document models together, and measure what they leak. Start with: docleak audit",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -154,53 +163,35 @@ def audit(
     With --blue-red DIR: what released models remember of providers, and who can be told to have taken part.
     With --extraction MODEL: which blacked-out fields can be read out of the weights of an extraction model.
     """
+    from docleak.evidence.applicable import CLOSED_FORM, with_closed_form
     from docleak.evidence.audit import AuditConfig
     from docleak.evidence.case import Exposure
 
-    of_one_gradient = {
-        "--image-size": bool(image_size), "--batch-size": batch_size != 1, "--pages": pages != 1,
-        "--rounds": rounds != 1, "--train-mode": train_mode, "--stages": bool(stages), "--no-question": no_question,
-        "--no-answer": no_answer, "--recover-text": recover_text, "--defense": defense != "none",
-        "--clean-template": clean_template, "--compare-defenses": bool(compare_defenses),
-    }  # fmt: skip
     if extraction:
-        audit_extraction(
-            extraction, documents, public_documents, public, out, seed, device, workers, json_output, refused={
-                "--updates": updates is not None, "--blue-red": blue_red is not None, "--release": bool(release),
-                "--attacks": bool(attacks), "--model": bool(model), **of_one_gradient,
-            },
-        )  # fmt: skip
+        audit_extraction(extraction, documents, public_documents, public, out, seed, device, workers, json_output)
         return
-    if public_documents:
-        raise DocleakError("--public-documents belongs to --extraction MODEL; give it, or leave it out.")
     if blue_red is not None:
-        refuse_gradient_options({
-            "--updates": updates is not None, "--attacks": bool(attacks), "--documents": documents != "synthetic",
-            **of_one_gradient,
-        })  # fmt: skip
         audit_releases(
             blue_red, parse_releases(release or [], model or []), public, out, seed, device,
             workers or default_workers(), json_output,
         )  # fmt: skip
         return
-    if release or public:
-        raise DocleakError("--release and --public belong to --blue-red DIR; give it, or leave them out.")
     if updates is not None:
         from docleak.evidence.updates import UpdatesConfig
 
-        refuse_others({
-            **of_one_gradient,
-            "several --model": len(model or ()) > 1, "several --attacks": len(split_attacks(attacks)) > 1,
-        })  # fmt: skip
+        refuse_several(models=len(model or ()), attacks=len(split_attacks(attacks)))
         captured = UpdatesConfig(
             str(updates), (model or [""])[0], documents, round_number, tuple(client or ()), attacks or "gi-dqa", budget,
             local=local, ocr=ocr, seed=seed, allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
         )  # fmt: skip
         audit_updates(captured, out, device, workers or default_workers(), json_output)
         return
-    refuse_alone({"--round": bool(round_number), "--client": bool(client), "--local": bool(local)})
     chosen: dict[str, Any] = {"models": tuple(model)} if model else {}
-    named: dict[str, Any] = {"attacks": split_attacks(attacks)} if attacks else {}
+    named: dict[str, Any] = {}
+    asked = split_attacks(attacks)
+    if asked or batch_size > 1:
+        others = [name for name in AuditConfig().attacks if name != CLOSED_FORM]
+        named["attacks"] = with_closed_form(asked or others, batch_size=batch_size)
     config = AuditConfig(
         **chosen, **named, documents=documents, pages=pages, budget=budget, seed=seed, batch_size=batch_size,
         exposure=Exposure(
@@ -218,7 +209,8 @@ def audit(
         )
     compared = plain and not attacks if compare_defenses is None else compare_defenses
     shipped = compared and not model and documents == "synthetic"
-    _run_and_report(config, out, device, workers, json_output, compared=compared, shipped=shipped)
+    asked = asked or (config.attacks if recover_text else ())
+    _run_and_report(config, out, device, workers, json_output, compared=compared, shipped=shipped, asked=asked)
 
 
 @attacks.app.command(attacks.BY_NAME, hidden=True)
@@ -274,22 +266,27 @@ def attack(
 
 def _run_and_report(
     config: object, out: Path, device: str, workers: int, json_output: bool, *, compared: bool = False,
-    shipped: bool = False,
+    shipped: bool = False, asked: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     import numpy as np
 
-    from docleak.evidence.audit import AuditConfig, compute_units, open_audit, planned_units
-    from docleak.evidence.report import summary_text, write_report
+    from docleak.evidence.audit import AuditConfig, compute_units, open_audit, planned_units, require_applicable
+    from docleak.evidence.report import summary_text, verdict_json, write_report
     from docleak.evidence.run import DEFENCES
 
     assert isinstance(config, AuditConfig)
     device = pick_device(device)
-    with resumable(out):
+    require_applicable(config, device)
+    with working_in(out):
         run = open_audit(config, out, device=device, command="docleak " + shlex.join(sys.argv[1:]))
         units = {unit.id: config.budget for unit in planned_units(config, device)}
         finished = {unit for unit in units if run.has(unit)}
         if run.info["shortage"]:
-            print(run.info["shortage"], file=sys.stderr)
+            note(run.info["shortage"])
+        for left_out in run.info["skipped"]:
+            if left_out["attack"] not in asked:
+                continue  # the closed form, which nobody asked for: the report says why it is missing
+            note(f"{left_out['attack']} is left out on {left_out['model']}: {left_out['why']}.")
         if not json_output:
             there = "1 unit" if len(units) == 1 else f"{len(units)} units"
             before = f", {len(finished)} done already" if finished else ""
@@ -309,10 +306,11 @@ def _run_and_report(
         if shipped:
             examples.append(audit_example(out, config.seed, device, workers, quiet=json_output))
             examples.append(weights_example(out, device, workers, quiet=json_output))
-    page = write_report(run, rng=np.random.default_rng(config.seed))
+        page = write_report(run, rng=np.random.default_rng(config.seed))
     said = "\n".join((summary_text(run, np.random.default_rng(config.seed)), *examples))
     text = f"{said}\n\nReport: {page}"
-    facts = {"units": len(units), "shortage": run.info["shortage"]}
+    said_json = verdict_json(run, np.random.default_rng(config.seed))
+    facts = {"units": len(units), "shortage": run.info["shortage"], "verdict": said_json}
     emit({"report": str(page), "results": str(run.path / "results.json"), **facts}, text, json_output=json_output)
 
 
@@ -324,14 +322,21 @@ def report(
     json_output: Json = False,
 ) -> None:
     """Write (again) the HTML report of one or several finished runs, from what is on disk."""
+    from docleak.evidence.run import Run
+
+    loaded = [Run.load(path) for path in runs]
+    with undamaged(runs[0] if len(runs) == 1 else Path(os.path.commonpath([path.absolute() for path in runs]))):
+        _report(loaded, out, markdown, json_output)
+
+
+def _report(loaded: list[Run], out: Path | None, markdown: Path | None, json_output: bool) -> None:
+    """Write the report of these runs, each by its own kind."""
     import numpy as np
 
     from docleak.errors import RunError
     from docleak.evidence.markdown import write_markdown
-    from docleak.evidence.report import summary_text, write_report
-    from docleak.evidence.run import Run
+    from docleak.evidence.report import summary_text, verdict_json, write_report
 
-    loaded = [Run.load(path) for path in runs]
     if any("updates" in run.config for run in loaded):
         from docleak.evidence import update_report
 
@@ -341,9 +346,12 @@ def report(
                 "and --markdown."
             )
         page = update_report.write_report(loaded[0])
-        emit(
-            {"report": str(page)}, f"{update_report.summary_text(loaded[0])}\n\nReport: {page}", json_output=json_output
-        )
+        told = {
+            "report": str(page),
+            "results": str(page.parent / "results.json"),
+            **update_report.results_of(loaded[0]),
+        }
+        emit(told, f"{update_report.summary_text(loaded[0])}\n\nReport: {page}", json_output=json_output)
         return
     if any(run.config.get("kind") == "cdmi" for run in loaded):
         if len(loaded) > 1 or out is not None or markdown is not None:
@@ -360,7 +368,14 @@ def report(
     if markdown is not None:
         write_markdown(loaded, markdown, rng=np.random.default_rng(seed))
     text = f"{summary_text(chosen, np.random.default_rng(seed))}\n\nReport: {page}"
-    emit({"report": str(page)}, text, json_output=json_output)
+    said = verdict_json(chosen, np.random.default_rng(seed))
+    emit({"report": str(page), "verdict": said}, text, json_output=json_output)
+
+
+@cache
+def command_line() -> click.Command:
+    """All commands, made once and guarded."""
+    return typer.main.get_command(app)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from docleak.cli import answers, canaries
 from docleak.cli.answers import ANSWER_COMMANDS
 from docleak.cli.canaries import CANARY_COMMANDS
-from docleak.cli.extraction import attack_of, play_and_report, refuse_training
+from docleak.cli.extraction import attack_of, play_and_report
 from docleak.cli.pairs import PAIR_COMMANDS, register
 from docleak.cli.settings import default_workers, pick_device
 
@@ -31,13 +31,19 @@ class AttackGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put BY_NAME before anything that is no command of the group and does not ask for its help."""
-        if not args or (args[0] not in self.commands and args[0] != "--help"):
+        if args and args[0] not in self.commands and args[0] != "--help":
             args = [BY_NAME, *args]
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """BY_NAME is no word that anybody writes: usage lines and errors leave it out."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return ("" if name == BY_NAME else name), command, rest
 
 
 app = typer.Typer(
     cls=AttackGroup,
+    no_args_is_help=True,
     help="Run one attack. `docleak attack NAME` runs the gradient attack NAME (see --list); others are listed below.",
 )
 register(app)
@@ -123,9 +129,6 @@ def cdmi(
     }  # fmt: skip
     config: GameConfig | OwnConfig
     if target:
-        refuse_training({"--pages": pages != 120, "--model": model != "layoutlm-tiny", "--task": task != "mlm",
-                         "--bimodal": bimodal, "--criterion": criterion != "precision", "--epochs": bool(epochs),
-                         "--control": control})  # fmt: skip
         config = OwnConfig(target=target, public=public_documents, start=public, **same)
     else:
         config = GameConfig(

@@ -13,9 +13,12 @@ import typer
 
 from docleak.cli.output import emit
 from docleak.errors import PrivacyError
-from docleak.privacy.accounting import Accountant, Guarantee, guarantee
+from docleak.privacy.accounting import PACKAGES, WHAT, Accountant, Guarantee, guarantee, rounded_up
 from docleak.privacy.budget import beside, curve, delta_warning, noise_for, rounds_for
+from docleak.privacy.distributions import epsilon_of
+from docleak.privacy.distributions import published as published_count
 from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, choice
+from docleak.privacy.phases import mechanisms, noise_for_phases, parse_phases
 
 #: What is planned where nothing is said: the centralised training of Tito et al. (2024).
 EPSILON, ROUNDS, RATE = 8.0, 10, "1000/4149"
@@ -38,6 +41,8 @@ def budget(
     accountant: Annotated[str, typer.Option(help="pld (the reference), prv (as in the paper), rdp.")] = "pld",
     published: Annotated[bool, typer.Option("--published", help="Count drawn clients as the paper does: as if every "
                                             "provider were drawn on its own. No bound.")] = False,
+    phases: Annotated[str, typer.Option(help="Plan several trainings of one model together: NAME:ROUNDS or "
+                                        "NAME:ROUNDS:RATE, separated by commas.")] = "",
     plot: Annotated[Path | None, typer.Option(help="Draw epsilon over the rounds into this PNG.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:  # fmt: skip
@@ -50,9 +55,15 @@ def budget(
     What epsilon?               docleak budget --noise 0.9 --rounds 10 --rate 0.2
 
     How many rounds?            docleak budget --noise 0.9 --epsilon 8 --rate 0.2
+
+    Two trainings in one?       docleak budget --epsilon 8 --phases pretraining:5,finetuning:10:0.5
     """
     _check_plot(plot)
     kind = choice(Unit, unit, what="unit")
+    if published and parse_probability(client_rate, what="client rate") == 1:
+        raise PrivacyError(
+            "--published counts clients that are drawn whole; give --client-rate below 1, or leave it out."
+        )
     mechanism = Mechanism(
         noise_multiplier=1.0 if noise is None else noise,
         rounds=ROUNDS if rounds is None else rounds,
@@ -62,6 +73,12 @@ def budget(
         relation=choice(Relation, relation, what="relation"),
         participation=Participation.HIDDEN if published else Participation.KNOWN,
     )
+    if phases:
+        if rounds is not None or plot is not None or rate != RATE or accountant != "pld":
+            raise PrivacyError("--phases says rounds and rate, and is counted by pld; leave out what it says.")
+        plan, said = _together(phases, mechanism, epsilon, noise, delta)
+        emit(plan, said, json_output=json_output)
+        return
     asked = _asked(epsilon, noise, rounds)
     counted = choice(Accountant, accountant, what="accountant")
     found = _answer(asked, mechanism, EPSILON if epsilon is None else epsilon, delta, counted)
@@ -85,6 +102,8 @@ def parse_probability(text: str, *, what: str) -> float:
 def _check_plot(plot: Path | None) -> None:
     if plot is not None and plot.suffix.lower() != ".png":
         raise PrivacyError(f"the plot would be {plot.name!r}; expected a name that ends in .png.")
+    if plot is not None and not plot.parent.is_dir():
+        raise PrivacyError(f"the plot would be in {str(plot.parent)!r}, and there is no such folder. Make it first.")
 
 
 def _asked(epsilon: float | None, noise: float | None, rounds: int | None) -> str:
@@ -102,6 +121,35 @@ def _answer(asked: str, mechanism: Mechanism, epsilon: float, delta: float, acco
     if asked == "rounds":
         return rounds_for(mechanism, epsilon, delta, accountant)
     return guarantee(mechanism, delta, accountant)
+
+
+def _together(
+    text: str, like: Mechanism, epsilon: float | None, noise: float | None, delta: float
+) -> tuple[dict[str, object], str]:
+    """Several trainings under one budget: for machines, and in words."""
+    phases = parse_phases(text)
+    if (epsilon is None) == (noise is None):
+        raise PrivacyError("with --phases give either --epsilon, for their noise, or --noise, for their epsilon.")
+    multiplier = noise_for_phases(phases, like, epsilon, delta) if epsilon is not None else like.noise_multiplier
+    parts = mechanisms(phases, replace(like, noise_multiplier=multiplier))
+    alone = [guarantee(part, delta) for part in parts]
+    total = epsilon_of(parts, delta) if multiplier else math.inf
+    one = alone[0]
+    if not math.isfinite(total):
+        raise PrivacyError("without noise epsilon is infinite. Give --noise above 0, or --epsilon.")
+    change = "replaced by another's" if like.relation is Relation.REPLACE_ONE else "added or removed"
+    claim = (
+        f"epsilon {rounded_up(total)} at delta {delta:.3g} per {like.unit} ({WHAT[like.unit]} {change}) for all "
+        f"{len(phases)} phases together, on the same {like.unit}s; {one.accountant.upper()} accountant of "
+        f"{PACKAGES[one.accountant]} {one.version}."
+    )
+    if any(published_count(part) for part in parts):
+        claim += " Coins counted as hidden, which is no bound."
+    lines = [f"Noise multiplier: {multiplier:.4f}, in every phase", "", claim, "", "Each phase by itself:"]
+    lines += [f"  - {phase.name}: {found.sentence()}" for phase, found in zip(phases, alone, strict=True)]
+    named = [{"phase": phase.name, **_row(found)} for phase, found in zip(phases, alone, strict=True)]
+    return {"asked": "phases", "epsilon": total, "delta": delta, "noise_multiplier": multiplier, "statement": claim,
+            "phases": named}, "\n".join(lines)  # fmt: skip
 
 
 def _draw(found: Guarantee, plot: Path) -> None:
@@ -127,7 +175,7 @@ def _as_text(asked: str, found: Guarantee, others: list[Guarantee | PrivacyError
     answer = {
         "noise": f"Noise multiplier: {m.noise_multiplier:.4f}",
         "rounds": f"Rounds: {m.rounds}",
-        "epsilon": f"Epsilon: {found.epsilon:.4g}",
+        "epsilon": f"Epsilon: {rounded_up(found.epsilon)}",
     }[asked]
     lines = [answer, "", found.sentence()]
     if others:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit
+from docleak.cli.output import counter, emit, working_in
 from docleak.cli.settings import pick_device
 
 if TYPE_CHECKING:
@@ -66,14 +66,14 @@ def canaries(
         print(f"Warning: {warning}", file=sys.stderr)
     plans = {"without noise": config.plan(0.0), f"epsilon {epsilon:g}": config.plan_for(epsilon)}
     found: dict[str, CanaryAudit] = {}
-    with counter(quiet=json_output) as on_step:
+    with working_in(out, resumes=False), counter(quiet=json_output) as on_step:
         on_step(0, len(plans) + 1, "differences of the canaries")
         bench = Bench.of(load_model(model, device=pick_device(device)), config)
         for name, plan in plans.items():
             on_step(len(found) + 1, len(plans) + 1, name)
             found[name] = audit_canaries(bench, config, plan, seed=seed)
-    value = {"config": config.as_json(), "audits": {name: audit.as_json() for name, audit in found.items()}}
-    write_json(out / "result.json", value)
+        value = {"config": config.as_json(), "audits": {name: audit.as_json() for name, audit in found.items()}}
+        write_json(out / "result.json", value)
     emit(value, _as_text(found, out), json_output=json_output)
     for audit in found.values():
         audit.check()

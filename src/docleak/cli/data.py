@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit
+from docleak.cli.output import counter, emit, working_in
 from docleak.documents import LOADERS, load_pages
 from docleak.documents.folder import save
 from docleak.documents.inspect import draw
@@ -76,7 +76,8 @@ def make(
     from docleak.documents.synthetic import make_pages
 
     pages = make_pages(DEFAULT_SYNTHETIC_PAGES if count is None else count, seed=seed, size=(width, height))
-    directory = save(pages, out)
+    with working_in(out, whole=True, resumes=False):
+        directory = save(pages, out)
     emit({"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
          json_output=json_output)  # fmt: skip
 
@@ -90,7 +91,7 @@ def _make_silos(
 
     division = divide(specs, clients, by=by, seed=seed, count=count, allow_pickle=allow_pickle)
     notes = [f"{name}: {note}" for name, pages in division.sources.items() for note in getattr(pages, "notes", ())]
-    with counter(quiet=json_output) as report:
+    with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
         silos = write_silos(division.shares, division.sources, out, by=by, seed=seed, on_page=_now_and_then(report))
     lines = [f"{'silo':14}{'documents':>10}{'pages':>7}{'questions':>10}{'providers':>10}"]
     lines += [f"{s.name:14}{s.documents:>10}{s.pages:>7}{s.questions:>10}{len(s.providers) or '-':>10}" for s in silos]
@@ -112,6 +113,8 @@ def _make_blue_red(
 
     if len(specs) > 1:
         raise DocumentError(f"{len(specs)} data sets to divide into BLUE and RED; expected one, or none for invoices.")
+    if specs and by not in ("documents", "providers", "clients"):
+        raise DocumentError(f"--by is {by!r}; expected providers, or clients for the official division.")
     plan = BlueRedPlan(10 if clients is None else clients)
     if not specs:
         divided = open_issuers(issuers, per_issuer, plan, seed=seed)
@@ -121,7 +124,7 @@ def _make_blue_red(
         divided = open_official(specs[0], allow_pickle=allow_pickle)
     else:
         divided = open_blue_red(specs[0], plan, seed=seed, count=count, allow_pickle=allow_pickle)
-    with counter(quiet=json_output) as report:
+    with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
         written = write_blue_red(divided, out, on_page=_now_and_then(report))
     lines = [f"{'part':14}{'documents':>10}{'pages':>7}{'questions':>10}{'providers':>10}"]
     lines += [f"{s.name:14}{s.documents:>10}{s.pages:>7}{s.questions:>10}{len(s.providers):>10}" for s in written]
@@ -147,12 +150,16 @@ def convert(
     documents: Annotated[str, typer.Argument(help="FORMAT:PATH or PATH of pages to read.")],
     out: Annotated[Path, typer.Argument(help="New or empty folder to write.")],
     count: Annotated[int | None, typer.Option(help="Only the first pages.")] = None,
+    image_root: Annotated[
+        Path | None, typer.Option(help="Folder outside of DOCUMENTS from which its pages.jsonl may name images.")
+    ] = None,
     allow_pickle: AllowPickle = False,
     json_output: Json = False,
 ) -> None:
     """Convert any format docleak reads into the folder format (PNG and pages.jsonl)."""
-    pages = load_pages(documents, count=count, seed=0, allow_pickle=allow_pickle)
-    directory = save(pages, out)
+    pages = load_pages(documents, count=count, seed=0, allow_pickle=allow_pickle, image_root=image_root)
+    with working_in(out, whole=True, resumes=False):
+        directory = save(pages, out)
     emit(
         {"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
         json_output=json_output,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit, resumable
+from docleak.cli.output import counter, emit, working_in
 from docleak.cli.settings import default_workers, pick_device
 
 
@@ -31,6 +31,9 @@ def defend(
     ),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     workers: Annotated[int, typer.Option(help="Worker processes, one thread each; 0 means one per core.")] = 0,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read pickled .npy files (they can run code: only files you trust).")
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object; no progress bar.")] = False,
 ) -> None:
     """Compare defences: the same attack under each, and the model trained under each.
@@ -44,8 +47,11 @@ def defend(
     if show_list:
         emit(dict(DEFENSES), "\n".join(DEFENSES), json_output=json_output)
         return
-    config = AuditConfig(models=(model,), attacks=(attack,), documents=documents, pages=pages, budget=budget, seed=seed)
-    with counter(quiet=json_output) as on_unit, resumable(out):
+    config = AuditConfig(
+        models=(model,), attacks=(attack,), documents=documents, pages=pages, budget=budget, seed=seed,
+        allow_pickle=allow_pickle,
+    )  # fmt: skip
+    with counter(quiet=json_output) as on_unit, working_in(out):
         page, choices = comparison.compare(
             defenses or comparison.DEFAULT, config, out, device=pick_device(device),
             workers=workers or default_workers(), command="docleak " + shlex.join(sys.argv[1:]),

@@ -60,6 +60,67 @@ def check(
 
 
 @app.command()
+def silo(
+    folder: Annotated[Path, typer.Argument(help="A silo's own folder: of docleak deploy init, or of its pages.")],
+    epsilon: Annotated[float | None, typer.Option(help="The most that all in its ledger may cost.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta that belongs to it.")] = None,
+    noise_std: Annotated[
+        float | None, typer.Option(help="Least standard deviation of its noise before M: z C / sqrt(shares).")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="The most silos that may share the noise.")] = None,
+    unit: Annotated[str | None, typer.Option(help="Whose presence is hidden: provider, document, client.")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="The largest C.")] = None,
+    denominator: Annotated[int | None, typer.Option(help="The smallest M.")] = None,
+    evaluation: Annotated[
+        bool | None, typer.Option(help="Answer questions on kept documents; each time counts in its ledger.")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Show what a silo has spent, and what it takes part in whatever the server sends; options change the latter."""
+    from docleak.training.federated.silo_ledger import change_limits
+
+    asked = {
+        "epsilon": epsilon, "delta": delta, "noise_std": noise_std, "clients": clients, "unit": unit,
+        "clip_norm": clip_norm, "denominator": denominator, "evaluation": evaluation,
+    }  # fmt: skip
+    ledger = change_limits(folder, {name: value for name, value in asked.items() if value is not None})
+    emit(ledger.facts(), ledger.sentence(), json_output=json_output)
+
+
+@app.command()
+def node(
+    folder: Annotated[Path, typer.Argument(help="The silo's folder that docleak deploy init wrote.")],
+    name: Annotated[str, typer.Option(help="The silo's name.")],
+    pages: Annotated[Path, typer.Option(help="The folder of its pages.")],
+    server: Annotated[str, typer.Option(help="HOST:PORT of the gate.")],
+    port: Annotated[int, typer.Option(help="Port of the node itself, on loopback.")] = 9094,
+    model: Annotated[str, typer.Option(help="The model, where the server's name of it means nothing here.")] = "",
+    secure_threshold: Annotated[int, typer.Option(help="Silos that a secure sum must be over, at least.")] = 2,
+    any_code: Annotated[
+        bool, typer.Option("--any-code", help="Execute whatever code the server sends, not docleak's own app only.")
+    ] = False,
+) -> None:
+    """Run a silo's node until it is stopped, and again whenever it loses its server; its processes end with it."""
+    from docleak.training.federated.deploy.start import run_node
+
+    run_node(
+        folder, pages, name=name, server=server, port=port, model=model, least_threshold=secure_threshold,
+        any_code=any_code,
+    )  # fmt: skip
+
+
+@app.command()
+def superlink(
+    folder: Annotated[Path, typer.Argument(help="The server's folder that docleak deploy init wrote.")],
+    port: Annotated[int, typer.Option(help="Port of the SuperLink, on loopback.")] = 9442,
+) -> None:
+    """Run Flower's SuperLink with the silos' keys until it is stopped, and again whenever it ends."""
+    from docleak.training.federated.deploy.start import run_superlink
+
+    run_superlink(folder, port=port)
+
+
+@app.command()
 def gate(
     folder: Annotated[Path, typer.Argument(help="The server's folder, with its certificate.")],
     superlink: Annotated[str, typer.Option(help="Address of the SuperLink on loopback.")],

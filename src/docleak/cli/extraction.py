@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from docleak.cli.output import counter, emit, resumable
+from docleak.cli.output import counter, emit, working_in
 from docleak.cli.settings import default_workers, pick_device
 from docleak.errors import AttackError
 
@@ -39,14 +38,9 @@ PAGES = 120
 
 def audit_extraction(
     extraction: str, documents: str, public_documents: str, start: str, out: Path, seed: int, device: str, workers: int,
-    json_output: bool, *, refused: Mapping[str, bool],
+    json_output: bool,
 ) -> None:  # fmt: skip
-    """Audit a user's own extraction model, or one that is trained here; AttackError for options of other audits."""
-    if wrong := [option for option, there in refused.items() if there]:
-        raise AttackError(
-            f"{', '.join(wrong)} cannot be combined with --extraction: it reads fields out of weights. Leave "
-            f"{'it' if len(wrong) == 1 else 'them'} out; docleak attack cdmi has the attack's own knobs."
-        )
+    """Audit a user's own extraction model, or one that is trained here."""
     config = config_of(extraction, documents, public_documents, start, seed)
     play_and_report(config, out, pick_device(device), workers or default_workers(), json_output)
 
@@ -62,15 +56,6 @@ def attack_of(variant: str, *, candidates: int, weight: float, top_p: float, mea
     if mean != "geometric" or top_p != CdmiConfig().top_p:
         raise AttackError("--mean and --top-p belong to --variant paper; leave them out.")
     return StrongConfig(candidates=candidates, weight=weight)
-
-
-def refuse_training(given: Mapping[str, bool]) -> None:
-    """AttackError naming options that say how a target is trained here, where a finished one is attacked."""
-    if wrong := [option for option, there in given.items() if there]:
-        raise AttackError(
-            f"{', '.join(wrong)} cannot be combined with --target: that model is trained already, and all its pages "
-            "are played. Leave them out."
-        )
 
 
 def config_of(extraction: str, documents: str, public_documents: str, start: str, seed: int) -> GameConfig | OwnConfig:
@@ -107,7 +92,7 @@ def play_and_report(
     from docleak.evidence.extraction.table import read_table
 
     told: dict[str, Any] = {} if json_output else {"on_epoch": _show_epoch}
-    with resumable(out):
+    with working_in(out):
         run = open_game(config, out, command="docleak " + shlex.join(sys.argv[1:]))
         with counter(quiet=json_output) as on_field:
             game = play(run, config, device=device, workers=workers, on_field=on_field, **told)
@@ -115,8 +100,8 @@ def play_and_report(
             print("The adversary's own game on public pages, to learn how sure it can be:", file=sys.stderr)
             with counter(quiet=json_output) as on_field:
                 play_shadow(run, config, game, device=device, workers=workers, on_field=on_field, **told)
-    save_exhibits(run, game, read_table(run, rng=np.random.default_rng(config.seed)))
-    report_extraction(run, json_output)
+        save_exhibits(run, game, read_table(run, rng=np.random.default_rng(config.seed)))
+        report_extraction(run, json_output)
 
 
 def report_extraction(run: Run, json_output: bool) -> None:
@@ -131,7 +116,10 @@ def report_extraction(run: Run, json_output: bool) -> None:
     table = read_table(run, rng=np.random.default_rng(seed))
     verdict = verdict_in(run, table)
     threat = run.info.get("threat", "")
-    value = {"run": str(run.path), "report": str(page), "threat": threat, "verdict": verdict.headline, **as_json(table)}
+    value = {
+        "run": str(run.path), "report": str(page), "threat": threat, "verdict": verdict.headline,
+        "severity": verdict.severity, "label": verdict.label, **as_json(table),
+    }  # fmt: skip
     said = "\n".join((verdict.headline, *verdict.sentences))
     emit(value, f"{threat}\n\n{said}\n\n{as_text(table)}\n\nReport: {page}", json_output=json_output)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from docleak.cli.output import emit
+from docleak.cli.output import emit, working_in
 
 app = typer.Typer(help="Shipped checkpoints and how they are made.", no_args_is_help=True)
 
@@ -56,7 +57,8 @@ def pretrain(
     from docleak.models.encoders.model import BACKBONES
 
     make = make_encoder if architecture in BACKBONES else make_checkpoints
-    card = make(architecture, out, steps=steps or None, seed=seed, quiet=json_output)
+    with working_in(out, resumes=False):
+        card = make(architecture, out, steps=steps or None, seed=seed, quiet=json_output)
     emit(card, f"{card['recipe']}\n{_quality(card)}, saved in {out}", json_output=json_output)
 
 
@@ -71,6 +73,14 @@ def assemble(
         bool,
         typer.Option("--allow-pickle", help="Read pytorch_model.bin (weights only) where there are no safetensors."),
     ] = False,
+    parts_are_public: Annotated[
+        bool,
+        typer.Option(
+            "--parts-are-public",
+            help="Declare that parts of which nothing is recorded saw no private pages. "
+            "It is recorded as your declaration.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check that the two fit and print sizes; read no weights.")
     ] = False,
@@ -78,12 +88,17 @@ def assemble(
 ) -> None:
     """Put a VT5 or FeDocVQA's model together from a published T5 and a published picture encoder."""
     from docleak.models.assemble import assemble as put_together
+    from docleak.training.lineage import assembled
 
-    card = put_together(
-        architecture, out, text=text, vision=vision, seed=seed, allow_pickle=allow_pickle, dry_run=dry_run
-    )
+    with nullcontext() if dry_run else working_in(out, whole=True, resumes=False):
+        card = put_together(
+            architecture, out, text=text, vision=vision, seed=seed, allow_pickle=allow_pickle, dry_run=dry_run
+        )
     said = f"{card['recipe']}\n{card['trainable']:,} parameters to train, of {card['parameters']:,}"
-    emit(card, said if dry_run else f"{said}, saved in {out}", json_output=json_output)
+    if not dry_run:
+        lineage = assembled(out, [text, vision], public=parts_are_public)
+        card, said = {**card, "lineage": lineage.to_dict()}, f"{said}, saved in {out}\nIts origin is {lineage.origin}."
+    emit(card, said, json_output=json_output)
 
 
 @app.command()

@@ -9,19 +9,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from docleak.documents.claim import claimed
+from docleak.documents.visible import visible
 from docleak.evidence.workers import OnProgress
 
 
 def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:
     """Print ``text``, or ``value`` as one JSON object where --json was given."""
-    print(json.dumps(value, indent=2, default=str) if json_output else text)
+    print(json.dumps(value, indent=2, default=str) if json_output else visible(text))
+
+
+def note(text: str) -> None:
+    """Print a line beside the result, on stderr."""
+    print(visible(text), file=sys.stderr)
 
 
 def fail(message: str, *, json_output: bool, code: int = 1) -> NoReturn:
     """Print the error and exit with ``code``."""
     if json_output:
         print(json.dumps({"error": message}))
-    print(f"docleak: {message}", file=sys.stderr)
+    note(f"docleak: {message}")
     raise SystemExit(code)
 
 
@@ -41,7 +48,7 @@ def progress(units: Mapping[str, int], *, finished: Collection[str] = (), quiet:
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
@@ -50,9 +57,10 @@ def progress(units: Mapping[str, int], *, finished: Collection[str] = (), quiet:
         def report(unit: str, number: int, budget: int) -> None:
             first = done.get(unit, 0) < budget <= number
             done[unit] = min(budget, max(number, done.get(unit, 0)))
-            bar.update(task, completed=sum(done.values()), description=unit)
+            bar.update(task, completed=sum(done.values()), description=visible(unit))
             if first and not console.is_terminal:
-                console.print(f"{unit}: {sum(done.values())} of {total} evaluations", highlight=False)
+                through = sum(done[one] >= units[one] for one in units)
+                console.print(visible(f"{unit}: done, {through} of {len(units)} units"), highlight=False, markup=False)
 
         yield report
 
@@ -67,24 +75,30 @@ def counter(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("ETA"),
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("ETA"),
                TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
         def report(done: int, total: int, label: str) -> None:
-            bar.update(task, completed=done, total=total, description=label)
+            bar.update(task, completed=done, total=total, description=visible(label))
             if not console.is_terminal:
-                console.print(f"{label}: {done} of {total} units", highlight=False)
+                console.print(visible(f"{label}: {done} of {total} units"), highlight=False, markup=False)
 
         yield report
 
 
 @contextmanager
-def resumable(out: Path) -> Iterator[None]:
-    """Tell whoever presses Ctrl-C that nothing finished is lost."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"\nInterrupted. What is finished is in {out}; the same command goes on from there.", file=sys.stderr)
-        raise
+def working_in(out: Path, *, whole: bool = False, resumes: bool = True) -> Iterator[None]:
+    """Claim the folder of a long command (``whole``: it appears as a whole), and tell whoever presses Ctrl-C what is
+    kept: all that is finished, or, for a command that does not resume, nothing.
+
+    Raises RunError if another process is at work there.
+    """
+    with claimed(out, whole=whole):
+        try:
+            yield
+        except KeyboardInterrupt:
+            kept = f"What is finished is in {out}; the same command goes on from there."
+            note(f"\nInterrupted. {kept if resumes else 'The same command begins anew.'}")
+            raise

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit, resumable
+from docleak.cli.output import counter, emit, working_in
 from docleak.cli.settings import default_workers, parse_size, split_names
 from docleak.errors import AttackError
 
@@ -117,12 +117,11 @@ def _play(config: object, out: Path, workers: int, json_output: bool) -> None:
     from docleak.evidence.pairs.table import as_text, read_pairs
 
     assert isinstance(config, PairConfig)
-    with resumable(out):
+    with working_in(out):
         run = open_pairs(config, out)
         with counter(quiet=json_output) as on_unit:
             play(run, config, workers=workers, on_unit=on_unit)
-    rows = read_pairs(run, rng=np.random.default_rng(config.seed))
-    with resumable(out):
+        rows = read_pairs(run, rng=np.random.default_rng(config.seed))
         report = write_report(run, rows)
     knows = "; ".join(run.info["knows"])
     value = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -9,12 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docleak.cli.output import counter, emit
-from docleak.documents.storage import reported, write_json
+from docleak.documents.storage import drafted_folder, reported, write_json
 from docleak.errors import PrivacyError, RunError
 
 if TYPE_CHECKING:
     from docleak.privacy.plan import DpPlan
     from docleak.training.federated.local import LocalPlan
+
+
+#: In OUT while a training is under way.
+BEGUN = "begun.json"
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class RecordSettings:
     learning_rate: float
     weight_decay: float
     dropout: bool
+    start_is_public: bool = False
 
 
 def check_options(local: LocalPlan, *, other: Mapping[str, bool]) -> None:
@@ -52,21 +58,41 @@ def train_records(
 ) -> dict[str, Any]:
     """Train on the one silo's pages, and write OUT/model and OUT/records.json; the latter's content.
 
-    A run that was cut off begins anew: its noise and coins are kept nowhere. RunError for a finished run in ``out``.
+    A run that was cut off begins anew: its noise and coins are kept nowhere. Its model is written at the end, whole or
+    not at all, so that nothing of it was released. RunError for a finished run in ``out``.
     """
     import numpy as np
     import torch
 
     from docleak.models import load_model
     from docleak.privacy.budget import delta_warning
+    from docleak.privacy.lineage import BOUND, Trained, claim_of
+    from docleak.privacy.mechanism import Unit
     from docleak.privacy.randomness import Randomness
     from docleak.training.federated.federation import Federation
     from docleak.training.federated.party import open_party
     from docleak.training.federated.validation import mean_loss
+    from docleak.training.lineage import (
+        keep_fingerprints,
+        ledger_digest,
+        lineage_of,
+        read_fingerprints,
+        write_lineage,
+    )
     from docleak.training.private.records import RecordOptimiser, record_claim, train_by_record
+    from docleak.training.private.units import unit_names
 
-    if (out / "records.json").exists():
+    if (out / "model").exists() or ((out / "records.json").exists() and not (out / BEGUN).exists()):
         raise RunError(f"{out} holds a finished training, whose budget is spent. Choose another --out.")
+    if (out / BEGUN).exists():
+        print(
+            f"A training in {out} was cut off before its model was written. Nothing of it was released, so that none "
+            "of its budget is spent, unless somebody saw its process. This one begins anew.", file=sys.stderr,
+        )  # fmt: skip
+    with reported(out):
+        write_json(out / BEGUN, {"settings": asdict(settings), "plan": plan.to_dict()})
+    start = lineage_of(settings.model)
+    start = start.declared() if settings.start_is_public else start
     torch.set_num_threads(1)
     model = load_model(settings.model, device=device)
     (directory,) = silo().values()
@@ -90,14 +116,32 @@ def train_records(
     if warning := delta_warning(plan.delta, found.records, "record"):
         print(f"Warning: {warning}", file=sys.stderr)
     with reported(out):
-        model.save(str(out / "model"))
+        identity = secrets.token_hex(8)
+        names = set(unit_names(party.training, Unit.PROVIDER))
+        if "" not in names:
+            keep_fingerprints(out, identity, names, start=settings.model)
+        known = read_fingerprints(out)
+        lineage = start.after(
+            Trained(
+                identity, f"record-level training ({rounds} steps of DP-SGD)", plan, found.claim.epsilon,
+                f"{found.claim.accountant} {found.claim.version}",
+                known.digest(identity) if known and identity in known.hashes else None, ledger_digest(out / BEGUN),
+            )
+        )  # fmt: skip
+        claim = claim_of(lineage, known)
+        alone = claim.kind == BOUND and len(lineage.trainings) == 1
         value = {
             "settings": asdict(settings), "plan": plan.to_dict(), "model": str(out / "model"),
             "records": found.records, "most_records_of_a_provider": found.most_records,
-            "epsilon_per_record": found.claim.epsilon, "epsilon_by_opacus": found.counted.epsilon,
-            "loss_kept_before_and_after": losses, "claim": record_claim(found),
+            "epsilon_per_record": claim.epsilon, "epsilon_by_opacus": found.counted.epsilon,
+            "loss_kept_before_and_after": losses, "claim": f"{claim.sentence} {record_claim(found, alone=alone)}",
+            "lineage": claim.to_dict(),
         }  # fmt: skip
-        write_json(out / "records.json", value)
+        write_json(out / "records.json", value)  # before the model: what is released has its record
+        with drafted_folder(out / "model") as draft:
+            model.save(str(draft))
+            write_lineage(draft, lineage)
+        (out / BEGUN).unlink()
     return value
 
 

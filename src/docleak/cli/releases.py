@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from docleak.cli.answers import answers_progress
-from docleak.cli.output import emit, resumable
+from docleak.cli.output import emit, working_in
 from docleak.cli.settings import default_workers, pick_device
 from docleak.errors import AttackError
 
@@ -37,15 +36,6 @@ PublicModel = Annotated[
         "model starts from, with the same tokenizer.",
     ),
 ]
-
-
-def refuse_gradient_options(given: Mapping[str, bool]) -> None:
-    """AttackError naming the options of other audits that were given beside --blue-red."""
-    if wrong := [option for option, there in given.items() if there]:
-        raise AttackError(
-            f"{', '.join(wrong)} cannot be combined with --blue-red: it asks released models about the documents of "
-            "that division. Leave them out."
-        )
 
 
 def parse_releases(releases: list[str], models: list[str]) -> tuple[tuple[str, str], ...]:
@@ -74,17 +64,18 @@ def audit_releases(
     import torch
 
     from docleak.evidence.answers.audit import ReleasesConfig, run_releases
-    from docleak.evidence.answers.report import summary_text, write_report
+    from docleak.evidence.answers.report import summary_text, verdict_json, write_report
 
     torch.set_num_threads(1)
     config = ReleasesConfig(str(blue_red), releases, public, seed=seed)
-    with resumable(out):
+    with working_in(out):
         records = run_releases(
             config, out, device=pick_device(device), on_progress=answers_progress(quiet=json_output), workers=workers
         )
-    page = write_report(config, records, out, command="docleak " + shlex.join(sys.argv[1:]))
+        page = write_report(config, records, out, command="docleak " + shlex.join(sys.argv[1:]))
     emit(
-        {"report": str(page), "results": str(out / "results.json"), "releases": len(records)},
+        {"report": str(page), "results": str(out / "results.json"), "releases": len(records),
+         "verdict": verdict_json(records)},
         f"{summary_text(records)}\n\nReport: {page}", json_output=json_output,
     )  # fmt: skip
 

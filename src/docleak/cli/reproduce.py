@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from docleak.cli.output import counter, emit, resumable
+from docleak.cli.output import counter, emit, note, working_in
 from docleak.cli.settings import default_workers, parse_size, pick_device
 
 if TYPE_CHECKING:
@@ -78,18 +78,18 @@ def reproduce(
         return
     command, where = "docleak " + shlex.join(sys.argv[1:]), pick_device(device)
     began = time.perf_counter()
-    with counter(quiet=json_output) as on_unit, resumable(folder):
+    with counter(quiet=json_output) as on_unit, working_in(folder):
         run_recipe(
             recipe, planned, folder, scale=scale, device=where, workers=workers or default_workers(),
             cluster=cluster, command=command, on_unit=on_unit,
         )  # fmt: skip
-    facts = _facts(kind.facts(planned), command, time.perf_counter() - began)
-    page = kind.write_table(recipe, scale, planned, folder, facts)
+        facts = _facts(kind.facts(planned), command, time.perf_counter() - began)
+        page = kind.write_table(recipe, scale, planned, folder, facts)
     lost = {f"{e.row.name}, {e.model}: {unit}": why for e in planned for unit, why in failures(e.folder).items()}
     text = (folder / "table.md").read_text()
     emit({"table": str(page), "units": len(jobs_of(planned, where)), "failed": lost}, text, json_output=json_output)
     if lost:
-        print(f"docleak: {len(lost)} units failed twice: {next(iter(lost.items()))}", file=sys.stderr)
+        note(f"docleak: {len(lost)} units failed twice: {next(iter(lost.items()))}")
         raise typer.Exit(1)
 
 

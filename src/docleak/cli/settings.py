@@ -11,6 +11,9 @@ import torch
 from docleak.errors import AttackError, DocleakError
 from docleak.models.base import STAGES, Stage
 
+#: Pixels of a model's input at most; Donut's own size, 1920 x 2560, has 4.9 million.
+MOST_MODEL_PIXELS = 16_000_000
+
 
 def pick_device(name: str) -> str:
     """``auto`` is the GPU where there is one; anything else must be a device torch can use."""
@@ -41,7 +44,13 @@ def parse_size(text: str) -> tuple[int, int] | None:
     found = re.fullmatch(r"([1-9][0-9]{0,5})[xX]([1-9][0-9]{0,5})", text.strip())
     if found is None:
         raise AttackError(f"image size {text!r} is not WIDTHxHEIGHT in pixels; expected for instance 320x608.")
-    return int(found[1]), int(found[2])
+    size = int(found[1]), int(found[2])
+    if size[0] * size[1] > MOST_MODEL_PIXELS:
+        raise AttackError(
+            f"image size {text!r} has {size[0] * size[1]:,} pixels; expected at most {MOST_MODEL_PIXELS:,}, for a "
+            "model's memory grows with them."
+        )
+    return size
 
 
 def split_attacks(text: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit, resumable
+from docleak.cli.output import counter, emit, working_in
+from docleak.cli.phases import phase_settings
+from docleak.cli.private_options import evaluations_of, given, pages_under, privacy_plan, refuse_moments
 from docleak.cli.records import RecordSettings, check_options, told, train_records
 from docleak.cli.settings import pick_device
 
 if TYPE_CHECKING:
-    from docleak.privacy.plan import DpPlan
     from docleak.training.federated.board import Board
     from docleak.training.federated.federation import Federation
-    from docleak.training.federated.party import DocumentScore
     from docleak.training.federated.record import FederatedRun, RoundRow
+    from docleak.training.federated.scores import Scores
     from docleak.training.federated.secure.plan import SecurePlan
 
 app = typer.Typer(
@@ -55,6 +56,22 @@ PrivateUnit = Annotated[
 UnitRate = Annotated[str, typer.Option(help="Probability that a provider trains in a round, such as 0.2 or 1000/4149.")]
 Denominator = Annotated[
     int, typer.Option(help="M: a public constant that sums are divided by; every silo has as many.")
+]
+Phases = Annotated[
+    str,
+    typer.Option(
+        help="Several trainings under one --epsilon, as docleak budget --phases plans them: NAME:ROUNDS:RATE, "
+        "separated by commas."
+    ),
+]
+PhaseName = Annotated[str, typer.Option(help="Which of --phases this is; it says the rounds and the unit rate.")]
+StartIsPublic = Annotated[
+    bool,
+    typer.Option(
+        "--start-is-public",
+        help="Declare that the start model, of which nothing is recorded, saw no private "
+        "pages. It is recorded as your declaration.",
+    ),
 ]
 Every = Annotated[int, typer.Option(help="Evaluate after every so many rounds, and the last; 0 never.")]
 Capture = Annotated[bool, typer.Option(help="Record each update in OUT/updates, for docleak audit --updates.")]
@@ -98,6 +115,10 @@ def federated(
     unit: PrivateUnit = "provider",
     unit_rate: UnitRate = "1",
     denominator: Denominator = 0,
+    published_counting: Annotated[
+        bool,
+        typer.Option("--published-counting", help="Count drawn clients (--participation) as the paper does. No bound."),
+    ] = False,
     secure: Annotated[
         bool, typer.Option("--secure", help="Secure aggregation: the server learns sums of updates only.")
     ] = False,
@@ -107,6 +128,10 @@ def federated(
     secure_limit: Annotated[
         float, typer.Option(help="Largest value a silo may send, times its questions; public. 0: 1000.")
     ] = 0.0,
+    timeout: Annotated[float, typer.Option(help="Seconds a silo has for a message; then it is stopped.")] = 21600.0,
+    phases: Phases = "",
+    phase: PhaseName = "",
+    start_is_public: StartIsPublic = False,
     evaluate_every: Every = 1,
     capture: Capture = True,
     seed: Seed = 0,
@@ -117,7 +142,8 @@ def federated(
     json_output: Json = False,
 ) -> None:
     """Train over silos on Flower, in one process without sockets; docleak deploy runs the same over a network."""
-    from docleak.training.federated.federation import Federation
+    from docleak.errors import FederationError
+    from docleak.training.federated.federation import Federation, impossible
     from docleak.training.federated.fedopt import FedOpt
     from docleak.training.federated.local import LocalPlan
     from docleak.training.federated.silo_folders import find_silos, synthetic_silos
@@ -127,21 +153,30 @@ def federated(
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay,
         optimiser=optimiser, max_steps=max_steps, dropout=dropout, objective=objective,
     )  # fmt: skip
+    refuse_moments(server)
+    epsilon, noise, rounds, unit_rate = phase_settings(
+        phases, phase, epsilon, noise, rounds, unit_rate, delta=delta, unit=unit, client_rate=participation
+    )
     private = privacy_plan(
         epsilon, noise, rounds, delta=delta, clip_norm=clip_norm, unit=unit, unit_rate=unit_rate,
-        client_rate=participation, denominator=denominator,
+        client_rate=participation, denominator=denominator, published_counting=published_counting,
     )  # fmt: skip
     federation = Federation(
         model, rounds, participation, minimum, holdout, seed, plan, FedOpt(server, server_rate, beta1, beta2),
         Compression.parse(compression), private, _secure_plan(secure, secure_threshold, secure_limit),
+        evaluations_of(private, rounds, evaluate_every),
     )  # fmt: skip
+    count = len(find_silos(silos)) if silos else clients
+    if faults := impossible(federation, count) if count > 0 else []:
+        raise FederationError("; ".join(faults) + ".")
     if dry_run:
-        _say_cost(federation, len(find_silos(silos)) if silos else clients, json_output=json_output)
+        _say_cost(federation, count, json_output=json_output)
         return
     _train(
         federation,
         lambda: find_silos(silos) if silos else synthetic_silos(out / "silos", clients, documents, seed=seed),
-        out, device, evaluate_every, capture, tensorboard, json_output,
+        out, device, evaluate_every, capture, tensorboard, json_output, start_is_public=start_is_public,
+        timeout=timeout,
     )  # fmt: skip
 
 
@@ -169,6 +204,9 @@ def central(
     unit: PrivateUnit = "provider",
     unit_rate: UnitRate = "1",
     denominator: Denominator = 0,
+    phases: Phases = "",
+    phase: PhaseName = "",
+    start_is_public: StartIsPublic = False,
     evaluate_every: Every = 1,
     capture: Capture = False,
     seed: Seed = 0,
@@ -183,25 +221,38 @@ def central(
     from docleak.training.federated.local import LocalPlan
     from docleak.training.federated.silo_folders import one_silo
 
-    silo = partial(one_silo, documents, pages, out / "silos", seed=seed)
     plan = LocalPlan(
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay,
         optimiser=optimiser, max_steps=max_steps, dropout=dropout, objective=objective,
     )  # fmt: skip
+    epsilon, noise, rounds, unit_rate = phase_settings(
+        phases, phase, epsilon, noise, rounds, unit_rate, delta=delta, unit=unit, client_rate=1.0
+    )
     private = privacy_plan(
         epsilon, noise, rounds, delta=delta, clip_norm=clip_norm, unit=unit, unit_rate=unit_rate, client_rate=1.0,
         denominator=denominator,
     )  # fmt: skip
+    silo = partial(one_silo, documents, pages_under(private, documents, pages), out / "silos", seed=seed)
     if private is not None and private.mechanism.unit == "record":
-        check_options(plan, other={"--capture": capture, "--tensorboard": tensorboard, "--dry-run": dry_run})
-        settings = RecordSettings(model, holdout, seed, learning_rate, weight_decay, dropout)
-        told(train_records(settings, private, silo, out, pick_device(device), quiet=json_output), json_output)
+        local = given("epochs", "max_steps", "batch_size", "evaluate_every")
+        others = {"--capture": capture, "--tensorboard": tensorboard, "--dry-run": dry_run}
+        check_options(plan, other={**others, **dict.fromkeys(local, True)})
+        settings = RecordSettings(model, holdout, seed, learning_rate, weight_decay, dropout, start_is_public)
+        with working_in(out, resumes=False):
+            value = train_records(settings, private, silo, out, pick_device(device), quiet=json_output)
+        told(value, json_output)
         return
-    federation = Federation(model, rounds, holdout=holdout, seed=seed, local=plan, privacy=private)
+    federation = Federation(
+        model, rounds, holdout=holdout, seed=seed, local=plan, privacy=private,
+        evaluations=evaluations_of(private, rounds, evaluate_every),
+    )  # fmt: skip
     if dry_run:
         _say_cost(federation, 1, json_output=json_output)
         return
-    _train(federation, silo, out, device, evaluate_every, capture, tensorboard, json_output)
+    _train(
+        federation, silo, out, device, evaluate_every, capture, tensorboard, json_output,
+        start_is_public=start_is_public,
+    )  # fmt: skip
 
 
 def _secure_plan(secure: bool, threshold: int, limit: float) -> SecurePlan | None:
@@ -222,6 +273,9 @@ def _train(
     capture: bool,
     tensorboard: bool,
     json_output: bool,
+    *,
+    start_is_public: bool,
+    timeout: float = 21600.0,
 ) -> None:
     """Open the run, train, write its table, curves and model, and say what came of it."""
     import numpy as np
@@ -235,8 +289,8 @@ def _train(
 
     torch.set_num_threads(1)
     command = "docleak " + shlex.join(sys.argv[1:])
-    with counter(quiet=json_output) as on_unit, resumable(out):
-        run = FederatedRun.open(out, federation, command=command)
+    with counter(quiet=json_output) as on_unit, working_in(out):
+        run = FederatedRun.open(out, federation, command=command, start_is_public=start_is_public)
         chosen = pick_device(device)
         found = silos()
         if warning := _delta_warning(federation, found):
@@ -245,7 +299,7 @@ def _train(
         events = Events(federation, len(found), run.last_round(), on_unit, board)
         train_embedded(
             run, found, device=chosen, evaluate_every=evaluate_every, capture=out / "updates" if capture else None,
-            on_silo=events.silo, on_round=lambda row, scores: events.round(run, row, scores),
+            on_silo=events.silo, on_round=lambda row, scores: events.round(run, row, scores), timeout=timeout,
         )  # fmt: skip
         if board is not None:
             board.close()
@@ -275,7 +329,9 @@ class Events:
     board: Board | None = None
 
     def __post_init__(self) -> None:
-        sampled = max(1, round(self.federation.participation * self.silos))
+        from docleak.training.federated.federation import drawn
+
+        sampled = drawn(self.federation, self.silos)
         self._total = (self.federation.rounds - self.done) * sampled
         self._turns = 0
 
@@ -286,54 +342,20 @@ class Events:
         doing = words.get(kind, f"round {number}: secure aggregation,")
         self.on_unit(max(0, self._turns - 1), max(1, self._total), f"{doing} {silo}")
 
-    def round(self, run: FederatedRun, row: RoundRow | None, scores: Sequence[DocumentScore] | None) -> None:
+    def round(self, run: FederatedRun, row: RoundRow | None, scores: Scores | None) -> None:
         """A round is on disk: its line of the table, and of the board."""
         run.write_table()
         if self.board is not None:
             self.board.add(row.round if row else 0, row, scores)
 
 
-def privacy_plan(
-    epsilon: float | None,
-    noise: float | None,
-    rounds: int,
-    *,
-    delta: float,
-    clip_norm: float,
-    unit: str,
-    unit_rate: str,
-    client_rate: float,
-    denominator: int,
-) -> DpPlan | None:
-    """The plan that the options ask for, its noise found for ``epsilon``; None where neither is given."""
-    from docleak.cli.budget import parse_probability
-    from docleak.errors import PrivacyError
-    from docleak.privacy.budget import noise_for
-    from docleak.privacy.mechanism import Mechanism, Unit, choice
-    from docleak.privacy.plan import DpPlan
-
-    if epsilon is None and noise is None:
-        return None
-    if epsilon is not None and noise is not None:
-        raise PrivacyError("epsilon and noise are both given; give one, and docleak finds the other.")
-    if denominator < 1:
-        raise PrivacyError(
-            f"a private training divides by a public constant M, and --denominator is {denominator}. Give a number of "
-            f"{unit}s that every silo is known to have, times the unit rate if that is below 1."
-        )
-    rate = parse_probability(unit_rate, what="unit rate")
-    mechanism = Mechanism(noise or 0.0, rounds, rate, client_rate, choice(Unit, unit, what="unit"))
-    if epsilon is not None:
-        mechanism = noise_for(mechanism, epsilon, delta).mechanism
-    return DpPlan(mechanism, clip_norm, denominator, delta)
-
-
 def _say_cost(federation: Federation, silos: int, *, json_output: bool) -> None:
     from docleak.training.federated.cost import Cost
+    from docleak.training.federated.federation import drawn
     from docleak.training.federated.summary import network_of
 
     cost = Cost.of(network_of(federation.model))
-    clients = max(1, round(federation.participation * silos))
+    clients = drawn(federation, silos)
     sent, published = cost.sent(federation, silos), cost.as_published(federation, silos)
     facts = {
         "model": federation.model, "trainable": cost.trainable, "rounds": federation.rounds,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from docleak.cli.output import emit, progress, resumable
+from docleak.cli.output import emit, progress, working_in
 from docleak.cli.settings import pick_device
 from docleak.errors import DocleakError
 
@@ -36,39 +35,28 @@ LocalTraining = Annotated[
 ]
 
 
-def refuse_others(given: Mapping[str, bool]) -> None:
-    """DocleakError naming the options that say how a gradient is computed here, where recorded updates are audited."""
-    wrong = [option for option, there in given.items() if there]
-    if wrong:
-        raise DocleakError(
-            f"{', '.join(wrong)} cannot be combined with --updates: what the clients did is recorded. Leave "
-            f"{'it' if len(wrong) == 1 else 'them'} out; --local says what the capture does not."
-        )
-
-
-def refuse_alone(given: Mapping[str, bool]) -> None:
-    """DocleakError naming the options that choose among recorded updates, where none are audited."""
-    wrong = [option for option, there in given.items() if there]
-    if wrong:
-        raise DocleakError(
-            f"{', '.join(wrong)}: only for recorded updates. Pass --updates DIR as well, or leave "
-            f"{'it' if len(wrong) == 1 else 'them'} out."
-        )
+def refuse_several(*, models: int, attacks: int) -> None:
+    """DocleakError for more than one model or attack: recorded updates are of one model, and take one attack."""
+    several = [f"several {option}" for option, count in (("--model", models), ("--attacks", attacks)) if count > 1]
+    if several:
+        raise DocleakError(f"{' and '.join(several)} cannot be combined with --updates. Give one.")
 
 
 def audit_updates(config: UpdatesConfig, out: Path, device: str, workers: int, json_output: bool) -> None:
     """Run the audit of ``config`` with progress, write its report and print the verdicts."""
-    from docleak.evidence.update_report import summary_text, write_report
+    from docleak.evidence.update_report import results_of, summary_text, write_report
     from docleak.evidence.updates import run_updates, units_of
 
     units = {unit.id: unit.evaluations for unit in units_of(config)}
     if not json_output:
         print(f"{len(units)} units; pictures appear in {out / 'units'} while this runs.", file=sys.stderr)
-    with resumable(out), progress(units, quiet=json_output) as report:
-        command = "docleak " + shlex.join(sys.argv[1:])
-        run = run_updates(config, out, device=pick_device(device), workers=workers, on_progress=report, command=command)
-    page = write_report(run)
+    command = "docleak " + shlex.join(sys.argv[1:])
+    with working_in(out):
+        with progress(units, quiet=json_output) as report:
+            run = run_updates(
+                config, out, device=pick_device(device), workers=workers, on_progress=report, command=command
+            )
+        page = write_report(run)
     text = f"{summary_text(run)}\n\nReport: {page}"
-    emit(
-        {"report": str(page), "results": str(out / "results.json"), "units": len(units)}, text, json_output=json_output
-    )
+    told = {"report": str(page), "results": str(out / "results.json"), "units": len(units), **results_of(run)}
+    emit(told, text, json_output=json_output)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from docleak.documents.coins import coin, stream
+from docleak.documents.names import provider_key
 from docleak.documents.page import fault_list
 from docleak.documents.partition import Share
 from docleak.errors import DocumentError
@@ -63,16 +65,16 @@ class BlueRedPlan:
 
 
 def divide_blue_red(
-    data_set: str, providers: Sequence[str], documents: Sequence[str], plan: BlueRedPlan, *, rng: np.random.Generator
+    data_set: str, providers: Sequence[str], documents: Sequence[str], plan: BlueRedPlan, *, seed: int
 ) -> tuple[Share, ...]:
     """The shares of the clients and of the other parts; ``providers`` and ``documents`` name those of every page.
 
-    Providers are dealt evenly to the clients before their coins fall, and each one's documents are drawn whether it is
-    a member or not: one coin changes nothing for the other providers, as privacy counts it. So clients differ in
-    members. Raises DocumentError for pages of unknown provider, a client without members, no provider that is out, and
-    whatever ``check_blue_red`` refuses.
+    A provider's membership, its client and the parts of its documents follow from the seed and its own name
+    (``provider_key``): a provider that is taken away, or whose coin falls otherwise, changes nothing for the others. So
+    clients differ in members. Raises DocumentError for pages of unknown provider, a client without members, no provider
+    that is out, and whatever ``check_blue_red`` refuses.
     """
-    unknown = sum(not name for name in providers)
+    unknown = sum(not provider_key(name) for name in providers)
     if unknown:
         raise DocumentError(
             f"{data_set}: {unknown} of {len(providers)} pages name no provider, and RED and BLUE differ in providers. "
@@ -80,11 +82,14 @@ def divide_blue_red(
         )
     held: dict[str, dict[str, list[int]]] = {}
     for number, (provider, document) in enumerate(zip(providers, documents, strict=True)):
-        held.setdefault(provider, {}).setdefault(document or f"page {number}", []).append(number)
+        own = held.setdefault(provider_key(provider), {})
+        own.setdefault(document or f"page {sum(map(len, own.values()))}", []).append(number)
     names = sorted(held)
-    member = dict(zip(names, (rng.random(len(names)) < plan.inside).tolist(), strict=True))
-    hands = np.array_split(rng.permutation(names), plan.clients)
-    client = {str(name): f"{SILOS}/client-{k}" for k, hand in enumerate(hands) for name in hand if member[str(name)]}
+    client = {
+        name: f"{SILOS}/client-{int(plan.clients * coin(seed, 'client', name))}"
+        for name in names
+        if coin(seed, "member", name) < plan.inside
+    }
     if len(set(client.values())) < plan.clients or len(client) == len(names):
         raise DocumentError(
             f"{data_set}: {len(client)} of {len(names)} providers are members, of {len(set(client.values()))} of the "
@@ -93,7 +98,7 @@ def divide_blue_red(
         )
     parts: dict[str, list[int]] = {}
     for name in names:
-        for part, pages in _parts_of(held[name], plan, client.get(name, ""), rng):
+        for part, pages in _parts_of(held[name], plan, client.get(name, ""), stream(seed, "parts", name)):
             parts.setdefault(part, []).extend(pages)
     order = (*(f"{SILOS}/client-{number}" for number in range(plan.clients)), VALIDATION, TEST, *RED)
     shares = tuple(Share(part, data_set, tuple(sorted(parts[part]))) for part in order if part in parts)
@@ -121,7 +126,8 @@ def _parts_of(
 def check_blue_red(
     shares: Sequence[Share], providers: Mapping[str, Sequence[str]], documents: Mapping[str, Sequence[str]]
 ) -> None:
-    """Refuse a division that would not tell members from others; names are by data set and page.
+    """Refuse a division that would not tell members from others; names are by data set and page, and providers one
+    whose names differ in case, spacing or Unicode form only.
 
     DocumentError, with every fault: a provider in two clients, one that is trained on in RED negative, one that is not
     in RED positive or validation, a document in two parts, and no part of RED.
@@ -131,7 +137,7 @@ def check_blue_red(
     places: dict[tuple[str, str], set[str]] = {}
     for share in shares:
         for number in share.pages:
-            provider = providers[share.data_set][number]
+            provider = provider_key(providers[share.data_set][number])
             of_part.setdefault(share.name, set()).add(provider)
             if share.name.startswith(f"{SILOS}/"):
                 owners.setdefault(provider, set()).add(share.name)

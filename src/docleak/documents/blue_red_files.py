@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,12 +31,13 @@ from docleak.documents.blue_red import (
 from docleak.documents.files import describe_folder, read_json, read_json_lines
 from docleak.documents.issuers import FIRST, LAST, draw_counts, make_issuers
 from docleak.documents.loaders import load_pages, parse_spec
+from docleak.documents.names import one_spelling
 from docleak.documents.page import Page, fault_list
 from docleak.documents.pages import LazyPages, PageEntry, document_names, provider_names
 from docleak.documents.partition import Share
 from docleak.documents.pfl_docvqa import find_arrays, load, load_clients, read_rows
 from docleak.documents.silos import Silo, write_silos
-from docleak.documents.storage import write_json
+from docleak.documents.storage import drafted_folder, write_json
 from docleak.documents.vrdu import find_root
 from docleak.documents.vrdu import load as load_vrdu
 from docleak.errors import DocumentError
@@ -50,8 +49,8 @@ ISSUERS = "issuers"
 SET_NAMES = {"val": VALIDATION, "valid": VALIDATION, "red_test_positive": RED_POSITIVE,
              "red_test_negative": RED_NEGATIVE, "test_positive": TEST, "test_negative": TEST,
              "test": TEST}  # fmt: skip
-#: Keep streams of one seed apart: numbers of documents, and who is in and what is kept.
-COUNTING, DIVIDING = 21, 22
+#: Keeps the stream of the numbers of documents apart from others of the same seed.
+COUNTING = 21
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,7 @@ def open_blue_red(spec: str, plan: BlueRedPlan, *, seed: int, count: int | None,
 
 
 def _divided(name: str, pages: Sequence[Page], plan: BlueRedPlan, seed: int) -> Divided:
-    rng = np.random.default_rng((seed, DIVIDING))
-    shares = divide_blue_red(name, provider_names(pages), document_names(pages), plan, rng=rng)
+    shares = divide_blue_red(name, provider_names(pages), document_names(pages), plan, seed=seed)
     return Divided({name: pages}, shares, plan, seed)
 
 
@@ -118,7 +116,7 @@ def open_official(spec: str, *, allow_pickle: bool) -> Divided:
     for part, pages in parts.items():
         shares.append(Share(part, name, tuple(range(len(entries), len(entries) + len(pages)))))
         entries += pages.entries
-    joined = LazyPages(path, entries)
+    joined = one_spelling(LazyPages(path, entries))
     check_blue_red(shares, {name: provider_names(joined)}, {name: document_names(joined)})
     return Divided({name: joined}, tuple(shares), None, 0)
 
@@ -173,9 +171,7 @@ def write_blue_red(
     kept = [share for share in divided.shares if share not in silos]
     total, first = sum(len(share.pages) for share in divided.shares), sum(len(share.pages) for share in silos)
     counting = {name: _Counting(pages) for name, pages in divided.sources.items()}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
+    with drafted_folder(out) as draft:
         clients = [Share(share.name.partition("/")[2], share.data_set, share.pages) for share in silos]
         written = write_silos(
             clients, counting, draft / SILOS, by="blue-red", seed=divided.seed,
@@ -190,11 +186,6 @@ def write_blue_red(
             os.replace(draft / "kept" / share.name, draft / share.name)
         (draft / "kept").rmdir()
         write_json(draft / MANIFEST, _manifest(divided, written, others))
-        draft.chmod(0o755)  # mkdtemp's folder is for its owner only
-        os.replace(draft, out)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
     return (*written, *others)
 
 

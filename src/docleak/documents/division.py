@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from docleak.documents.loaders import SYNTHETIC, load_pages, parse_spec
+from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
 from docleak.documents.pages import LazyPages, document_names, provider_names
 from docleak.documents.partition import Share, split_documents, split_providers
@@ -87,4 +88,4 @@ def _official(spec: str, clients: int, *, count: int | None, allow_pickle: bool)
         shares.append(Share(client, name, tuple(range(first, first + len(pages)))))
         first += len(pages)
     entries = [entry for pages in parts.values() for entry in pages.entries]
-    return Division({name: LazyPages(path, entries)}, tuple(shares))
+    return Division({name: one_spelling(LazyPages(path, entries))}, tuple(shares))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from PIL import ExifTags, ImageOps
 from PIL import Image as Pillow
-from PIL import ImageOps
 
 from docleak.documents.page import Box, Image, fault_list
+from docleak.documents.ranges import MOST_PIXELS, short
+from docleak.documents.strict import parse_json
 from docleak.errors import DocumentError
 
 #: File names that are looked at as page images, in order of preference.
@@ -37,12 +41,10 @@ def read_text(path: Path) -> str:
 def read_json(path: Path) -> object:
     """The file's JSON value; a syntax error is reported with its line and column."""
     try:
-        value: object = json.loads(read_text(path))
+        value: object = parse_json(read_text(path))
     except json.JSONDecodeError as error:
-        raise DocumentError(
-            f"{path}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}. "
-            "Mend that place or download the file again."
-        ) from error
+        place = f"not JSON at line {error.lineno}, column {error.colno}: {error.msg}" if error.doc else error.msg
+        raise DocumentError(f"{path}: {place}. Mend that place or download the file again.") from error
     return value
 
 
@@ -54,9 +56,10 @@ def read_json_lines(path: Path) -> tuple[list[tuple[int, dict[str, object]]], li
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = parse_json(line)
         except json.JSONDecodeError as error:
-            faults.append(f"line {number}, column {error.colno}: not JSON: {error.msg}")
+            place = f", column {error.colno}: not JSON" if error.doc else ""
+            faults.append(f"line {number}{place}: {error.msg}")
             continue
         if isinstance(value, dict):
             rows.append((number, value))
@@ -71,13 +74,16 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
     ``upright`` turns a photo as its EXIF tag says. Data sets whose boxes were drawn on the stored pixels must not.
     """
     try:
-        with Pillow.open(path) as opened:
+        with _opened(path) as opened:
+            _check_pixels(path, *opened.size)
             frames = getattr(opened, "n_frames", 1)
             picture = ImageOps.exif_transpose(opened) if upright else opened
             picture.load()
     except FileNotFoundError as error:
         raise DocumentError(f"{path}: there is no such image. Restore it, or take it out of the data set.") from error
-    except (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError) as error:
+    except DocumentError:
+        raise
+    except (OSError, SyntaxError, ValueError, OverflowError, MemoryError, Pillow.DecompressionBombError) as error:
         raise DocumentError(
             f"{path}: cannot be decoded as an image ({error}). Restore the file, or take it out of the data set."
         ) from error
@@ -92,19 +98,65 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
     return np.array(picture.convert("RGB"), dtype=np.uint8)
 
 
+def _opened(path: Path) -> Pillow.Image:
+    """The picture with its header read only; Pillow's own word about large ones is docleak's to say."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Pillow.DecompressionBombWarning)
+        return Pillow.open(path)
+
+
+def _check_pixels(path: Path, width: int, height: int) -> None:
+    if width * height > MOST_PIXELS:
+        raise DocumentError(
+            f"{path}: a picture of {width} x {height} pixels, expected at most {MOST_PIXELS:,} in all (A4 at 600 dots "
+            "per inch has 35 million). It was not decoded; scale it down, and its boxes with it."
+        )
+
+
+def image_size(path: Path, *, upright: bool = False) -> tuple[int, int] | None:
+    """Width and height as the header says, turned as ``read_image`` would; None where there is no such picture."""
+    try:
+        with _opened(path) as opened:
+            width, height = opened.size
+            turned = upright and opened.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+    except (OSError, SyntaxError, ValueError, OverflowError, MemoryError, Pillow.DecompressionBombError):
+        return None
+    return (height, width) if turned else (width, height)
+
+
+def inside(root: Path, name: str, *, also: Path | None = None) -> Path | None:
+    """``root / name`` if that is a file in ``root`` or in ``also``, links followed; None if it lies elsewhere.
+
+    Names come from files that others wrote: a name such as ``../../home/me/passport.png`` must not put that picture
+    into a report.
+    """
+    try:
+        path = (root / name).resolve()
+        homes = [folder.resolve() for folder in (root, also) if folder is not None]
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return root / name if any(path.is_relative_to(home) for home in homes) else None
+
+
 def to_box(value: object) -> Box:
-    """The box of a JSON list of four numbers; raises ValueError for anything else."""
+    """The box of a JSON list of four numbers that a float can hold; raises ValueError for anything else."""
     if isinstance(value, list) and len(value) == 4 and all(type(v) in (int, float) for v in value):
-        x0, y0, x1, y1 = map(float, value)
-        return (x0, y0, x1, y1)
-    raise ValueError(f"box {value!r}, expected [x0, y0, x1, y1]")
+        try:
+            x0, y0, x1, y1 = map(float, value)
+        except OverflowError:
+            raise ValueError(
+                f"box {short(value)} holds a number beyond all pixels; expected [x0, y0, x1, y1]"
+            ) from None
+        if all(math.isfinite(v) for v in (x0, y0, x1, y1)):
+            return (x0, y0, x1, y1)
+    raise ValueError(f"box {short(value)}, expected [x0, y0, x1, y1]")
 
 
 def images_by_stem(folder: Path) -> dict[str, Path]:
-    """The images of a folder by file name without suffix."""
+    """The images of a folder by file name without suffix; links out of the folder are none."""
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir(), key=lambda p: (_preference(p), p.name)):
-        if path.suffix.lower() in IMAGE_SUFFIXES:
+        if path.suffix.lower() in IMAGE_SUFFIXES and inside(folder, path.name) is not None:
             found.setdefault(path.stem, path)
     return found
 

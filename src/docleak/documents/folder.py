@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,9 +11,12 @@ from typing import Any
 
 from PIL import Image as Pillow
 
-from docleak.documents.files import describe_folder, raise_faults, read_json_lines, to_box
-from docleak.documents.page import Entity, Field, Page, Question, Word
-from docleak.documents.pages import LazyPages, PageEntry, at_most, read_page
+from docleak.documents.files import describe_folder, image_size, inside, raise_faults, read_json_lines, to_box
+from docleak.documents.page import Entity, Field, Page, Question, Word, box_faults
+from docleak.documents.pages import LazyPages, PageEntry, at_most, clip_overshoot, read_page
+from docleak.documents.ranges import MOST_PIXELS, short
+from docleak.documents.scale import MOST_SHOWN, BoxScale, beyond, unit_boxes
+from docleak.documents.storage import drafted_folder
 from docleak.errors import DocumentError
 
 INDEX = "pages.jsonl"
@@ -36,11 +36,13 @@ PART_KEYS = {
 Json = Mapping[str, Any]
 
 
-def load(path: Path, *, limit: int | None = None) -> LazyPages:
+def load(path: Path, *, limit: int | None = None, image_root: Path | None = None) -> LazyPages:
     """Pages in the order of ``pages.jsonl``; images are turned upright as their EXIF tag says.
 
-    Raises DocumentError, listing every fault of the index at once, for unknown keys, values of a wrong type, word
-    numbers that do not exist and images that are not there.
+    Images lie in the folder, or in ``image_root``; links are followed first. ``notes`` says where boxes look as if
+    they were of another scale. Raises DocumentError, listing every fault of the index at once, for unknown keys, values
+    of a wrong type, word numbers that do not exist, boxes that do not fit the picture, lines that are there twice, and
+    images that are not there, lie elsewhere or are too large.
     """
     index = path / INDEX
     if not index.is_file():
@@ -50,15 +52,35 @@ def load(path: Path, *, limit: int | None = None) -> LazyPages:
         )
     entries: list[PageEntry] = []
     rows, faults = read_json_lines(index)
+    scale, lines = BoxScale(), dict[str, int]()
     for number, row in at_most(rows, limit):
-        bad = [f"line {number}: {fault}" for fault in page_faults(row, path)]
-        faults += bad
+        bad = page_faults(row, path, image_root)
+        first = lines.setdefault(json.dumps(row, sort_keys=True), number)
+        bad += [f"the same page as line {first}"] if first != number else []
+        bad = bad or _picture_faults(row, path, scale)
+        faults += [f"line {number}: {fault}" for fault in bad]
         if not bad:
             entries.append(_entry(path, row))
     raise_faults(index, faults, "Mend these lines; docs/data-format.md describes them.")
     if not rows:
         raise DocumentError(f"{index}: holds no page. Write one line per page.")
-    return LazyPages(path, entries)
+    return LazyPages(path, entries, notes=scale.notes())
+
+
+def _picture_faults(row: Json, path: Path, scale: BoxScale) -> list[str]:
+    """What is wrong with a line's picture and with its boxes on that picture, of which only the header is read."""
+    words, _ = parse_words_and_fields(row)
+    size = image_size(path / row["image"], upright=True)
+    if size is None:
+        return []  # told when the page is opened, with the reason
+    if size[0] * size[1] > MOST_PIXELS:
+        return [f"the image {row['image']!r} has {size[0]} x {size[1]} pixels, expected at most {MOST_PIXELS:,} in all"]
+    if faults := unit_boxes(words, size):
+        return faults
+    bad = list(box_faults([clip_overshoot(word, *size) for word in words], *size))
+    scale.add(words, size)
+    told = [f"{fault} ({size[0]} x {size[1]} pixels)" for fault in bad[:MOST_SHOWN]]
+    return told + beyond(bad, words, size)
 
 
 def _entry(path: Path, row: Json) -> PageEntry:
@@ -94,16 +116,16 @@ def parse_words_and_fields(row: Json) -> tuple[tuple[Word, ...], tuple[Field, ..
     return tuple(words), tuple(fields)
 
 
-def page_faults(row: Json, path: Path) -> list[str]:
-    """What is wrong with one line of the index, as phrases; the images lie in ``path``."""
+def page_faults(row: Json, path: Path, image_root: Path | None = None) -> list[str]:
+    """What is wrong with one line of the index, as phrases; the images lie in ``path`` or in ``image_root``."""
     faults = _key_faults("the page", row, PAGE_KEYS, 1)
     texts = [key for key in ("image", "name", "provider", "document", "template") if key in row]
-    faults += [f"{key!r} is {row[key]!r}, expected a text" for key in texts if not isinstance(row[key], str)]
-    if isinstance(row.get("image"), str) and not (path / row["image"]).is_file():
-        faults.append(f"there is no image {row['image']!r} in the folder")
+    faults += [f"{key!r} is {short(row[key])}, expected a text" for key in texts if not isinstance(row[key], str)]
+    if isinstance(row.get("image"), str):
+        faults += _image_faults(row["image"], path, image_root)
     notes = row.get("notes", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        faults.append(f"'notes' is {notes!r}, expected a list of texts")
+        faults.append(f"'notes' is {short(notes)}, expected a list of texts")
     faults += _link_faults(row)
     for part, (keys, required) in PART_KEYS.items():
         items = row.get(part, [])
@@ -120,6 +142,15 @@ def page_faults(row: Json, path: Path) -> list[str]:
     return faults
 
 
+def _image_faults(name: str, path: Path, image_root: Path | None) -> list[str]:
+    if inside(path, name, also=image_root) is None:
+        return [
+            f"the image {name!r} lies outside of the folder and is not read; copy it in, or name its folder with "
+            "--image-root to docleak data convert, which copies all of them"
+        ]
+    return [] if (path / name).is_file() else [f"there is no image {name!r} in the folder"]
+
+
 def _link_faults(row: Json) -> list[str]:
     links, entities = row.get("links", []), row.get("entities", [])
     count = len(entities) if isinstance(entities, list) else 0
@@ -127,7 +158,7 @@ def _link_faults(row: Json) -> list[str]:
         isinstance(link, list) and len(link) == 2 and all(type(end) is int and 0 <= end < count for end in link)
         for link in links
     )
-    return [] if pairs else [f"'links' is {links!r}, expected pairs of numbers of the {count} entities (from 0)"]
+    return [] if pairs else [f"'links' is {short(links)}, expected pairs of numbers of the {count} entities (from 0)"]
 
 
 def _key_faults(where: str, item: Json, keys: tuple[str, ...], required: int) -> list[str]:
@@ -138,7 +169,7 @@ def _key_faults(where: str, item: Json, keys: tuple[str, ...], required: int) ->
 def _value_faults(item: Json, row: Json) -> list[str]:
     """Values of a wrong type in a word, field, question or entity (a key means the same in all of them)."""
     faults = [
-        f"{key!r} is {item[key]!r}, expected a text"
+        f"{key!r} is {short(item[key])}, expected a text"
         for key in ("text", "key", "value", "label")
         if key in item and not isinstance(item[key], str)
     ]
@@ -148,14 +179,14 @@ def _value_faults(item: Json, row: Json) -> list[str]:
         except ValueError as error:
             faults.append(str(error))
     if not isinstance(item.get("private", True), bool):
-        faults.append(f"'private' is {item['private']!r}, expected true or false")
+        faults.append(f"'private' is {short(item['private'])}, expected true or false")
     answers = item.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers):
-        faults.append(f"'answers' is {answers!r}, expected a list of texts")
+        faults.append(f"'answers' is {short(answers)}, expected a list of texts")
     numbers = item.get("words", [])
     count = len(row["words"]) if isinstance(row.get("words"), list) else 0
     if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < count for n in numbers):
-        faults.append(f"'words' is {numbers!r}, expected a list of numbers of the page's {count} words (from 0)")
+        faults.append(f"'words' is {short(numbers)}, expected a list of numbers of the page's {count} words (from 0)")
     if "words" in item and "box" in item:
         faults.append("both 'words' and 'box', expected one of them")
     return faults
@@ -168,23 +199,16 @@ def save(pages: Iterable[Page], directory: Path) -> Path:
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise DocumentError(f"{directory} {describe_folder(directory)}; pages are only written to a new folder.")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    partial_directory = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
+    with drafted_folder(directory) as draft:
         lines = []
         taken: set[str] = set()
         for page in pages:
             image = _file_name(page.name, taken)
-            Pillow.fromarray(page.image).save(partial_directory / image)
+            Pillow.fromarray(page.image).save(draft / image)
             lines.append(json.dumps(page_line(page, image), ensure_ascii=False))
         if not lines:
             raise DocumentError(f"{directory}: there are no pages to write. Give at least one.")
-        (partial_directory / INDEX).write_bytes("".join(f"{line}\n" for line in lines).encode())
-        partial_directory.chmod(0o755)  # mkdtemp's folder is for its owner only
-        os.replace(partial_directory, directory)
-    except BaseException:
-        shutil.rmtree(partial_directory, ignore_errors=True)
-        raise
+        (draft / INDEX).write_bytes("".join(f"{line}\n" for line in lines).encode())
     return directory
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from docleak.documents.files import describe_folder
+from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
 from docleak.errors import DocumentError
 
@@ -90,12 +91,16 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
 )
 
 
-def load_pages(spec: str, *, count: int | None = None, seed: int, allow_pickle: bool = False) -> Sequence[Page]:
+def load_pages(
+    spec: str, *, count: int | None = None, seed: int, allow_pickle: bool = False, image_root: Path | None = None
+) -> Sequence[Page]:
     """Open pages by ``spec``: "synthetic", "FORMAT:PATH" with a format of LOADERS, or a PATH whose format is seen.
 
     At most ``count`` pages: the first ones of a data set on disk, or the number made for "synthetic" (16 if None).
-    ``seed`` matters only to what is made or drawn. Images of data sets are decoded when a page is asked for. Raises
-    DocumentError if there is no such format or path, or the data set is not as its format says.
+    A provider that is spelled in several ways is one (``names.provider_key``), as ``notes`` then say. ``seed`` matters
+    only to what is made or drawn. Images of data sets are decoded when a page is asked for; those of a folder with
+    pages.jsonl may also lie in ``image_root``. Raises DocumentError if there is no such format or path, or the data set
+    is not as its format says.
     """
     if count is not None and count < 1:
         raise DocumentError(f"{count} pages were asked for; expected 1 or more.")
@@ -110,11 +115,17 @@ def load_pages(spec: str, *, count: int | None = None, seed: int, allow_pickle: 
         load = partial(load, allow_pickle=allow_pickle)
     if loader.drawn:
         load = partial(load, seed=seed)
-    return load(path, limit=count)
+    if image_root is not None:
+        if name != "folder":
+            raise DocumentError(f"an image root is for folders with a pages.jsonl; {spec!r} is {name}. Leave it out.")
+        load = partial(load, image_root=image_root)
+    return one_spelling(load(path, limit=count))
 
 
 def parse_spec(spec: str) -> tuple[str, Path]:
     """The format's name and the path that ``spec`` means; not for "synthetic"."""
+    if not spec or "\0" in spec:
+        raise DocumentError(f"{spec!r} names no pages; expected {SYNTHETIC!r}, a path, or FORMAT:PATH.")
     name, colon, rest = spec.partition(":")
     if colon and name in LOADERS:
         if not rest:
@@ -129,6 +140,14 @@ def parse_spec(spec: str) -> tuple[str, Path]:
         f"{spec!r} is neither a format nor an existing path; expected {SYNTHETIC!r}, a path, or FORMAT:PATH with "
         f"one of the formats {', '.join(LOADERS)}.{hint}"
     )
+
+
+def drawn(spec: str) -> bool:
+    """Whether docleak draws these pages, so that a seed matters to them; True as well where ``spec`` is none."""
+    try:
+        return spec == SYNTHETIC or LOADERS[parse_spec(spec)[0]].drawn
+    except DocumentError:
+        return True
 
 
 def detect(path: Path) -> str:

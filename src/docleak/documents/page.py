@@ -30,6 +30,18 @@ class Word:
     box: Box
 
 
+def box_faults(words: Sequence[Word], width: int, height: int) -> Iterator[str]:
+    """What is wrong with the words' boxes on a page of that many pixels, as phrases."""
+    for index, word in enumerate(words):
+        x0, y0, x1, y1 = word.box
+        if not all(np.isfinite(word.box)):
+            yield f"word {index} {word.text!r}: box {word.box} is not finite"
+        elif x0 >= x1 or y0 >= y1:
+            yield f"word {index} {word.text!r}: box {word.box} is inverted or empty"
+        elif x0 < 0 or y0 < 0 or x1 > width or y1 > height:
+            yield f"word {index} {word.text!r}: box {word.box} leaves the page"
+
+
 @dataclass(frozen=True)
 class Field:
     """A key of the page, its value, and the words that carry it.
@@ -101,14 +113,7 @@ class Page:
             )
 
     def _faults(self) -> Iterator[str]:
-        for index, word in enumerate(self.words):
-            x0, y0, x1, y1 = word.box
-            if not all(np.isfinite(word.box)):
-                yield f"word {index} {word.text!r}: box {word.box} is not finite"
-            elif x0 >= x1 or y0 >= y1:
-                yield f"word {index} {word.text!r}: box {word.box} is inverted or empty"
-            elif x0 < 0 or y0 < 0 or x1 > self.width or y1 > self.height:
-                yield f"word {index} {word.text!r}: box {word.box} leaves the page"
+        yield from box_faults(self.words, self.width, self.height)
         for field in self.fields:
             bad = [i for i in field.words if not 0 <= i < len(self.words)]
             if bad:

@@ -94,10 +94,10 @@ class Placed(Sequence[Page]):
         part, number = self._places[index]
         return part[number]
 
-    def providers(self) -> tuple[str, ...]:
-        """The provider of each page; no image is decoded where the parts are lazy."""
+    def names(self, of: Callable[[Sequence[Page]], Sequence[str]]) -> tuple[str, ...]:
+        """``provider_names`` or another list of names of the parts; no image is decoded where the parts are lazy."""
         parts = {id(part): part for part, _ in self._places}
-        names = {key: provider_names(part) for key, part in parts.items()}
+        names = {key: of(part) for key, part in parts.items()}
         return tuple(names[id(part)][number] for part, number in self._places)
 
 
@@ -116,7 +116,7 @@ def provider_names(pages: Sequence[Page]) -> tuple[str, ...]:
     if isinstance(pages, LazyPages):
         return tuple(entry.provider for entry in pages.entries)
     if isinstance(pages, Placed):
-        return pages.providers()
+        return pages.names(provider_names)
     return tuple(page.provider for page in pages)
 
 
@@ -124,7 +124,18 @@ def document_names(pages: Sequence[Page]) -> tuple[str, ...]:
     """The document of each page, without decoding an image where the pages are lazy."""
     if isinstance(pages, LazyPages):
         return tuple(entry.document for entry in pages.entries)
+    if isinstance(pages, Placed):
+        return pages.names(document_names)
     return tuple(page.document for page in pages)
+
+
+def page_names(pages: Sequence[Page]) -> tuple[str, ...]:
+    """The name of each page, without decoding an image where the pages are lazy."""
+    if isinstance(pages, LazyPages):
+        return tuple(entry.name for entry in pages.entries)
+    if isinstance(pages, Placed):
+        return pages.names(page_names)
+    return tuple(page.name for page in pages)
 
 
 def at_most(items: Iterable[T], limit: int | None) -> list[T]:

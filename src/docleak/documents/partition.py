@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from docleak.documents.names import provider_key
 from docleak.documents.page import fault_list
 from docleak.errors import DocumentError
 
@@ -83,12 +84,14 @@ def split_providers(
 ) -> tuple[Share, ...]:
     """Clients that each hold all pages of their providers, as in PFL-DocVQA; ``providers`` names that of every page.
 
+    Names that differ in case, spacing or Unicode form only are one provider (``names.provider_key``).
     Providers are dealt evenly, so clients differ in documents as providers do. Raises DocumentError for more clients
     than providers, pages of unknown provider, and documents of several providers.
     """
-    groups = _grouped(providers)
+    keys = [provider_key(name) for name in providers]
+    groups = _grouped(keys)
     owners: dict[str, set[str]] = {}
-    for document, provider in zip(documents, providers, strict=True):
+    for document, provider in zip(documents, keys, strict=True):
         owners.setdefault(document, set()).add(provider)
     faults = [
         f"document {name!r} has the providers {sorted(of)}" for name, of in owners.items() if name and len(of) > 1

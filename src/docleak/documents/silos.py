@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -14,6 +11,7 @@ from docleak.documents.files import describe_folder, read_json
 from docleak.documents.folder import save
 from docleak.documents.page import Page
 from docleak.documents.partition import Share
+from docleak.documents.storage import drafted_folder
 from docleak.errors import DocumentError
 
 MANIFEST = "silo.json"
@@ -76,11 +74,9 @@ def write_silos(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DocumentError(f"{out} {describe_folder(out)}; silos are only written to a new folder.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     total = sum(len(share.pages) for share in shares)
     silos: list[Silo] = []
-    try:
+    with drafted_folder(out) as draft:
         for share in shares:
             tally = _Tally()
             pages = tally.watch(sources[share.data_set], share.pages)
@@ -89,11 +85,6 @@ def write_silos(
             text = json.dumps(asdict(silo), indent=2, ensure_ascii=False)
             (draft / share.name / MANIFEST).write_bytes(f"{text}\n".encode())
             silos.append(silo)
-        draft.chmod(0o755)  # mkdtemp's folder is for its owner only
-        os.replace(draft, out)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
     return tuple(silos)
 
 

@@ -1,4 +1,8 @@
-"""Write files whole or not at all, so that a killed process leaves nothing half done."""
+"""Write files whole or not at all, so that a killed process leaves nothing half done, and for their owner only.
+
+What docleak writes shows pages of people, or was computed from them: files are 0600 and folders 0700, whatever the
+umask says. A folder that was there before keeps its mode.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,15 @@ import numpy as np
 import PIL.Image
 
 from docleak.documents.page import Image
+from docleak.documents.strict import parse_json
 from docleak.errors import DocleakError, RunError
 
 #: How the names of files begin that are being written.
 TEMPORARY = ".docleak-"
+#: Modes of files and folders that docleak makes.
+OWNERS_FILE, OWNERS_FOLDER = 0o600, 0o700
+#: What the operating system says where nothing more fits: a full disk, a quota, a limit on the size of files.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_json(file: Path, value: object) -> None:
@@ -32,13 +41,35 @@ def write_json(file: Path, value: object) -> None:
 
 def read_json_object(file: Path, *, error: type[DocleakError], advice: str) -> dict[str, Any]:
     """The JSON object that ``write_json`` put at ``file``; ``error``, ending with ``advice``, where there is none."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
-        raise error(f"{file} cannot be read ({fault}). {advice}") from fault
+    found = read_stored(file, error=error, advice=advice)
     if not isinstance(found, dict):
         raise error(f"{file} holds a {type(found).__name__}, expected an object. {advice}")
     return found
+
+
+def read_stored(
+    file: Path, *, error: type[DocleakError] = RunError, advice: str = "Delete it and run it again."
+) -> Any:
+    """The JSON value that docleak wrote at ``file``; ``error``, ending with ``advice``, where it cannot be read."""
+    try:
+        return parse_json(file.read_text(encoding="utf-8"), strict=False)
+    except (OSError, ValueError) as fault:
+        raise error(f"{file} cannot be read ({fault}). {advice}") from fault
+
+
+@contextmanager
+def undamaged(path: Path) -> Iterator[None]:
+    """Turn what reading records of another shape raises into a RunError that names ``path`` and what was missing."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError) as fault:
+        if isinstance(fault, DocleakError):
+            raise
+        what = f"{type(fault).__name__}: {fault}".splitlines()[0][:200]
+        raise RunError(
+            f"{path} holds records that this docleak cannot read ({what}): a file in it was changed, or another "
+            "version wrote it. Delete that folder, or pass one that docleak left as it is."
+        ) from fault
 
 
 def write_png(file: Path, image: Image) -> None:
@@ -59,13 +90,16 @@ def write_atomically(file: Path, content: bytes) -> None:
 @contextmanager
 def drafted(file: Path) -> Iterator[Path]:
     """A path to write to, which takes the place of ``file`` at the end, unless an exception came."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(file.parent)
     draft = file.parent / f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        yield draft
-        with draft.open("r+b") as stream:
-            os.fsync(stream.fileno())
-        os.replace(draft, file)
+        with reported_full(file):
+            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNERS_FILE))
+            yield draft
+            draft.chmod(OWNERS_FILE)  # whoever wrote may have put another file in its place
+            with draft.open("r+b") as stream:
+                os.fsync(stream.fileno())
+            os.replace(draft, file)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
@@ -80,28 +114,58 @@ def drafted(file: Path) -> Iterator[Path]:
 @contextmanager
 def drafted_folder(folder: Path) -> Iterator[Path]:
     """A new folder to write to, which takes the place of ``folder`` at the end, unless an exception came."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder.parent))
+    private_folder(folder.parent)
+    draft = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{folder.name}-", dir=folder.parent))
     try:
-        yield draft
-        draft.chmod(0o755)
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.rename(folder)
+        with reported_full(folder):
+            yield draft
+            make_private(draft)
+            shutil.rmtree(folder, ignore_errors=True)
+            draft.rename(folder)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+
+
+def private_folder(folder: Path) -> Path:
+    """Make the folder and those above it that are not there, for their owner only; returns it."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=OWNERS_FOLDER, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir()  # raises what the operating system calls it
+    return folder
+
+
+def make_private(folder: Path) -> None:
+    """Take the folder, and all files and folders in it, from everybody but their owner."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(OWNERS_FOLDER if path.is_dir() else OWNERS_FILE)
+
+
+@contextmanager
+def reported_full(path: Path) -> Iterator[None]:
+    """Turn a full disk, of which the operating system names no file, into a RunError about ``path``."""
+    try:
+        yield
+    except OSError as fault:
+        if fault.errno not in FULL:
+            raise
+        full = "a limit on the size of files was reached" if fault.errno == errno.EFBIG else "the disk is full"
+        raise RunError(
+            f"cannot write {path}: {full}. Make room and run the same command again: it continues where it stopped."
+        ) from fault
 
 
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals into RunErrors that say what to do."""
     try:
-        yield
+        with reported_full(path):
+            yield
     except OSError as fault:
-        if fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            full = "a limit on the size of files was reached" if fault.errno == errno.EFBIG else "the disk is full"
-            what = f"{full}. Make room and run the same command again: it continues where it stopped"
-        elif fault.errno in (errno.EEXIST, errno.ENOTDIR):
+        if fault.errno in (errno.EEXIST, errno.ENOTDIR):
             what = f"there is a file in the way ({fault}). Pass another --out"
         else:
             what = f"{fault}. Pass an --out that you may write to"

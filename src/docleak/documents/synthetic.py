@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from docleak.documents.fonts import set_line
 from docleak.documents.page import Field, Page, Question, Word
 from docleak.documents.phrasings import PHRASINGS
+from docleak.documents.ranges import MOST_PIXELS
 from docleak.documents.synthetic_layouts import Slot, Template
 from docleak.documents.synthetic_providers import PROVIDERS
 from docleak.documents.synthetic_templates import build_template
@@ -72,6 +73,8 @@ def _check(seed: int, split: str, size: tuple[int, int]) -> None:
     if len(size) != 2 or size[0] < MINIMUM_SIZE[0] or size[1] < MINIMUM_SIZE[1]:
         least = " x ".join(map(str, MINIMUM_SIZE))
         faults.append(f"size is {size}; expected (width, height) of at least {least} pixels, to be legible")
+    elif size[0] * size[1] > MOST_PIXELS:
+        faults.append(f"size is {size}; expected at most {MOST_PIXELS:,} pixels in all")
     if faults:
         raise DocumentError("synthetic pages: " + "; ".join(faults))
 

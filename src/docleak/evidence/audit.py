@@ -19,10 +19,11 @@ from docleak.attacks.gradients.selftest import self_test
 from docleak.documents import Page, repeats_of
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, RunError
+from docleak.evidence.applicable import CLOSED_FORM, inapplicable, require_budget
 from docleak.evidence.case import Case, Exposure, build_case, pages_for, read_gradient
 from docleak.evidence.identity import data_hash, model_key, model_title, title_key, weights_hash
 from docleak.evidence.run import Run
-from docleak.evidence.texts import text_record
+from docleak.evidence.texts import text_obstacle, text_record
 from docleak.evidence.workers import OnProgress, compute
 from docleak.metrics import load_engine, score_page
 from docleak.models import DocumentModel, image_of, load_model, model_card, trainable
@@ -39,6 +40,8 @@ FINE_TUNING = PretrainConfig(
     dropout=False,
     decay=False,
 )
+#: What stands for the picture of a model that no attack applies to: it sees no gradient.
+FLOOR = "random"
 #: Pixels a side of a page may have; more is a slip of the keyboard.
 LONGEST_SIDE = 10_000
 #: Parts of a config that let a unit be computed but change none of its numbers: a run may be resumed with others.
@@ -52,7 +55,7 @@ class AuditConfig:
     models: tuple[str, ...] = ("donut-start", "donut-trained", "layoutlmv3-start", "layoutlmv3-trained")
     documents: str = "synthetic"
     pages: int = 1
-    attacks: tuple[str, ...] = ("gi-dqa", "april", "inverting-gradients", "dlg", "random")
+    attacks: tuple[str, ...] = ("gi-dqa", "april", "inverting-gradients", "dlg", "random", CLOSED_FORM)
     budget: int = 100
     seed: int = 5
     batch_size: int = 1
@@ -71,6 +74,7 @@ class AuditConfig:
         for what in ("pages", "budget", "batch_size", "rounds", "round_steps"):
             if getattr(self, what) < 1:
                 raise AttackError(f"{what} is {getattr(self, what)}; expected at least 1.")
+        require_budget(self.attacks, self.budget, rounds=self.rounds)
         if self.fine_tune_steps < 0:
             raise AttackError(f"fine_tune_steps is {self.fine_tune_steps}; expected 0 or more.")
         if self.rounds > 1 and self.exposure.gradient_file:
@@ -99,9 +103,33 @@ def units_of(config: AuditConfig) -> list[Unit]:
 
 
 def planned_units(config: AuditConfig, device: str) -> list[Unit]:
-    """The units of ``config`` whose pages there are."""
+    """The units of ``config`` whose pages there are, and whose attack applies to their model.
+
+    A model that none of the attacks applies to has units of the floor, so that its text is read all the same.
+    """
     found = {source: len(_pages(source, device, config)) - config.batch_size + 1 for source in config.models}
-    return [unit for unit in units_of(config) if unit.page < found[unit.model]]
+    left_out = skipped(config, device)
+    made = [unit for unit in units_of(config) if (unit.model, unit.attack) not in left_out]
+    bare = [source for source in config.models if not any(unit.model == source for unit in made)]
+    text = [source for source in bare if not text_obstacle(model_of(config, source, device), config.batch_size)]
+    made += [Unit(source, page, FLOOR) for source in text for page in range(config.pages)]
+    return [unit for unit in made if unit.page < found[unit.model]]
+
+
+def skipped(config: AuditConfig, device: str) -> dict[tuple[str, str], str]:
+    """(model, attack) -> why the attack cannot be made on that model; empty where nothing at all can be."""
+    pairs = [(source, attack) for source in config.models for attack in config.attacks]
+    reasons = {(m, a): inapplicable(model_of(config, m, device), a, config) for m, a in pairs}
+    left_out = {pair: why for pair, why in reasons.items() if why}
+    return left_out if len(left_out) < len(pairs) else {}
+
+
+def require_applicable(config: AuditConfig, device: str) -> None:
+    """AttackError, before anything is written, where none of the attacks can be made on any of the models."""
+    left_out = skipped(config, device)
+    reasons = [inapplicable(model_of(config, m, device), a, config) for m in config.models for a in config.attacks]
+    if not left_out and all(reasons):
+        raise AttackError(f"none of the attacks applies: {'; '.join(dict.fromkeys(reasons))}.")
 
 
 def shortage(config: AuditConfig, device: str) -> str:
@@ -192,7 +220,7 @@ def run_unit(run: Run, config: AuditConfig, unit: Unit, device: str, report: OnP
     engine = _engine(config.ocr)
     record = {
         **_describe(unit, model, case, config),
-        "recovered": text_record(case, look=unit.attack == config.attacks[0]),
+        "recovered": text_record(case, look=unit.attack == _first_attack(model, config)),
         "attack_summary": attack.summary,
         "attack_paper": attack.paper,
         "self_test": {"distance": test.distance, "passed": test.passed, "note": "; ".join(test.causes)},
@@ -210,6 +238,11 @@ def run_unit(run: Run, config: AuditConfig, unit: Unit, device: str, report: OnP
     }
     run.write_unit(unit.id, record, images)
     report(unit.id, config.budget, config.budget)
+
+
+def _first_attack(model: DocumentModel, config: AuditConfig) -> str:
+    """The attack whose unit also reads the text: the first that can be made on this model."""
+    return next((attack for attack in config.attacks if not inapplicable(model, attack, config)), FLOOR)
 
 
 def _describe(unit: Unit, model: DocumentModel, case: Case, config: AuditConfig) -> dict[str, object]:
@@ -259,6 +292,7 @@ def open_audit(config: AuditConfig, out: Path, *, device: str, command: str = ""
                 f"{config.documents!r} has {found} pages with private fields, fewer than a batch of "
                 f"{config.batch_size}. Lower --batch-size or give more pages."
             )
+    left_out = skipped(config, device)
     _engine(config.ocr)
     if config.exposure.gradient_file:
         read_gradient(Path(config.exposure.gradient_file))
@@ -266,6 +300,13 @@ def open_audit(config: AuditConfig, out: Path, *, device: str, command: str = ""
     _write_info(run, config, device)
     run.write_info("command", command)
     run.write_info("shortage", shortage(config, device))
+    run.write_info(
+        "found", min(len(_pages(source, device, config)) for source in config.models) - config.batch_size + 1
+    )
+    run.write_info("skipped", [
+        {"model": model_key(source, config.image_size), "attack": attack, "why": why}
+        for (source, attack), why in left_out.items()
+    ])  # fmt: skip
     return run
 
 
@@ -273,6 +314,7 @@ def run_audit(
     config: AuditConfig, out: Path, *, device: str, workers: int, on_progress: OnProgress, command: str = ""
 ) -> Run:
     """Run (or resume) the audit in ``out``, in ``workers`` processes of one thread; the report prints ``command``."""
+    require_applicable(config, device)
     run = open_audit(config, out, device=device, command=command)
     compute_units(run, config, device=device, workers=workers, on_progress=on_progress)
     return run

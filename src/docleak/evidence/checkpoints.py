@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from docleak.documents.issuers import LAST, make_issuers
 from docleak.documents.page import Page
+from docleak.documents.storage import drafted_folder, reported
 from docleak.documents.synthetic import make_pages
 from docleak.documents.synthetic_providers import PROVIDERS
 from docleak.errors import ModelError
@@ -21,6 +21,7 @@ from docleak.metrics.text import accuracy, anls
 from docleak.models.base import DocumentModel, pixels_of
 from docleak.models.tiny import DONUT_SIZE, LAYOUTLMV3_SIZE, donut_start, layoutlmv3_start
 from docleak.models.tiny_t5 import fedocvqa_start, vt5_start
+from docleak.training.lineage import SYNTHETIC, write_lineage
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 #: Training invoices per architecture: one that learns to read needs more.
@@ -174,9 +175,8 @@ def describe(architecture: str, phases: Sequence[PretrainConfig]) -> str:
 
 
 def write_checkpoint(model: DocumentModel, directory: Path, card: dict[str, object]) -> dict[str, object]:
-    """Save the model and its card."""
-    directory.mkdir(parents=True, exist_ok=True)
-    model.save(str(directory))
+    """Save the model and its card, whole or not at all."""
     card = {**card, "parameters": sum(p.numel() for p in model.module.parameters())}
-    (directory / "docleak.json").write_text(json.dumps(card, indent=2) + "\n")
-    return card
+    with reported(directory), drafted_folder(directory) as draft:
+        model.save(str(draft))
+        return write_lineage(draft, SYNTHETIC, card)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
-from docleak.documents.storage import write_atomically
 from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
 from docleak.models.encoders.loading import save_encoder
 from docleak.models.encoders.model import BACKBONES
 from docleak.models.encoders.tiny import shipped_tokenizer, tiny_encoder
 from docleak.training.extraction.fit import Epoch, FitConfig, fit
+from docleak.training.lineage import SYNTHETIC, write_lineage
 
 #: Invoices of the split "train", which no game is played on, and of "validation".
 PAGES, VALIDATION = 2000, 100
@@ -60,5 +59,4 @@ def make_encoder(
     }
     folder = out / f"{architecture}-tiny"
     save_encoder(model, folder)
-    write_atomically(folder / "docleak.json", (json.dumps(card, indent=2) + "\n").encode())
-    return card
+    return write_lineage(folder, SYNTHETIC, card)

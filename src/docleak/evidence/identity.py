@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
+
+import torch
 
 from docleak.documents import Page
-from docleak.models import DocumentModel, short_name, title_of, trainable
+from docleak.documents.folder import page_line
+from docleak.models import DocumentModel, short_name, title_of
+from docleak.models.encoders.model import EncoderModel
 
 
 def title_key(model: str) -> str:
@@ -24,19 +29,19 @@ def model_title(model: str, image_size: tuple[int, int] | None) -> str:
     return title_of(model) + ("" if image_size is None else f", at {image_size[0]} x {image_size[1]} pixels")
 
 
-def weights_hash(model: DocumentModel) -> str:
-    """Ten hexadecimal digits over all trainable parameters' names and bytes."""
+def weights_hash(model: DocumentModel | EncoderModel) -> str:
+    """Ten hexadecimal digits over the names and bytes of all weights, those that are never trained too."""
     digest = hashlib.sha256()
-    for name, parameter in trainable(model.module):
-        digest.update(name.encode())
-        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+    for name, tensor in sorted(model.module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:10]
 
 
 def data_hash(pages: list[Page]) -> str:
-    """Ten hexadecimal digits over the pages' names, pixels and field values."""
+    """Ten hexadecimal digits over the pages' pixels and all that ``pages.jsonl`` would say of them."""
     digest = hashlib.sha256()
     for page in pages:
-        digest.update(page.name.encode() + page.image.tobytes())
-        digest.update("|".join(f.value for f in page.fields).encode())
+        digest.update(json.dumps([page_line(page, page.name), page.image.shape], sort_keys=True).encode())
+        digest.update(page.image.tobytes())
     return digest.hexdigest()[:10]

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from docleak.documents.storage import reported, write_atomically
+from docleak.documents.visible import in_markdown, without_html
 from docleak.evidence.report_data import AttackResult, ModelResult, prepare
-from docleak.evidence.report_words import verdict
+from docleak.evidence.report_verdict import verdict
 from docleak.evidence.run import Run
 from docleak.metrics import Estimate
 
-HEAD = "| attack | Binary | fuzz ratio | PSNR, dB | FFT2D | MSE | own confidence | evaluations | seconds |"
+HEAD = (
+    "| attack | Binary (picture) | fuzz ratio | PSNR, dB | FFT2D | MSE | gradient explained | evaluations | seconds |"
+)
 
 
 def write_markdown(runs: Sequence[Run], file: Path, *, rng: np.random.Generator) -> Path:
@@ -21,15 +24,15 @@ def write_markdown(runs: Sequence[Run], file: Path, *, rng: np.random.Generator)
     data = prepare(runs, rng)
     lines: list[str] = []
     for model in data.models:
-        lines += [f"### {model.title}", "", *_table(model), ""]
+        lines += [f"### {in_markdown(model.title)}", "", *_table(model), ""]
         found = verdict(model, data.engines)
-        if found.severity == "unreadable":
-            lines += [f"**{found.label}.** {found.sentence} {found.more}", ""]
-    lines += [f"{sentence}  " for sentence in data.shortages]
+        lines += [without_html(f"**{found.label}.** {found.sentence} {found.more}".rstrip()), ""]
+        lines += [without_html(f"Route by route: {found.routes}."), ""] if found.routes else []
+    lines += [f"{without_html(sentence)}  " for sentence in data.shortages]
     commands = dict.fromkeys(str(run.info.get("command", "")) for run in runs)
     signatures = dict.fromkeys(str(run.info.get("signature", "")) for run in runs)
-    lines += [f"Command: `{text}`  " for text in commands if text]
-    lines += [f"Signature: {text}  " for text in signatures if text]
+    lines += [f"Command: {in_markdown(text)}  " for text in commands if text]
+    lines += [f"Signature: {without_html(text)}  " for text in signatures if text]
     lines += [f"Read by {', '.join(data.engines)}; 95 % intervals, bootstrap over documents."]
     with reported(file):
         write_atomically(file, ("\n".join(lines) + "\n").encode())
@@ -48,7 +51,7 @@ def _table(model: ModelResult) -> list[str]:
 def _row(attack: AttackResult) -> str:
     e = attack.estimates
     cells = [
-        attack.attack,
+        in_markdown(attack.attack),
         _share(e["binary"]),
         _plain(e["fuzz_ratio"], 3),
         _plain(e["psnr"], 1),

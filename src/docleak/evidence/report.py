@@ -11,23 +11,16 @@ from typing import Any
 import numpy as np
 
 from docleak.documents.storage import reported, write_atomically
-from docleak.evidence.answers.shipped import released_section
-from docleak.evidence.extraction.shipped import weights_section
-from docleak.evidence.report_data import NEAR, ModelResult, ReportData, Spread, prepare
+from docleak.documents.visible import visible
+from docleak.evidence.advice import advice_of
+from docleak.evidence.overview import overview, sections, summary_lines
+from docleak.evidence.report_data import ModelResult, ReportData, Spread, prepare
 from docleak.evidence.report_pictures import PAGES_SHOWN, pictures_of, text_of
-from docleak.evidence.report_words import (
-    ADVICE,
-    LIMITS,
-    METRICS,
-    between,
-    defence_words,
-    duration,
-    notices,
-    share,
-    summary_lines,
-    verdict,
-)
+from docleak.evidence.report_verdict import verdict
+from docleak.evidence.report_words import ADVICE, LIMITS, METRICS, between, duration, notices, share
+from docleak.evidence.routes import FLOORS, NEAR
 from docleak.evidence.run import Run
+from docleak.evidence.severity import Cell
 from docleak.evidence.templating import render
 from docleak.metrics import PSNR_CAP_DB, Estimate
 
@@ -42,7 +35,7 @@ def write_report(run: Run | Sequence[Run], *, rng: np.random.Generator, out: Pat
     data = prepare(_listed(run), rng)
     folder = Path(out) if out is not None else data.runs[0].path
     html = render("report.html.j2", filters=FILTERS, **_context(data))
-    results = json.dumps(data.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    results = json.dumps(results_of(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     with reported(folder / "report.html"):
         write_atomically(folder / "results.json", results.encode("utf-8", "backslashreplace"))
         write_atomically(folder / "report.html", html.encode("utf-8", "backslashreplace"))
@@ -51,7 +44,29 @@ def write_report(run: Run | Sequence[Run], *, rng: np.random.Generator, out: Pat
 
 def summary_text(run: Run | Sequence[Run], rng: np.random.Generator) -> str:
     """The verdicts and the first rows of the tables, 15 lines at most."""
-    return "\n".join(summary_lines(prepare(_listed(run), rng))[:15])
+    return "\n".join(visible(line) for line in summary_lines(prepare(_listed(run), rng)))
+
+
+def verdict_json(run: Run | Sequence[Run], rng: np.random.Generator) -> dict[str, Any]:
+    """The overall verdict and that of every part, for machines; the same as on the page and in results.json."""
+    data = prepare(_listed(run), rng)
+    return _overall_json(data)
+
+
+def results_of(data: ReportData) -> dict[str, Any]:
+    """What results.json holds."""
+    return {"verdict": _overall_json(data), **data.to_json()}
+
+
+def _overall_json(data: ReportData) -> dict[str, Any]:
+    found = overview(data, sections(data))
+    return {
+        "severity": str(found.severity), "label": found.label, "sentence": found.sentence,
+        "parts": [
+            {"part": part.name, "severity": str(part.severity), "label": part.said, "sentence": part.sentence}
+            for part in found.parts
+        ],
+    }  # fmt: skip
 
 
 def _listed(run: Run | Sequence[Run]) -> list[Run]:
@@ -60,24 +75,25 @@ def _listed(run: Run | Sequence[Run]) -> list[Run]:
 
 def _context(data: ReportData) -> dict[str, Any]:
     """What the template sees."""
-    info = data.info
+    info, beside = data.info, sections(data)
     return {
+        "overall": overview(data, beside),
         "notices": notices(data),
         "remarks": data.shortages,
-        "models": [_model(model, data) for model in data.models],
+        "models": [_model(model, data, f"model-{number}") for number, model in enumerate(data.models)],
         "counts": _counts(data),
         "threat": info.get("threat_model") or {},
         "engines": data.engines,
-        "runs": [{"path": str(run.path), **run.manifest()} for run in data.runs],
+        "runs": [{"path": str(run.path), **run.manifest(), "settings": settings_of(run)} for run in data.runs],
         "metrics": METRICS,
         "advice": ADVICE,
+        "measured": advice_of(data),
         "defences": data.defences,
-        "defence_words": defence_words((data.defences or {}).get("rows", [])),
         "limits": LIMITS,
-        "released": released_section(data.runs[0].path) if len(data.runs) == 1 else None,
-        "weights": weights_section(data.runs[0].path) if len(data.runs) == 1 else None,
+        **beside,
         "synthetic": all(run.config.get("documents") == "synthetic" for run in data.runs),
         "near": round(100 * NEAR),
+        "floors": FLOORS,
         "pages_shown": PAGES_SHOWN,
     }
 
@@ -87,27 +103,58 @@ def _counts(data: ReportData) -> dict[str, int]:
     fields = {unit.identity: len(unit.score.fields) for unit in units}
     return {
         "models": len(data.models),
-        "attacks": len({unit.record["attack"] for unit in units}),
+        "attacks": len({unit.record["attack"] for unit in units} - {*FLOORS}),
         "pages": len(fields),
         "fields": sum(fields.values()),
         "namesakes": len(fields) - len({unit.page for unit in units}),
     }
 
 
-def _model(model: ModelResult, data: ReportData) -> dict[str, Any]:
+def settings_of(run: Run) -> list[tuple[str, str]]:
+    """The configuration of a run as a table: a row per setting, settings within settings one by one."""
+    rows = []
+    for key, value in run.config.items():
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        rows += [(f"{key} {name}".strip().replace("_", " "), _setting(one)) for name, one in inner]
+    return rows
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "not set" if value in (None, "") else str(value)
+
+
+def _model(model: ModelResult, data: ReportData, anchor: str) -> dict[str, Any]:
     names = list(dict.fromkeys(model.best.pages))
     pages = [_page(model, name) for name in names[:PAGES_SHOWN]]
     first = pages[0]["attacks"][0]["pages"]
     return {
         "result": model,
+        "anchor": anchor,
         "verdict": verdict(model, data.engines),
+        "bar": _bar(model),
         "counts": model.best.counts,
-        "cover": [picture for picture in first if picture["kind"] != "template"],
+        "cover": [{**shown, "alt": f"{shown['alt']} (cover)"} for shown in first if shown["kind"] != "template"],
         "cover_page": names[0],
         "pages": pages,
         "left_out": len(names) - len(pages),
         "given": _given(model),
         "rows": [*model.attacks],
+    }
+
+
+def _bar(model: ModelResult) -> dict[str, Any]:
+    """The bar under a headline: the same fields as the headline, by what all routes together gave."""
+    said = model.findings.judgement
+    read, near = said.read, said.cells.count(Cell.NEAR)
+    parts = [("exact", read, "read"), ("near", near, "nearly read"), ("no", said.of - read - near, "not read")]
+    return {
+        "of": said.of,
+        "parts": [{"kind": kind, "count": count, "words": words} for kind, count, words in parts],
+        "label": f"By any route, of {said.of} private fields: " + ", ".join(f"{n} {words}" for _, n, words in parts),
     }
 
 
@@ -143,7 +190,8 @@ def _given(model: ModelResult) -> list[str]:
         lines.append("The client ran with dropout on, whose masks the attacker does not know.")
     known = dict.fromkeys(map(str, chain.from_iterable(unit.record["knowledge"] for unit in model.units)))
     lines.append(f"Known beforehand: {'; '.join(sentence.rstrip('.') for sentence in known) or 'nothing'}.")
-    return [*lines, *_repeats(model), *_self_tests(model)]
+    skipped = [f"Not tried, since it does not apply here: {reason}." for reason in model.skipped]
+    return [*lines, *skipped, *_repeats(model), *_self_tests(model)]
 
 
 def _repeats(model: ModelResult) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 
 from docleak.errors import RunError
+from docleak.evidence.report_checks import check_comparable, doubts_of, grouped
+from docleak.evidence.routes import FLOORS, Findings, findings_of, mark
 from docleak.evidence.run import COMPARISON, DEFENCES, Run
+from docleak.evidence.severity import Severity, worst
 from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
 
-#: Fuzz ratio from which a field that is not exact counts as nearly read.
-NEAR = 0.8
+#: Share of a batch's tokens, with at least this precision, from which its words count as told though no field can be
+#: counted.
+BATCH_TOLD, SURE = 0.5, 0.8
 #: Order of models, and the words for when their gradient was taken.
 MOMENTS = {"start": "at the start of training", "trained": "later in training", "other": "at the audited moment"}
 NEEDED = ("model", "model_title", "moment", "attack", "attack_summary", "page", "view", "knowledge", "finding",
@@ -69,14 +73,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class Counts:
-    """Private fields by how well they were read, over all pages of an attack; ``blank`` of the exact and near ones
-    were read as well from the blank template and do not count as recovered."""
+    """Private fields by how well one attack's picture was read, over all its pages, as they are in the table: what the
+    blank template shows or the attacker was given is not taken out (``routes`` does that)."""
 
     exact: int
     near: int
     no: int
     unscored: int
-    blank: int = 0
 
     @property
     def scored(self) -> int:
@@ -85,12 +88,7 @@ class Counts:
     @classmethod
     def of(cls, units: Sequence[Unit]) -> Counts:
         marks = [m for unit in units for m in unit.marks()]
-        blank = sum(
-            mark(a) in ("exact", "near") and mark(b) in ("exact", "near")
-            for unit in units
-            for a, b in zip(unit.score.fields, unit.floor.fields, strict=True)
-        )
-        return cls(marks.count("exact"), marks.count("near"), marks.count("no"), marks.count("unscored"), blank)
+        return cls(marks.count("exact"), marks.count("near"), marks.count("no"), marks.count("unscored"))
 
 
 @dataclass(frozen=True)
@@ -127,9 +125,10 @@ class AttackResult:
         return tuple(unit.page for unit in self.units)
 
     def rank(self) -> tuple[float, ...]:
-        """Sorts the attack that recovered most first: pages covered, fields read exactly, fuzz ratio, PSNR."""
+        """Sorts the attack that recovered most first: pages covered, fields read exactly, fuzz ratio, PSNR; floors,
+        which see no gradient, come last."""
         columns = [self.estimates[name].value for name in ("binary", "fuzz_ratio", "psnr")]
-        return (-len(self.units), *(-1e9 if value is None else -value for value in columns))
+        return (self.attack in FLOORS, -len(self.units), *(-1e9 if value is None else -value for value in columns))
 
     def to_json(self) -> dict[str, Any]:
         spreads = {name: vars(getattr(self, name)) for name in ("explained", "evaluations", "seconds", "budget")}
@@ -148,6 +147,8 @@ class ModelResult:
     attacks: tuple[AttackResult, ...]
     floor: Mapping[str, Estimate]
     ceiling: Mapping[str, Estimate]
+    findings: Findings
+    skipped: tuple[str, ...] = ()  # attacks that cannot be made on this model, each with the reason
 
     @property
     def best(self) -> AttackResult:
@@ -173,14 +174,26 @@ class ModelResult:
 
     @property
     def texts(self) -> list[Mapping[str, Any]]:
-        """What was read of the client's text, one entry per page where it was."""
-        return list({unit.identity: unit.text for unit in self.units if unit.text is not None}.values())
+        """What was read of the client's text, one entry per page where it was: of several, what was read best."""
+        best: dict[tuple[object, ...], Mapping[str, Any]] = {}
+        for unit in self.units:
+            text, before = unit.text, best.get(unit.identity)
+            if text is not None and (before is None or text["tokens_right"] > before["tokens_right"]):
+                best[unit.identity] = text
+        return list(best.values())
 
     @property
     def batches(self) -> list[Mapping[str, Any]]:
         """What was read of the text of batches of several pages, one entry per batch where it was."""
         read = [(unit.identity, (unit.record.get("recovered") or {}).get("batch")) for unit in self.units]
         return list({identity: batch for identity, batch in read if batch}.values())
+
+    @property
+    def severity(self) -> Severity:
+        """That of the fields; at least PARTIAL where a batch's words are told, which belong to no field that counts."""
+        tokens = [batch["tokens"] for batch in self.batches]
+        told = any(t["right"] >= BATCH_TOLD * t["true"] and t["right"] >= SURE * t["found"] for t in tokens)
+        return worst([self.findings.judgement.severity, *([Severity.PARTIAL] if told else [])])
 
     @property
     def batch_sizes(self) -> list[int]:
@@ -196,6 +209,8 @@ class ModelResult:
             "title": self.title,
             "moment": self.moment,
             "documents": self.documents,
+            "verdict": {**self.findings.to_json(), "severity": str(self.severity), "label": self.severity.label},
+            "skipped": list(self.skipped),
             "best_attack": self.best.attack,
             "attacks": [attack.to_json() for attack in self.attacks],
             "floor": estimates_json(self.floor),
@@ -252,13 +267,6 @@ class ReportData:
         }
 
 
-def mark(field: FieldScore) -> str:
-    """How well one field was read: "exact", "near" (fuzz ratio of NEAR or more), "no", or "unscored"."""
-    if field.exact is None:
-        return "unscored"
-    return "exact" if field.exact else "near" if (field.fuzz or 0.0) >= NEAR else "no"
-
-
 def estimates_json(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
     """Plain JSON of a table's row."""
     return {name: vars(estimate) for name, estimate in estimates.items()}
@@ -275,11 +283,12 @@ def prepare(runs: Sequence[Run], rng: np.random.Generator) -> ReportData:
     if not units:
         raise RunError(f"{runs[0].path} has no finished unit yet, so there is nothing to report. Run the audit first.")
     if len(runs) > 1:
-        _check_comparable(units)
+        check_comparable(units, runs)
     info = [facts for run in runs for facts in run.info.get("models", {}).items()]
+    drawn = rng.spawn(1)[0]  # a stream of its own: the intervals of the tables stay what they were
     models = [
-        _model(name, group, next((dict(facts) for key, facts in info if key == name), {}), rng)
-        for name, group in _grouped(units, lambda unit: str(unit.record["model"])).items()
+        _model(name, group, next((dict(facts) for key, facts in info if key == name), {}), runs, rng, drawn)
+        for name, group in grouped(units, lambda unit: str(unit.record["model"])).items()
     ]
     order = list(MOMENTS)
     models.sort(key=lambda m: (order.index(m.moment), m.model))
@@ -299,12 +308,19 @@ def _parse(run: Run, record: Mapping[str, Any]) -> Unit:
     return Unit(run, record, score, floor, ceiling)
 
 
-def _model(name: str, units: Sequence[Unit], facts: Mapping[str, Any], rng: np.random.Generator) -> ModelResult:
-    by_attack = _grouped(units, lambda unit: str(unit.record["attack"]))
+def _model(
+    name: str, units: Sequence[Unit], facts: Mapping[str, Any], runs: Sequence[Run], rng: np.random.Generator,
+    drawn: np.random.Generator,
+) -> ModelResult:  # fmt: skip
+    by_attack = grouped(units, lambda unit: str(unit.record["attack"]))
     attacks = [_attack(attack, group, rng) for attack, group in by_attack.items()]
     attacks.sort(key=AttackResult.rank)
     pages = list({unit.identity: unit for unit in units}.values())
     first = units[0].record
+    left_out = {
+        str(one["attack"]): str(one["why"])
+        for run in runs for one in run.info.get("skipped", ()) if one.get("model") == name
+    }  # fmt: skip
     return ModelResult(
         model=name,
         title=str(first["model_title"]),
@@ -313,6 +329,8 @@ def _model(name: str, units: Sequence[Unit], facts: Mapping[str, Any], rng: np.r
         attacks=tuple(attacks),
         floor=aggregate([unit.floor for unit in pages], rng=rng),
         ceiling=aggregate([unit.ceiling for unit in pages], rng=rng),
+        findings=findings_of(units, doubts_of(units, runs, left_out), drawn),
+        skipped=tuple(f"{attack}: {why}" for attack, why in left_out.items()),
     )
 
 
@@ -330,34 +348,3 @@ def _attack(name: str, units: Sequence[Unit], rng: np.random.Generator) -> Attac
         estimates=aggregate([unit.score for unit in units], rng=rng),
         **{key: spread(key) for key in ("explained", "evaluations", "seconds", "budget")},
     )
-
-
-def _check_comparable(units: Sequence[Unit]) -> None:
-    groups = _grouped(units, lambda unit: f"{unit.record['attack']} on {unit.record['model']}")
-    pages = {name: sorted(unit.page for unit in group) for name, group in groups.items()}
-    budgets = {name: sorted({unit.record["finding"].get("budget") for unit in group}) for name, group in groups.items()}
-    faults = [f"{name}: a page occurs in more than one run" for name, p in pages.items() if len(set(p)) < len(p)]
-    for what, values in (("pages", pages), ("budgets", budgets), ("OCR engines", {"all": _engines(units)})):
-        if len({str(value) for value in values.values()}) > 1 or (what == "OCR engines" and len(values["all"]) > 1):
-            faults.append(f"the {what} differ: " + "; ".join(f"{n}: {_short(v)}" for n, v in values.items()))
-    if faults:
-        lines = "".join(f"\n  - {fault}" for fault in faults)
-        raise RunError(
-            f"these runs cannot be joined in one report:{lines}\nReport them one by one, or audit the same pages with "
-            "the same budget."
-        )
-
-
-def _engines(units: Sequence[Unit]) -> list[str]:
-    return sorted({str(unit.score.engine) for unit in units})
-
-
-def _short(values: Sequence[object]) -> str:
-    return ", ".join(map(str, values[:4])) + (f" and {len(values) - 4} more" if len(values) > 4 else "")
-
-
-def _grouped(units: Sequence[Unit], key: Callable[[Unit], str]) -> dict[str, list[Unit]]:
-    groups: dict[str, list[Unit]] = {}
-    for unit in units:
-        groups.setdefault(key(unit), []).append(unit)
-    return groups

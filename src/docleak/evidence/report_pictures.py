@@ -14,7 +14,9 @@ import numpy as np
 import PIL.Image
 
 from docleak.documents.page import Box, Image, Word
-from docleak.evidence.report_data import AttackResult, Unit, mark
+from docleak.evidence.applicable import CLOSED_FORM
+from docleak.evidence.report_data import AttackResult, Unit
+from docleak.evidence.routes import FLOORS, mark
 from docleak.evidence.texts import words_in
 from docleak.metrics import FieldScore, PageScore
 from docleak.metrics.image import box_slices
@@ -37,6 +39,7 @@ ALTS = {
     "reconstruction": "What the attack rebuilt from the gradient",
     "truth": "The true private page",
 }
+ORIGINS = {"template": "known to the attacker", "truth": "never seen by the attacker"}
 
 
 def pictures_of(attack: AttackResult, page: str, *, best: bool) -> dict[str, Any] | None:
@@ -52,7 +55,7 @@ def pictures_of(attack: AttackResult, page: str, *, best: bool) -> dict[str, Any
         "paper": attack.paper,
         "explained": unit.record["finding"].get("explained"),
         "score": unit.score,
-        "pages": [_page(images[kind], kind, page) for kind in shown],
+        "pages": [_page(images[kind], kind, unit) for kind in shown],
         "fields": fields_of(unit, images, shown),
         "film": film_of(unit, images["reconstruction"]) if best else None,
     }
@@ -63,7 +66,7 @@ def text_of(unit: Unit) -> dict[str, Any] | None:
     found = unit.text
     if found is None:
         return None
-    width, height = unit.record["size"]
+    width, height = unit.record.get("size") or (0, 0)  # old runs without words have none
     private = [tuple(box) for field in unit.record["fields"] for box in field["boxes"]]
     words = [Word(str(word["text"]), tuple(word["box"])) for word in found["words"]]
     secret = words_in(words, private)
@@ -71,6 +74,8 @@ def text_of(unit: Unit) -> dict[str, Any] | None:
         **{key: found[key] for key in TEXT_SHOWN},
         "fields": len(found["fields_read"]),
         "fields_read": sum(found["fields_read"]),
+        "unseen": len(found.get("fields_seen") or ()) - sum(found.get("fields_seen") or ()),
+        "limit": found.get("token_limit"),
         "width": width,
         "height": height,
         "words": [
@@ -87,7 +92,8 @@ def fields_of(unit: Unit, images: dict[str, Image], shown: Sequence[str]) -> lis
     places = boxes_of(unit.score, unit.record["fields"])
     result = []
     for index, (field, boxes) in enumerate(zip(unit.score.fields, places, strict=True)):
-        rows = [_row(images[kind], kind, scores[kind].fields[index], boxes) for kind in shown]
+        about = f"field {index + 1} of {_about(unit)}"
+        rows = [_row(images[kind], kind, scores[kind].fields[index], boxes, about) for kind in shown]
         lost = mark(unit.ceiling.fields[index]) == "no"  # the engine cannot read the true page there
         found = {"key": field.key, "value": field.value, "mark": mark(field), "fuzz": field.fuzz}
         result.append({**found, "illegible": lost, "given": unit.given(field), "rows": rows})
@@ -124,24 +130,44 @@ def film_of(unit: Unit, result: Image) -> dict[str, Any] | None:
         "frames": [
             {
                 "evaluations": number,
-                "page": picture(_shrunk(image, FRAME_SIDE), f"The reconstruction after {number} evaluations"),
-                "crop": _crop(image, narrowest[2], f"{narrowest[1]} after {number} evaluations") if narrowest else None,
+                "page": picture(_shrunk(image, FRAME_SIDE), f"The page after {number} evaluations: {_about(unit)}"),
+                "crop": _crop(image, narrowest[2], f"Field {narrowest[1]} after {number} evaluations: {_about(unit)}")
+                if narrowest
+                else None,
             }
             for number, image in frames
         ],
     }
 
 
-def _page(image: Image, kind: str, page: str) -> dict[str, Any]:
-    return {"kind": kind, "label": KINDS[kind], **picture(_shrunk(image, PAGE_SIDE), f"{ALTS[kind]}: {page}")}
+def origin_of(kind: str, attack: str) -> str:
+    """Where a picture comes from; of a floor, that no gradient went into it."""
+    if kind in ORIGINS:
+        return ORIGINS[kind]
+    if attack in FLOORS:
+        return "random pixels, a floor: no gradient went into it"
+    how = "computed from the gradient by linear algebra" if attack.startswith(CLOSED_FORM) else "made from the gradient"
+    return f"{how}, by {attack}"
 
 
-def _row(image: Image, kind: str, field: FieldScore, boxes: Sequence[Box]) -> dict[str, Any]:
-    alt = f"{KINDS[kind]}, field {field.key}, enlarged"
+def _about(unit: Unit) -> str:
+    """What tells a unit's pictures from those of all others."""
+    return f"page {unit.page}, {unit.record['model_title']}, {unit.record['attack']}"
+
+
+def _page(image: Image, kind: str, unit: Unit) -> dict[str, Any]:
+    origin = origin_of(kind, str(unit.record["attack"]))
+    shown = picture(_shrunk(image, PAGE_SIDE), f"{KINDS[kind]}, {origin}: {_about(unit)}")
+    return {"kind": kind, "label": KINDS[kind], "origin": origin, **shown}
+
+
+def _row(image: Image, kind: str, field: FieldScore, boxes: Sequence[Box], about: str) -> dict[str, Any]:
+    lines = [f", line {number}" if len(boxes) > 1 else "" for number in range(1, len(boxes) + 1)]
+    alts = [f"{KINDS[kind]}, field {field.key} enlarged{line}: {about}" for line in lines]
     return {
         "kind": kind,
         "label": KINDS[kind],
-        "crops": [_crop(image, box, alt) for box in boxes],
+        "crops": [_crop(image, box, alt) for box, alt in zip(boxes, alts, strict=True)],
         "read": field.read,
         "mark": mark(field),
     }

@@ -1,6 +1,6 @@
 """A run on disk: ``run.json`` says what was asked for, one folder per unit holds what came out of it.
 
-    OUT/run.json                      version, config, environment, info
+    OUT/run.json                      version, config, hashes of the files it names, environment, info
     OUT/units/UNIT/truth.png ...      the pictures of a unit, written first
     OUT/units/UNIT/snapshots/00050.png
     OUT/units/UNIT/unit.json          written last: without it the unit does not count as done
@@ -17,7 +17,6 @@ import math
 import os
 import platform
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,8 +30,17 @@ import numpy as np
 import PIL.Image
 
 import docleak
+from docleak.documents.claim import claimed
 from docleak.documents.page import Image
-from docleak.documents.storage import TEMPORARY, read_json_object, reported, write_json, write_png
+from docleak.documents.sources import changed_sources, sources_of
+from docleak.documents.storage import (
+    TEMPORARY,
+    private_folder,
+    read_json_object,
+    reported,
+    write_json,
+    write_png,
+)
 from docleak.errors import RunError
 
 #: Packages whose version may change a number.
@@ -52,13 +60,14 @@ class Run:
     def open(cls, path: Path, config: dict[str, object]) -> Run:
         """Begin a run in ``path``, or resume the one that is there if it has the same ``config``.
 
-        A key that only one of the two configs has counts as None in the other. A run without a finished unit holds no
+        The files that the config names must be the same, too, see ``documents.sources``. A key that only one of the
+        two configs has counts as None in the other. A run without a finished unit holds no
         results, so another config or docleak version simply takes its place. Raises RunError if the directory belongs
         to something else or to a run with another config or version, or cannot be written.
         """
         run, wanted = cls(Path(path)), _plain(config, "config")
         with reported(run.path):
-            run.path.mkdir(parents=True, exist_ok=True)
+            private_folder(run.path)
             if (run.path / "run.json").exists():
                 fault = run._unresumable(wanted)
                 if fault and run._finished_any():
@@ -72,7 +81,7 @@ class Run:
                     f"{run.path} is no docleak run: it has no run.json but holds {', '.join(foreign[:5])}"
                     f"{' ...' if len(foreign) > 5 else ''}. Expected an empty or new directory: pass another --out."
                 )
-            write_json(run.path / "run.json", _new_manifest(wanted))
+            write_json(run.path / "run.json", run._new_manifest(wanted))
         return run
 
     @classmethod
@@ -149,7 +158,7 @@ class Run:
 
     def read_image(self, unit_id: str, relative: str) -> Image:
         """A picture of a unit, uint8 RGB (H, W, 3); raises RunError if it is missing or damaged."""
-        file = _inside(self.folder(unit_id), relative)
+        file = _inside(self.folder(unit_id), str(relative))
         try:
             with PIL.Image.open(file) as picture:
                 return np.asarray(picture.convert("RGB"), dtype=np.uint8)
@@ -173,32 +182,23 @@ class Run:
         with self.claimed():
             for file in [*(self.path / "units").glob("*/*.png"), *(self.path / "units").glob("*/snapshots/*.png")]:
                 file.unlink(missing_ok=True)
-            write_json(self.path / "run.json", _new_manifest(config))
+            write_json(self.path / "run.json", self._new_manifest(config))
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Keep other processes from computing in this directory; the operating system ends a dead process's claim.
-
-        Raises RunError if another one is at work here. Where there are no such locks, nothing is kept.
-        """
-        if sys.platform == "win32":
+        """Keep other processes from computing in this directory; RunError if one is at work here, and which."""
+        with claimed(self.path):
             yield
-            return
-        import fcntl
 
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as fault:
-                raise RunError(
-                    f"another docleak is at work in {self.path}. Wait until it is done, or pass another --out."
-                ) from fault
-            except OSError:  # some network file systems
-                pass
-            yield
-        finally:
-            os.close(folder)
+    def _new_manifest(self, config: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "docleak": docleak.__version__,
+            "config": config,
+            "sources": sources_of(config, apart_from=self.path),
+            "environment": _environment(),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "info": {},
+        }
 
     def _unresumable(self, wanted: dict[str, Any]) -> str:
         """Why results under ``wanted`` may not be added to what is there; "" if they may."""
@@ -207,6 +207,13 @@ class Run:
             return (
                 f"{self.path} was begun by docleak {manifest['docleak']}, this is {docleak.__version__}; their numbers "
                 "do not belong in one table. Pass another --out, or delete the directory."
+            )
+        if "sources" in manifest and (
+            changed := changed_sources(manifest["sources"], sources_of(wanted, apart_from=self.path))
+        ):
+            return (
+                f"{self.path} holds results of other weights, pages or records under the same names:{changed}\n"
+                "Pass another --out, or delete the directory."
             )
         found = manifest["config"]
         differing = [key for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key)]
@@ -217,26 +224,19 @@ class Run:
         return f"{self.path} holds a run with another config:{''.join(lines)}\n{advice}"
 
 
-def _new_manifest(config: dict[str, Any]) -> dict[str, Any]:
+def _environment() -> dict[str, Any]:
     versions = {}
     for package in VERSIONED:
         try:
             versions[package] = installed_version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
-    environment = {
+    return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
         "cpu_count": os.cpu_count(),
         **versions,
-    }
-    return {
-        "docleak": docleak.__version__,
-        "config": config,
-        "environment": environment,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "info": {},
     }
 
 

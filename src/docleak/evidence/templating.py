@@ -1,26 +1,51 @@
-"""Pages from the templates of this package: everything escaped, every name known."""
+"""Pages from templates: everything escaped, every name known, nothing loaded, and no character that hides another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
-_ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.PackageLoader("docleak.evidence"), autoescape=True, undefined=jinja2.StrictUndefined,
-    trim_blocks=True, lstrip_blocks=True,
-)  # fmt: skip
+from docleak.documents.visible import visible
+
+#: What a browser may do with a page of ours: show it, with its own styles and the pictures inside it, and nothing else.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def render(template: str, *, filters: dict[str, Callable[..., Any]] | None = None, **values: Any) -> str:
-    """The template filled with ``values``, as HTML. ``percent`` is always among the filters.
+def _finalised(value: Any) -> Any:
+    """What a template prints of a value: markup (of macros) is finished, all else may come from data."""
+    if isinstance(value, Markup | jinja2.Undefined):
+        return value
+    return visible(str(value))
+
+
+@cache
+def environment(package: str) -> jinja2.Environment:
+    """The templates of a package. ``policy`` is known to all of them, for the page's head."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader(package), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, finalize=_finalised,
+    )  # fmt: skip
+    made.globals["policy"] = POLICY
+    made.filters["percent"] = percent
+    return made
+
+
+def render(
+    template: str, *, filters: dict[str, Callable[..., Any]] | None = None, package: str = "docleak.evidence",
+    **values: Any,
+) -> str:  # fmt: skip
+    """The template of ``package`` filled with ``values``, as HTML. ``percent`` is always among the filters.
 
     Raises jinja2.UndefinedError for a name that the template uses and nobody gave.
     """
-    environment = _ENVIRONMENT.overlay()
-    environment.filters = {**_ENVIRONMENT.filters, "percent": percent, **(filters or {})}
-    return environment.get_template(template).render(**values)
+    known = environment(package)
+    chosen = known.overlay()
+    chosen.filters = {**known.filters, **(filters or {})}
+    return chosen.get_template(template).render(**values)
 
 
 def percent(value: float | None, digits: int = 0) -> str:

@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from docleak.attacks.gradients.algebra.batch import BatchText, recover_batch
-from docleak.attacks.gradients.algebra.recover import recover
+from docleak.attacks.gradients.algebra.recover import RECOVERABLE, recover
 from docleak.attacks.gradients.algebra.recovered import Recovered
+from docleak.documents import Field, Page, repeats_of
 from docleak.documents.page import Box, Word
 from docleak.errors import AttackError
 from docleak.evidence.case import Case
-from docleak.models import DocumentModel, Transcript
+from docleak.models import DocumentModel, Encoded, Transcript
 from docleak.models.layoutlmv3 import LayoutLMv3
 
 
 def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
     """What was read of the client's text, beside the truth; ``look`` reads it where the case's adversary did not.
 
-    None where it was not looked for; {"batch": ...} of several LayoutLMv3 pages; {"failed": why} where there is no
-    closed form for this view.
+    None where it was not looked for; {"batch": ...} of several LayoutLMv3 pages; {"failed": why} where nothing was
+    read: ``applies`` is then False where there is no closed form for such a view, so that nothing was tried.
     """
     if case.recovered is None and not look:
         return None
@@ -28,8 +29,17 @@ def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
             return {"batch": _of_batch(case, recover_batch(case.view))}
         found = case.recovered or recover(case.view, case.knowledge)
     except AttackError as error:
-        return {"failed": str(error)}
+        return {"failed": str(error), "applies": text_obstacle(case.view.model, case.view.batch_size) == ""}
     return {**_compared(case, found), **_transcribed(case, found)}
+
+
+def text_obstacle(model: DocumentModel, batch_size: int) -> str:
+    """Why there is no closed form at all for the text of such a gradient; "" where there is one."""
+    if model.architecture not in RECOVERABLE:
+        return f"the text input of a {model.architecture} has no closed-form recovery"
+    if batch_size > 1 and model.architecture != "layoutlmv3":
+        return f"the closed form reads the text of one example; the gradient is a mean over {batch_size}"
+    return ""
 
 
 def _compared(case: Case, recovered: Recovered) -> dict[str, object]:
@@ -81,21 +91,56 @@ def _counted(found: set[Any], true: set[Any]) -> dict[str, int]:
 def _transcribed(case: Case, recovered: Recovered) -> dict[str, object]:
     model: DocumentModel = case.view.model
     true, found = model.transcript(case.inputs[0]), model.transcript(recovered.inputs[0])
-    page = case.pages[0]
+    page, fields = case.pages[0], case.pages[0].private_fields
+    by: dict[str, list[bool]] = {
+        "answer": [_answers(field.value, true.answer, found.answer) for field in fields],
+        "question": [_names(field.value, true.question, found.question) for field in fields],
+    }
+    if true.words:
+        again = repeats_of(page)
+        places = [[field, *(r for r in again if (r.key, r.value) == (field.key, field.value))] for field in fields]
+        by["words"] = [any(_reads(page, place, case.inputs[0], true, found) for place in one) for one in places]
     return {
         "question": found.question,
         "answer": found.answer,
         "words": [{"text": word.text, "box": [round(edge, 1) for edge in word.box]} for word in found.words],
-        "fields_read": [_reads(field.value, page.field_boxes(field), true, found) for field in page.private_fields],
+        "fields_by": by,
+        "fields_read": [any(route[i] for route in by.values()) for i in range(len(fields))],
+        "fields_seen": [_seen(page, field, case.inputs[0], true) for field in fields],
+        "token_limit": getattr(model, "max_tokens", None),
     }
 
 
-def _reads(value: str, boxes: Sequence[Box], true: Transcript, found: Transcript) -> bool:
-    """Whether the words at a field's place, or the answer where the model takes no words, were read exactly."""
-    if not true.words:
-        return bool(value.strip()) and value.split() == found.answer.split()
+def _reads(page: Page, place: Field, example: Encoded, true: Transcript, found: Transcript) -> bool:
+    """Whether the words at a place were read exactly, all of them: of a value cut off by the limit none is read."""
+    boxes = page.field_boxes(place)
     there = words_in(true.words, boxes)
-    return bool(there) and [w.text for w in there] == [w.text for w in words_in(found.words, boxes)]
+    same = [w.text for w in there] == [w.text for w in words_in(found.words, boxes)]
+    return bool(there) and same and _seen(page, place, example, true)
+
+
+def _answers(value: str, true: str, found: str) -> bool:
+    """Whether the recovered answer is the value, white space aside; a vocabulary without capitals can give no more
+    than the true answer as the model takes it."""
+    said, wanted = "".join(found.split()), "".join(value.split())
+    as_taken = found == true and said.casefold() == wanted.casefold()
+    return bool(wanted) and (said == wanted or as_taken)
+
+
+def _names(value: str, true: str, found: str) -> bool:
+    """Whether the recovered question names the value, word for word, as the true question does."""
+    wanted = " ".join(value.split())
+    return bool(wanted) and all(f" {wanted} " in f" {' '.join(text.split())} " for text in (true, found))
+
+
+def _seen(page: Page, field: Field, example: Encoded, true: Transcript) -> bool:
+    """Whether all of a field's words entered the model; those behind its token limit did not, nor one cut in two."""
+    if not true.words or not field.words:
+        return True
+    last = max(example.words_seen, default=-1)
+    whole, taken = (page.words[last].text, true.words[-1].text) if last >= 0 else ("", "")
+    cut = {last} if whole != taken and whole.startswith(taken) else set()
+    return set(field.words) <= set(example.words_seen) - cut
 
 
 def words_in(words: Sequence[Word], boxes: Sequence[Box]) -> list[Word]:

@@ -28,11 +28,24 @@ def threat_model(config: AuditConfig) -> dict[str, object]:
         ],
         "knows": [
             "the blank template of the page and where its private fields are",
-            "the client's question" if exposure.question_known else "no question: random tokens stand in for it",
-            "the answer" if exposure.answer_known else "no answer: random tokens stand in for it",
-            "for models that read OCR words beside the picture (LayoutLMv3): those words and boxes, as in the "
-            "paper; there the attack shows what the picture alone gives away",
+            *_text_known(config),
         ],
         "wants": "the private fields' pixels, legible enough for an OCR engine to read",
         "cannot": ["change the model or the protocol", "see any page, or the other clients' data"],
     }
+
+
+def _text_known(config: AuditConfig) -> list[str]:
+    """What the adversary has of the text side before it looks for pixels."""
+    exposure = config.exposure
+    if exposure.recover_text:
+        return [
+            "nothing of the text: no question, no answer, no OCR words; what the attacks use of them was read out of "
+            "the gradient first"
+        ]
+    return [
+        "the client's question" if exposure.question_known else "no question: random tokens stand in for it",
+        "the answer" if exposure.answer_known else "no answer: random tokens stand in for it",
+        "for models that read OCR words beside the picture (LayoutLMv3): those words and boxes, as in the paper; "
+        "there the attack shows what the picture alone gives away",
+    ]

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.local_steps import ImitatedSteps, Optimiser
+from docleak.attacks.gradients.local_steps import LONGEST, UNPADDED, Batching, ImitatedSteps, Optimiser
 from docleak.documents import Page, load_pages
-from docleak.errors import DocumentError, FederationError
-from docleak.models.base import DocumentModel, trainable
+from docleak.errors import AttackError, DocumentError, FederationError
+from docleak.models.base import DocumentModel, dropout_rate, trainable
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import LocalPlan, LocalRound, set_parameters, train_locally
@@ -25,6 +25,10 @@ from docleak.training.objectives.table import objective_of
 
 #: What others call the keys of LocalPlan.
 ALIASES = {"lr": "learning_rate", "optimizer": "optimiser", "local_epochs": "epochs", "clip_norm": "max_norm"}
+#: Keys of --local beside those of LocalPlan: how the client's own code makes a batch's loss.
+BATCHING = ("padding", "mean")
+#: What transformers does by itself: pad to the longest of a batch, and average over its tokens.
+OF_TRANSFORMERS = Batching(LONGEST, "tokens")
 #: Without these nothing can be said of how the client trained.
 NEEDED = ("optimiser", "learning_rate", "batch_size")
 #: Steps up to which a client's round is trained again.
@@ -61,6 +65,7 @@ class UpdateCase:
     examples: Sequence[Example]
     batches: tuple[tuple[int, ...], ...]
     replay: Replay
+    batching: Batching = Batching()
 
     @property
     def optimiser(self) -> Optimiser:
@@ -71,14 +76,19 @@ class UpdateCase:
     def delta(self) -> dict[str, Tensor]:
         """What was sent, of the model's trainable parameters; a gradient is the delta of a step at a rate of 1."""
         received = sent_by(self.update)
-        return {name: torch.from_numpy(received[name]) for name, _ in trainable(self.model.module)}
+        names = (name for name, _ in trainable(self.model.module) if name in received)
+        return {name: torch.from_numpy(received[name].astype(np.float32)) for name in names}
+
+    @property
+    def unsent(self) -> tuple[str, ...]:
+        """Trainable parameters that the client did not send."""
+        there = self.update.shapes()
+        return tuple(name for name, _ in trainable(self.model.module) if name not in there)
 
     @property
     def dropout(self) -> bool:
         """Whether the client drew masks that nobody else knows."""
-        rates = [m.p for m in self.model.module.modules() if isinstance(m, torch.nn.Dropout)]
-        rates += [v for m in self.model.module.modules() if isinstance(v := getattr(m, "dropout", None), float)]
-        return self.plan.dropout and max(rates, default=0.0) > 0
+        return self.plan.dropout and dropout_rate(self.model.module) > 0
 
     @property
     def trained_on(self) -> list[Example]:
@@ -102,7 +112,28 @@ def open_case(
         raise DocumentError(f"{update.name}: {documents!r} has nothing that this client can have trained on.")
     replay = _replayed(update, model, plan, federation, pages)
     batches = replay.trained.batches if replay.trained else assumed(len(examples), plan)
-    return UpdateCase(update, model, plan, pages, examples, batches, replay)
+    batching = batching_of(local, model, Batching() if replay.trained else OF_TRANSFORMERS)
+    return UpdateCase(update, model, plan, pages, examples, batches, replay, batching)
+
+
+def batching_of(local: str, model: DocumentModel, default: Batching) -> Batching:
+    """How the client makes a batch's loss: ``default``, unless ``local`` says padding=longest, max_length, none or a
+    number of tokens, or mean=examples or tokens."""
+    told = _parsed(local)
+    padding = told.get("padding", str(default.padding)).lower()
+    lengths = {
+        "none": UNPADDED,
+        "no": UNPADDED,
+        "longest": LONGEST,
+        "max_length": getattr(model, "max_tokens", LONGEST),
+    }
+    try:
+        return Batching(lengths[padding] if padding in lengths else int(padding), told.get("mean", default.mean))
+    except (ValueError, AttackError) as fault:
+        raise FederationError(
+            f"--local says padding={padding},mean={told.get('mean', default.mean)}; expected padding longest, "
+            "max_length, none or a number of tokens, and a mean over examples or tokens."
+        ) from fault
 
 
 def sent_by(update: CapturedUpdate) -> Mapping[str, np.ndarray]:
@@ -117,6 +148,8 @@ def plan_of(update: CapturedUpdate, local: str = "") -> LocalPlan:
         one = {"optimiser": "sgd", "learning_rate": 1.0, "weight_decay": 0.0, "batch_size": max(1, update.examples)}
         told |= {**one, "epochs": 1, "max_steps": 1}
     told = {ALIASES.get(key.replace("-", "_"), key.replace("-", "_")): value for key, value in told.items()}
+    if str(told.get("optimiser")).lower() == "adam":
+        told |= _adam(update, told)
     missing = [key for key in NEEDED if told.get(key) is None]
     if missing:
         raise FederationError(
@@ -135,6 +168,17 @@ def plan_of(update: CapturedUpdate, local: str = "") -> LocalPlan:
     return LocalPlan(**{**values, "optimiser": values["optimiser"].lower()})
 
 
+def _adam(update: CapturedUpdate, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Adam without decay is AdamW without decay; with decay Adam adds the weights to the gradient: another step."""
+    decay = told.get("weight_decay") or 0.0
+    if float(decay):
+        raise FederationError(
+            f"{update.name}: optimiser adam with weight_decay {decay}: torch's Adam adds the decay to the gradient, "
+            "which is not imitated. Say adamw if that is what ran; without decay adam is imitated."
+        )
+    return {"optimiser": "adamw", "weight_decay": 0.0}
+
+
 def optimiser_of(plan: LocalPlan) -> Optimiser:
     """The plan's optimiser as the adversary imitates it."""
     return Optimiser(plan.optimiser, plan.learning_rate, plan.weight_decay, plan.max_norm)
@@ -146,11 +190,13 @@ def assumed(count: int, plan: LocalPlan) -> tuple[tuple[int, ...], ...]:
     return tuple((epoch * plan.epochs)[: plan.max_steps or None])
 
 
-def imitated(case_batches: Sequence[Sequence[int]], examples: Sequence[Example], plan: LocalPlan) -> ImitatedSteps:
+def imitated(
+    case_batches: Sequence[Sequence[int]], examples: Sequence[Example], plan: LocalPlan, batching: Batching
+) -> ImitatedSteps:
     """The steps over ``examples``, whose pages are numbered as they come."""
     pages = sorted({example.page for example in examples})
     owners = tuple(pages.index(example.page) for example in examples)
-    return ImitatedSteps(optimiser_of(plan), tuple(tuple(batch) for batch in case_batches), owners)
+    return ImitatedSteps(optimiser_of(plan), tuple(tuple(batch) for batch in case_batches), owners, batching)
 
 
 def load_start(model: DocumentModel, update: CapturedUpdate) -> None:
@@ -226,7 +272,8 @@ def _replayed(
 
 
 def distance(sent: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> float:
-    """|sent - ours| / |sent| over the arrays of ``ours``; infinite where nothing was sent."""
+    """|sent - ours| / |sent| over the arrays that were sent; infinite where those are zero."""
+    ours = {name: value for name, value in ours.items() if name in sent}
     wrong = sum(float(np.square(sent[name].astype(np.float64) - value).sum()) for name, value in ours.items())
     whole = sum(float(np.square(sent[name].astype(np.float64)).sum()) for name in ours)
     return float(np.sqrt(wrong / whole)) if whole else float("inf")
@@ -239,9 +286,9 @@ def _parsed(text: str) -> dict[str, str]:
         if not equals:
             raise FederationError(f"--local has {part!r}; expected key=value, as in optimiser=sgd,learning_rate=0.1.")
         found[key.strip().replace("-", "_")] = value.strip()
-    unknown = sorted(set(found) - {field.name for field in fields(LocalPlan)} - set(ALIASES))
+    unknown = sorted(set(found) - {field.name for field in fields(LocalPlan)} - set(ALIASES) - set(BATCHING))
     if unknown:
-        known = ", ".join(field.name for field in fields(LocalPlan))
+        known = ", ".join((*(field.name for field in fields(LocalPlan)), *BATCHING))
         raise FederationError(f"--local has the unknown key {unknown[0]!r}; known: {known}.")
     return found
 

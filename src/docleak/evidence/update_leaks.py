@@ -12,6 +12,8 @@ from torch import Tensor
 
 from docleak.attacks.gradients import Attack, Finding
 from docleak.attacks.gradients.algebra.bag import Bag, bag_of_words, steps_by_decay
+from docleak.attacks.gradients.closed_form import ATTACK as CLOSED_FORM
+from docleak.attacks.gradients.local_steps import Batching, ImitatedSteps
 from docleak.attacks.gradients.observed import observe
 from docleak.attacks.gradients.selftest import SelfTest, self_test
 from docleak.attacks.gradients.view import GradientView, Knowledge
@@ -19,6 +21,7 @@ from docleak.documents import Page, Question, blank_template, private_mask
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, GradientError
 from docleak.evidence.update_case import UpdateCase, assumed, imitated, load_start, optimiser_of, without_dropout
+from docleak.evidence.update_check import Check
 from docleak.models.base import DocumentModel, Encoded, pixels_of
 from docleak.training.federated.local import LocalPlan, train_locally
 from docleak.training.objectives.objective import Example
@@ -58,6 +61,7 @@ def _words(
     encoded = [model.encode(model.fit(page), question) for page, question in used]
     true = set().union(*(tokens_of(model, e) for e in encoded))
     pages = list({page.name: page for page, _ in used}.values())
+    made_up = list(make_pages(CONTROLS, seed=CONTROL_SEED))
     return {
         "exact": bag.exact,
         "tokens": len(bag.belief),
@@ -68,8 +72,17 @@ def _words(
             for axis, found in bag.coordinates.items()
         },
         "fields": _covered(model, bag, pages),
-        "control": _covered(model, bag, list(make_pages(CONTROLS, seed=CONTROL_SEED))),
+        "control": _covered(model, bag, made_up),
+        "control_tokens": _by_chance(model, bag, made_up, len(used)),
     }
+
+
+def _by_chance(model: DocumentModel, bag: Bag, pages: Sequence[Page], count: int) -> list[float]:
+    """For sets of ``count`` questions about made-up pages: tokens in bag and set, as a share of those in either."""
+    asked = [tokens_of(model, model.encode(model.fit(page), question)) for page in pages for question in page.questions]
+    sets = [set().union(*asked[at : at + count]) for at in range(0, len(asked), max(1, len(asked) // CONTROLS))]
+    found = set(bag.tokens)
+    return [len(found & tokens) / max(1, len(found | tokens)) for tokens in sets]
 
 
 def _agreement(found: set[int], true: set[int]) -> dict[str, Any]:
@@ -119,7 +132,8 @@ def _covered(model: DocumentModel, bag: Bag, pages: Sequence[Page]) -> list[int]
 class Sight:
     """What an attack on pictures was given and found. ``pages`` are as the model sees them, the target first.
 
-    ``finding`` is None where nothing was attacked, and ``why`` says so.
+    ``finding`` is None where nothing was attacked, and ``why`` says so. ``answers`` are those that the attacker was
+    given of each page.
     """
 
     pages: tuple[Page, ...]
@@ -127,13 +141,25 @@ class Sight:
     test: SelfTest | None
     finding: Finding | None
     why: str = ""
+    route: str = ""
+    answers: tuple[tuple[str, ...], ...] = ()
 
 
 def sight_of(
-    case: UpdateCase, attack: Attack, *, budget: int, seed: int, allow_failed: bool, report: Callable[[int], None]
+    case: UpdateCase,
+    attack: Attack,
+    checked: Check,
+    *,
+    budget: int,
+    seed: int,
+    allow_failed: bool,
+    report: Callable[[int], None],
 ) -> Sight:
-    """Attack the pictures of a captured update, where that is within reach."""
+    """Attack the pictures of a captured update, where that is within reach and its check has passed; ``route`` is the
+    attack that gave them."""
     used = case.trained_on
+    if checked.test and not checked.test.passed and not allow_failed:
+        return Sight((), None, checked.test, None, "the self-test failed")
     pages = sorted({example.page for example in used})
     if case.plan.objective != QUESTIONS:
         return _unseen(f"the objective {case.plan.objective!r} masks words at random, which an attack cannot imitate")
@@ -145,7 +171,7 @@ def sight_of(
     numbers = {n: i for i, n in enumerate(sorted({n for batch in case.batches for n in batch}))}
     true = [[numbers[n] for n in batch] for batch in case.batches]
     return _attacked(
-        case.model, case.delta, case.plan, [case.pages[n] for n in pages],
+        case.model, case.delta, case.plan, case.batching, [case.pages[n] for n in pages],
         [Example(pages.index(e.page), e.question) for e in used], true,
         attack, budget=budget, seed=seed, allow_failed=allow_failed, dropout=case.dropout, report=report,
     )  # fmt: skip
@@ -159,6 +185,7 @@ def _attacked(
     model: DocumentModel,
     delta: dict[str, Tensor],
     plan: LocalPlan,
+    batching: Batching,
     pages: Sequence[Page],
     examples: Sequence[Example],
     batches: Sequence[Sequence[int]],
@@ -177,35 +204,44 @@ def _attacked(
     if knowledge is None:
         return _unseen("none of the pages has a private field with a place")
     pixels = torch.stack([pixels_of(page.image, _device(model)) for page in fitted])
-    view = _view(model, delta, batches, examples, plan, knowledge, dropout)
-    if view is None:
+
+    def view_of(steps: Sequence[Sequence[int]]) -> GradientView | None:
+        return _view(model, delta, imitated(steps, examples, plan, batching), knowledge, dropout)
+
+    view, assumption = view_of(batches), view_of(assumed(len(examples), plan))
+    if view is None or assumption is None:
         return _unseen("nothing of the update rises above the rounding of the weights it was sent as")
     test = self_test(view, pixels, inputs)
     if not test.passed and not allow_failed:
-        return Sight(
-            fitted, knowledge, test, None, f"the self-test failed: {'; '.join(test.causes) or 'cause unknown'}"
-        )
-    assumption = assumed(len(examples), plan)
-    if [len(batch) for batch in assumption] == [len(batch) for batch in batches]:
-        view = _view(model, delta, assumption, examples, plan, knowledge, dropout) or view
+        return Sight(fitted, knowledge, test, None, "the self-test failed")
+    finding, route = _found(attack, assumption, knowledge, budget, seed, report)
+    asked = [(e.page, e.question.answers) for e in examples if e.question is not None]
+    answers = tuple(tuple(a for page, told in asked if page == i for a in told) for i in range(len(pages)))
+    return Sight(fitted, knowledge, test, finding, route=route, answers=answers)
+
+
+def _found(
+    attack: Attack, view: GradientView, knowledge: Knowledge, budget: int, seed: int, report: Callable[[int], None]
+) -> tuple[Finding, str]:
+    """The finding of ``attack`` and its name, or of closed-form recovery where that explains more of the gradient."""
     finding = attack.run(
         view, knowledge, budget=budget, generator=torch.Generator().manual_seed(seed),
         on_evaluation=lambda number, loss, seen: report(number),
     )  # fmt: skip
-    return Sight(fitted, knowledge, test, finding)
+    if view.batch_size != 1 or attack.name in (CLOSED_FORM.name, "random"):
+        return finding, attack.name
+    try:
+        closed = CLOSED_FORM.run(view, knowledge, budget=1, generator=torch.Generator().manual_seed(seed))
+    except AttackError:  # another architecture, or a part of the tensors
+        return finding, attack.name
+    return (closed, CLOSED_FORM.name) if closed.explained > finding.explained else (finding, attack.name)
 
 
 def _view(
-    model: DocumentModel,
-    delta: dict[str, Tensor],
-    batches: Sequence[Sequence[int]],
-    examples: Sequence[Example],
-    plan: LocalPlan,
-    knowledge: Knowledge,
-    dropout: bool,
+    model: DocumentModel, delta: dict[str, Tensor], local: ImitatedSteps, knowledge: Knowledge, dropout: bool
 ) -> GradientView | None:
     try:
-        return observe(model, delta, imitated(batches, examples, plan), knowledge, train_mode=dropout)
+        return observe(model, delta, local, knowledge, train_mode=dropout)
     except GradientError:
         return None
 
@@ -266,7 +302,7 @@ def cell_of(
     if attack is None:
         return words, _unseen("only words are looked for")
     sight = _attacked(
-        case.model, delta, plan, pages, examples, trained.batches, attack,
+        case.model, delta, plan, Batching(), pages, examples, trained.batches, attack,
         budget=budget, seed=seed, allow_failed=False, dropout=False, report=report,
     )  # fmt: skip
     return words, sight

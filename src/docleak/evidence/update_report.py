@@ -5,20 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from docleak.documents.storage import reported, write_atomically
 from docleak.errors import RunError
 from docleak.evidence.report_pictures import ALTS, KINDS, picture
-from docleak.evidence.report_words import LABELS
 from docleak.evidence.run import Run
-from docleak.evidence.templating import percent, render
+from docleak.evidence.templating import render
+from docleak.evidence.update_verdicts import Pictures, doubts_of, name_of, sentences, severity_of, verdict_on
 from docleak.metrics import PageScore
 
-#: Share of tokens, with at least this precision, from which the words count as told.
-TOLD, SURE = 0.5, 0.8
 THREAT = (
     "It is the server of a federated training, or whoever reads its traffic: it follows the protocol and looks.",
     "It has the weights it sent, what each client sent back, and the training configuration it gave the clients.",
@@ -49,34 +46,6 @@ LIMITS = (
 )
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """Private fields read over all pages of an attack, and the first page's PSNR."""
-
-    exact: int
-    blank: int
-    legible: int
-    scored: int
-    psnr: float | None
-
-    @classmethod
-    def of(cls, saved: Mapping[str, Any]) -> Pictures | None:
-        """From a unit's record; None where nothing was attacked."""
-        if "score" not in saved:
-            return None
-        rebuilt, blank, truth = (
-            [f for page in saved[key] for f in PageScore.from_json(page).fields]
-            for key in ("score", "floor", "ceiling")
-        )
-        return cls(
-            exact=sum(bool(f.exact) for f in rebuilt),
-            blank=sum(bool(f.exact) for f in blank),
-            legible=sum(bool(f.exact) for f in truth),
-            scored=sum(f.exact is not None for f in rebuilt),
-            psnr=saved["score"][0]["psnr"],
-        )
-
-
 def write_report(run: Run) -> Path:
     """Write ``report.html`` and ``results.json``; returns the path of the report. RunError without a finished unit."""
     updates, cells = _records(run)
@@ -86,6 +55,9 @@ def write_report(run: Run) -> Path:
         "run": {"path": str(run.path), **run.manifest()},
         "model": info.get("model", {}),
         "updates": [_shown(run, record) for record in updates],
+        "verdict": verdict_on(updates, unfinished(info, updates)),
+        "absent": [*absent(info), *missing(info, updates, cells)],
+        "doubted": any(doubts_of(record) for record in updates[:1]),
         "cells": [{**cell, "seen": Pictures.of(cell["pictures"])} for cell in cells],
         "falls": falls(cells),
         "chart": chart(cells),
@@ -93,7 +65,14 @@ def write_report(run: Run) -> Path:
         "limits": (*SECURE_LIMITS, *LIMITS[:2], LIMITS[-1]) if secure else LIMITS,
     }
     html = render("updates.html.j2", **context)
-    results = {"signature": info.get("signature"), "updates": updates, "cells": cells, "falls": falls(cells)}
+    told = [{**record, "severity": severity_of(record), "label": severity_of(record).label} for record in updates]
+    results = {
+        "signature": info.get("signature"),
+        "verdict": _told(info, updates),
+        "updates": told,
+        "cells": cells,
+        "falls": falls(cells),
+    }
     with reported(run.path / "report.html"):
         write_atomically(run.path / "results.json", (json.dumps(results, indent=1) + "\n").encode())
         write_atomically(run.path / "report.html", html.encode("utf-8", "backslashreplace"))
@@ -103,31 +82,52 @@ def write_report(run: Run) -> Path:
 def summary_text(run: Run) -> str:
     """The verdicts, and how leakage falls."""
     updates, cells = _records(run)
-    lines = [line for record in updates for line in (f"{_name(record)}:", *(f"  {s}" for s in sentences(record)))]
-    return "\n".join([*lines, *falls(cells)])
+    found = verdict_on(updates, unfinished(run.info, updates))
+    lines = [f"{found.label}. {found.sentence}"]
+    for record in updates:
+        lines += [f"{name_of(record)}: {severity_of(record).label}", *(f"  {line}" for line in sentences(record))]
+    return "\n".join([*lines, *absent(run.info), *missing(run.info, updates, cells), *falls(cells)])
 
 
-def sentences(record: Mapping[str, Any]) -> list[str]:
-    """What one captured update gave away, in plain words: its words, then its pictures."""
-    if "masked" in record:
-        return [_of_masks(record["masked"]), _of_words(record["words"], masked=True)]
-    if "sum" in record:
-        return [f"The sum of all silos' updates, which is all that the server learns. {_of_words(record['words'])}"]
-    return [_of_words(record["words"]), _of_pictures(record["pictures"])]
+def results_of(run: Run) -> dict[str, Any]:
+    """The verdicts for machines: the overall one, and of each update its doubts and possible causes."""
+    updates, cells = _records(run)
+    silent = {"absent": absent(run.info), "missing": missing(run.info, updates, cells)}
+    return {**_told(run.info, updates), **silent, "updates": [
+        {"round": record["round"], "client": record["client"], "severity": severity_of(record),
+         "label": severity_of(record).label, "doubts": doubts_of(record),
+         "causes": record.get("check", {}).get("causes", [])}
+        for record in updates
+    ]}  # fmt: skip
 
 
-def severity_of(record: Mapping[str, Any]) -> str:
-    """A key of LABELS, by the worse of words and pictures."""
-    words, seen = record["words"], Pictures.of(record["pictures"])
-    if "masked" in record and record["masked"].get("hidden"):
-        return "none"
-    told = "recall" in words and (words["precision"] or 0) >= SURE and (words["recall"] or 0) >= TOLD
-    if told or (seen and seen.scored and seen.exact - seen.blank >= seen.scored / 2):
-        return "severe"
-    some = "recall" in words and (words["precision"] or 0) >= SURE and words["right"] > 0
-    if some or (seen and seen.exact > seen.blank):
-        return "partial"
-    return "none" if seen or "recall" in words else "unknown"
+def _told(info: Mapping[str, Any], updates: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    found = verdict_on(updates, unfinished(info, updates))
+    return {"severity": found.severity, "label": found.label, "sentence": found.sentence}
+
+
+def absent(info: Mapping[str, Any]) -> list[str]:
+    """Clients of the capture's other rounds that sent nothing in this one."""
+    names = info.get("absent", [])
+    return [f"Nothing came in this round from {', '.join(names)}, who sent in another round."] if names else []
+
+
+def unfinished(info: Mapping[str, Any], updates: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of updates that were to be audited and have no record yet."""
+    done = {record["unit"] for record in updates}
+    return [name_of(planned) for planned in info.get("planned", []) if planned["unit"] not in done]
+
+
+def missing(
+    info: Mapping[str, Any], updates: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """What an interrupted audit has not done yet."""
+    lines = []
+    if names := unfinished(info, updates):
+        lines.append(f"Not finished: {'; '.join(names)}. Run the same command again to go on.")
+    if left := max(0, info.get("cells", 0) - len(cells)):
+        lines.append(f"Of the table of steps and batches {left} of {info['cells']} cells are not finished.")
+    return lines
 
 
 def falls(cells: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -150,6 +150,7 @@ def chart(cells: Sequence[Mapping[str, Any]]) -> str:
     """Two panels over the local steps, a line per batch size: tokens told, and PSNR of the pictures (SVG)."""
     if len({cell["steps"] for cell in cells}) < 2:
         return ""
+    import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -170,7 +171,8 @@ def chart(cells: Sequence[Mapping[str, Any]]) -> str:
         if axis.lines:
             axis.legend(fontsize="small")
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
+    with matplotlib.rc_context({"svg.hashsalt": "docleak"}):  # ids would be drawn anew in every report
+        figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
@@ -189,9 +191,9 @@ def _shown(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
     scores = [PageScore.from_json(page) for page in record["pictures"].get("score", ())]
     return {
         **record,
-        "name": _name(record),
+        "name": name_of(record),
         "severity": severity,
-        "label": LABELS[severity],
+        "label": severity.label,
         "sentences": sentences(record),
         "trio": [
             {"kind": kind, "label": KINDS[kind], **picture(run.read_image(record["unit"], images[kind]), ALTS[kind])}
@@ -200,60 +202,6 @@ def _shown(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "read": [field for score in scores for field in score.fields],
     }
-
-
-def _name(record: Mapping[str, Any]) -> str:
-    return f"Round {record['round']}, client {record['client']}"
-
-
-def _of_masks(found: Mapping[str, Any]) -> str:
-    if "failed" in found:
-        return f"Masked words; they could not be compared with the silo's update: {found['failed'].rstrip('.')}."
-    verdict = "noise to the server" if found["hidden"] else "NOT HIDDEN: do not trust this aggregation"
-    return (
-        f"Masked words: {verdict}. Over {found['numbers']:,} numbers their correlation with the update that this silo "
-        f"trained is {found['correlation']:+.5f} (of noise: {found['chance']:.5f} either way), and they are spread as "
-        f"evenly as chance spreads them with probability {found['p_uniform']:.2g}."
-    )
-
-
-def _of_words(words: Mapping[str, Any], *, masked: bool = False) -> str:
-    if masked and "failed" not in words:
-        chance, among = words["control"]
-        held, of = words["fields"]
-        return (
-            f"Words, attacked all the same: {percent(words['precision'])} of what is read is right; "
-            f"{percent(held / of if of else None)} of the private fields seem told, and "
-            f"{percent(chance / among if among else None)} of the fields of made-up pages that nobody has."
-        )
-    if "failed" in words:
-        return f"Words: not read: {words['failed'].rstrip('.')}."
-    line = (
-        f"Words: of {words['true']} different tokens that the client trained on, the server reads {words['right']} "
-        f"({percent(words['recall'])}), out of {words['tokens']} of the vocabulary; "
-        f"{percent(words['precision'])} of what it reads is right."
-    )
-    held, of = words["fields"]
-    if of:
-        chance, among = words["control"]
-        line += (
-            f" All tokens of {held} of {of} private fields are told; of the fields of made-up pages that nobody has, "
-            f"{percent(chance / among if among else None)}."
-        )
-    for axis, places in words["places"].items():
-        line += f" Coordinates {axis}: {places['right']} of {places['found']} read are right."
-    return line
-
-
-def _of_pictures(saved: Mapping[str, Any]) -> str:
-    seen = Pictures.of(saved)
-    if seen is None:
-        return f"Pictures: not attacked: {saved['why'].rstrip('.')}."
-    psnr = "" if seen.psnr is None else f", {seen.psnr:.1f} dB on the first page"
-    return (
-        f"Pictures: {seen.exact} of {seen.scored} private fields read exactly{psnr} (blank template: {seen.blank}, "
-        f"true page: {seen.legible})."
-    )
 
 
 def _furthest(cells: Sequence[Mapping[str, Any]], key: str, least: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -16,18 +16,23 @@ import torch
 
 import docleak
 from docleak.attacks.gradients import load_attack
-from docleak.errors import AttackError, FederationError, RunError, SelfTestError
+from docleak.errors import AttackError, DocumentError, FederationError, RunError, SelfTestError
 from docleak.evidence.audit import PERMISSIONS
 from docleak.evidence.identity import weights_hash
 from docleak.evidence.run import Run
-from docleak.evidence.update_case import SAME, UpdateCase, open_case
+from docleak.evidence.update_case import SAME, UpdateCase, assumed, open_case, pages_of
+from docleak.evidence.update_check import TESTED_EXAMPLES, TESTED_STEPS, check, check_of_sum, diagnosed, trial_of
 from docleak.evidence.update_leaks import Cell, Sight, cell_of, sight_of, words_of
 from docleak.evidence.update_secure import hiding, is_masked, is_secure, open_sum
+from docleak.evidence.update_trial import Trial
 from docleak.evidence.workers import OnProgress, compute
 from docleak.metrics import load_engine, score_page
 from docleak.models import DocumentModel, image_of, load_model
 from docleak.training.federated.capture import CapturedUpdate, read_updates
+from docleak.training.objectives.table import objective_of
 
+#: Other clients whose pages are tried where a client's own do not fit.
+OTHERS = 4
 #: Gradient evaluations of a unit without pictures, for the progress bar.
 WORDS_ONLY = 1
 
@@ -199,16 +204,21 @@ def _compute(run: Run, config: UpdatesConfig, unit: UpdateUnit, case: UpdateCase
             "words": words_of(case),
             "pictures": {"why": why, "self_test": None},
         }
-        record |= {"masked": hiding(case)} if is_masked(unit.update) else {"sum": True}
+        record |= (
+            {"masked": hiding(case)}
+            if is_masked(unit.update)
+            else {"sum": True, "check": check_of_sum(case, record["words"]).to_json()}
+        )
         run.write_unit(unit.id, record, {})
         return
     if unit.cell is None:
         words = words_of(case)
+        checked = check(case, words, partial(_other_clients, config, case))
         sight = sight_of(
-            case, attack, budget=config.budget, seed=config.seed, allow_failed=config.allow_failed_self_test,
+            case, attack, checked, budget=config.budget, seed=config.seed, allow_failed=config.allow_failed_self_test,
             report=report,
         )  # fmt: skip
-        record = {"kind": "update", **_described(case)}
+        record = {"kind": "update", **_described(case), "check": checked.to_json()}
     else:
         pictured = unit.evaluations > WORDS_ONLY
         words, sight = cell_of(
@@ -221,13 +231,41 @@ def _compute(run: Run, config: UpdatesConfig, unit: UpdateUnit, case: UpdateCase
 
 def _require_replay(case: UpdateCase, config: UpdatesConfig) -> None:
     distance = None if is_masked(case.update) else case.replay.distance
-    if distance is not None and distance > SAME and not config.allow_failed_self_test:
-        raise SelfTestError(
-            f"{case.update.name}: trained again from the recorded seed, this client sends something else (relative "
-            f"distance {distance:.2e}, expected at most {SAME:.0e}), so nothing could be measured against these pages. "
-            "Likely causes: other pages (--documents) or pages in another order, another model, or another plan than "
-            "the capture says (--local). Mend it, or pass --allow-failed-self-test to audit all the same."
-        )
+    if distance is None or distance <= SAME or config.allow_failed_self_test:
+        return
+    trial = None if is_secure(case.update) else trial_of(case)
+    causes = diagnosed(case, trial, partial(_other_clients, config, case)) if trial else ()
+    said = "; ".join(cause.sentence for cause in causes) or (
+        "other pages (--documents), pages in another order, another model, or another plan than the capture says "
+        "(--local)"
+    )
+    raise SelfTestError(
+        f"{case.update.name}: trained again from the recorded seed, this client sends something else (relative "
+        f"distance {distance:.2e}, expected at most {SAME:.0e}), so nothing could be measured against these pages. "
+        f"Possible causes, the most probable first: {said}. Mend it, or pass --allow-failed-self-test to audit all the "
+        "same."
+    )
+
+
+def _other_clients(config: UpdatesConfig, case: UpdateCase) -> dict[str, Trial]:
+    """The round with the pages of the other clients of the capture, where they have pages of their own."""
+    found: dict[str, Trial] = {}
+    seen = {page.name for page in case.pages}
+    for update in read_updates(Path(config.updates)):
+        if update.folder != case.update.folder or update.client == case.update.client or is_secure(update):
+            continue
+        try:
+            pages = pages_of(update, config.documents, None, allow_pickle=config.allow_pickle)
+        except DocumentError:  # this client's pages are at hand, those of the others need not be
+            continue
+        examples = objective_of(case.plan.objective).examples(pages)
+        batches = assumed(len(examples), case.plan)
+        if seen == {page.name for page in pages} or len(examples) > TESTED_EXAMPLES or len(batches) > TESTED_STEPS:
+            continue
+        found[update.client] = Trial.of(case.model, case.delta, case.plan, case.batching, pages, examples, batches)
+        if len(found) == OTHERS:
+            break
+    return found
 
 
 def _described(case: UpdateCase) -> dict[str, Any]:
@@ -248,7 +286,7 @@ def _described(case: UpdateCase) -> dict[str, Any]:
 def _pictured(config: UpdatesConfig, sight: Sight) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the attack on pictures gave, scored on every page, and the first page's pictures."""
     test = sight.test and {"distance": sight.test.distance, "tolerance": sight.test.tolerance,
-                           "passed": sight.test.passed, "causes": list(sight.test.causes)}  # fmt: skip
+                           "passed": sight.test.passed}  # fmt: skip
     if sight.finding is None or sight.knowledge is None:
         return {"why": sight.why, "self_test": test}, {}
     engine = _engine(config.ocr)
@@ -264,12 +302,14 @@ def _pictured(config: UpdatesConfig, sight: Sight) -> tuple[dict[str, Any], dict
     first = shown[0]
     record = {
         "why": sight.why,
+        "route": sight.route,
         "self_test": test,
         "explained": found.explained,
         "evaluations": found.evaluations,
         "seconds": found.seconds,
         "pages": len(sight.pages),
         "knowledge": list(sight.knowledge.sentences()),
+        "given": [list(sight.answers[i]) for i in shown],
         "score": scores(rebuilt),
         "floor": scores(blank),
         "ceiling": scores(truth),
@@ -283,6 +323,12 @@ def _engine(name: str) -> Any:
     return load_engine(name)
 
 
+def _absent(config: UpdatesConfig, updates: Sequence[CapturedUpdate]) -> list[str]:
+    """Clients of other rounds of the capture that sent nothing in this one, where all of it is audited."""
+    here = {update.client for update in updates}
+    return [] if config.clients else sorted({update.client for update in read_updates(Path(config.updates))} - here)
+
+
 def _write_info(run: Run, config: UpdatesConfig, units: Sequence[UpdateUnit], case: UpdateCase) -> None:
     signature = (
         f"docleak {docleak.__version__} | updates of {config.updates}, round {units[0].update.round} | "
@@ -293,4 +339,8 @@ def _write_info(run: Run, config: UpdatesConfig, units: Sequence[UpdateUnit], ca
     if before not in (None, signature) and run.units():
         raise RunError(f"{run.path} holds results of other weights:\n  - there: {before}\n  - now: {signature}")
     run.write_info("signature", signature)
+    planned = [{"unit": u.id, "round": u.update.round, "client": u.update.client} for u in units if u.cell is None]
+    run.write_info("planned", planned)
+    run.write_info("cells", sum(unit.cell is not None for unit in units))
+    run.write_info("absent", _absent(config, [unit.update for unit in units]))
     run.write_info("model", {"name": case.model.name, "architecture": case.model.architecture})

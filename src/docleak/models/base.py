@@ -109,6 +109,13 @@ def trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
 
 
+def dropout_rate(module: nn.Module) -> float:
+    """The largest probability with which training mode drops a number: of layers, and of functions told a rate."""
+    rates = [m.p for m in module.modules() if isinstance(m, nn.Dropout)]
+    rates += [float(rate) for m in module.modules() if isinstance(rate := getattr(m, "dropout", None), float)]
+    return max(rates, default=0.0)
+
+
 def plain_ids(tokenizer: Any) -> Tensor:
     """The ids of a vocabulary without special tokens and added ones (tags), ascending."""
     fixed = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}

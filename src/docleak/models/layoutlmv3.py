@@ -16,6 +16,8 @@ from docleak.errors import ModelError
 from docleak.models.base import Answer, Encoded, Stage, Transcript, pad, plain_ids
 
 MAX_ANSWER_TOKENS = 40
+#: ``word_ids`` of padding that the client's own code put behind an example.
+PADDING = -2
 
 
 class LayoutLMv3:
@@ -23,6 +25,9 @@ class LayoutLMv3:
 
     The loss is the mean of the cross-entropies of the first and the last token of the span; an
     answer that is not among the words points at the first token. Boxes are scaled to 0..1000.
+
+    No example's loss depends on its neighbours: what a batch of unequal lengths pads is left out of the span's softmax.
+    ``transformers`` leaves it in; ``padded`` makes an example whose loss is computed as there.
     """
 
     architecture = "layoutlmv3"
@@ -72,6 +77,21 @@ class LayoutLMv3:
         seen = tuple(sorted({int(w) for w in tensors["word_ids"] if w >= 0}))
         words_of = tuple(w.text for w in page.words)
         return Encoded({**tensors}, tuple(self.tokenizer.convert_ids_to_tokens(out["input_ids"])) + words_of, seen)
+
+    def padded(self, example: Encoded, length: int) -> Encoded:
+        """The example with padding up to ``length`` tokens, which takes part in the span's softmax as in
+        ``transformers``; as it is where it has as many. ModelError beyond the model's positions."""
+        if length > self.max_tokens:
+            raise ModelError(f"padding to {length} tokens; {self.name} has positions for {self.max_tokens}.")
+        there = len(example.tensors["input_ids"])
+        lacking = max(0, length - there)
+        fill = {"input_ids": int(self.module.config.pad_token_id), "bbox": 0, "word_ids": PADDING}
+        tensors = {
+            name: F.pad(value, (0, 0) * (value.ndim - 1) + (0, lacking), value=fill[name]) if name in fill else value
+            for name, value in example.tensors.items()
+        }
+        tokens = (*example.tokens[:there], *(lacking * [self.tokenizer.pad_token]), *example.tokens[there:])
+        return replace(example, tensors=tensors, tokens=tokens)
 
     def _check_length(self, question: Question) -> None:
         asked = len(self.tokenizer(question.text, [""], boxes=[[0, 0, 0, 0]])["input_ids"])
@@ -147,7 +167,8 @@ class LayoutLMv3:
         device = next(self.module.parameters()).device
         ids = pad([e.tensors["input_ids"] for e in inputs], self.module.config.pad_token_id, device)
         boxes = pad([e.tensors["bbox"] for e in inputs], 0, device)
-        mask = pad([torch.ones_like(e.tensors["input_ids"]) for e in inputs], 0, device)
+        there = pad([torch.ones_like(e.tensors["input_ids"]) for e in inputs], 0, device)
+        mask = pad([(e.tensors["word_ids"] != PADDING).long() for e in inputs], 0, device)
         out = self.module(
             input_ids=ids,
             bbox=boxes,
@@ -155,7 +176,7 @@ class LayoutLMv3:
             pixel_values=None if pixels is None else self.normalise(pixels),
         )
         # The head also scores the visual tokens behind the text, as in transformers.
-        hidden = F.pad(mask == 0, (0, out.start_logits.shape[1] - mask.shape[1]))
+        hidden = F.pad(there == 0, (0, out.start_logits.shape[1] - there.shape[1]))
         return out.start_logits.masked_fill(hidden, -1e4), out.end_logits.masked_fill(hidden, -1e4)
 
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any, cast
 import torch
 import transformers
 
+from docleak.documents.storage import read_json_object
+from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
 from docleak.models.base import DocumentModel
 
@@ -100,7 +101,9 @@ def title_of(source: str) -> str:
 def model_card(source: str) -> dict[str, Any]:
     """How a checkpoint was made (docleak.json beside its weights), or nothing where it does not say."""
     file = (CHECKPOINTS / source if source in SHIPPED else Path(source)) / "docleak.json"
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    return read_json_object(file, error=ModelError, advice="Save the model again, or take that file away.")
 
 
 def _locate(source: str) -> tuple[str, str | None]:
@@ -141,13 +144,13 @@ def _config(where: str, revision: str | None, source: str) -> dict[str, Any]:
 
         try:
             path = Path(hf_hub_download(where, "config.json", revision=revision))
-        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, ValueError, RuntimeError) as error:
             raise ModelError(
                 f"model {source!r} is neither a directory nor a hub model that can be reached "
                 f"({type(error).__name__}). Without a network, download it elsewhere and give its directory."
             ) from error
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"), strict=False)
     except ValueError as error:
         raise ModelError(f"config.json of {source!r} is not JSON: {error}. Save the model again.") from error
     if not isinstance(config, dict):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
 
 FILES = ("processor_config.json", "preprocessor_config.json")
@@ -35,7 +35,7 @@ def image_settings(source: str, *, revision: str | None = None) -> ImageSettings
     """
     for path in _settings_files(source, revision):
         try:
-            values = json.loads(path.read_text())
+            values = parse_json(path.read_text(encoding="utf-8"), strict=False)
         except ValueError as error:
             raise ModelError(f"{path} is not JSON ({error}). Save the processor again, or delete the file.") from error
         values = values.get("image_processor", values)

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
 from docleak.models.preprocessing import require_weights
 
@@ -66,7 +67,7 @@ class ReaderConfig:
 def read_config(source: str, *, revision: str | None = None) -> ReaderConfig:
     """The ReaderConfig of a directory or hub name; ModelError for unknown or missing keys."""
     path = local_file(source, "config.json", revision=revision)
-    values = json.loads(path.read_text(encoding="utf-8"))
+    values = parse_json(path.read_text(encoding="utf-8"), strict=False)
     kind = values.pop("model_type", None)
     known = {field.name for field in fields(ReaderConfig)}
     unknown, missing = sorted(set(values) - known), sorted({"text", "vision"} - set(values))

@@ -13,26 +13,21 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
-from functools import lru_cache
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 from scipy.stats import binom
 
-from docleak.errors import MissingExtraError, PrivacyError
+from docleak.errors import PrivacyError
+from docleak.privacy.distributions import countable_delta, epsilon_of, epsilon_of_many, grid_of, library, power_of
 from docleak.privacy.mechanism import Mechanism, Relation, Unit
 
-#: The probability that is given away, of delta, to numbers of participations that are not looked at.
-TAIL = 1e-4
-#: Numbers of participations that are looked at one by one; beyond, several share the greatest of them.
-EXACT = 32
-#: The search for the epsilon of a mixture ends at this relative width, at its upper end.
-WIDTH = 1e-6
-MOST_EPSILON = 1e9
-#: A group's losses are looked at in about so many places at most.
-POINTS = 30_000
+#: A group's losses are looked at in about so many places at most; a group of more units than these in closed form.
+POINTS, LARGEST_GROUP = 30_000, 500
+#: Opacus' PRV accountant is asked only where its own tables have about so many numbers at most.
+PRV_NUMBERS = 4_000_000
 
 
 class Accountant(StrEnum):
@@ -71,8 +66,16 @@ class Guarantee:
         by = f"{self.accountant.upper()} accountant of {PACKAGES[self.accountant]} {self.version}"
         if math.isinf(self.epsilon):
             return f"no differential privacy per {m.unit}: no noise bounds what {what} changes ({m.sentence()}; {by})."
-        claim = f"epsilon {self.epsilon:.4g} at delta {self.delta:.3g} per {m.unit} ({what} {change})"
+        claim = f"epsilon {rounded_up(self.epsilon)} at delta {self.delta:.3g} per {m.unit} ({what} {change})"
         return f"{claim}; {m.sentence()}; {by}."
+
+
+def rounded_up(epsilon: float) -> str:
+    """An epsilon to four digits, never below what it is."""
+    if not 0 < epsilon < math.inf:
+        return f"{epsilon:.4g}"
+    exact = Decimal(epsilon)
+    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 3), rounding=ROUND_CEILING)):.4g}"
 
 
 def guarantee(mechanism: Mechanism, delta: float, accountant: Accountant = Accountant.PLD) -> Guarantee:
@@ -100,33 +103,7 @@ def guarantee(mechanism: Mechanism, delta: float, accountant: Accountant = Accou
 
 
 def _pld(mechanism: Mechanism, delta: float) -> float:
-    if mechanism.independent:
-        distribution = _round(mechanism, mechanism.rate).self_compose(mechanism.rounds)
-        return float(distribution.get_epsilon_for_delta(delta))
-    return _known_coins(mechanism, delta)
-
-
-def _round(mechanism: Mechanism, rate: float) -> Any:
-    """The privacy loss distribution of one round in which a unit takes part with probability ``rate``."""
-    relation = library("dp_accounting").NeighboringRelation[mechanism.relation.name]
-    return _distribution(mechanism.noise_multiplier, rate, relation)
-
-
-@lru_cache(maxsize=8)
-def _distribution(noise_multiplier: float, rate: float, relation: Any) -> Any:
-    return library("dp_accounting.pld.privacy_loss_distribution").from_gaussian_mechanism(
-        noise_multiplier,
-        sampling_prob=rate,
-        neighboring_relation=relation,
-        value_discretization_interval=_grid(noise_multiplier, rate),
-    )
-
-
-def _grid(noise_multiplier: float, rate: float) -> float:
-    """A thirtieth of the typical loss of a round: on a coarser grid, many rounds add up what was rounded up."""
-    loss = noise_multiplier**-2
-    typical = math.sqrt(math.log1p(rate**2 * math.expm1(loss)) if loss < 700 else loss + 2 * math.log(rate))
-    return max(min(typical / 30, max(typical, 1.0) / 100), 1e-6)
+    return epsilon_of([mechanism], delta)
 
 
 def epsilon_of_group(found: Guarantee, size: int) -> float:
@@ -146,46 +123,18 @@ def epsilon_of_group(found: Guarantee, size: int) -> float:
         return math.inf
     if m.rate == 1:
         return guarantee(replace(m, noise_multiplier=m.noise_multiplier / size), found.delta).epsilon
+    delta = countable_delta(found.delta, m.rounds)
+    if size > LARGEST_GROUP or delta <= 0 or size / m.noise_multiplier > 100:
+        return epsilon_of_many(m, size, found.delta)
     drawn = np.arange(size + 1)
     losses = size / m.noise_multiplier * (size / m.noise_multiplier + 20)  # the range of a round's, roughly
+    grid = max(min(grid_of(m.noise_multiplier, m.rate) * size, 0.05), losses / POINTS)
     distribution = library("dp_accounting.pld.privacy_loss_distribution").from_mixture_gaussian_mechanism(
         m.noise_multiplier, drawn.astype(float).tolist(), binom.pmf(drawn, size, m.rate).tolist(),
-        value_discretization_interval=max(min(_grid(m.noise_multiplier, m.rate) * size, 0.05), losses / POINTS),
+        value_discretization_interval=grid,
     )  # fmt: skip
-    return float(distribution.self_compose(m.rounds).get_epsilon_for_delta(found.delta))
-
-
-def _known_coins(mechanism: Mechanism, delta: float) -> float:
-    """Epsilon where everybody knows in which rounds a client took part.
-
-    It did so in B ~ Binomial(rounds, client_rate) of them; given B, it is Poisson sampling of its units over B rounds.
-    The hockey-stick divergence is convex, so delta(epsilon) <= sum_b P(B = b) delta_b(epsilon), with equality where
-    the outputs show the coins. Numbers of participations too many to be likely count as lost.
-    """
-    rounds, rate = mechanism.rounds, mechanism.client_rate
-    most = min(rounds, int(binom.isf(TAIL * delta, rounds, rate)))
-    least = int(binom.ppf(TAIL * delta, rounds, rate))
-    ends = np.unique(np.linspace(least, most, min(most - least + 1, EXACT)).round().astype(int))
-    weights = np.diff(binom.cdf(ends, rounds, rate), prepend=0.0)  # delta_b grows with b: each b counts as its end
-    lost = float(binom.sf(most, rounds, rate))
-    one = _round(mechanism, mechanism.unit_rate)
-    parts = [(w, one.self_compose(int(b))) for b, w in zip(ends, weights, strict=True) if b > 0]
-
-    def delta_at(epsilon: float) -> float:
-        return lost + sum(float(w) * float(part.get_delta_for_epsilon(epsilon)) for w, part in parts)
-
-    if delta_at(0.0) <= delta:
-        return 0.0
-    high = 1.0
-    while delta_at(high) > delta:
-        high *= 2
-        if high > MOST_EPSILON:
-            return math.inf
-    low = 0.0
-    while high - low > WIDTH * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
-    return high
+    together = float(power_of(distribution, m.rounds, grid).get_epsilon_for_delta(delta))
+    return together if math.isfinite(together) else epsilon_of_many(m, size, found.delta)
 
 
 def _rdp(mechanism: Mechanism, delta: float) -> float:
@@ -197,25 +146,27 @@ def _rdp(mechanism: Mechanism, delta: float) -> float:
     return float(dp.rdp.RdpAccountant().compose(event).get_epsilon(delta))
 
 
+def prv_fits(mechanism: Mechanism, delta: float) -> None:
+    """PrivacyError where Opacus' PRV accountant would need too many numbers: they grow with epsilon and rounds."""
+    mesh = 0.01 / math.sqrt(mechanism.rounds / 2 * (math.log(12_000) - math.log(delta)))
+    few = mechanism.noise_multiplier >= 0.05 and delta > 1e-300
+    if not few or (2 * _rdp(mechanism, delta / 4000) + 6) / mesh > PRV_NUMBERS:
+        raise PrivacyError(
+            f"Opacus' PRV accountant would need more than {PRV_NUMBERS} numbers for noise multiplier "
+            f"{mechanism.noise_multiplier:.4g} over {mechanism.rounds} rounds at delta {delta:.3g}. Use pld."
+        )
+
+
 def _prv(mechanism: Mechanism, delta: float) -> float:
     if mechanism.relation is not Relation.ADD_OR_REMOVE_ONE:
         raise PrivacyError("the PRV accountant of Opacus knows add-or-remove-one only; use pld for replace-one.")
+    prv_fits(mechanism, delta)
     accountant = library("opacus.accountants").create_accountant(mechanism="prv")
     accountant.history = [(mechanism.noise_multiplier, mechanism.rate, mechanism.rounds)]
     try:
         return float(accountant.get_epsilon(delta))
     except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
         raise PrivacyError(f"Opacus' PRV accountant cannot count this mechanism ({error}). Use pld.") from error
-
-
-def library(name: str) -> Any:
-    """An accounting library, imported when it is needed: Opacus brings torch."""
-    from importlib import import_module
-
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise MissingExtraError(f"privacy accounting needs {name}: pip install 'docleak[privacy]'.") from error
 
 
 @contextmanager

@@ -8,14 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.stats import norm
 
 from docleak.errors import PrivacyError
-from docleak.privacy.accounting import Accountant, Guarantee, guarantee, library
+from docleak.privacy.accounting import Accountant, Guarantee, guarantee, prv_fits
+from docleak.privacy.distributions import library
 from docleak.privacy.mechanism import Mechanism, Participation, Relation
 
-#: Noise multipliers are found, and rounded up, to this many decimals.
+#: Noise multipliers are found, and rounded up, to this many decimals; to fewer from 100 on.
 DECIMALS = 4
 MOST_NOISE = 1e5
+#: An epsilon of 0, where delta pays for everything, as the search's logarithm takes it.
+LEAST_COST = 1e-300
 MOST_ROUNDS = 100_000
 #: Opacus' bisection ends once epsilon is this close below the target. All four noise multipliers of Tito et al. (2024),
 #: Table 12, come out to their last digit with 0.011 and 0.012; with the library's 0.01, that of epsilon 8 is 0.8319.
@@ -35,7 +39,8 @@ def noise_for(mechanism: Mechanism, epsilon: float, delta: float, accountant: Ac
     def cost(noise_multiplier: float) -> float:
         return guarantee(replace(mechanism, noise_multiplier=noise_multiplier), delta, accountant).epsilon
 
-    high = 1.0
+    step = 10.0**-DECIMALS
+    high = max(2.0 ** math.ceil(math.log2(_guess(mechanism, epsilon, delta))), step)
     while cost(high) > epsilon:
         high *= 2
         if high > MOST_NOISE:
@@ -44,18 +49,35 @@ def noise_for(mechanism: Mechanism, epsilon: float, delta: float, accountant: Ac
                 "Ask for a larger epsilon, fewer rounds or a lower rate."
             )
     low = high / 2
-    while cost(low) <= epsilon:
+    while low > step and cost(low) <= epsilon:
         low, high = low / 2, low
-    step = 10.0**-DECIMALS
-    found = brentq(lambda log: math.log(cost(math.exp(log)) / epsilon), math.log(low), math.log(high), xtol=step / 10)
-    noise = round(max(math.ceil(math.exp(found) / step), 1) * step, DECIMALS)
+    low = max(low, step)
+    noise, digits = low, DECIMALS - max(math.floor(math.log10(high)) - 1, 0)
+    if cost(low) > epsilon:
+        step = 10.0**-digits
+        found = brentq(
+            lambda log: math.log(max(cost(math.exp(log)), LEAST_COST) / epsilon), math.log(low), math.log(high),
+            xtol=step / 10 / max(high, 1.0),
+        )  # fmt: skip
+        noise = round(math.ceil(math.exp(found) / step) * step, digits)
     while cost(noise) > epsilon:
-        noise = round(noise + step, DECIMALS)
+        noise = round(noise + step, digits)
     return guarantee(replace(mechanism, noise_multiplier=noise), delta, accountant)
 
 
+def _guess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
+    """About the noise that many rounds need, as if their sum were Gaussian, within what is searched."""
+    z = float(norm.isf(delta))
+    mu = math.sqrt(z * z + 2 * epsilon) - z
+    drift = mu * mu / mechanism.rounds / mechanism.rate**2 if mechanism.rate > 1e-100 else math.inf
+    return min(max(1 / math.sqrt(math.log1p(drift)) if 0 < drift < math.inf else 1.0, 1e-4), MOST_NOISE / 2)
+
+
 def _noise_by_opacus(mechanism: Mechanism, epsilon: float, delta: float) -> Guarantee:
-    guarantee(replace(mechanism, noise_multiplier=1.0), delta, Accountant.PRV)  # refuses what it cannot count
+    about = noise_for(mechanism, epsilon, delta).mechanism.noise_multiplier
+    if mechanism.independent and mechanism.relation is Relation.ADD_OR_REMOVE_ONE:
+        prv_fits(replace(mechanism, noise_multiplier=max(about / 2, 1e-4)), delta)
+    guarantee(replace(mechanism, noise_multiplier=about), delta, Accountant.PRV)  # refuses what it cannot count
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

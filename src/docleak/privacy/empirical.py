@@ -17,6 +17,7 @@ from scipy.stats import beta, binom
 
 from docleak.errors import ContradictionError, PrivacyError
 from docleak.privacy.accounting import Guarantee
+from docleak.privacy.lineage import Claim
 from docleak.privacy.mechanism import Relation, Unit
 
 #: A bound from one run is searched to this width, and its lower end taken.
@@ -193,22 +194,25 @@ def right_guesses(
     return int(included[highest].sum() + (~included[lowest]).sum())
 
 
-def held_against(lower: LowerBound, upper: Guarantee) -> None:
+def held_against(lower: LowerBound, upper: Guarantee | Claim) -> None:
     """Raises ContradictionError if an attack measured more than the accountant claims is possible.
 
     Raises PrivacyError if the two cannot be compared: of other units or relations, or the measured delta is below the
     claimed one (a claim at one delta holds at every larger).
     """
-    mechanism = upper.mechanism
-    if (lower.unit, lower.relation) != (mechanism.unit, mechanism.relation) or lower.delta < upper.delta:
+    of = upper if isinstance(upper, Claim) else upper.mechanism
+    said = upper.sentence if isinstance(upper, Claim) else upper.sentence()
+    if upper.epsilon is None or upper.delta is None:
+        raise PrivacyError(f"there is no claimed epsilon to hold the measured one against: {said}")
+    if (lower.unit, lower.relation) != (of.unit, of.relation) or lower.delta < upper.delta:
         raise PrivacyError(
             f"measured: delta {lower.delta:.3g} per {lower.unit}, {lower.relation}; claimed: delta {upper.delta:.3g} "
-            f"per {mechanism.unit}, {mechanism.relation}. They cannot be compared; measure and account for the same "
+            f"per {of.unit}, {of.relation}. They cannot be compared; measure and account for the same "
             "unit and relation, at the same delta."
         )
     if lower.epsilon > upper.epsilon:
         raise ContradictionError(
-            f"the attack contradicts the accounting. Measured: {lower.sentence()} Claimed: {upper.sentence()} "
+            f"the attack contradicts the accounting. Measured: {lower.sentence()} Claimed: {said} "
             f"If what it assumes holds, chance does that in {1 - lower.confidence:.2g} of audits at most. "
             f"Look for: {CAUSES}."
         )

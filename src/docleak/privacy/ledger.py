@@ -40,7 +40,7 @@ class Ledger:
         """What the rounds so far guarantee; None before the first."""
         if not self.begun:
             return None
-        return guarantee(replace(self.plan.mechanism, rounds=self.begun), self.plan.delta)
+        return guarantee(replace(self.plan.mechanism, rounds=self.begun), self.plan.delta, self.plan.accountant)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; ``resume`` reads it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -47,6 +46,10 @@ class Participation(StrEnum):
     HIDDEN = "hidden"
 
 
+#: No training has more rounds, and no noise beyond these bounds says anything; inside them every epsilon is computed.
+MOST_ROUNDS, LEAST_NOISE, MOST_NOISE = 10**9, 1e-9, 1e9
+
+
 @dataclass(frozen=True)
 class Mechanism:
     """``rounds`` of a sum of vectors, one per unit, each of L2 norm at most C, plus noise N(0, (noise_multiplier C)^2).
@@ -66,10 +69,13 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         faults = []
-        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
-            faults.append(f"noise multiplier is {self.noise_multiplier}; expected a finite number of 0 or more")
-        if self.rounds < 1:
-            faults.append(f"rounds is {self.rounds}; expected at least 1")
+        noise = self.noise_multiplier
+        if not (noise == 0 or LEAST_NOISE <= noise <= MOST_NOISE):
+            faults.append(
+                f"noise multiplier is {noise}; expected 0, or a number from {LEAST_NOISE:g} to {MOST_NOISE:g}"
+            )
+        if not 1 <= self.rounds <= MOST_ROUNDS:
+            faults.append(f"rounds is {self.rounds}; expected at least 1 and at most {MOST_ROUNDS}")
         for name, value in (("unit rate", self.unit_rate), ("client rate", self.client_rate)):
             if not 0 < value <= 1:
                 faults.append(f"{name} is {value}; expected a probability above 0 and at most 1")
@@ -91,7 +97,8 @@ class Mechanism:
     def sentence(self) -> str:
         """Sampling, noise and rounds in words."""
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
-        noise = f"{rounds}, noise multiplier {self.noise_multiplier:.4f}"
+        multiplier = f"{self.noise_multiplier:.4f}" if self.noise_multiplier >= 0.01 else f"{self.noise_multiplier:.3g}"
+        noise = f"{rounds}, noise multiplier {multiplier}"
         if self.client_rate == 1:
             return f"{noise}, each {self.unit} drawn by a coin of its own with probability {self.rate:.4g} (Poisson)"
         drawn = f"{noise}, clients drawn by coins with probability {self.client_rate:.4g} (Poisson)"
@@ -100,8 +107,10 @@ class Mechanism:
             drawn += f" and {each if self.unit_rate < 1 else f'all their {self.unit}s'}"
         if self.participation is Participation.KNOWN:
             return f"{drawn}, counted as if everybody knew which clients took part"
-        alone = "" if self.unit is Unit.CLIENT else f", as if each {self.unit} were drawn on its own, which is no bound"
-        return f"{drawn}, coins counted as hidden{alone}"
+        return (
+            f"{drawn}, by the published counting, which is no bound (coins hidden, as if each {self.unit} were drawn "
+            "on its own)"
+        )
 
 
 E = TypeVar("E", bound=StrEnum)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,17 @@ class DpPlan:
     client's sum of them, with its noise, is divided by ``denominator`` (M). That is public and the same in every client
     and round: the number that was actually drawn depends on the data, and dividing by it would move the sum of all the
     others when one unit leaves. ``delta`` belongs to the epsilon that the plan claims.
+
+    Noise has the standard deviation sigma C whatever the relation: replacing a unit moves the sum by 2 C, which the
+    accountant of that relation counts. ``published_counting`` allows, and is needed for, hidden coins of whole clients,
+    as the paper counts its federated training: that is no bound, and every sentence about it says so.
     """
 
     mechanism: Mechanism
     clip_norm: float
     denominator: int
     delta: float
+    published_counting: bool = False
 
     def __post_init__(self) -> None:
         faults = []
@@ -37,19 +42,25 @@ class DpPlan:
             faults.append(f"denominator is {self.denominator}; expected at least 1")
         if not 0 < self.delta < 1:
             faults.append(f"delta is {self.delta}; expected a probability above 0 and below 1")
-        shared = self.mechanism.client_rate < 1 and self.mechanism.unit is not Unit.CLIENT
-        if shared and self.mechanism.participation is Participation.HIDDEN:
+        hidden = self.mechanism.client_rate < 1 and self.mechanism.participation is Participation.HIDDEN
+        if hidden and not self.published_counting:
             faults.append(
-                "participation is hidden, which bounds nothing for units that share a client; train with known, and "
-                "compare with the published counting in docleak budget"
+                "participation is hidden, which is no bound: the server sees which clients took part; train with "
+                "known, and compare in docleak budget, or ask for the published counting by name (--published-counting)"
+            )
+        if self.published_counting and not hidden:
+            faults.append(
+                "the published counting is that of clients drawn whole whose coins count as hidden; here the unit is "
+                f"{self.mechanism.unit}, the client rate "
+                f"{self.mechanism.client_rate:.4g}, participation {self.mechanism.participation}"
             )
         if faults:
             raise PrivacyError("; ".join(faults) + ".")
 
     @property
-    def sensitivity(self) -> float:
-        """How far neighbouring data can move the clients' summed differences, before M, in L2 norm."""
-        return self.clip_norm * (2 if self.mechanism.relation is Relation.REPLACE_ONE else 1)
+    def accountant(self) -> Accountant:
+        """Who counts it: PLD, and for the published counting PRV, as the paper."""
+        return Accountant.PRV if self.published_counting else Accountant.PLD
 
     def noise_std(self, shares: int) -> float:
         """Standard deviation per parameter of one of ``shares`` equal shares of noise, before M: sigma C / sqrt(|K|).
@@ -58,9 +69,14 @@ class DpPlan:
         """
         return self.mechanism.noise_multiplier * self.clip_norm / math.sqrt(max(shares, 1))
 
-    def guarantee(self, accountant: Accountant = Accountant.PLD) -> Guarantee:
-        """What all rounds of the plan cost together."""
-        return guarantee(self.mechanism, self.delta, accountant)
+    def guarantee(self, accountant: Accountant | None = None) -> Guarantee:
+        """What all rounds of the plan cost together, by its own accountant unless another is named."""
+        return guarantee(self.mechanism, self.delta, accountant or self.accountant)
+
+    def bound(self, rounds: int = 0) -> Guarantee:
+        """What so many rounds (0: all) cost by a counting that is a bound: coins of clients known to everybody."""
+        known = replace(self.mechanism, rounds=rounds or self.mechanism.rounds, participation=Participation.KNOWN)
+        return guarantee(known, self.delta)
 
     def draw_clients(self, names: Iterable[str], coins: np.random.Generator) -> tuple[str, ...]:
         """The clients of a round, each by a coin of its own; there may be none. Their coins may be public.
@@ -91,7 +107,8 @@ class DpPlan:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> DpPlan:
         """The inverse of ``to_dict``; PrivacyError names unknown and missing keys, and what is no choice."""
-        outer = _checked(cls, saved, "the privacy plan")
+        older = {"published_counting": False} if isinstance(saved, Mapping) else {}
+        outer = _checked(cls, {**older, **saved} if older else saved, "the privacy plan")
         inner = _checked(Mechanism, outer["mechanism"], "its mechanism")
         kinds = {"unit": Unit, "relation": Relation, "sampler": Sampler, "participation": Participation}
         inner |= {name: choice(kind, inner[name], what=name) for name, kind in kinds.items() if name in inner}

@@ -20,6 +20,7 @@ from docleak.errors import RecipeError
 from docleak.evidence.audit import AuditConfig, Unit, model_of, open_audit, planned_units, run_unit, units_of
 from docleak.evidence.case import Exposure, build_case, pages_for
 from docleak.evidence.run import Run
+from docleak.models.base import STAGES
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.runner import Forecast, Job, places
 
@@ -104,6 +105,8 @@ def config_of(recipe: Recipe, row: Row, model: str, scale: str, changes: Mapping
         if len(documents) != 1:
             raise RecipeError(f"recipe {recipe.name!r} attacks pages of one data set, and was given {len(documents)}.")
         settings["documents"] = documents[0]
+    if unknown := [stage for stage in settings.get("stages", ()) if stage not in STAGES]:
+        raise RecipeError(f"unknown stage {', '.join(map(str, unknown))}; expected some of {', '.join(STAGES)}.")
     exposed = {key: settings.pop(key) for key in list(settings) if key in EXPOSURE}
     if "stages" in exposed:
         exposed["stages"] = tuple(exposed["stages"])

@@ -11,23 +11,27 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import PIL.Image
 import torch
 
+import docleak
 from docleak.defenses import GradientDefense, TemplateDefense, parse_defense
-from docleak.documents import blank_template
-from docleak.documents.storage import write_atomically, write_png
-from docleak.evidence.audit import AuditConfig, model_of
+from docleak.documents import Page, blank_template
+from docleak.documents.sources import sources_of
+from docleak.documents.storage import read_stored, write_atomically, write_png
+from docleak.documents.visible import in_markdown, without_html
+from docleak.evidence.applicable import least_budget
+from docleak.evidence.audit import FLOOR, AuditConfig, model_of, require_applicable
 from docleak.evidence.case import build_case, pages_for
 from docleak.evidence.identity import model_key
 from docleak.evidence.report_data import ModelResult, prepare
-from docleak.evidence.report_words import fields_in_words
 from docleak.evidence.run import Run
+from docleak.evidence.severity import routes_sentence
+from docleak.evidence.templating import render
 from docleak.evidence.utility import Utility, undefended, utility_under
 from docleak.metrics.image import ssim
-from docleak.models import image_of
+from docleak.models import DocumentModel, image_of
 from docleak.recipes.audits import AuditExperiment, experiments
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.runner import OnUnit, reproduce
@@ -54,21 +58,21 @@ class Choice:
 
     @property
     def words(self) -> float | None:
-        """Share of the private fields in the words that linear algebra reads; None where the model takes none."""
+        """Share of the private fields in the text that linear algebra reads, of those that the model saw; None where
+        that was not tried."""
         if self.line.context is None:
             return None
-        read, of = fields_in_words(self.line.context)
-        takes_words = any(unit.record["view"].get("words_known") for unit in self.line.context.units)
-        return read / of if of else 0.0 if takes_words else None
+        read = [route for route in self.line.context.findings.routes if route.name in ("words", "answer")]
+        return max((route.read / route.of for route in read if route.of), default=None)
 
     @property
     def leakage(self) -> float | None:
         """The larger of the picture's mean fuzz ratio (finer than the share of exact fields where pages are few) and
-        the share of fields in the words."""
-        if self.line.result is None:
+        the share of fields read by any route."""
+        if self.line.result is None or self.line.context is None:
             return None
         fuzz = self.line.result.estimates["fuzz_ratio"].value
-        return None if fuzz is None else max(fuzz, self.words or 0.0)
+        return None if fuzz is None else max(fuzz, self.line.context.findings.share.value or 0.0)
 
     @property
     def benefit(self) -> float | None:
@@ -81,7 +85,8 @@ def recipe_of(specs: Sequence[str], config: AuditConfig) -> Recipe:
     chosen = ["none", *[spec for spec in specs if spec != "none"]]
     rows = tuple(Row(parse_defense(spec).summary, ("model",), {"defense": spec}) for spec in dict.fromkeys(chosen))
     fixed = {"documents": config.documents, "pages": config.pages, "budget": config.budget, "seed": config.seed,
-             "ocr": config.ocr, "attack": config.attacks[0], "image_size": config.image_size}  # fmt: skip
+             "ocr": config.ocr, "attack": config.attacks[0], "image_size": config.image_size,
+             **({"allow_pickle": True} if config.allow_pickle else {})}  # fmt: skip
     scales = {"tiny": {"models": {"model": config.models[0]}}}
     return Recipe("defences", "Defences", "docleak", "what each defence leaves of the leak", rows, fixed, scales)
 
@@ -97,8 +102,12 @@ def compare(
     utility_steps: int = 0,
     on_unit: OnUnit = lambda done, total, label: None,
 ) -> tuple[Path, list[Choice]]:
-    """Run (or resume) the attack of ``config`` under every defence, measure what each costs, and write the page."""
+    """Run (or resume) the attack of ``config`` under every defence, measure what each costs, and write the page.
+
+    AttackError, before anything is computed, where the attack cannot be made on the model.
+    """
     began = time.perf_counter()
+    require_applicable(config, device)
     recipe = recipe_of(specs, config)
     planned = experiments(recipe, "tiny", out, {})
     torch.set_num_threads(1)
@@ -124,15 +133,18 @@ def compare(
 
 def most_exposed(config: AuditConfig, run: Run) -> AuditConfig:
     """What a comparison of defences at the end of an audit runs: one page, half the budget, on the model of which
-    most was read (of equals, the one that is attacked fastest), by the first attack."""
+    most was read by any route (of equals, the one that is attacked fastest), by the first attack made on it."""
     models = prepare([run], np.random.default_rng(0)).models
     keys = {model_key(source, config.image_size): source for source in config.models}
 
     def rank(model: ModelResult) -> tuple[float, float]:
-        return -(model.best.estimates["binary"].value or 0.0), model.best.seconds.mean or 0.0
+        return -(model.findings.share.value or 0.0), model.best.seconds.mean or 0.0
 
-    chosen = keys[min(models, key=rank).model]
-    return replace(config, models=(chosen,), attacks=config.attacks[:1], pages=1, budget=max(1, config.budget // 2))
+    chosen = min(models, key=rank)
+    made = {found.attack for found in chosen.attacks}
+    attack = next((name for name in config.attacks if name in made), FLOOR)
+    budget = max(config.budget // 2, least_budget(attack, config.rounds))
+    return replace(config, models=(keys[chosen.model],), attacks=(attack,), pages=1, budget=budget)
 
 
 def measure_utilities(
@@ -143,8 +155,9 @@ def measure_utilities(
     for number, e in enumerate(planned if steps else ()):
         spec, source = e.config.exposure.defense, e.config.models[0]
         file = out / "utility" / f"{number:02d}.json"
-        wanted = {"spec": spec, "source": source, "steps": steps, "seed": e.config.seed}
-        saved = json.loads(file.read_text()) if file.is_file() else {}
+        wanted = {"spec": spec, "source": source, "steps": steps, "seed": e.config.seed,
+                  "docleak": docleak.__version__, "sources": sources_of({"model": source}, apart_from=out)}  # fmt: skip
+        saved = read_stored(file) if file.is_file() else {}
         if saved.get("asked") == wanted:
             found[spec] = Utility(**saved["utility"])
             continue
@@ -161,7 +174,7 @@ def write_templates(e: AuditExperiment, out: Path, device: str) -> float:
     """The published templates of a template defence, each beside the clean one; returns their mean SSIM."""
     model = model_of(e.config, e.config.models[0], device)
     likeness = []
-    pages = pages_for(model, e.config.documents, count=e.config.pages, seed=e.config.seed)
+    pages = _pages_of(e.config, model)
     for number, page in enumerate(pages):
         case = build_case(model, [page], e.config.exposure, seed=e.config.seed + number)
         published, clean = image_of(case.knowledge.template[0]), blank_template(page)
@@ -170,6 +183,10 @@ def write_templates(e: AuditExperiment, out: Path, device: str) -> float:
         write_png(out / "templates" / f"{name}-beside-clean.png", np.hstack([clean, published]))
         likeness.append(ssim(clean, published, np.ones(clean.shape[:2], dtype=bool)))
     return float(np.mean([value for value in likeness if value is not None]))
+
+
+def _pages_of(config: AuditConfig, model: DocumentModel) -> list[Page]:
+    return pages_for(model, config.documents, count=config.pages, seed=config.seed, allow_pickle=config.allow_pickle)
 
 
 def choices_of(
@@ -206,7 +223,7 @@ def update_kept(e: AuditExperiment, device: str) -> float:
         return 1.0
     model = model_of(config, config.models[0], device)
     found = []
-    for number, page in enumerate(pages_for(model, config.documents, count=config.pages, seed=config.seed)):
+    for number, page in enumerate(_pages_of(config, model)):
         case = build_case(model, [page], config.exposure, seed=config.seed + number)
         own = torch.cat([value.flatten() for value in case.clean.gradient.values()])
         sent = torch.cat(
@@ -262,20 +279,18 @@ def write_comparison(choices: Sequence[Choice], out: Path, facts: Mapping[str, s
     saved = {**facts, "chart": chart(choices), "rows": rows}
     write_atomically(out / "defences.json", (json.dumps(saved, indent=1) + "\n").encode())
     write_atomically(out / "defences.md", _markdown(rows, facts).encode())
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("docleak.recipes", "templates"), autoescape=True, trim_blocks=True
-    )
     beside = sorted((out / "templates").glob("*-000-beside-clean.png"))
-    html = environment.get_template("defences.html.j2").render(
-        rows=rows, chart=chart(choices), facts=facts, templates=[(file.stem, _uri(file)) for file in beside]
-    )
-    write_atomically(out / "defences.html", html.encode())
+    html = render(
+        "defences.html.j2", package="docleak.recipes", rows=rows, chart=chart(choices), facts=facts,
+        templates=[(file.stem, _uri(file)) for file in beside],
+    )  # fmt: skip
+    write_atomically(out / "defences.html", html.encode("utf-8", "backslashreplace"))
     return out / "defences.html"
 
 
 def _row(number: int, c: Choice) -> dict[str, Any]:
     values = cells(c.line)
-    u = c.utility
+    u, said = c.utility, None if c.line.context is None else c.line.context.findings
     return {
         "number": number,
         "defence": c.summary,
@@ -290,6 +305,10 @@ def _row(number: int, c: Choice) -> dict[str, Any]:
         "kilobytes": "not measured" if u is None else f"{u.bytes_per_round / 1000:,.0f}",
         "milliseconds": "not measured" if u is None else f"{1000 * u.seconds_per_step:.0f}",
         "ssim": "" if c.template_ssim is None else f"{c.template_ssim:.3f}",
+        "read": None if said is None else said.judgement.read,
+        "of": None if said is None else said.judgement.of,
+        "routes": "" if said is None else routes_sentence(said.routes),
+        "severity": None if c.line.context is None else str(c.line.context.severity),
         "leakage": c.leakage,
         "benefit": c.benefit,
         "dominated": c.dominated,
@@ -304,7 +323,8 @@ def _markdown(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, str]) -> st
         "binary": "Binary",
         "fuzz": "fuzz ratio",
         "psnr": "PSNR, dB",
-        "words": "fields in the words",
+        "routes": "by any route",
+        "words": "fields in the text",
         "kept": "update kept",
         "anls": "ANLS",
         "loss": "loss",
@@ -314,8 +334,8 @@ def _markdown(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, str]) -> st
         "dominated": "dominated by",
     }
     lines = ["| " + " | ".join(heads.values()) + " |", "|" + "---|" * len(heads)]
-    lines += ["| " + " | ".join(str(row[key]) for key in heads) + " |" for row in rows]
-    return "\n".join([*lines, "", *(f"{name}: {value}  " for name, value in facts.items())]) + "\n"
+    lines += ["| " + " | ".join(in_markdown(str(row[key])) for key in heads) + " |" for row in rows]
+    return "\n".join([*lines, "", *(f"{name}: {without_html(value)}  " for name, value in facts.items())]) + "\n"
 
 
 def _uri(file: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -31,18 +31,25 @@ KINDS: dict[str, str] = {
 class Kind(Generic[E]):
     """What the experiments E of this kind take and give.
 
-    ``options`` are the settings that the command line may change, besides "models". ``facts`` are the lines under the
-    table that only this kind knows; ``write_table`` takes all of them.
+    ``types`` are the annotations of the settings, as ``field_types`` finds them. ``options`` are the settings that the
+    command line may change, besides "models". ``facts`` are the lines under the table that only this kind knows;
+    ``write_table`` takes all of them.
     """
 
     about: str
     settings: frozenset[str]
+    types: Mapping[str, str]
     metrics: tuple[str, ...]
     options: tuple[str, ...]
     experiments: Callable[[Recipe, str, Path, Mapping[str, Any]], list[E]]
     forecasts: Callable[[Sequence[E]], list[Forecast]]
     facts: Callable[[Sequence[E]], dict[str, str]]
     write_table: Callable[[Recipe, str, Sequence[E], Path, Mapping[str, str]], Path]
+
+
+def field_types(*configs: type) -> dict[str, str]:
+    """Name -> annotation of the fields of the dataclasses that settings are put into."""
+    return {item.name: str(item.type) for config in configs for item in fields(config)}
 
 
 def kind_named(name: str) -> Kind[Any]:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import docleak
-from docleak.documents.storage import reported, write_json
+from docleak.documents.sources import changed_sources, sources_of
+from docleak.documents.storage import read_stored, reported, write_json
 from docleak.errors import RunError
 
 MANIFEST = "row.json"
 
 
 def require_same(folder: Path, asked: Mapping[str, Any]) -> None:
-    """RunError naming every setting in which the row in ``folder`` differs from ``asked``; none if there is no row."""
+    """RunError naming every setting in which the row in ``folder`` differs from ``asked``; none if there is no row.
+
+    The version of docleak and the files that the settings name must be the same, too.
+    """
     manifest = folder / MANIFEST
     if not manifest.is_file():
         return
-    found = json.loads(manifest.read_text(encoding="utf-8"))["config"]
+    row = read_stored(manifest)
+    if row["docleak"] != docleak.__version__:
+        raise RunError(
+            f"{folder} was begun by docleak {row['docleak']}, this is {docleak.__version__}; their numbers do not "
+            "belong in one table. Pass another --out."
+        )
+    if changed := changed_sources(row.get("sources", {}), sources_of(asked, apart_from=folder)):
+        raise RunError(
+            f"{folder} holds results of other weights or pages under the same names:{changed}\nPass another --out."
+        )
+    found = row["config"]
     if wrong := [key for key in {**found, **asked} if found.get(key) != asked.get(key)]:
         told = "; ".join(f"{key} is {found.get(key)!r} there, {asked.get(key)!r} now" for key in wrong)
         raise RunError(f"{folder} holds another row: {told}. Give the same settings, or another --out.")
@@ -29,4 +42,6 @@ def note_row(folder: Path, asked: Mapping[str, Any], command: str) -> None:
     """Write row.json; RunError as ``require_same`` raises it."""
     require_same(folder, asked)
     with reported(folder):
-        write_json(folder / MANIFEST, {"docleak": docleak.__version__, "command": command, "config": asked})
+        sources = sources_of(asked, apart_from=folder)
+        row = {"docleak": docleak.__version__, "command": command, "config": asked, "sources": sources}
+        write_json(folder / MANIFEST, row)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from docleak.documents.storage import write_atomically
+from docleak.documents.visible import in_markdown, without_html
+from docleak.evidence.templating import render
 from docleak.metrics import Estimate
 from docleak.recipes.recipe import Recipe
 
@@ -57,26 +57,32 @@ def write_page(
     write_atomically(out / "table.md", _markdown(recipe, scale, heads, groups, facts).encode())
     value = {"recipe": recipe.name, "scale": scale, **facts, "rows": list(saved)}
     write_atomically(out / "table.json", (json.dumps(value, indent=1) + "\n").encode())
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("docleak.recipes", "templates"), autoescape=True, trim_blocks=True
-    )
-    html = environment.get_template("table.html.j2").render(
-        recipe=recipe, scale=scale, groups=groups, heads=heads, facts=facts, footnote=footnote, picture=picture, uri=uri
-    )
-    write_atomically(out / "table.html", html.encode())
+    html = render(
+        "table.html.j2", package="docleak.recipes", recipe=recipe, scale=scale, groups=groups, heads=heads, facts=facts,
+        footnote=footnote, picture=picture, uri=uri,
+    )  # fmt: skip
+    write_atomically(out / "table.html", html.encode("utf-8", "backslashreplace"))
     return out / "table.html"
 
 
 def _markdown(
     recipe: Recipe, scale: str, heads: Sequence[str], groups: Sequence[Group], facts: Mapping[str, str]
 ) -> str:
-    parts = [f"## {recipe.title}", "", f"{recipe.paper}, scale {scale}. The paper's finding: {recipe.finding}", ""]
+    finding = without_html(f"{recipe.paper}, scale {scale}. The paper's finding: {recipe.finding}")
+    parts = [f"## {in_markdown(recipe.title)}", "", finding, ""]
     for group in groups:
-        parts += [f"### {group.title}", "", "| " + " | ".join(["row", *heads]) + " |", "|" + "---|" * (1 + len(heads))]
-        parts += ["| " + " | ".join([name, *cells]) + " |" for name, cells in group.rows] + [""]
-    parts += [f"{name}: {value}  " for name, value in facts.items()]
+        parts += [
+            f"### {in_markdown(group.title)}",
+            "",
+            "| " + " | ".join(["row", *heads]) + " |",
+            "|" + "---|" * (1 + len(heads)),
+        ]
+        parts += [
+            "| " + " | ".join([in_markdown(name), *map(without_html, cells)]) + " |" for name, cells in group.rows
+        ] + [""]
+    parts += [f"{name}: {without_html(value)}  " for name, value in facts.items()]
     if recipe.note:
-        parts += ["", recipe.note]
+        parts += ["", without_html(recipe.note)]
     return "\n".join(parts) + "\n"
 
 

@@ -16,6 +16,7 @@ The kind says which settings and which printed metrics there are, see ``kinds``.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,11 +24,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from docleak.documents.ranges import SEED, short
 from docleak.errors import RecipeError
 from docleak.recipes.kinds import AUDIT, Kind, kind_named
 
 SHIPPED = Path(__file__).parent
 SCALES = ("tiny", "paper")
+MOST_NUMBER = 10**12
 #: key -> type, of the file and of a row; scales and ``fixed`` hold settings.
 TOP = {"title": str, "kind": str, "paper": str, "finding": str, "note": str, "models": list, "fixed": dict,
        "rows": list, "scales": dict}  # fmt: skip
@@ -101,7 +104,7 @@ def read_recipe(file: Path, name: str) -> Recipe:
         text = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError as fault:
         raise RecipeError(f"there is no recipe file {str(file)!r}.") from fault
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as fault:
+    except (OSError, ValueError, RecursionError) as fault:  # not UTF-8, no TOML, a number of thousands of digits
         raise RecipeError(f"{file} cannot be read as TOML: {fault}.") from fault
     faults = _faults(text)
     if faults:
@@ -129,28 +132,91 @@ def _faults(text: Mapping[str, Any]) -> list[str]:
     faults = _wrong_keys(text, TOP, (), "the recipe")
     kind = kind_named(str(text.get("kind", AUDIT)))
     faults += [f"the recipe lacks {key!r}" for key in ("title", "rows") if key not in text]
-    faults += _wrong_keys(text.get("fixed") or {}, {}, kind.settings, "[fixed]")
+    fixed = text.get("fixed")
+    faults += _setting_faults(fixed, kind, "[fixed]") if isinstance(fixed, dict) else []
     faults += _scale_faults(text, "", {"models": dict}, kind)
+    faults += _text_faults(text.get("models", []), "models")
     rows = text.get("rows")
+    faults += ["there is no row"] * (rows == [])
+    first: dict[tuple[str, str], int] = {}
     for number, row in enumerate(rows if isinstance(rows, list) else []):
         place = f"row {number + 1}"
-        if not isinstance(row, dict) or "name" not in row:
+        if not isinstance(row, dict) or not isinstance(row.get("name"), str):
             faults.append(f"{place} has no name")
             continue
+        faults += _text_faults(row.get("models", []), f"{place}, models")
+        models = row.get("models", text.get("models", ("donut",)))
+        for model in models if isinstance(models, list | tuple) else ():
+            before = first.setdefault((row["name"], str(model)), number)
+            faults += [f"{place} ({row['name']}) is there twice: row {before + 1} has its name and model"] * (
+                before != number
+            )
         faults += _wrong_keys(row, ROW, kind.settings, f"{place} ({row['name']})")
+        faults += _type_faults({key: value for key, value in row.items() if key not in ROW}, kind, f"{place}")
         faults += _scale_faults(row, f"{place}, ", {}, kind)
-        for model, numbers in (row.get("printed") or {}).items():
-            faults += _wrong_keys(numbers, dict.fromkeys(kind.metrics, object), (), f"{place}, printed.{model}")
+        printed = row.get("printed")
+        for model, numbers in printed.items() if isinstance(printed, dict) else ():
+            if isinstance(numbers, dict):
+                faults += _wrong_keys(numbers, dict.fromkeys(kind.metrics, object), (), f"{place}, printed.{model}")
+                faults += [f"{place}, printed.{model}: {key} is {short(value)}, expected a number"
+                           for key, value in numbers.items() if not _is(value, "float")]  # fmt: skip
+            else:
+                faults.append(f"{place}, printed.{model} is {short(numbers)}, expected metrics and their numbers")
     return faults
 
 
 def _scale_faults(text: Mapping[str, Any], place: str, typed: Mapping[str, type], kind: Kind[Any]) -> list[str]:
-    scales = text.get("scales") or {}
+    scales = text.get("scales")
+    if not isinstance(scales, dict):
+        return []  # told by its type
     faults = _wrong_keys(scales, dict.fromkeys(SCALES, dict), (), f"{place}[scales]")
     for scale, settings in scales.items():
         if isinstance(settings, dict):
             faults += _wrong_keys(settings, typed, kind.settings, f"{place}[scales.{scale}]")
+            settings = {key: value for key, value in settings.items() if key not in typed}
+            faults += _type_faults(settings, kind, f"{place}[scales.{scale}]")
     return faults
+
+
+def _setting_faults(settings: Mapping[str, Any], kind: Kind[Any], place: str) -> list[str]:
+    return _wrong_keys(settings, {}, kind.settings, place) + _type_faults(settings, kind, place)
+
+
+def _type_faults(settings: Mapping[str, Any], kind: Kind[Any], place: str) -> list[str]:
+    """A fault for each setting whose value is not of the type that its field has, or a number out of all range."""
+    faults = []
+    for key, value in settings.items():
+        types = kind.types.get(key, "object").split(" | ")
+        if not any(_is(value, name) for name in types):
+            faults.append(f"{place}: {key} is {short(value)}, expected {' or '.join(map(_in_words, types))}")
+        elif key == "seed" and isinstance(value, int) and not SEED.holds(value):
+            faults.append(f"{place}: seed is {short(value)}, expected {SEED}")
+    return faults
+
+
+def _text_faults(texts: Any, place: str) -> list[str]:
+    if isinstance(texts, list) and all(isinstance(text, str) and text for text in texts):
+        return []
+    return [f"{place} is {short(texts)}, expected a list of texts"]
+
+
+def _is(value: Any, name: str) -> bool:
+    """Whether a value of TOML fits the annotation; one that is not simple is left to the configuration itself."""
+    if name == "int":
+        return type(value) is int and abs(value) < MOST_NUMBER
+    if name == "float":
+        return type(value) in (int, float) and math.isfinite(value) and abs(value) < MOST_NUMBER
+    kinds: dict[str, type] = {"str": str, "bool": bool, "tuple": list, "Mapping": dict, "dict": dict}
+    if name.startswith("tuple[") and isinstance(value, list):
+        inner = name[len("tuple[") :].partition(",")[0].rstrip("]")
+        return all(_is(item, inner) for item in value)
+    wanted = kinds.get(name.partition("[")[0])
+    return name != "None" if wanted is None else isinstance(value, wanted)
+
+
+def _in_words(name: str) -> str:
+    words = {"int": "a whole number", "float": "a finite number", "str": "a text", "bool": "true or false"}
+    return words.get(name, {"tuple": "a list", "Mapping": "a table"}.get(name.partition("[")[0], name))
 
 
 def _wrong_keys(found: Mapping[str, Any], typed: Mapping[str, type], free: Any, place: str) -> list[str]:

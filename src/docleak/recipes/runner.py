@@ -5,23 +5,26 @@
 
 A unit that raises or kills its worker is tried once more, alone; failing again it is recorded as failed
 (``failed/UNIT.json`` in its folder) and the table counts it. Running the same command again continues; failed units are
-not tried a third time.
+not tried a third time. Where the whole command was killed, what it was at does not count as tried.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from docleak.documents.storage import write_atomically
+from docleak.documents.storage import TEMPORARY, write_atomically
 from docleak.errors import DocleakError, MissingExtraError, RecipeError
+from docleak.evidence.workers import end_with
 from docleak.recipes.recipe import Recipe, Row
 
 ATTEMPTS = 2
@@ -29,6 +32,8 @@ CLUSTER_TIMEOUT = "10s"
 BEGAN = "began"
 #: Called with (units done, units in all, what was just finished).
 OnUnit = Callable[[int, int, str], None]
+#: In a worker process: whom it ends with.
+_parents: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,9 @@ def reproduce(
     for experiment in planned:
         experiment.open(device=device, command=command)
     jobs = jobs_of(planned, device)
+    for job in jobs:
+        if not (job.finished() or _failed_file(job).is_file()) and job.attempts() != (kept := _ended(job)):
+            job.note(kept)  # nobody is at work here: the whole command was killed then, which is no failure of the unit
     while True:
         todo = [job for job in jobs if not job.finished() and not _given_up(job)]
         if not todo:
@@ -180,6 +188,11 @@ def _claim(out: Path, recipe: Recipe, scale: str) -> None:
         if found != wanted:
             raise RecipeError(f"{out} holds {found}, asked for {wanted}. Pass another --out.")
         return
+    if out.is_dir() and (foreign := sorted(f.name for f in out.iterdir() if not f.name.startswith(TEMPORARY))):
+        raise RecipeError(
+            f"{out} holds {', '.join(foreign[:5])}{' ...' if len(foreign) > 5 else ''} and no {file.name}: it is no "
+            "folder of a recipe. Expected an empty or new one: pass another --out."
+        )
     try:
         write_atomically(file, json.dumps(wanted).encode())
     except OSError as fault:
@@ -190,11 +203,15 @@ def _given_up(job: Job) -> bool:
     attempts = job.attempts()
     if len(attempts) < ATTEMPTS:
         return False
-    file = job.folder / "failed" / job.attempts_file.name
+    file = _failed_file(job)
     if not file.is_file():
         last = attempts[-1] if attempts[-1] != BEGAN else "the worker process died (out of memory, or killed)"
         write_atomically(file, json.dumps({"unit": job.id, "error": last}).encode())
     return True
+
+
+def _failed_file(job: Job) -> Path:
+    return job.folder / "failed" / job.attempts_file.name
 
 
 def _run(jobs: Sequence[Job], workers: int, cluster: str, work: Callable[[Job], str]) -> Iterator[str]:
@@ -208,10 +225,19 @@ def _run(jobs: Sequence[Job], workers: int, cluster: str, work: Callable[[Job], 
     with _backend(cluster):
         try:
             # joblib runs a lone worker's jobs in this process, which a suspect must not take down with it.
+            here = work if cluster else partial(_ending_with, os.getpid(), work)
             options = {} if cluster else {"n_jobs": max(2, workers), "backend": "loky", "batch_size": 1}
-            yield from Parallel(return_as="generator_unordered", **options)(delayed(work)(job) for job in jobs)
+            yield from Parallel(return_as="generator_unordered", **options)(delayed(here)(job) for job in jobs)
         except TerminatedWorkerError:
             return
+
+
+def _ending_with(parent: int, work: Callable[[Job], str], job: Job) -> str:
+    """``work`` in a process of joblib's, which ends as soon as ``parent`` is killed; joblib's own wait for minutes."""
+    if parent != os.getpid() and parent not in _parents:
+        end_with(parent)
+        _parents.add(parent)
+    return work(job)
 
 
 @contextmanager

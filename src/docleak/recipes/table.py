@@ -14,10 +14,12 @@ import PIL.ImageDraw
 import PIL.ImageFont
 
 from docleak.documents.page import Image
+from docleak.evidence.audit import AuditConfig
+from docleak.evidence.case import Exposure
 from docleak.evidence.report_data import AttackResult, ModelResult, prepare
 from docleak.evidence.run import Run
 from docleak.recipes.audits import METRICS, OPTIONS, SETTINGS, AuditExperiment, experiments, facts_of, forecasts
-from docleak.recipes.kinds import Kind
+from docleak.recipes.kinds import Kind, field_types
 from docleak.recipes.page import Group, Picture, estimate_text, failed_text, with_printed, write_page
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.runner import failures
@@ -196,6 +198,7 @@ def _json(line: Line) -> dict[str, Any]:
 AUDITS = Kind(
     about="attacks on what a client sends",
     settings=frozenset(SETTINGS),
+    types={**field_types(AuditConfig, Exposure), "attack": "str", "attack_options": "str"},
     metrics=METRICS,
     options=OPTIONS,
     experiments=experiments,

@@ -26,7 +26,7 @@ from docleak.documents import Field, Page, Question, Word, load_pages
 from docleak.documents.issuers import FIRST, make_issuers
 from docleak.documents.locate import letters
 from docleak.documents.phrasings import PHRASINGS
-from docleak.documents.redaction import AS_IN_THE_PAPER
+from docleak.documents.redaction import AS_IN_THE_PAPER, traces
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.metrics.text import accuracy
@@ -246,3 +246,21 @@ def test_real_pages_can_be_tested(shared_data: Path) -> None:
     said = ask(AnswersView(load_model("vt5-start"), scores=True), hidden_items(pages, found.cases))
     assert all(one.loss is not None and one.loss > 0 for one in said)
     assert set(nls_memory(found.cases, said)) == {case.provider for case in found.cases}
+
+
+def test_every_spelling_of_an_answer_is_taken_off_the_page() -> None:
+    """What is left of a second spelling would be read, and counted as remembered."""
+    page = page_of("Seller Quandary Traders or Bluebird Imports there")
+    asked = Question("Whose is it?", ("Quandary Traders", "Bluebird Imports"), "provider_name")
+    (item,) = hidden_items([page], [Case(0, "acme", "d", asked)])
+    left = [word.text for word in item.page.words]
+    assert not {"Quandary", "Traders", "Bluebird", "Imports"} & set(left) and {"Seller", "there"} <= set(left)
+    assert traces(page, asked.answers) and not traces(item.page, asked.answers)
+
+
+def test_equally_frequent_answers_stand_in_alphabetical_order() -> None:
+    said = ["Zeta", "beta ", "", "ALPHA", "alpha", "beta", "zeta", "gamma"]
+    cases = [Case(0, "p", f"d{i}", Question("Who?", (), "provider_name")) for i in range(len(said))]
+    found = disclosed(cases, [Spoken(text) for text in said])["provider_name"]
+    assert found.answers == (("alpha", 2), ("beta", 2), ("zeta", 2), ("gamma", 1))
+    assert (found.asked, found.silent) == (8, 1)

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from docleak.attacks.gradients.view import Knowledge
-from docleak.attacks.pairs.gifd import GIFD, FeatureCanvas, in_ball
+from docleak.attacks.pairs.gifd import GIFD, FeatureCanvas, _Search, in_ball
 from docleak.attacks.pairs.view import inputs_of
 from docleak.errors import AttackError
-from docleak.models.pair.generator import GeneratorConfig, build_generator, save_generator
+from docleak.models.pair.generator import GeneratorConfig, build_generator, load_generator, save_generator
 
 
 def test_projection_onto_the_ball_is_the_nearest_point() -> None:
@@ -73,8 +73,6 @@ def test_it_keeps_to_its_budget_and_repeats_itself(victim: Callable[..., Any], f
 
 def test_a_picture_that_the_generator_can_make_comes_out(victim: Callable[..., Any], folder: Path) -> None:
     """And one that it cannot make does not, without inner features; with them, it comes nearer."""
-    from docleak.models.pair.generator import load_generator
-
     made = load_generator(str(folder))
     own = made.picture(torch.randn(1, 4, generator=torch.Generator().manual_seed(5)), 0, (16, 16))
     client = victim(("a block",), (1,), pixels=own)
@@ -93,8 +91,6 @@ def test_a_picture_that_the_generator_can_make_comes_out(victim: Callable[..., A
 
 
 def test_features_stay_in_their_ball(folder: Path) -> None:
-    from docleak.models.pair.generator import load_generator
-
     made = load_generator(str(folder))
     base = made.features(torch.zeros(2, 4), 0, 1)
     canvas = FeatureCanvas(made, 1, base, (16, 16), 0.1)
@@ -107,3 +103,31 @@ def test_features_stay_in_their_ball(folder: Path) -> None:
 def test_settings_that_make_no_sense() -> None:
     with pytest.raises(AttackError, match="first"):
         replace(GIFD, first=0.0)
+
+
+def test_the_budget_is_shared_by_levels_and_the_start_is_normal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latent vector has ``first`` of all evaluations, each later level an equal part of what is left."""
+    prior = load_generator(str(folder))
+    spent: list[int] = []
+    starts: list[torch.Tensor] = []
+
+    def descend(self: Any, canvas: FeatureCanvas, budget: int, generator: torch.Generator) -> torch.Tensor:
+        spent.append(budget)
+        starts.append(canvas.base)
+        self.used += budget
+        self.best = canvas.base
+        return canvas.base
+
+    monkeypatch.setattr(_Search, "_descend", descend)
+    template = torch.zeros(2, 3, 16, 16)
+    known = Knowledge(template, torch.ones(2, 16, 16, dtype=torch.bool), [])
+    attack = replace(GIFD, first=0.3, starts=1)
+    search = _Search(attack, None, known, prior, lambda number, loss, pixels: None, None)  # type: ignore[arg-type]
+    search.run(1000, torch.Generator().manual_seed(7), None)
+    left, expected = 700, [300]
+    for level in range(1, prior.depth + 1):
+        expected.append(round(left / (prior.depth + 1 - level)))
+        left -= expected[-1]
+    assert spent == expected and sum(spent) == 1000 and len(spent) > 1
+    drawn = torch.randn(1, 2, prior.latent, generator=torch.Generator().manual_seed(7))
+    assert torch.equal(starts[0], drawn[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import permutations
 from typing import Any
@@ -11,13 +12,15 @@ import torch
 import torch.nn.functional as F
 
 from docleak.attacks.gradients.matching import dummy_of, squared
+from docleak.attacks.gradients.solvers import Adam
 from docleak.attacks.pairs import moves
 from docleak.attacks.pairs.align import Refinement, align, losses_of, partners, pull, similarity, weights_of
-from docleak.attacks.pairs.labels import labels_of
+from docleak.attacks.pairs.labels import _counted, labels_of
 from docleak.attacks.pairs.matching import layer_cosine, layer_norms, quality, squared_and_absolute
-from docleak.attacks.pairs.moves import candidates_of, distances, rearranged
+from docleak.attacks.pairs.moves import Moves, candidates_of, distances, rearranged
 from docleak.attacks.pairs.sentence import Sentences
-from docleak.attacks.pairs.view import inputs_of, words_in
+from docleak.attacks.pairs.text import TextAttack, _Search
+from docleak.attacks.pairs.view import PairView, inputs_of, word_table, words_in
 from docleak.errors import AttackError, GradientError
 
 ONE = ("there are two yellow blocks.",)
@@ -154,6 +157,11 @@ def test_words_of_the_batch_where_the_table_is_trained(victim: Callable[..., Any
     assert words is not None
     special = {client.model.tokenizer.cls_token_id, client.model.tokenizer.sep_token_id}
     assert set(words.tolist()) == set(client.ids[client.mask].tolist()) - special
+    name = word_table(client.model)
+    table = client.view.gradient[name].clone()
+    table[:, 1:] = 0  # whatever a defence left of a row tells its word
+    left = words_in(PairView(client.model, {**client.view.gradient, name: table}, 2))
+    assert left is not None and torch.equal(left, words)
 
 
 def test_weights_of_qualities() -> None:
@@ -237,3 +245,98 @@ def test_a_gradient_of_another_shape_is_refused(victim: Callable[..., Any]) -> N
     name = next(iter(client.view.gradient))
     with pytest.raises(GradientError, match="shape"):
         type(client.view)(client.model, {**client.view.gradient, name: torch.zeros(1)})
+
+
+def test_in_a_batch_of_two_each_is_pulled_to_its_own_partner() -> None:
+    z = torch.nn.functional.normalize(torch.randn(2, 6, generator=torch.Generator().manual_seed(0)), dim=1)
+    swapped = z[[1, 0]]
+    assert float(pull(z, swapped, ((0, 0), (0, 0)), weight=1.0, open_variance=1.0)) == pytest.approx(0, abs=1e-6)
+    by_class = float(pull(z, swapped, ((0, 1), (0, 1)), weight=3.0, open_variance=0.5))
+    assert by_class == pytest.approx(1.5 * float((z - swapped).square().sum()))
+
+
+def test_estimated_counts_are_brought_to_the_batch() -> None:
+    """Shares 2.3, 1.1, 1.6 of 3: one too many, taken where it overshoots most; 0.9, 0.2, 1.5: two are missing."""
+    for shares, expected in (((2.3, 1.1, 1.6), (0, 0, 2)), ((0.9, 0.2, 1.5), (0, 2, 2)), ((1.0, 0.0, 2.0), (0, 2, 2))):
+        probabilities = torch.tensor(shares, dtype=torch.float64) / 3 + 0.1
+        assert _counted(torch.full((3,), 0.1, dtype=torch.float64), probabilities, 3) == expected
+
+
+def test_each_of_the_four_moves_is_made() -> None:
+    """By its share of 4000 draws, against the moves written out: a quarter each, some of which have the same result."""
+    generator, order, draws = torch.Generator().manual_seed(0), tuple(range(6)), 4000
+    made = Counter(tuple(rearranged(torch.tensor(order), generator).tolist()) for _ in range(draws))
+    runs = [
+        (first, last, at) for first in range(6) for last in range(first + 1, 7) for at in range(6 - last + first + 1)
+    ]
+
+    def share(row: tuple[int, ...]) -> float:
+        by_swap = sum(row == swapped(i, j) for i in range(6) for j in range(6)) / 36
+        by_single = sum(row == moved(i, i + 1, j) for i in range(6) for j in range(6)) / 36
+        by_run = sum((row == moved(f, e, at)) / 6 / (6 - f) / (6 - e + f + 1) for f, e, at in runs)
+        return (by_swap + by_single + by_run + (row in [order[c:] + order[:c] for c in range(6)]) / 6) / 4
+
+    def swapped(i: int, j: int) -> tuple[int, ...]:
+        row = list(order)
+        row[i], row[j] = row[j], row[i]
+        return tuple(row)
+
+    def moved(first: int, last: int, at: int) -> tuple[int, ...]:
+        rest = order[:first] + order[last:]
+        return rest[:at] + order[first:last] + rest[at:]
+
+    expected = {row: draws * share(row) for row in permutations(range(6)) if share(row)}
+    assert sum(expected.values()) == pytest.approx(draws) and set(made) <= set(expected)
+    misfit = sum((made[row] - count) ** 2 / count for row, count in expected.items())
+    assert misfit < len(expected) - 1 + 4 * (2 * len(expected)) ** 0.5, "chi-square"
+
+
+def search_of(client: Any, budget: int, **options: Any) -> _Search:
+    view, inputs, sentences = side_of(client)
+    attack = TextAttack("t", "none", "a test", layer_cosine, Adam(learning_rate=0.01), **options)
+    return _Search(attack, view, inputs, sentences, budget, torch.Generator().manual_seed(0),
+                   client.knowledge.language, None)  # fmt: skip
+
+
+@pytest.mark.parametrize(("budget", "starts", "used"), [(1, 5, 0), (2, 5, 0), (3, 5, 2), (9, 5, 5), (9, 1, 0)])
+def test_the_nearest_of_the_starts_is_taken(victim: Callable[..., Any], budget: int, starts: int, used: int) -> None:
+    """As many as leave one evaluation; a single start need not be compared with anything."""
+    search = search_of(victim(ONE, (0,)), budget, starts=starts)
+    begun = search._begin()
+    drawn = search.sentences.start(torch.Generator().manual_seed(0), max(1, used))
+    x = [search.sentences.embeddings(start) for start in drawn]
+    far = [float(search.distance(dummy_of(search.view, e, search.inputs, create_graph=False))) for e in x]
+    assert search.used == used and torch.equal(begun, drawn[far.index(min(far))])
+
+
+def test_the_objective_of_a_text_by_hand(victim: Callable[..., Any]) -> None:
+    """Matching + 0.3 (mean norm of the words' embeddings - mean norm of the table's words)^2."""
+    search = search_of(victim(TWO, (0, 1)), 9, size_prior=0.3)
+    unknowns = 3 * search.sentences.start(torch.Generator().manual_seed(1))[0]
+    rows = unknowns.view(-1, search.sentences.width)
+    usual = sum(float(search.sentences.table[word].norm()) for word in search.sentences.words) / len(
+        search.sentences.words
+    )
+    size = sum(float(row.norm()) for row in rows) / len(rows)
+    x = search.sentences.embeddings(unknowns)
+    matching = float(search.distance(dummy_of(search.view, x, search.inputs, create_graph=False)))
+    value, _ = search.objective(unknowns, 0.0)
+    assert abs(size - usual) > 0.1
+    assert value == pytest.approx(matching + 0.3 * (size - usual) ** 2, rel=1e-5)
+    assert search.best_loss == pytest.approx(matching, rel=1e-5) and search.used == 1
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.02, 5.0])
+def test_the_best_move_is_of_distance_and_weighted_surprise(victim: Callable[..., Any], weight: float) -> None:
+    client = victim(("there are two yellow blocks in the box.",), (0,))
+    moves = Moves(candidates=12, weight=weight)
+    search = search_of(client, 40, moves=moves)
+    unknowns = search.sentences.unknowns(F.embedding(client.ids, client.model.table.detach()).flip(1))
+    x = search.sentences.embeddings(unknowns)
+    many = candidates_of(search.sentences, x, 12, torch.Generator().manual_seed(0))
+    far = [float(search.distance(dummy_of(search.view, e, search.inputs, create_graph=False))) for e in many]
+    odd = [sum(client.knowledge.language.surprise(search.sentences.tokens(e))) for e in many]  # one text each
+    scores = [a + weight * b for a, b in zip(far, odd, strict=True)]
+    chosen = search._move(moves, unknowns)
+    assert torch.equal(chosen, search.sentences.unknowns(many[scores.index(min(scores))]))
+    assert search.used == 13 and odd.index(max(odd)) != odd.index(min(odd))

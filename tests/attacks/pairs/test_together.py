@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from docleak.attacks.pairs import PAIR_ATTACKS, PairAttack, PairFinding, load_pair_attack
-from docleak.attacks.pairs.align import Refinement
+from docleak.attacks.pairs import PAIR_ATTACKS, PairAttack, PairFinding, load_pair_attack, together
+from docleak.attacks.pairs.align import Refinement, pull
 from docleak.attacks.pairs.together import _ends
 from docleak.errors import AttackError
 from docleak.models.pair.shapes import pair_tokenizer
@@ -80,6 +80,28 @@ def test_a_prior_pulls_where_noise_leaves_room(victim: Callable[..., Any]) -> No
     assert pulled.rounds[0].before > free.rounds[0].before
 
 
+@pytest.mark.parametrize("target", ["fused", "direct"])
+def test_a_prior_pulls_by_strength_sharpness_and_trust(
+    victim: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, target: Any
+) -> None:
+    """The picture by how well the text explains its gradient, the text by how well the picture does; half directly."""
+    weights: list[float] = []
+
+    def recorded(*given: Any, weight: float, **options: Any) -> Any:
+        weights.append(weight)
+        return pull(*given, weight=weight, **options)
+
+    monkeypatch.setattr(together, "pull", recorded)
+    client, attack = victim((TEXT,), (1,)), load_pair_attack("mmgia-prior")
+    assert attack.refine is not None
+    refine = replace(attack.refine, strength=0.7, target=target)
+    (turn,) = run(replace(attack, refine=refine), replace(client, view=replace(client.view, noise=0.1)), 12).rounds
+    scale = 0.7 * client.knowledge.aligner.scale
+    trusts = (turn.text_quality, turn.image_quality) if target == "fused" else (0.5, 0.5)
+    assert trusts[0] > 0 and trusts[1] > 0
+    assert list(dict.fromkeys(weights)) == pytest.approx(list(dict.fromkeys(scale * trust for trust in trusts)))
+
+
 def test_a_batch_is_reconstructed_with_one_class_per_pair(victim: Callable[..., Any]) -> None:
     client = victim((TEXT, "a black tower"), (3, 0))
     found = run(load_pair_attack("mmgia"), client, 12)
@@ -102,6 +124,25 @@ def test_the_loop_ends_at_the_threshold_and_spends_what_is_left_on_stage_one(vic
     late = run(replace(attack, refine=Refinement(threshold=0.999, rounds=3)), client, 16)
     assert len(soon.rounds) == 1 and len(late.rounds) == 2
     assert soon.text_evaluations == late.text_evaluations == 16
+
+
+def test_every_evaluation_of_the_text_is_counted(victim: Callable[..., Any]) -> None:
+    """Starts, steps and moves: as often as the distance was asked for, and never more often than allowed."""
+    client, attack, asked = victim((TEXT,), (1,)), load_pair_attack("mmgia"), [0]
+
+    def matching(view: Any) -> Any:
+        distance = attack.text.matching(view)
+
+        def counted(gradient: Any) -> Any:
+            asked[0] += 1
+            return distance(gradient)
+
+        return counted
+
+    for budget in (12, 17):
+        asked[0] = 0
+        found = run(replace(attack, text=replace(attack.text, matching=matching)), client, budget)
+        assert found.text_evaluations == asked[0] <= budget
 
 
 def test_any_stage_one_attack_can_be_plugged_in(victim: Callable[..., Any]) -> None:

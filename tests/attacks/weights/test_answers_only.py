@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from docleak.attacks.weights import CdmiConfig, PublicKnowledge, StrongConfig, WeightsView, attack_with
+from docleak.attacks.weights.cdmi import _step
 from docleak.attacks.weights.probing import AnswersProbe, Probe, target_probe
 from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
@@ -64,6 +65,22 @@ def test_a_guessed_token_comes_without_a_probability() -> None:
     field = answered.field_logits([None] * len(view.positions))
     assert torch.equal(field.argmax(1), full.field_logits([None] * len(view.positions)).argmax(1))
     assert field.isfinite().sum(1).tolist() == [1] * len(view.positions)
+
+
+def test_beside_the_guessed_token_stand_the_public_models_candidates_each_once() -> None:
+    """Where the target's guess is among the public model's candidates, and where it is not."""
+    view = view_of(model("mlm"))
+    target = target_probe(view)
+    (best,) = target.propose((), 7).ids.tolist()
+    for seed in (0, 1):
+        public = Probe(model("mlm", seed), view.page, view.positions)
+        others = public.propose((), 7).ids.tolist()
+        ids, own, _ = _step(public, target, (), ATTACKS[0])
+        assert ids.tolist() == [best, *(token for token in others if token != best)] and len(ids) == 8 - (
+            best in others
+        )
+        assert own.tolist() == [1.0, *[0.0] * (len(ids) - 1)]
+        assert seed or best in others, "the same model"
 
 
 def test_the_loss_of_a_candidate_is_the_share_of_wrong_labels() -> None:

@@ -52,6 +52,13 @@ def test_shuffled_truth_teaches_nothing() -> None:
     assert brier(p, y) > 0.97 * brier(np.full(len(y), y.mean()), y)
 
 
+def test_what_never_varies_has_scale_one_and_no_weight() -> None:
+    """With one attempt per field the attempts always agree."""
+    calibrator = fit_calibrator(*made(40, np.random.default_rng(3)))
+    at = FEATURES.index("agreement")
+    assert (calibrator.mean[at], calibrator.scale[at]) == (1.0, 1.0) and abs(calibrator.weights[at]) < 1e-9
+
+
 def test_features_by_hand() -> None:
     attempts = [Attempt((7, 8, 7), (0.5, 0.25, 1.0), (0.1, 0.2, 0.3)), Attempt((7, 9, 9), (0.5, 0.5, 0.5), (0.1,) * 3)]
     rows = features_of(attempts, 0)

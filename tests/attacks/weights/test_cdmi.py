@@ -283,3 +283,25 @@ def test_impossible_settings_are_refused(values: dict[str, object], said: str) -
         CdmiConfig(**values)  # type: ignore[arg-type]
     with pytest.raises(AttackError, match="above 0"):
         Temperature(last=0.0)
+
+
+@pytest.mark.parametrize("task", ["mlm", "ee-bio"])
+def test_an_attempt_says_what_its_tokens_were_to_the_public_model_alone(task: Task) -> None:
+    """The membership metrics compare the two: of a greedy attempt both are recomputed step by step."""
+    view, public = view_of(model(task)), model("mlm", 1)
+    (attempt,) = reconstruct(view, PublicKnowledge(public), replace(FEW, top_p=1e-9), generator=draw()).attempts
+    probes = [Probe(m, view.page, view.positions) for m in (public, view.target)]
+    for step, token in enumerate(attempt.tokens):
+        ids, mixed, guessed = _step(probes[0], probes[1], attempt.tokens[:step], FEW)
+        at = ids.tolist().index(token)
+        assert at == int(mixed.argmax())
+        assert attempt.target[step] == pytest.approx(float(mixed[at]))
+        assert attempt.public[step] == pytest.approx(float(guessed[at]))
+    assert attempt.public != attempt.target
+
+
+def test_the_baseline_passes_one_page_a_token_and_nothing_else() -> None:
+    target = model("ee-bio")
+    view = view_of(target)
+    found = reconstruct(view, PublicKnowledge(model("mlm", seed=1)), replace(FEW, weight=0.0), generator=draw())
+    assert found.calls == len(view.positions)

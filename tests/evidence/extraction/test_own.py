@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from docleak.attacks.weights import CdmiConfig
 from docleak.documents import Page
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
-from docleak.errors import AttackError, DocumentError, ModelError
+from docleak.errors import AttackError, DocumentError, ModelError, RunError
 from docleak.evidence.extraction import own
 from docleak.evidence.extraction.own import OwnConfig, set_up_own
 from docleak.evidence.extraction.play import open_game, play
 from docleak.evidence.extraction.table import read_table
+from docleak.models.encoders.finished import load_finished
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import build
 from docleak.models.encoders.tasks import classes_of
@@ -56,6 +58,23 @@ def test_a_finished_model_is_played(here: Path, tmp_path: Path, workers: int) ->
     assert sum(game.left_out.values()) + len(set_up_own(replace(config, fields=0), tmp_path).secrets) == sum(
         field.private for page in PRIVATE for field in page.fields
     ), "every private field is played or counted"
+
+
+def test_a_game_is_not_continued_with_a_retrained_model_or_other_pages(here: Path, tmp_path: Path) -> None:
+    """An interrupted audit of weights, the model trained again into its folder: two models in one table."""
+    for name in ("model", "private", "public"):
+        shutil.copytree(here / name, tmp_path / name)
+    config = config_in(tmp_path, fields=2, attempts=1)
+    play(open_game(config, tmp_path / "a"), config)
+    other = load_encoder("layoutlm-tiny").for_task("ee-bio", classes_of([*PRIVATE, *PUBLIC]), seed=4)
+    save_encoder(other, tmp_path / "model")
+    with pytest.raises(RunError, match=r"results of other weights.*\n  - .*model: its files have the hash"):
+        open_game(config, tmp_path / "a")
+    save_encoder(load_finished(str(here / "model")), tmp_path / "model")
+    lines = (tmp_path / "public" / "pages.jsonl").read_text().splitlines()
+    (tmp_path / "public" / "pages.jsonl").write_text("".join(f"{line}\n" for line in lines[:-1]))
+    with pytest.raises(RunError, match=r"results of other weights, pages or records.*\n  - .*public: its files"):
+        open_game(config, tmp_path / "a")
 
 
 def test_the_public_model_never_sees_a_private_page(

@@ -66,7 +66,7 @@ def test_the_report_says_what_the_records_say(played: Run) -> None:
 
 def test_it_loads_nothing_from_elsewhere(played: Run) -> None:
     page = write_report(played, rng=rng()).read_text(encoding="utf-8")
-    assert not re.search(r"(src|href)=\"(?!data:|#)", page) and "http" not in re.sub(r"data:image[^\"]+", "", page)
+    assert not re.search(r"(src|href)=\"(?!data:|#)", page) and "://" not in re.sub(r"data:image[^\"]+", "", page)
 
 
 def test_it_is_written_again_from_disk_alone(played: Run, tmp_path: Path) -> None:
@@ -138,12 +138,30 @@ NOWHERE = {"a": {"private": {"printing": 0, "near_duplicates": 0}, "public": {"p
 COMMON = {"a": {"private": {"printing": 4, "near_duplicates": 1}, "public": {"printing": 2, "near_duplicates": 0}}}
 
 
+def test_an_interrupted_game_is_no_all_clear(played: Run) -> None:
+    unsure = table(WRONG, WRONG, (1.2, 0.9, 1.6))
+    found = verdict_of(unsure, NOWHERE, planned=60)
+    assert found.severity == "untold" and "58 more fields are not finished" in found.headline
+    assert found.sentences[0] == "2 of 60 fields are finished; of the others nothing is known yet."
+    assert verdict_of(unsure, NOWHERE, planned=2).severity == "none"
+    assert played.info["secrets"] == 6
+    played.write_info("secrets", 60)
+    try:
+        assert "6 of 60 fields are finished" in text_in(played)
+        assert verdict_in(played, read_table(played, rng=rng())).severity != "none"
+    finally:
+        played.write_info("secrets", 6)
+    assert "of the others nothing is known" not in text_in(played)
+
+
 def test_the_verdict_follows_evidence() -> None:
     better, unsure = (2.0, 1.5, 2.5), (1.2, 0.9, 1.6)
     assert verdict_of(table(RIGHT, WRONG, better), NOWHERE).severity == "severe"
     assert verdict_of(table(RIGHT, RIGHT, better), NOWHERE).severity == "partial", "public data read it too"
     assert verdict_of(table(WRONG, WRONG, better), {}).severity == "partial"
-    assert verdict_of(table(RIGHT, WRONG, unsure), NOWHERE).severity == "none", "one hit may be chance"
+    chance = verdict_of(table(RIGHT, WRONG, unsure), NOWHERE)
+    assert chance.severity == "partial" and "may be chance" in chance.headline, "a whole field is no all-clear"
+    assert verdict_of(table(WRONG, WRONG, unsure), NOWHERE).severity == "none"
     assert "Control" in verdict_of(table(WRONG, WRONG, unsure), {}, control=True).headline
 
 

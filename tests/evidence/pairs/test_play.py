@@ -219,5 +219,10 @@ def test_the_report_shows_both_modalities_and_says_how_bad_it_is(tmp_path: Path)
     units = [u for u in run.units() if "scores" in u]
     read_all = [{**u, "scores": [{**s, "tokens": 1.0, "ssim": 0.9} for s in u["scores"]]} for u in units]
     nothing = [{**u, "scores": [{**s, "tokens": 0.0, "ssim": 0.01} for s in u["scores"]]} for u in units]
-    assert (verdict(rows[0], read_all)["tone"], verdict(rows[0], nothing)["tone"]) == ("severe", "none")
-    assert verdict(rows[0], read_all)["sentence"].startswith("2 of 2 texts")
+    assert (verdict(rows, read_all)["severity"], verdict(rows, nothing)["severity"]) == ("severe", "none")
+    assert verdict(rows, read_all)["sentence"].startswith("2 of 2 texts")
+    other = [full if full["attack"] == "mmgia-stage1" else none for full, none in zip(read_all, nothing, strict=True)]
+    found = verdict(rows, other)
+    assert found["severity"] == "severe" and found["sentence"].startswith("2 of 2 texts")
+    assert "Texts: the best of mmgia and mmgia-stage1 for each pair: " in found["lines"][0]
+    assert "by attack: mmgia 0 texts and 0 pictures, mmgia-stage1 2 texts and 2 pictures" in found["lines"][-1]

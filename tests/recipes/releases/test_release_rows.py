@@ -114,13 +114,33 @@ def test_noise_is_new_in_every_silo_and_round_and_after_a_resume(tmp_path: Path)
     assert store._randomness(fresh, run)().secret and not streams[0]().secret
 
 
-def test_a_target_of_another_start_is_refused(tmp_path: Path) -> None:
+def test_the_papers_own_noise_is_trained_under_a_name_that_says_it_is_no_bound(tmp_path: Path) -> None:
+    """The miniature of table 3's printed FL+DP: the row's settings, on 14 providers and half of two clients."""
+    training = {**SHORT, "participation": 0.5, "published_counting": True}
+    config = ReleaseConfig(MODEL, target="federated", epsilon=8.0, data=DATA, training=training)
+    found = trained(config.released(), tmp_path, "cpu")
+    assert found.epsilon is None and "by the published counting, which is no bound" in found.claim
+    assert "PRV accountant" in found.claim and "no bound" in config.released().name
+    sound = replace(config, training={**training, "published_counting": False}).released()
+    plan = config.released().training.plan(8.0)
+    assert plan.mechanism.noise_multiplier < sound.training.plan(8.0).mechanism.noise_multiplier
+    assert plan.bound().epsilon > 9 and load_model(found.model).name
+    assert "no bound" not in sound.name
+    paper = ReleaseConfig(MODEL, preset="paper", target="federated", epsilon=8.0, training={"published_counting": True})
+    assert paper.released().training.plan(8.0).mechanism.noise_multiplier == pytest.approx(0.7714843750, abs=1e-9)
+
+
+def test_a_target_of_another_start_is_another_target_or_refused(tmp_path: Path) -> None:
+    """A path's weights are part of the target's name; those of a name on the hub are compared."""
     model = load_model(MODEL)
     model.save(str(tmp_path / "mine"))
     target = ReleaseConfig(str(tmp_path / "mine"), target="central", data=DATA, training=SHORT).released()
     trained(target, tmp_path / "store", "cpu")
+    folder = folder_of(target, tmp_path / "store")
     next(iter(model.module.parameters())).data.add_(1.0)
     model.save(str(tmp_path / "mine"))
+    assert folder_of(target, tmp_path / "store") != folder
+    folder.rename(folder_of(target, tmp_path / "store"))
     with pytest.raises(RunError, match="was trained from another"):
         trained(target, tmp_path / "store", "cpu")
 

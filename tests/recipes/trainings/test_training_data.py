@@ -12,7 +12,7 @@ import pytest
 from docleak.documents.loaders import load_pages
 from docleak.errors import RecipeError
 from docleak.recipes.trainings.config import TrainingConfig
-from docleak.recipes.trainings.data import find, folder_of, kept_out, prepare
+from docleak.recipes.trainings.data import _opened, find, folder_of, kept_by_coin, kept_out, prepare
 
 CONFIG = TrainingConfig(
     "m", documents=("synthetic", "synthetic"), pages=8, test_share=0.25, validation_share=0.125, clients=2
@@ -38,6 +38,22 @@ def test_kept_out_parts_hold_every_page_once_and_documents_whole() -> None:
     assert kept_out(documents, test=0.3, validation=0.0, rng=np.random.default_rng(0)).test == parts.test
     with pytest.raises(RecipeError, match="2 documents are too few to keep 2"):
         kept_out(["a", "b"], test=0.4, validation=0.4, rng=np.random.default_rng(0))
+
+
+def test_under_an_epsilon_a_unit_that_leaves_moves_no_other_one() -> None:
+    units = [f"unit {i // 2}" for i in range(400)]
+    parts = kept_by_coin(units, test=0.3, validation=0.1, seed=4)
+    assert 80 < len(parts.test) < 160 and 10 < len(parts.validation) < 80
+    for gone in ("unit 3", "unit 77", "unit 150"):
+        left = [name for name in units if name != gone]
+        less = kept_by_coin(left, test=0.3, validation=0.1, seed=4)
+        for part in ("train", "validation", "test"):
+            before, after = {units[i] for i in getattr(parts, part)}, {left[i] for i in getattr(less, part)}
+            assert before - {gone} == after
+    with pytest.raises(RecipeError, match="1 of 2 pages name no unit"):
+        kept_by_coin(["a", ""], test=0.3, validation=0.0, seed=0)
+    with pytest.raises(RecipeError, match="pages takes the first ones of a list"):
+        _opened(replace(CONFIG, documents=("wtq:here",), epsilon=8.0), 0)
 
 
 def test_test_documents_are_the_same_for_every_number_of_clients_and_in_no_silo(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ Guide = Callable[[Tensor], Tensor]
 class Finding:
     """What a gradient attack says it recovered.
 
-    ``pixels`` (B, 3, H, W) in [0, 1]; ``explained`` is the attack's own confidence, the share of the
-    gradient that the blank template leaves unexplained and the reconstruction explains (1 = all, <= 0 =
-    none; relative distance over all informative parameters, the same for every attack).
+    ``pixels`` (B, 3, H, W) in [0, 1]; ``explained`` is how much of the gradient is explained: the share that the blank
+    template leaves unexplained and the reconstruction explains (1 = all, <= 0 = none; relative distance over all
+    informative parameters, the same for every attack). It is no probability that anything was read.
     """
 
     pixels: Tensor
@@ -84,6 +84,13 @@ class GradientAttack:
                 f"attack {self.name!r}: Levenberg-Marquardt minimises squares, and so takes the whitened distance "
                 "without priors; use another solver, or leave matching and priors out."
             )
+
+    def least_budget(self, rounds: int = 1) -> int:
+        """The fewest gradient evaluations that it can start with, on a view of so many ``rounds``."""
+        if self.solver is None:
+            return 1
+        matched = rounds if self.rounds == "all" else 1
+        return matched * (1 if self.matching is not None else 2 + self.whitening.draws)
 
     def run(
         self,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from docleak.errors import AttackError
-from docleak.models.base import DocumentModel, Encoded, trainable
+from docleak.models.base import IGNORED, DocumentModel, Encoded, trainable
 
 EPSILON = torch.finfo(torch.float32).eps
 #: Root mean square of rounding a weight, as a share of EPSILON times the weight, over a binade.
@@ -75,6 +75,44 @@ class Optimiser:
         }
 
 
+#: ``Batching.padding``: every example as if alone, or padded to the longest of its batch.
+UNPADDED, LONGEST = -1, 0
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How a client makes one loss of a batch.
+
+    ``padding`` is the tokens to which each text is padded, LONGEST to those of the longest in its batch, as
+    ``transformers`` does by itself, or UNPADDED as docleak's own clients, whose losses do not depend on neighbours. It
+    matters to models whose loss sees padding (LayoutLMv3's). ``mean`` is over "examples", as docleak's own clients
+    take it, or over all labelled "tokens" of the batch, as the losses of ``transformers``' generative models.
+    """
+
+    padding: int = UNPADDED
+    mean: str = "examples"
+
+    def __post_init__(self) -> None:
+        if self.padding < UNPADDED or self.mean not in ("examples", "tokens"):
+            raise AttackError(
+                f"padding to {self.padding} tokens and a mean over {self.mean!r}; expected a number of tokens, and "
+                "examples or tokens."
+            )
+
+    def loss(self, model: DocumentModel, pixels: Tensor, inputs: Sequence[Encoded], owners: Sequence[int]) -> Tensor:
+        """The loss of a batch, a tensor of no dimension."""
+        padded = getattr(model, "padded", None)
+        if padded is not None and self.padding != UNPADDED:
+            longest = max(len(example.tensors["input_ids"]) for example in inputs)
+            inputs = [padded(example, self.padding or longest) for example in inputs]
+        losses = model.loss(pixels, inputs, owners)
+        counts = [int((e.tensors["labels"] != IGNORED).sum()) for e in inputs if "labels" in e.tensors]
+        if self.mean == "examples" or not counts:
+            return losses.mean()
+        weights = losses.new_tensor(counts)
+        return (losses * weights).sum() / weights.sum()
+
+
 @dataclass(frozen=True)
 class ImitatedSteps:
     """The steps as the adversary takes them: ``batches`` are indices of examples, ``owners`` the page of each."""
@@ -82,6 +120,7 @@ class ImitatedSteps:
     optimiser: Optimiser
     batches: tuple[tuple[int, ...], ...]
     owners: tuple[int, ...]
+    batching: Batching = Batching()
 
     @property
     def steps(self) -> int:
@@ -103,7 +142,7 @@ class ImitatedSteps:
         ``create_graph`` says so. The model's own weights stay as they are.
         """
         start = {name: p.detach() for name, p in trainable(model.module)}
-        loss, o = _Loss(model), self.optimiser
+        loss, o = _Loss(model, self.batching), self.optimiser
         state = _State({name: torch.zeros_like(value) for name, value in start.items()})
         for batch in self.batches:
             keep = (1 - o.learning_rate * o.weight_decay) ** state.count
@@ -123,15 +162,15 @@ class ImitatedSteps:
 
 
 class _Loss(nn.Module):
-    """A model's mean loss as a module, whose parameters ``functional_call`` can exchange."""
+    """A model's loss of a batch as a module, whose parameters ``functional_call`` can exchange."""
 
-    def __init__(self, model: DocumentModel) -> None:
+    def __init__(self, model: DocumentModel, batching: Batching) -> None:
         super().__init__()
         self.module = model.module
-        self.model = model
+        self.model, self.batching = model, batching
 
     def forward(self, pixels: Tensor, inputs: Sequence[Encoded], owners: Sequence[int]) -> Tensor:
-        return self.model.loss(pixels, inputs, owners).mean()
+        return self.batching.loss(self.model, pixels, inputs, owners)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from docleak.attacks.gradients.engine import inference_mode_of
 from docleak.attacks.gradients.matching import dummy_of, informative, relative
 from docleak.attacks.gradients.view import GradientView
 from docleak.errors import SelfTestError
-from docleak.models.base import Encoded
+from docleak.models.base import Encoded, dropout_rate
 
 #: Largest relative distance (mean of |g' - g|² / |g|²) that counts as a match: float32 rounding is ~1e-12.
 TOLERANCE = 1e-6
@@ -27,7 +27,7 @@ ROUNDED = 4.0
 
 @dataclass(frozen=True)
 class SelfTest:
-    """The distance at the truth, and what probably explains it where it is not ~0."""
+    """The distance at the truth, and what may explain it where it is not ~0, the most probable first."""
 
     distance: float
     causes: tuple[str, ...] = ()
@@ -44,7 +44,8 @@ class SelfTest:
             raise SelfTestError(
                 f"self-test failed: the true page does not reproduce the client's gradient (relative distance "
                 f"{self.distance:.2e}, expected <= {self.tolerance:.0e}), so a failed attack would prove nothing. "
-                f"Likely cause:\n  - {causes}\nMend it, or pass --allow-failed-self-test to attack all the same."
+                f"Possible causes, the most probable first:\n  - {causes}\nMend it, or pass "
+                "--allow-failed-self-test to attack all the same."
             )
 
 
@@ -57,11 +58,17 @@ def self_test(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> 
 
 
 def _of_round(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> SelfTest:
+    test = measured(view, pixels, inputs)
+    if test.passed:
+        return test
     with inference_mode_of(view):
-        distance, tolerance = _distance(view, pixels, inputs), TOLERANCE + ROUNDED * view.slack
-        if distance <= tolerance:
-            return SelfTest(distance, tolerance=tolerance)
-        return SelfTest(distance, tuple(_causes(view, pixels, inputs, distance)), tolerance)
+        return replace(test, causes=tuple(_causes(view, pixels, inputs, test.distance)))
+
+
+def measured(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> SelfTest:
+    """The self-test of the first round without its causes, which cost several gradients."""
+    with inference_mode_of(view):
+        return SelfTest(_distance(view, pixels, inputs), tolerance=TOLERANCE + ROUNDED * view.slack)
 
 
 def _distance(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> float:
@@ -73,14 +80,14 @@ def _ours(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> Mapp
 
 
 def _causes(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], distance: float) -> list[str]:
-    dropout = _dropout_of(view)
+    dropout = dropout_rate(view.model.module)
     causes = []
     if view.local is not None and len(view.local.batches) > 1:
         causes.append("other local steps: optimiser, learning rate, or the order and number of examples differ")
     if view.train_mode and dropout:
         causes.append(f"the client trained with dropout on (up to p = {dropout}); its masks cannot be known")
     scale, left = _best_scale(view, pixels, inputs)
-    if left < 1e-4 * distance or left <= TOLERANCE:
+    if scale > 0 and (left < 1e-4 * distance or left <= TOLERANCE):
         causes.append(
             f"loss scale: the observed gradient is {scale:.4g} times ours (sum instead of mean, or AMP scaling)"
         )
@@ -95,14 +102,9 @@ def _causes(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], dista
     if worst:
         causes.append(f"tied weights: only {worst} differs; was a shared weight counted once per place?")
     if not causes and dropout:
-        causes.append(f"train or evaluation mode: the model has dropout (p = {dropout}); say --train-mode if it was on")
+        masks = "its masks cannot be known" if view.local else "say --train-mode if it was on"
+        causes.append(f"train or evaluation mode: the model has dropout (p = {dropout}); {masks}")
     return causes
-
-
-def _dropout_of(view: GradientView) -> float:
-    rates = [m.p for m in view.model.module.modules() if isinstance(m, torch.nn.Dropout)]
-    rates += [float(v) for m in view.model.module.modules() if isinstance(v := getattr(m, "dropout", None), float)]
-    return max(rates, default=0.0)
 
 
 def _best_scale(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> tuple[float, float]:

@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
+import docleak
 from docleak.documents.blue_red import TEST, VALIDATION
 from docleak.documents.blue_red_files import BlueRed, read_blue_red
 from docleak.documents.files import read_json
-from docleak.documents.storage import reported, write_json
+from docleak.documents.sources import changed_sources, sources_of
+from docleak.documents.storage import TEMPORARY, private_folder, reported, write_json
 from docleak.errors import AttackError, RunError
 from docleak.evidence.answers.membership import ATTACKS
 from docleak.evidence.answers.play import (
@@ -37,11 +39,12 @@ from docleak.evidence.answers.red import draw_providers, outcomes, replies_to
 from docleak.evidence.workers import OnProgress as OnUnit
 from docleak.evidence.workers import compute
 from docleak.metrics.memorisation import remembered
-from docleak.privacy.accounting import Guarantee
 from docleak.privacy.empirical import LowerBound, held_against
+from docleak.privacy.lineage import Claim
 from docleak.privacy.mechanism import Unit
 from docleak.training.federated.record import MANIFEST as RUN_MANIFEST
 from docleak.training.federated.record import load_run
+from docleak.training.lineage import claim_for
 
 CONFIG, RECORD = "releases.json", "record.json"
 #: What a label may be: it names a folder.
@@ -98,22 +101,22 @@ class Bill:
     bytes: int | None = None
     clients: int | None = None
     secure: bool = False
-    guarantee: Guarantee | None = None
+    claim: Claim | None = None
 
 
 def bill_of(source: str) -> Bill:
-    """The bill of a run directory of docleak train; of any other model only its name."""
+    """The bill of a run directory of docleak train; of any other model its name, and what its lineage says."""
     path = Path(source)
     if not (path / RUN_MANIFEST).is_file():
-        return Bill(source)
+        return Bill(source, claim=claim_for(source))
     run = load_run(path)
     rows = run.rows()
     if not rows or not (path / "model").is_dir():
         raise RunError(f"{path} is a training without a finished model. Finish it (run the same docleak train again).")
     silos = len(run.silos())
     sent = sum(client.up + client.down for row in rows for client in row.clients) if silos > 1 else 0
-    ledger = run.ledger()
-    return Bill(str(path / "model"), sent, silos, run.federation.secure is not None, ledger.spent() if ledger else None)
+    model = str(path / "model")
+    return Bill(model, sent, silos, run.federation.secure is not None, claim_for(model))
 
 
 def run_releases(
@@ -155,20 +158,33 @@ def _folder(out: Path, label: str) -> Path:
 
 
 def _claim_folder(config: ReleasesConfig, out: Path) -> None:
-    wanted = json.loads(json.dumps(asdict(config)))
+    wanted = json.loads(json.dumps({**asdict(config), "docleak": docleak.__version__}))
+    sources = sources_of(asdict(config), apart_from=out)
     with reported(out):
-        out.mkdir(parents=True, exist_ok=True)
+        private_folder(out)
         file = out / CONFIG
-        if not file.exists() and (found := sorted(item.name for item in out.iterdir())):
-            raise RunError(f"{out} holds {', '.join(found[:3])} and no {CONFIG}; give an empty or new --out.")
+        foreign = sorted(item.name for item in out.iterdir() if not item.name.startswith(TEMPORARY))
+        if foreign and not file.exists():
+            raise RunError(f"{out} holds {', '.join(foreign[:3])} and no {CONFIG}; give an empty or new --out.")
         before = read_json(file) if file.exists() else {**wanted, "releases": []}
         assert isinstance(before, dict)
         known: dict[str, str] = dict(before["releases"])
         moved = [label for label, source in config.releases if known.get(label, source) != source]
-        if moved or {**before, "releases": []} != {**wanted, "releases": []}:
-            raise RunError(f"{out} is an audit of other releases or settings; give the same ones, or another --out.")
+        if moved or {**before, "releases": [], "sources": {}} != {**wanted, "releases": [], "sources": {}}:
+            by = before.get("docleak", "older")
+            raise RunError(
+                f"{out} is an audit of other releases or settings, or by another docleak ({by} "
+                f"there, {docleak.__version__} now); give the same ones, or another --out."
+            )
+        kept_sources = {name: value for name, value in before.get("sources", {}).items() if name in sources}
+        if changed := changed_sources(kept_sources, {name: sources[name] for name in kept_sources}):
+            raise RunError(
+                f"{out} holds results of other weights or pages under the same names:{changed}\n"
+                "Pass another --out, or delete the folder."
+            )
         kept = {**known, **dict(config.releases)}
-        write_json(file, {**wanted, "releases": [list(pair) for pair in kept.items()]})
+        pairs = [list(pair) for pair in kept.items()]
+        write_json(file, {**wanted, "releases": pairs, "sources": {**before.get("sources", {}), **sources}})
 
 
 def _audited(
@@ -181,7 +197,7 @@ def _audited(
         return saved
     bill = bill_of(source)
     release = _release(config, bill, blue_red, out, device)
-    plan = config.plan(bill.guarantee.delta if bill.guarantee else DELTA)
+    plan = config.plan(bill.claim.delta if bill.claim and bill.claim.delta else DELTA)
     member = attack_membership(release, plan, folder / "membership", on_progress)
     memory = attack_memorisation(release, config.keys, folder / "memorisation", on_progress, seed=config.seed)
     _hold(bill, blue_red, member)
@@ -195,8 +211,8 @@ def _audited(
         "bytes": bill.bytes,
         "clients": bill.clients,
         "secure": bill.secure,
-        "epsilon": bill.guarantee.epsilon if bill.guarantee else None,
-        "claim": bill.guarantee.sentence() if bill.guarantee else "",
+        "epsilon": bill.claim.epsilon if bill.claim else None,
+        "claim": bill.claim.sentence if bill.claim else "",
     }
     with reported(folder):
         write_json(folder / RECORD, record)
@@ -205,8 +221,10 @@ def _audited(
 
 def _hold(bill: Bill, blue_red: BlueRed, member: Mapping[str, Any]) -> None:
     """ContradictionError where what was measured exceeds what a private release claims of its providers."""
-    claim, measured = bill.guarantee, member["epsilon_measured"]
-    if claim is None or measured is None or blue_red.coins != 0.5 or claim.mechanism.unit is not Unit.PROVIDER:
+    claim, measured = bill.claim, member["epsilon_measured"]
+    if claim is None or claim.epsilon is None or claim.delta is None or claim.unit != Unit.PROVIDER:
+        return
+    if measured is None or blue_red.coins != 0.5:
         return
     bound = LowerBound(measured, claim.delta, 0.95, "one-run audit of the release", "see its membership/table.md")
     held_against(bound, claim)

@@ -22,6 +22,7 @@ from docleak.attacks.answers.memorisation import Asker
 from docleak.documents.page import Page, Question, Word
 from docleak.documents.storage import reported, write_atomically
 from docleak.errors import RunError
+from docleak.evidence.identity import weights_hash
 from docleak.models.base import DocumentModel
 
 #: (page and question, true answer), both as hexadecimal digests.
@@ -88,10 +89,8 @@ def model_digest(model: DocumentModel) -> str:
 
     What the tokenizer does is in it through a small page, encoded; this version of docleak as well.
     """
-    digest = hashlib.sha256(f"{docleak.__version__} {model.architecture} {model.image_size}".encode())
-    for name, tensor in sorted(model.module.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).tobytes())
+    settings = f"{docleak.__version__} {model.architecture} {model.image_size}"
+    digest = hashlib.sha256(f"{settings} {weights_hash(model)}".encode())
     for name, value in sorted(vars(model).items()):
         if name not in UNHASHED and (isinstance(value, str | int | float | tuple) or is_dataclass(value)):
             digest.update(f"{name} {value!r}".encode())

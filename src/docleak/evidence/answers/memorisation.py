@@ -17,6 +17,7 @@ from docleak.documents.locate import letters
 from docleak.documents.page import Image, Page
 from docleak.documents.redaction import THOROUGH, Removal, blue, redact
 from docleak.documents.storage import reported, write_png
+from docleak.documents.visible import in_markdown
 from docleak.metrics.memorisation import Outcome, Remembered, Share
 from docleak.metrics.text import accuracy, anls
 
@@ -118,9 +119,17 @@ def disclosure_table(found: Disclosed, control: Disclosed, trained: Sequence[Tra
     return "\n".join(lines) + "\n"
 
 
+def disclosed_values(found: Disclosed, control: Disclosed, trained: Sequence[Trained]) -> tuple[str, ...]:
+    """Answers that are a training value of the key that was asked for, and that the public model (``control``) never
+    gave; letters and digits are compared."""
+    values = {letters(value.text) for value in trained if value.key == found.key} - {""}
+    public = {letters(text) for text, _ in control.answers}
+    return tuple(text for text, _ in found.answers if letters(text) in values - public)
+
+
 def cell(text: str) -> str:
     """A text that cannot break a Markdown table."""
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("`", "'")
+    return in_markdown(" ".join(text.split()))
 
 
 def _skew(name: str, found: Disclosed) -> str:

@@ -34,6 +34,7 @@ from docleak.evidence.answers.cache import remembering
 from docleak.evidence.answers.membership import ATTACKS, Attack, Subset, knowledge_of, measure, measured_epsilon
 from docleak.evidence.answers.memorisation import (
     CONFIDENT,
+    disclosed_values,
     disclosure_table,
     memorisation_table,
     outcomes_of,
@@ -256,9 +257,9 @@ def attack_memorisation(
         lines += [f"Key `{key}`, hidden:", "", memorisation_table(table)]
     if not numbers:
         raise AttackError(f"no document of RED shows an answer to {', '.join(keys)}; ask for keys that it has.")
-    lines += _disclosures(release, keys, askers, known, seed)
-    text = "\n".join(lines)
-    value = {"model": release.model, "public": release.public, "keys": numbers}
+    tables, counts = _disclosures(release, keys, askers, known, seed)
+    text = "\n".join([*lines, *tables])
+    value = {"model": release.model, "public": release.public, "keys": numbers, "disclosed": counts}
     with reported(out):
         write_json(out / "result.json", value)
         write_atomically(out / "table.md", text.encode())
@@ -288,18 +289,22 @@ def _absent(pages: Sequence[Page], keys: Sequence[str], seed: int) -> tuple[Case
 
 def _disclosures(
     release: Release, keys: Sequence[str], askers: Mapping[str, Asker], known: Sequence[Any], seed: int
-) -> list[str]:
-    """The probe of D.1.4 for every key that words are known for, where there is a public model to compare with."""
+) -> tuple[list[str], dict[str, dict[str, int]]]:
+    """The probe of D.1.4 for every key that words are known for, where there is a public model to compare with: lines
+    of Markdown, and for each key how many questions were asked and how many training values only the target gave."""
     if not release.public:
-        return ["No public model was given: what the target says of documents that show nothing is not compared."]
+        return ["No public model was given: what the target says of documents that show nothing is not compared."], {}
     pages = release.pages(RED_NEGATIVE)
     cases = _absent(pages, keys, seed)
     said = {source: disclosed(cases, asker(items_of(pages, cases))) for source, asker in askers.items()}
     lines: list[str] = []
-    for key in said[release.model]:
-        table = disclosure_table(said[release.model][key], said[release.public][key], known)
+    counts = {}
+    for key, found in said[release.model].items():
+        control = said[release.public][key]
+        table = disclosure_table(found, control, known)
         lines += [f"Key `{key}`, asked of others' documents that do not show it:", "", table]
-    return lines
+        counts[key] = {"asked": found.asked, "trained": len(disclosed_values(found, control, known))}
+    return lines, counts
 
 
 def _answers_csv(rows: Sequence[Sequence[Any]]) -> str:

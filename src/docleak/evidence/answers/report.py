@@ -15,6 +15,7 @@ from PIL import Image as Pillow
 from docleak.documents.storage import reported, write_atomically
 from docleak.evidence.answers.audit import ReleasesConfig
 from docleak.evidence.report_pictures import picture
+from docleak.evidence.severity import Overall, Part, Severity, overall
 from docleak.evidence.templating import render
 
 PAGE, RESULTS = "report.html", "results.json"
@@ -34,11 +35,15 @@ LIMITS = (
     "Intervals are over providers, not over trainings: another training of the same recipe may remember others.",
 )
 LABELS = {
-    "severe": "Remembers providers",
-    "partial": "Tells members from others",
-    "none": "Nothing found",
-    "control": "Control: trained on none of them",
+    Severity.SEVERE: "Remembers providers",
+    Severity.PARTIAL: "Tells members from others",
+    Severity.UNTOLD: Severity.UNTOLD.label,
+    Severity.UNMEASURED: Severity.UNMEASURED.label,
+    Severity.NONE: "Nothing found",
 }
+#: Instead of the label of PARTIAL where membership does not show.
+DISCLOSES = "Says values of its training"
+CONTROL = "Control: trained on none of them"
 
 
 def write_report(config: ReleasesConfig, records: Sequence[Mapping[str, Any]], out: Path, *, command: str) -> Path:
@@ -46,6 +51,7 @@ def write_report(config: ReleasesConfig, records: Sequence[Mapping[str, Any]], o
     html = render(
         "releases.html.j2",
         **section(records, out),
+        overall=overview(records),
         chart=chart(records),
         limits=LIMITS,
         command=command,
@@ -69,27 +75,87 @@ def section(records: Sequence[Mapping[str, Any]], out: Path) -> dict[str, Any]:
     }
 
 
+def overview(records: Sequence[Mapping[str, Any]]) -> Overall:
+    """One verdict over the releases; the control is none of them."""
+    parts = [
+        Part(str(record["label"]), severity_of(record), headline_of(record), said_of(record))
+        for record in records if not record["control"]
+    ]  # fmt: skip
+    counts = records[-1]["membership"]
+    providers = counts["members"] + counts["others"]
+    return overall(parts, f"{len(parts)} released model{'s' * (len(parts) != 1)}, asked about {providers} providers.")
+
+
+def verdict_json(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The verdict for machines: the overall one, and that of every release; ``severity`` of a control is its own."""
+    found = overview(records)
+    releases = [
+        {"release": record["label"], "control": record["control"], "severity": severity_of(record),
+         "label": said_of(record), "sentence": headline_of(record)}
+        for record in records
+    ]  # fmt: skip
+    return {"severity": found.severity, "label": found.label, "sentence": found.sentence, "releases": releases}
+
+
 def summary_text(records: Sequence[Mapping[str, Any]]) -> str:
     """What is said of every release."""
     return "\n".join(line for r in records for line in (f"{r['label']}:", *(f"  {s}" for s in sentences(r))))
 
 
-def severity_of(record: Mapping[str, Any]) -> str:
-    """A key of LABELS: memory is shown by answers, membership by scores, both beyond chance with 95 % confidence."""
-    if record["control"]:
-        return "control"
+def severity_of(record: Mapping[str, Any]) -> Severity:
+    """Memory is shown by answers, membership by scores, both beyond chance with 95 % confidence.
+
+    Of a control the same is said, under a label of its own (``said_of``): it is no release, and no part of a verdict.
+    A value of the training that only the target gives, asked of documents that do not show it, is at least PARTIAL.
+    NONE needs every key and membership to have been measured with an interval, UNTOLD is where one could not be.
+    """
     if any((found["target"]["difference"][ACCURACY]["low"] or 0) > 0 for found in _remembered(record).values()):
-        return "severe"
+        return Severity.SEVERE
+    if _tells_members(record) or _disclosed(record):
+        return Severity.PARTIAL
+    lows = [found["target"]["difference"][ACCURACY]["low"] for found in _remembered(record).values()]
+    measured = [low is not None for low in lows]
+    best = best_attack(record)
+    guessed = best is not None and best["low"] is not None
+    if measured and all(measured) and guessed:
+        return Severity.NONE
+    return Severity.UNTOLD if any(measured) or guessed else Severity.UNMEASURED
+
+
+def _tells_members(record: Mapping[str, Any]) -> bool:
+    """Whether an attack, the gap between answers or the measured epsilon tells members from others."""
     best = best_attack(record)
     beyond = best is not None and (best["low"] or 0) > _chance(best)
     gap = record["membership"]["gap_beyond_public"] or record["membership"]["gap"]
     answered_better = any((share["low"] or 0) > 0 for share in gap)
-    return "partial" if beyond or answered_better or (record["membership"]["epsilon_measured"] or 0) > 0 else "none"
+    return beyond or answered_better or (record["membership"]["epsilon_measured"] or 0) > 0
+
+
+def _disclosed(record: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Key -> (training values that only the target gave of documents that do not show them, questions); none of a
+    control, and none in records of before they were counted."""
+    counts = {} if record["control"] else record["memorisation"].get("disclosed", {})
+    return {key: (found["trained"], found["asked"]) for key, found in counts.items() if found["trained"]}
+
+
+def headline_of(record: Mapping[str, Any]) -> str:
+    """What the severity rests on: what it remembers, or else what tells members from others."""
+    if severity_of(record) is Severity.SEVERE:
+        return _of_memory(record)
+    return " ".join([*_of_disclosure(record), _of_gap(record), _of_membership(record)])
+
+
+def said_of(record: Mapping[str, Any]) -> str:
+    """The words beside the colour of a release."""
+    severity = severity_of(record)
+    if severity is Severity.PARTIAL and not record["control"] and not _tells_members(record):
+        return DISCLOSES
+    return CONTROL if record["control"] else LABELS[severity]
 
 
 def sentences(record: Mapping[str, Any]) -> list[str]:
     """What one release gave away, in plain words."""
-    return [_of_memory(record), _of_gap(record), _of_membership(record), *_of_privacy(record)]
+    return [_of_memory(record), *_of_disclosure(record), _of_gap(record), _of_membership(record), *_of_privacy(record)]
 
 
 def best_attack(record: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -113,7 +179,7 @@ def comparison(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "label": record["label"],
         "control": record["control"],
-        "said": LABELS[severity_of(record)],
+        "said": said_of(record),
         "chance": _chance(best) if best else None,
         "anls": utility["anls"] if utility else None,
         "gap": record["membership"]["gap"][ACCURACY],
@@ -137,6 +203,7 @@ def chart(records: Sequence[Mapping[str, Any]]) -> str:
     shown = [(row["anls"]["value"], row["attack"], label) for row, label in points if row["anls"] and row["attack"]]
     if len(shown) < 2:
         return ""
+    import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -160,7 +227,8 @@ def chart(records: Sequence[Mapping[str, Any]]) -> str:
     axis.margins(x=0.15)
     axis.grid(alpha=0.3)
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
+    with matplotlib.rc_context({"svg.hashsalt": "docleak"}):  # ids would be drawn anew in every report
+        figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
@@ -198,6 +266,16 @@ def _of_memory(record: Mapping[str, Any]) -> str:
     return " ".join(lines)
 
 
+def _of_disclosure(record: Mapping[str, Any]) -> list[str]:
+    if not (found := _disclosed(record)):
+        return []
+    parts = ", ".join(f"{key.replace('_', ' ')} {told} in {asked} questions" for key, (told, asked) in found.items())
+    return [
+        "Asked of others' documents that do not show it, it gives values of its training that the public model does "
+        f"not give (different values: {parts})."
+    ]
+
+
 def _of_gap(record: Mapping[str, Any]) -> str:
     share = record["membership"]["gap"][ACCURACY]
     if share["value"] is None:
@@ -229,25 +307,28 @@ def _of_membership(record: Mapping[str, Any]) -> str:
 def _of_privacy(record: Mapping[str, Any]) -> list[str]:
     measured = record["membership"]["measured"]
     lines = [f"Measured: {measured}" if measured else "Without a public model no epsilon is measured."]
-    if record["claim"]:
+    if record["claim"] and record["epsilon"] is not None:
         lines.append(f"Claimed: {record['claim']}")
     elif not record["control"]:
-        lines.append("It claims no differential privacy.")
+        lines.append(f"It claims no differential privacy: {record['claim']}".removesuffix(": "))
     return lines
 
 
 def _shown(record: Mapping[str, Any], out: Path) -> dict[str, Any]:
     folder = out / str(record["label"]).replace(" ", "-")
-    severity = severity_of(record)
+    label = record["label"]
     return {
         **record,
-        "severity": "none" if severity == "control" else severity,
-        "said": LABELS[severity],
+        "severity": Severity.UNMEASURED if record["control"] else severity_of(record),
+        "said": said_of(record),
+        "headline": headline_of(record),
         "sentences": sentences(record),
-        "scores": _read_picture(folder / "membership" / "scores.png", "Scores of members and others"),
+        "scores": _read_picture(folder / "membership" / "scores.png", f"Scores of members and others by {label}"),
         "examples": [
-            _read_picture(file, "A page as it is, and as it was asked about")
-            for file in sorted((folder / "memorisation").glob("example-*.png"))[:2]
+            _read_picture(
+                file, f"Page {number} as it is, and as {label} was asked about it: what was removed is tinted"
+            )
+            for number, file in enumerate(sorted((folder / "memorisation").glob("example-*.png"))[:2], 1)
         ],
         "tables": [
             (title, (folder / name / "table.md").read_text(encoding="utf-8"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +16,8 @@ from docleak.documents.copies import PageText, text_of
 from docleak.documents.game import GameSplit, require_disjoint, shadow_split, split_game
 from docleak.documents.locate import letters
 from docleak.documents.pages import document_names
-from docleak.documents.storage import write_atomically
+from docleak.documents.sources import digest_of
+from docleak.documents.storage import read_stored, write_atomically
 from docleak.errors import AttackError, DocumentError
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import EncoderModel
@@ -169,7 +169,7 @@ def set_up(
     target = load_encoder(str(models / f"target-{config.criterion}"), device=device)
     public = load_encoder(str(models / "public"), device=device)
     private, others = ([pages[i] for i in numbers] for numbers in (split.private, split.public))
-    card = json.loads((models / "card.json").read_text(encoding="utf-8"))
+    card = read_stored(models / "card.json")
     return assemble(config, target, PublicKnowledge(public), private, others, card, rng=rng)
 
 
@@ -239,8 +239,7 @@ def models_of(config: GameConfig, folder: Path, *, shadow: bool = False) -> Path
     Its name tells what they depend on; the fields and the attack may change without training again.
     """
     same = replace(config, fields=0, attempts=1, metric="max-gap", criterion="loss", attack=CdmiConfig(), repeats=False)
-    digest = hashlib.sha256(json.dumps(asdict(same), sort_keys=True).encode()).hexdigest()[:10]
-    return folder / ("shadow-" * shadow + digest)
+    return folder / ("shadow-" * shadow + digest_of(asdict(same), length=10))
 
 
 def _train(

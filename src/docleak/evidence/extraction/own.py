@@ -6,7 +6,6 @@ the same kind, is trained here; it must not start from the target, or public dat
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +17,8 @@ import numpy as np
 from docleak.attacks.weights import DEFAULT_METRIC, AnyAttack, CdmiConfig, PublicKnowledge
 from docleak.documents import Page
 from docleak.documents.copies import shared, text_of
-from docleak.documents.storage import write_atomically
+from docleak.documents.sources import digest_of
+from docleak.documents.storage import read_stored, write_atomically
 from docleak.errors import AttackError, DocumentError, ModelError
 from docleak.evidence.extraction.game import (
     STREAM,
@@ -97,7 +97,7 @@ def set_up_own(
     if not (models / "card.json").is_file():
         _train_public(config, start, public, models, rng=rng, on_epoch=on_epoch)
     knowledge = PublicKnowledge(load_encoder(str(models / "public"), device=device))
-    card = json.loads((models / "card.json").read_text(encoding="utf-8"))
+    card = read_stored(models / "card.json")
     chosen = np.random.default_rng(np.random.SeedSequence((config.seed, STREAM, 1)))
     return assemble(config, target, knowledge, private, public, card, rng=chosen)
 
@@ -173,4 +173,4 @@ def _train_public(
 def _digest(config: OwnConfig) -> str:
     """Ten digits of what the public model depends on."""
     same = replace(config, fields=0, attempts=1, metric="max-gap", attack=CdmiConfig(), repeats=False)
-    return hashlib.sha256(json.dumps(asdict(same), sort_keys=True).encode()).hexdigest()[:10]
+    return digest_of(asdict(same), length=10)

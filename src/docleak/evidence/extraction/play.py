@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
-from functools import lru_cache
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -16,6 +13,7 @@ from docleak.attacks.weights import Attempt, Finding, WeightsView, attack_with
 from docleak.evidence.extraction.game import Game, GameConfig, OnEpoch, ShadowConfig, set_up
 from docleak.evidence.extraction.own import OwnConfig, set_up_own
 from docleak.evidence.run import Run
+from docleak.evidence.workers import OnProgress, compute
 from docleak.models.encoders.scrubbing import SecretField, scrub
 
 MODELS = "models"
@@ -46,16 +44,36 @@ def play(
         game = ready(config, run.path / MODELS, device=device, on_epoch=on_epoch)
         run.write_info("card", game.card)
         run.write_info("left_out", game.left_out)
+        run.write_info("secrets", len(game.secrets))
         run.write_info("threat", view_of(game, game.secrets[0]).text)
-        todo = [number for number, secret in enumerate(game.secrets) if not run.has(secret.name)]
+        todo = [secret.name for secret in game.secrets if not run.has(secret.name)]
         done = len(game.secrets) - len(todo)
-        if workers == 1 or len(todo) < 2:
-            for count, number in enumerate(todo, start=done + 1):
-                attack_field(run, game, number)
-                on_field(count, len(game.secrets), game.secrets[number].name)
-        else:
-            _play_parallel(run, game, config, todo, device, workers, on_field)
+
+        def on_progress(name: str, number: int, budget: int) -> None:
+            nonlocal done
+            done += 1
+            on_field(done, len(game.secrets), name)
+
+        compute(Player(run, config, device, game), todo, workers=workers, on_progress=on_progress)
     return game
+
+
+class Player:
+    """Attacks fields by name. Pickled, it is only what the game is made of: a worker process sets it up anew."""
+
+    def __init__(self, run: Run, config: AnyConfig, device: str, game: Game | None = None) -> None:
+        self.run, self.config, self.device, self._game = run, config, device, game
+
+    def __call__(self, name: str, report: OnProgress) -> None:
+        """One field, which is saved as a unit."""
+        if self._game is None:
+            self._game = ready(self.config, self.run.path / MODELS, device=self.device)
+        number = [secret.name for secret in self._game.secrets].index(name)
+        attack_field(self.run, self._game, number)
+        report(name, 1, 1)
+
+    def __reduce__(self) -> tuple[type[Player], tuple[Run, AnyConfig, str]]:
+        return Player, (self.run, self.config, self.device)
 
 
 def ready(
@@ -108,24 +126,3 @@ def _plain(finding: Finding, game: Game) -> list[dict[str, object]]:
         return {"text": str(tokenizer.decode(tokens)), "pieces": tokenizer.convert_ids_to_tokens(tokens)}
 
     return [{**asdict(attempt), **words(attempt)} for attempt in finding.attempts]
-
-
-def _play_parallel(
-    run: Run, game: Game, config: AnyConfig, todo: list[int], device: str, workers: int, on_field: OnField
-) -> None:
-    total = len(game.secrets)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(_work, run.path, config, device, number): number for number in todo}
-        for count, finished in enumerate(as_completed(waiting), start=total - len(todo) + 1):
-            finished.result()
-            on_field(count, total, game.secrets[waiting[finished]].name)
-
-
-def _work(path: Path, config: AnyConfig, device: str, number: int) -> None:
-    attack_field(Run.load(path), _game(path, config, device), number)
-
-
-@lru_cache(maxsize=1)
-def _game(path: Path, config: AnyConfig, device: str) -> Game:
-    torch.set_num_threads(1)
-    return ready(config, path / MODELS, device=device)

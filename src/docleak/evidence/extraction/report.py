@@ -14,13 +14,13 @@ from PIL import Image as Pillow
 
 from docleak.attacks.weights.membership import perplexity
 from docleak.documents.page import Image
-from docleak.documents.storage import reported, write_atomically
+from docleak.documents.storage import read_stored, reported, write_atomically
 from docleak.errors import RunError
 from docleak.evidence.extraction.curves import draw_curves, draw_reliability
 from docleak.evidence.extraction.exhibits import COPIES, EXHIBITS
 from docleak.evidence.extraction.shadow import CALIBRATION, EVENTS
 from docleak.evidence.extraction.table import GameTable, as_json, read_table
-from docleak.evidence.extraction.verdict import LABELS, Verdict, of_answers, verdict_of
+from docleak.evidence.extraction.verdict import Verdict, of_answers, verdict_of
 from docleak.evidence.report_pictures import picture
 from docleak.evidence.run import Run
 from docleak.evidence.templating import render
@@ -89,7 +89,6 @@ def section(run: Run, table: GameTable) -> dict[str, Any]:
     copies, answers = _saved(run, COPIES, {}), _saved(run, CALIBRATION, None)
     return {
         "verdict": verdict_in(run, table),
-        "labels": LABELS,
         "threat": run.info.get("threat", ""),
         "measures": [_measure(table, *row) for row in MEASURES],
         "fields": len(table.fields),
@@ -102,8 +101,9 @@ def section(run: Run, table: GameTable) -> dict[str, Any]:
 
 
 def verdict_in(run: Run, table: GameTable) -> Verdict:
-    """The verdict on a finished game."""
-    found = verdict_of(table, _saved(run, COPIES, {}), control=bool(run.config.get("control")))
+    """The verdict on a game; one that was interrupted gives no all-clear."""
+    planned = int(run.info.get("secrets", 0))
+    found = verdict_of(table, _saved(run, COPIES, {}), control=bool(run.config.get("control")), planned=planned)
     answers = _saved(run, CALIBRATION, None)
     return replace(found, sentences=(*found.sentences, *of_answers(answers))) if answers else found
 
@@ -144,13 +144,14 @@ def about(run: Run) -> list[str]:
 
 def exhibit(run: Run, number: int, unit: Mapping[str, Any], copies: Mapping[str, Any] | None) -> dict[str, Any]:
     """One field as the adversary saw it, its guesses with their confidence, and for the owner the truth."""
+    about_field = f"the field {str(unit['key']).replace('_', ' ')} ({number + 1})"
     return {
         "key": str(unit["key"]).replace("_", " "),
         "page": unit["page"],
         "value": unit["value"],
         "truth": [{"text": _shown(piece), "right": True} for piece in _pieces(unit)],
-        "whole": picture(_read(run, f"exhibits/{number}.png"), f"Page {unit['page']} with the field taken off"),
-        "near": picture(_read(run, f"exhibits/{number}-near.png"), "The lines around the field"),
+        "whole": picture(_read(run, f"exhibits/{number}.png"), f"Page {unit['page']} with {about_field} taken off"),
+        "near": picture(_read(run, f"exhibits/{number}-near.png"), f"The lines around {about_field} of {unit['page']}"),
         "guesses": _guesses(unit, "attempts"),
         "baseline": _guesses(unit, "baseline")[0],
         "attempts": len(unit["attempts"]),
@@ -199,10 +200,7 @@ def _saved(run: Run, name: str, missing: Any) -> Any:
     file = run.path / name
     if not file.is_file():
         return missing
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as fault:
-        raise RunError(f"{file} is damaged ({fault}). Delete it and rerun the command.") from fault
+    return read_stored(file, advice="Delete it and rerun the command.")
 
 
 def _read(run: Run, relative: str) -> Image:

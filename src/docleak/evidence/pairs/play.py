@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from docleak.evidence.pairs.private import PairPrivacy, noise_of, utility
 from docleak.evidence.pairs.score import pictures_of, score_pairs
 from docleak.evidence.pairs.trained import train_on_scenes
 from docleak.evidence.run import Run
+from docleak.evidence.workers import OnProgress, compute
 from docleak.models.pair.aligner import SHIPPED_ALIGNER, Aligner, load_aligner
 from docleak.models.pair.generator import SHIPPED_GENERATOR
 from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causal
@@ -221,18 +220,33 @@ def play(run: Run, config: PairConfig, *, workers: int = 1, on_unit: OnUnit = la
         run.write_info("model", setting.model.name)
         if "privacy" not in run.info:
             run.write_info("privacy", privacy_of(setting))
-        todo = [unit for unit in units if not run.has(unit_id(*unit))]
+        todo = [unit_id(*unit) for unit in units if not run.has(unit_id(*unit))]
         done = len(units) - len(todo)
-        if workers == 1 or len(todo) < 2:
-            for count, unit in enumerate(todo, start=done + 1):
-                attack_batch(run, setting, *unit)
-                on_unit(count, len(units), unit_id(*unit))
-            return
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            waiting = {pool.submit(_work, run.path, config, *unit): unit for unit in todo}
-            for count, finished in enumerate(as_completed(waiting), start=done + 1):
-                finished.result()
-                on_unit(count, len(units), unit_id(*waiting[finished]))
+
+        def on_progress(unit: str, number: int, budget: int) -> None:
+            nonlocal done
+            done += 1
+            on_unit(done, len(units), unit)
+
+        compute(Player(run, config, setting), todo, workers=workers, on_progress=on_progress)
+
+
+class Player:
+    """Attacks batches by the names of their units. Pickled, it is only what the setting is made of."""
+
+    def __init__(self, run: Run, config: PairConfig, setting: Setting | None = None) -> None:
+        self.run, self.config, self._setting = run, config, setting
+
+    def __call__(self, unit: str, report: OnProgress) -> None:
+        """One attack on one batch, which is saved as a unit."""
+        if self._setting is None:
+            self._setting = set_up(self.config)
+        (asked,) = [one for one in self.config.units() if unit_id(*one) == unit]
+        attack_batch(self.run, self._setting, *asked)
+        report(unit, 1, 1)
+
+    def __reduce__(self) -> tuple[type[Player], tuple[Run, PairConfig]]:
+        return Player, (self.run, self.config)
 
 
 def privacy_of(setting: Setting) -> dict[str, Any]:
@@ -289,10 +303,6 @@ def setting_of(config: PairConfig) -> Setting:
     """``set_up`` with one thread, kept for further units: the rows of a table take turns."""
     torch.set_num_threads(1)
     return set_up(config)
-
-
-def _work(path: Path, config: PairConfig, name: str, number: int) -> None:
-    attack_batch(Run.load(path), setting_of(config), name, number)
 
 
 def open_pairs(config: PairConfig, out: Path) -> Run:

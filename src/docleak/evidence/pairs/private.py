@@ -41,6 +41,12 @@ class PairPrivacy:
     learning_rate: float = 1e-3
 
     def __post_init__(self) -> None:
+        idle = [name for name, default in (("delta", 1e-5), ("clip_norm", 1.0)) if getattr(self, name) != default]
+        if not self.epsilon and idle:
+            raise PrivacyError(
+                f"{' and '.join(idle)}: of a private training, and epsilon is 0, which is none. Give an epsilon, or "
+                "leave that out."
+            )
         if self.epsilon < 0 or self.steps < 1 or self.records < 1 or self.learning_rate <= 0:
             raise PrivacyError(
                 f"epsilon is {self.epsilon}, steps {self.steps}, records {self.records}, learning rate "

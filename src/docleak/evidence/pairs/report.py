@@ -15,6 +15,7 @@ from docleak.documents.page import Image
 from docleak.documents.storage import reported, write_atomically
 from docleak.evidence.pairs.table import COLUMNS, PairRow, gain
 from docleak.evidence.run import Run
+from docleak.evidence.severity import Severity
 from docleak.evidence.templating import render
 from docleak.metrics.score import Estimate
 
@@ -38,8 +39,9 @@ def write_report(run: Run, rows: Sequence[PairRow]) -> Path:
     """Write the page in the run's folder; returns its path."""
     units = [unit for unit in run.units() if "scores" in unit]
     html = render(
-        "pairs.html.j2", rows=[_cells(row) for row in rows], heads=list(COLUMNS.values()), main=rows[0].attack,
-        verdict=verdict(rows[0], units), pairs=_pairs(run, rows, units), limits=LIMITS, knows=run.info["knows"],
+        "pairs.html.j2", rows=[_cells(row) for row in rows], heads=list(COLUMNS.values()),
+        attacks=[row.attack for row in rows],
+        verdict=verdict(rows, units), pairs=_pairs(run, rows, units), limits=LIMITS, knows=run.info["knows"],
         model=run.info["model"], privacy=run.info.get("privacy", {}), added=_added(rows, units), config=run.config,
         shown=SHOWN, n=rows[0].estimates["ssim"].n_fields,
     )  # fmt: skip
@@ -48,26 +50,49 @@ def write_report(run: Run, rows: Sequence[PairRow]) -> Path:
     return run.path / PAGE
 
 
-def verdict(row: PairRow, units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How bad it is, in counts: ``tone`` "severe", "partial" or "none", a label, a sentence, and lines."""
-    scores = [score for unit in units if unit["attack"] == row.attack for score in unit["scores"]]
-    n = len(scores)
-    texts, parts = (sum(score["tokens"] >= least for score in scores) for least in (READ, PARTLY))
-    pictures, blurs = (sum(score["ssim"] >= least for score in scores) for least in (SEEN, BLURRED))
-    worst = max(texts, pictures)
-    tone = "severe" if 2 * worst >= n else "partial" if max(parts, blurs) else "none"
+def verdict(rows: Sequence[PairRow], units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How bad it is, in counts: ``severity``, a label, a sentence, and lines. Of each pair the best score of any of the
+    attacks counts: who has the gradient may run them all."""
+    attacks = [row.attack for row in rows]
+    by_pair: dict[tuple[str, int], dict[str, Mapping[str, Any]]] = {}
+    for unit in (unit for unit in units if unit["attack"] in attacks):
+        batch = str(unit["unit"]).rpartition("-")[2]
+        for target, score in enumerate(unit["scores"]):
+            by_pair.setdefault((batch, target), {})[unit["attack"]] = score
+    n = len(by_pair)
+    best = {
+        name: [max(float(score[name]) for score in scores.values()) for scores in by_pair.values()]
+        for name in ("tokens", "ssim", "label")
+    }
+    texts, parts = (sum(value >= least for value in best["tokens"]) for least in (READ, PARTLY))
+    pictures, blurs = (sum(value >= least for value in best["ssim"]) for least in (SEEN, BLURRED))
+    most = max(texts, pictures)
+    severity = Severity.SEVERE if most and 2 * most >= n else Severity.PARTIAL if max(parts, blurs) else Severity.NONE
+    severity = severity if n else Severity.UNMEASURED
     both = [name for name, found in (("texts", texts), ("pictures", pictures)) if 2 * found >= n]
     severe = f"Most {' and '.join(both)} can be recognised"
-    label = {"severe": severe, "partial": "Parts come out", "none": "Nothing recognisable"}
+    labels = {Severity.SEVERE: severe, Severity.PARTIAL: "Parts come out", Severity.NONE: "Nothing recognisable"}
+    of = f"the best of {' and '.join(attacks)} for each pair: " if len(attacks) > 1 else ""
     return {
-        "tone": tone, "label": label[tone],
+        "severity": severity, "label": labels.get(severity, severity.label),
         "sentence": f"{texts} of {n} texts came back almost word for word, and {pictures} of {n} pictures in outline.",
         "lines": [
-            f"Texts: {texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half.",
-            f"Pictures: {pictures} with an SSIM of at least {SEEN}, {blurs - pictures} more above {BLURRED}.",
-            f"Classes: {sum(bool(score['label']) for score in scores)} of {n} were read out of the gradient.",
+            f"Texts: {of}{texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half.",
+            f"Pictures: {of}{pictures} with an SSIM of at least {SEEN}, {blurs - pictures} more above {BLURRED}.",
+            f"Classes: {sum(bool(value) for value in best['label'])} of {n} were read out of the gradient.",
+            *([f"Counted by attack: {_by_attack(attacks, list(by_pair.values()))}."] if len(attacks) > 1 else []),
         ],
     }  # fmt: skip
+
+
+def _by_attack(attacks: Sequence[str], pairs: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
+    """Texts read and pictures seen by each attack, in the words of the verdict."""
+    said = []
+    for name in attacks:
+        scores = [scores[name] for scores in pairs if name in scores]
+        texts, pictures = (sum(s[key] >= least for s in scores) for key, least in (("tokens", READ), ("ssim", SEEN)))
+        said.append(f"{name} {texts} texts and {pictures} pictures")
+    return ", ".join(said)
 
 
 def _added(rows: Sequence[PairRow], units: Sequence[Mapping[str, Any]]) -> str:

@@ -6,14 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from docleak.documents.storage import drafted_folder
-from docleak.errors import ModelError
+from docleak.documents.strict import parse_json
+from docleak.errors import DocleakError, ModelError
 from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build
 from docleak.models.encoders.tasks import CLASSED, Task
 from docleak.models.encoders.vision import VisionConfig
@@ -54,6 +57,23 @@ def load_encoder(
     """
     where, revision = split_revision(str(CHECKPOINTS / source) if source in SHIPPED_ENCODERS else source)
     values = config_of(source)
+    try:
+        model = _loaded(source, where, revision, values, task, classes, vision, seed)
+    except DocleakError:
+        raise
+    except Exception as error:  # the libraries below raise anything, as in docleak.models.load_model
+        raise ModelError(
+            f"encoder {source!r} could not be loaded: {type(error).__name__}: {error}. Expected the files that "
+            "save_pretrained writes: config.json, model.safetensors, and the tokenizer's files."
+        ) from error
+    model.module.to(device)
+    return model
+
+
+def _loaded(
+    source: str, where: str, revision: str | None, values: dict[str, Any], task: Task | None, classes: Sequence[str],
+    vision: VisionConfig | None, seed: int,
+) -> EncoderModel:  # fmt: skip
     name = short_name(source)
     if values.get("model_type") == MODEL_TYPE:
         model = _load_own(where, values, revision, name=name)
@@ -65,7 +85,6 @@ def load_encoder(
         if task is None:
             raise ModelError(f"model {source!r} is a bare backbone without a task's head; name the task it is for.")
         model = load_backbone(where, values, revision, task, classes, vision, seed=seed, name=name)
-    model.module.to(device)
     return model
 
 
@@ -73,7 +92,8 @@ def config_of(source: str) -> dict[str, Any]:
     """config.json of a source as ``load_encoder`` takes it; ModelError where there is none."""
     where, revision = split_revision(str(CHECKPOINTS / source) if source in SHIPPED_ENCODERS else source)
     try:
-        values = json.loads(local_file(where, "config.json", revision=revision).read_text(encoding="utf-8"))
+        file = local_file(where, "config.json", revision=revision)
+        values = parse_json(file.read_text(encoding="utf-8"), strict=False)
     except (OSError, ValueError) as error:
         raise ModelError(
             f"there is no encoder {source!r} ({type(error).__name__}: {error}). Expected one of "
@@ -151,11 +171,20 @@ def weights_in(where: str, revision: str | None) -> dict[str, Tensor]:
     """All tensors of a checkpoint: model.safetensors, or the pickled file of older ones, read without running code."""
     try:
         return load_file(local_file(where, "model.safetensors", revision=revision))
+    except SafetensorError as fault:
+        raise ModelError(f"model.safetensors of {where!r} is damaged ({fault}). Save the model again.") from fault
     except (OSError, FileNotFoundError):
         path = local_file(where, "pytorch_model.bin", revision=revision)
         if not path.is_file():
             raise ModelError(f"model {where!r} has no model.safetensors. Save it with save_pretrained.") from None
-        return dict(torch.load(path, map_location="cpu", weights_only=True))
+        try:
+            return dict(torch.load(path, map_location="cpu", weights_only=True))
+        except (UnpicklingError, RuntimeError, TypeError, ValueError, EOFError, OSError) as fault:
+            reason = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
+            raise ModelError(
+                f"{path} holds more than plain weights, or is damaged ({reason}); nothing in it was run. Convert it to "
+                "model.safetensors where it is trusted."
+            ) from fault
 
 
 def _our_name(key: str, kind: str) -> str:

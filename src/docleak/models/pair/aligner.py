@@ -6,7 +6,6 @@ real text, softmax rows a text in the making.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from docleak.documents.page import fault_list
 from docleak.documents.storage import write_atomically, write_json
+from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
 from docleak.models.loading import CHECKPOINTS, short_name, split_revision
 from docleak.models.preprocessing import HALF, image_settings, tokenizer_of
@@ -186,7 +186,7 @@ def load_aligner(source: str, tokenizer: Any, *, device: str | torch.device = "c
         return TinyAligner(source, network.eval().to(device).requires_grad_(False))
     where, revision = split_revision(str(CHECKPOINTS / source) if source == SHIPPED_ALIGNER else source)
     file = Path(where).expanduser() / "config.json"
-    values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    values = parse_json(file.read_text(encoding="utf-8"), strict=False) if file.is_file() else {}
     aligner: Aligner
     if values.pop("model_type", None) == MODEL_TYPE:
         network = AlignerNetwork(AlignerConfig(**values))

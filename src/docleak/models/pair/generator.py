@@ -6,7 +6,6 @@ generator makes a picture.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -17,6 +16,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from docleak.documents.storage import write_atomically, write_json
+from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
 from docleak.models.loading import CHECKPOINTS, short_name
 
@@ -132,7 +132,7 @@ def load_generator(source: str, *, device: str | torch.device = "cpu") -> Genera
     """ "generator-tiny", or a directory that ``save_generator`` wrote. ModelError if there is none."""
     where = CHECKPOINTS / source if source == SHIPPED_GENERATOR else Path(source).expanduser()
     file = where / "config.json"
-    values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    values = parse_json(file.read_text(encoding="utf-8"), strict=False) if file.is_file() else {}
     if values.pop("model_type", None) != MODEL_TYPE:
         raise ModelError(
             f"there is no generator {source!r}. Expected {SHIPPED_GENERATOR!r}, or a directory that "

@@ -22,6 +22,8 @@ DATA_SETS = {"sroie": 0.16, "funsd": 50 / 199}
 #: Added to the seed of a control, which is no second copy of the public model.
 CONTROL = 500_000
 WHOLE = ("pages", "fields", "first", "seed", "max_tokens", "keep_every")
+#: Settings that say nothing without an epsilon.
+OF_AN_EPSILON = ("delta", "unit", "rounds", "rate", "clip_norm", "private_learning_rate", "vectors_only", "units")
 #: What stands in a recipe where the user's own directory belongs.
 PLACEHOLDER = "PATH"
 SYNTHETIC = "synthetic"
@@ -145,9 +147,13 @@ class ExtractionConfig:
     clip_norm: float = 1.0
     private_learning_rate: float = 1e-3
     vectors_only: bool = True
+    units: int = 50
 
     def __post_init__(self) -> None:
         faults = []
+        idle = [name for name in OF_AN_EPSILON if getattr(self, name) != type(self).__dataclass_fields__[name].default]
+        if not self.epsilon and idle:
+            faults.append(f"{', '.join(idle)}: of a private training, and epsilon is 0, which is none")
         if self.shows not in get_args(Shows):
             faults.append(f"shows is {self.shows!r}, expected one of {', '.join(get_args(Shows))}")
         if self.task not in TASKS:
@@ -223,7 +229,7 @@ class ExtractionConfig:
             return None
         return PrivateFit(
             self.epsilon, self.delta, self.unit, self.rounds, self.rate, self.clip_norm, self.private_learning_rate,
-            self.vectors_only,
+            self.vectors_only, self.units,
         )  # fmt: skip
 
     def _data(self, name: str) -> Data:
@@ -241,7 +247,7 @@ class ExtractionConfig:
 DEFENCES: Mapping[str, Any] = {
     name: ExtractionConfig.__dataclass_fields__[name].default
     for name in ("answers_only", "copies", "deduplicate", "epsilon", "delta", "unit", "rounds", "rate", "clip_norm",
-                 "private_learning_rate", "vectors_only")
+                 "private_learning_rate", "vectors_only", "units")
 }  # fmt: skip
 #: Settings of a scale that all tables share, so that they share models and attacks, too; a row's own come before them.
 PRESETS: Mapping[str, Mapping[str, Any]] = {

@@ -6,13 +6,12 @@ OUT/../docleak-extraction/             models and attacks (see ``store``), besid
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from docleak.documents.storage import reported, write_json
+from docleak.documents.storage import read_stored, reported, write_json
 from docleak.errors import RecipeError
 from docleak.metrics.extraction import EPSILON
 from docleak.recipes.extraction.config import PLACEHOLDER, SYNTHETIC, ExtractionConfig, assigned, config_of
@@ -80,7 +79,7 @@ class ExtractionExperiment:
     def result(self) -> Measured | None:
         """What was measured, or None while it is not."""
         file = self.folder / RESULT
-        return from_json(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+        return from_json(read_stored(file)) if file.is_file() else None
 
 
 def experiments(recipe: Recipe, scale: str, out: Path, changes: Mapping[str, Any]) -> list[ExtractionExperiment]:

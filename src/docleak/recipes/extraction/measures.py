@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from docleak.attacks.weights import PublicKnowledge
+from docleak.documents.claim import claimed
+from docleak.documents.sources import digest_of
 from docleak.evidence.extraction.game import Game, GameConfig, assemble
 from docleak.evidence.extraction.play import attack_field
 from docleak.evidence.extraction.table import Ranked, read_table
@@ -21,7 +23,7 @@ from docleak.models.encoders.loading import load_encoder
 from docleak.models.encoders.questions import suits
 from docleak.models.encoders.tokens import TokenPage
 from docleak.recipes.extraction.config import ExtractionConfig
-from docleak.recipes.extraction.store import card_of, digest, divided, drawing, fitted, folder_of, locked
+from docleak.recipes.extraction.store import card_of, divided, drawing, fitted, folder_of
 
 #: Names of a table's numbers: ours -> ``evidence.extraction.table``'s.
 NAMES = {
@@ -73,7 +75,7 @@ def measured(config: ExtractionConfig, store: Path, device: str) -> Measured:
         fitted(config.target(), store, device)
         return Measured(_validation(config, store), _card(config, store))
     folder = attack_folder(config, store)
-    with locked(folder):
+    with claimed(folder, whole=True, wait=True):
         run = _attacked(config, folder, store, device)
     table = read_table(run, rng=np.random.default_rng(config.seed))
     units = {str(unit["unit"]): unit for unit in run.units()}
@@ -91,7 +93,7 @@ def measured(config: ExtractionConfig, store: Path, device: str) -> Measured:
 
 def attack_folder(config: ExtractionConfig, store: Path) -> Path:
     """Where the attack's fields are kept: rows of any table that ask for the same share them."""
-    return store / f"attack-{digest(_identity(config, store))}"
+    return store / f"attack-{digest_of(_identity(config, store))}"
 
 
 def fields_done(config: ExtractionConfig, store: Path) -> int:

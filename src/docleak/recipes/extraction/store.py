@@ -10,27 +10,27 @@ Whoever wants a model or an attack takes its lock first, so that tables made at 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
 from docleak.documents import Page, load_pages
+from docleak.documents.claim import claimed
 from docleak.documents.game import GameSplit, require_disjoint, split_game
 from docleak.documents.pages import document_names
+from docleak.documents.sources import digest_of
 from docleak.documents.storage import reported, write_json
 from docleak.errors import DocumentError, RecipeError, RunError
 from docleak.evidence.extraction.game import STREAM
-from docleak.models.encoders.loading import load_encoder, named_weights, save_encoder
+from docleak.evidence.identity import weights_hash
+from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import EncoderModel, build
 from docleak.models.encoders.questions import suits
 from docleak.models.encoders.tasks import classes_for
@@ -83,7 +83,7 @@ def drawing(data: Data) -> np.random.Generator:
 def fitted(fitting: Fitting, store: Path, device: str) -> Path:
     """The folder of a trained model, which is trained if it is not there."""
     folder = folder_of(fitting, store)
-    with locked(folder):
+    with claimed(folder, whole=True, wait=True):
         if not (folder / CARD).is_file():
             _train(fitting, folder, device)
     return folder
@@ -98,28 +98,14 @@ def card_of(fitting: Fitting, store: Path) -> dict[str, Any] | None:
 def folder_of(fitting: Fitting, store: Path) -> Path:
     """Where a model is kept."""
     plain = {name: value for name, value in asdict(fitting).items() if value or name not in DEFENCES}
-    return store / f"{re.sub(r'[^A-Za-z0-9_+.-]+', '-', fitting.name)}-{digest(plain)}"
+    return store / f"{re.sub(r'[^A-Za-z0-9_+.-]+', '-', fitting.name)}-{digest_of(plain)}"
 
 
-def encoded(model: EncoderModel, pages: list[Page], max_tokens: int) -> list[TokenPage]:
+def encoded(model: EncoderModel, pages: Sequence[Page], max_tokens: int) -> list[TokenPage]:
     """Pages as the model reads them; those without what its task needs (``tasks.NEEDS``) are left out."""
     if max_tokens:
         model.max_tokens = min(model.max_tokens, max_tokens)
     return [model.encode(page) for page in pages if suits(page, model.task)]
-
-
-def digest(value: Mapping[str, Any]) -> str:
-    """Eight digits that tell settings apart."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder of the store."""
-    with reported(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f".{folder.name}.lock"):
-        yield
 
 
 def _rng(data: Data) -> np.random.Generator:
@@ -180,7 +166,7 @@ def _fit_privately(
     """With what is claimed; coins and noise follow from the seed, as everything of a table does."""
     private, training = fitting.private, fitting.training
     assert private is not None
-    plan = private.plan(len(units))
+    plan = private.plan()
     found = fit_privately(
         model, units, validation, private, plan, validate_every=training.validate_every,
         batch_size=2 * training.batch_size, seed=1000 * fitting.seed + 1,
@@ -217,7 +203,7 @@ def _kept(pages: list[Page], fitting: Fitting) -> list[Page]:
 
 def _claim(fitting: Fitting, start: EncoderModel, folder: Path) -> None:
     """Note what the model begins with; RunError if an unfinished training began with another."""
-    file, now = folder / FITTING, {**asdict(fitting), "weights": _weights_hash(start)}
+    file, now = folder / FITTING, {**asdict(fitting), "weights": weights_hash(start)}
     before = json.loads(file.read_text(encoding="utf-8")).get("weights") if file.is_file() else now["weights"]
     if before != now["weights"]:
         raise RunError(
@@ -226,11 +212,3 @@ def _claim(fitting: Fitting, start: EncoderModel, folder: Path) -> None:
         )
     with reported(folder):
         write_json(file, now)
-
-
-def _weights_hash(model: EncoderModel) -> str:
-    """Ten digits over all parameters' names and bytes."""
-    found = hashlib.sha256()
-    for name, value in sorted(named_weights(model).items()):
-        found.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()[:10]

@@ -11,13 +11,13 @@ from docleak.errors import RecipeError
 from docleak.metrics.score import Estimate
 from docleak.models.encoders.loading import SHIPPED_ENCODERS
 from docleak.models.loading import short_name
-from docleak.recipes.extraction.config import SETTINGS
+from docleak.recipes.extraction.config import SETTINGS, ExtractionConfig
 from docleak.recipes.extraction.experiment import OPTIONS, ExtractionExperiment, experiments, facts_of
 from docleak.recipes.extraction.factors import Level, Member, levels
 from docleak.recipes.extraction.forecast import forecasts
 from docleak.recipes.extraction.measures import BASELINE, NAMES, Measured
 from docleak.recipes.extraction.pictures import Drawn, draw_curves, draw_epochs, draw_numbers
-from docleak.recipes.kinds import Kind
+from docleak.recipes.kinds import Kind, field_types
 from docleak.recipes.page import Group, Picture, estimate_text, failed_text, with_printed, write_page
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.runner import failures
@@ -147,6 +147,7 @@ def _json(e: ExtractionExperiment, found: Measured | None) -> dict[str, Any]:
 EXTRACTIONS = Kind(
     about="fields read back out of extraction models",
     settings=SETTINGS,
+    types={**field_types(ExtractionConfig), "preset": "str"},
     metrics=(*NAMES, *BASELINE, "accuracy", "loss", "epoch", "distances"),
     options=OPTIONS,
     experiments=experiments,

@@ -6,7 +6,6 @@ A row's folder is a run of ``evidence.pairs``. Settings are the fields of ``Pair
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 
-from docleak.documents.storage import reported, write_json
+from docleak.documents.storage import read_stored, reported, write_json
 from docleak.errors import RecipeError
 from docleak.evidence.pairs.play import PairConfig, attack_batch, open_pairs, privacy_of, set_up, setting_of, unit_id
 from docleak.evidence.run import Run
@@ -101,7 +100,7 @@ class PairExperiment:
     def privacy(self) -> dict[str, Any]:
         """What ``PrivacyJob`` wrote, {} while it has not."""
         file = self.folder / PRIVACY
-        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+        return dict(read_stored(file)) if file.is_file() else {}
 
 
 def experiments(recipe: Recipe, scale: str, out: Path, changes: Mapping[str, Any]) -> list[PairExperiment]:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from docleak.errors import RunError
+from docleak.evidence.pairs.play import PairConfig
 from docleak.evidence.pairs.table import COLUMNS, PairRow, gain, read_pairs
 from docleak.evidence.run import Run
 from docleak.metrics import Estimate
-from docleak.recipes.kinds import Kind
+from docleak.recipes.kinds import Kind, field_types
 from docleak.recipes.page import Group, Picture, estimate_text, failed_text, number_text, with_printed, write_page
 from docleak.recipes.pairs.experiment import (
     OPTIONS,
@@ -195,6 +196,7 @@ def _short(text: str, most: int = 46) -> str:
 PAIRS = Kind(
     about="attacks on clients of pictures with texts",
     settings=frozenset(SETTINGS),
+    types={**field_types(PairConfig), "attack": "str", "show": "tuple[str, ...]"},
     metrics=(*HEADS, *(f"{name}_{data}" for name in HEADS for data in DATA)),
     options=OPTIONS,
     experiments=experiments,

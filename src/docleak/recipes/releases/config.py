@@ -35,7 +35,8 @@ class Target:
     @property
     def name(self) -> str:
         """As the paper's tables write it."""
-        return name_of(self.kind, self.epsilon)
+        counted = " by the published counting, no bound" * (self.epsilon > 0 and self.training.published_counting)
+        return name_of(self.kind, self.epsilon) + counted
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; what a folder of another target is told apart by."""

@@ -6,13 +6,12 @@ OUT/../docleak-releases/               the targets and what they said (see ``sto
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docleak.documents.storage import reported, write_json
+from docleak.documents.storage import read_stored, reported, write_json
 from docleak.recipes.manifest import note_row
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.releases.config import WITHOUT_MODEL, ReleaseConfig, named_by_user
@@ -77,7 +76,7 @@ class ReleaseExperiment:
     def result(self) -> Measured | None:
         """What was measured, or None while it is not."""
         file = self.folder / RESULT
-        return from_json(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+        return from_json(read_stored(file)) if file.is_file() else None
 
 
 def experiments(recipe: Recipe, scale: str, out: Path, changes: Mapping[str, Any]) -> list[ReleaseExperiment]:

@@ -212,7 +212,7 @@ def _lower_bound(bench: Bench, target: Sequence[Reply], public: Sequence[Reply])
     )
     released = bench.config.released()
     if released.epsilon and bench.blue_red.coins == 0.5:  # else it is an estimate, and may be wrong
-        held_against(bound, released.training.plan(released.epsilon).guarantee())
+        held_against(bound, released.training.plan(released.epsilon).bound())
     return bound
 
 
@@ -273,8 +273,12 @@ def _claim(bench: Bench) -> dict[str, str]:
     target = bench.target
     if not target.claim:
         return {}
+    released = bench.config.released()
+    if released.training.published_counting:
+        bound = released.training.plan(released.epsilon).bound()
+        return {released.name: f"{target.claim} A bound for the same training: {bound.sentence()}"}
     published = f" The paper's counting would call it epsilon {target.as_published:.3g}, which is no bound."
-    return {bench.config.released().name: target.claim + published * (bench.config.target == "federated")}
+    return {released.name: target.claim + published * (bench.config.target == "federated")}
 
 
 MEASURED: dict[str, Callable[[Bench], Measured]] = {

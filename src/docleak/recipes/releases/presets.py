@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from docleak.documents.blue_red import BlueRedPlan
 from docleak.errors import RecipeError
+from docleak.privacy.accounting import Accountant
 from docleak.privacy.budget import noise_for
-from docleak.privacy.mechanism import Mechanism
+from docleak.privacy.mechanism import Mechanism, Participation
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import LocalPlan
@@ -45,8 +46,9 @@ class Training:
     """How a target is trained. The last four count only for private ones, whose noise follows from their epsilon.
 
     ``participation`` is the share of the clients in a round, ``unit_rate`` the probability of each of their providers.
-    ``denominator`` is the public constant M. A ``repeatable`` training draws coins and noise from its seed: it can be
-    done again, and protects nobody who is real.
+    ``denominator`` is the public constant M. ``published_counting`` finds the noise as the paper did, which is no
+    bound. A ``repeatable`` training draws coins and noise from its seed: it can be done again, and protects nobody who
+    is real.
     """
 
     rounds: int = 10
@@ -61,9 +63,10 @@ class Training:
     denominator: int = 1
     delta: float = 1e-5
     repeatable: bool = False
+    published_counting: bool = False
 
     def federation(self, model: str, epsilon: float, seed: int) -> Federation:
-        """The training from ``model``; 0 is no privacy. Clients are counted as known, unlike in the paper."""
+        """The training from ``model``; 0 is no privacy."""
         local = LocalPlan(
             epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate,
             weight_decay=self.weight_decay, dropout=self.dropout,
@@ -72,11 +75,13 @@ class Training:
         return Federation(model, self.rounds, self.participation, holdout=0.0, seed=seed, local=local, privacy=plan)
 
     def plan(self, epsilon: float) -> DpPlan:
-        """The privacy plan that keeps to ``epsilon``: the least noise, by the PLD accountant."""
-        mechanism = noise_for(
-            Mechanism(0.0, self.rounds, self.unit_rate, self.participation), epsilon, self.delta
-        ).mechanism
-        return DpPlan(mechanism, self.clip_norm, self.denominator, self.delta)
+        """The privacy plan that keeps to ``epsilon``: the least noise, by PLD with clients counted as known; or, where
+        the published counting is asked for, the paper's, by PRV with hidden coins."""
+        view = Participation.HIDDEN if self.published_counting else Participation.KNOWN
+        accountant = Accountant.PRV if self.published_counting else Accountant.PLD
+        plain = Mechanism(0.0, self.rounds, self.unit_rate, self.participation, participation=view)
+        mechanism = noise_for(plain, epsilon, self.delta, accountant).mechanism
+        return DpPlan(mechanism, self.clip_norm, self.denominator, self.delta, self.published_counting)
 
     def sentence(self, private: bool) -> str:
         """The settings in words."""
@@ -89,7 +94,9 @@ class Training:
         if private:
             text += (
                 f", each provider with {self.unit_rate:.4g}, clip norm {self.clip_norm:g}, M = {self.denominator}, "
-                f"delta {self.delta:g}" + (", noise from a seed (no protection, but repeatable)" * self.repeatable)
+                f"delta {self.delta:g}"
+                + ", noise by the published counting, which is no bound" * self.published_counting
+                + (", noise from a seed (no protection, but repeatable)" * self.repeatable)
             )
         return text
 

@@ -11,17 +11,13 @@ Whoever wants a target takes its lock first, so that tables made at the same tim
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock
 
 from docleak.documents.blue_red_files import (
     ISSUERS,
@@ -32,9 +28,11 @@ from docleak.documents.blue_red_files import (
     read_blue_red,
     write_blue_red,
 )
+from docleak.documents.claim import claimed
 from docleak.documents.pages import LazyPages
 from docleak.documents.partition import Share
 from docleak.documents.silos import write_silos
+from docleak.documents.sources import digest_of
 from docleak.documents.storage import reported, write_json
 from docleak.errors import PrivacyError, RunError
 from docleak.evidence.identity import weights_hash
@@ -73,8 +71,8 @@ class Trained:
 
 def documents_of(data: Data, store: Path) -> BlueRed:
     """BLUE and RED of these settings, made if they are not there."""
-    folder = store / f"data-{_digest(asdict(data))}"
-    with _locked(folder):
+    folder = store / f"data-{digest_of(asdict(data))}"
+    with claimed(folder, whole=True, wait=True):
         if not folder.is_dir():
             if data.documents == ISSUERS:
                 divided = open_issuers(data.providers, data.per_provider, data.plan, seed=data.seed)
@@ -95,7 +93,7 @@ def trained(target: Target, store: Path, device: str) -> Trained:
     blue_red = documents_of(target.data, store)
     silos = _together(target.data, blue_red, store) if target.kind == CENTRAL else blue_red.silos
     folder = folder_of(target, store)
-    with _locked(folder):
+    with claimed(folder, whole=True, wait=True):
         _claim(target, folder)
         if (found := finished(target, store)) is not None:
             return found
@@ -123,7 +121,7 @@ def rounds_done(target: Target, store: Path) -> int:
 def folder_of(target: Target, store: Path) -> Path:
     """Where a target is kept."""
     name = re.sub(r"[^A-Za-z0-9_+.-]+", "-", target.name.replace(" (epsilon ", "-").rstrip(")"))
-    return store / f"{name}-{_digest(target.to_json())}"
+    return store / f"{name}-{digest_of(target.to_json())}"
 
 
 def _finish(target: Target, run: FederatedRun, folder: Path, device: str) -> Trained:
@@ -133,14 +131,14 @@ def _finish(target: Target, run: FederatedRun, folder: Path, device: str) -> Tra
         "bytes": sum(client.up + client.down for row in rows for client in row.clients) * (target.kind != CENTRAL),
         "seconds": sum(row.seconds_training + row.seconds_averaging for row in rows),
     }
-    ledger = run.ledger()
+    ledger, claim = run.ledger(), run.claim()
     if ledger is not None and (spent := ledger.spent()) is not None:
         hidden = replace(spent.mechanism, participation=Participation.HIDDEN)
         facts |= {
-            "epsilon": spent.epsilon,
+            "epsilon": claim.epsilon,
             "delta": spent.delta,
             "noise_multiplier": spent.mechanism.noise_multiplier,
-            "claim": spent.sentence(),
+            "claim": claim.sentence,
             "as_published": guarantee(hidden, spent.delta).epsilon,
         }
     with reported(folder):
@@ -179,8 +177,8 @@ def _randomness(target: Target, run: FederatedRun) -> Callable[[], Randomness]:
 
 def _together(data: Data, blue_red: BlueRed, store: Path) -> Mapping[str, Path]:
     """What the silos hold, written once more as one."""
-    out = store / f"central-{_digest(asdict(data))}"
-    with _locked(out):
+    out = store / f"central-{digest_of(asdict(data))}"
+    with claimed(out, whole=True, wait=True):
         if not out.is_dir():
             from docleak.documents.folder import load
 
@@ -188,16 +186,3 @@ def _together(data: Data, blue_red: BlueRed, store: Path) -> Mapping[str, Path]:
             share = Share(TOGETHER, TOGETHER, tuple(range(len(entries))))
             write_silos([share], {TOGETHER: LazyPages(blue_red.path, entries)}, out, by="blue-red", seed=data.seed)
     return {TOGETHER: out / TOGETHER}
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder of the store."""
-    with reported(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f".{folder.name}.lock"):
-        yield
-
-
-def _digest(value: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]

@@ -11,7 +11,7 @@ from typing import Any
 from docleak.errors import RecipeError
 from docleak.metrics import Estimate
 from docleak.models.loading import title_of
-from docleak.recipes.kinds import Kind
+from docleak.recipes.kinds import Kind, field_types
 from docleak.recipes.page import Group, Picture, estimate_text, failed_text, with_printed, write_page
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.releases.config import SETTINGS, ReleaseConfig
@@ -169,6 +169,7 @@ def _mark(axis: Any, place: int, cell: Cell | None, printed: float | None, scale
 RELEASES = Kind(
     about="attacks on released models",
     settings=SETTINGS,
+    types=field_types(ReleaseConfig),
     metrics=tuple(metrics()),
     options=OPTIONS,
     experiments=experiments,

@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from docleak.errors import RecipeError
+from docleak.privacy.mechanism import Mechanism, Unit, choice
+from docleak.privacy.phases import Phase, mechanisms, noise_for_phases
+from docleak.privacy.plan import DpPlan
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.local import LocalPlan
@@ -36,6 +39,10 @@ class TrainingConfig:
     the paper's values, or others, as in "fedadam:learning_rate=0.01". ``evaluate_every`` so many rounds of a phase, and
     after its last, the validation documents are scored; 0 never.
 
+    With an ``epsilon`` above 0 both phases together keep to it, at ``delta`` per ``unit``: they have the same noise,
+    every client takes part in every round, each of its units with ``unit_rate``, clipped to ``clip_norm`` (C) and
+    divided by ``denominator`` (M).
+
     The model reads ``max_tokens`` at most (0: its checkpoint's number). ``seeds`` trainings with seeds from ``seed`` on
     differ in sampling, orders and masks; documents are divided by ``seed`` in all of them.
     """
@@ -60,6 +67,12 @@ class TrainingConfig:
     pretraining_rounds: int = 10
     pretraining_participation: float = 0.0
     pretraining_server: str = "fedavg"
+    epsilon: float = 0.0
+    delta: float = 1e-3
+    unit: str = "document"
+    unit_rate: float = 1.0
+    clip_norm: float = 0.5
+    denominator: int = 1
     evaluate_every: int = 0
     max_tokens: int = 0
     seed: int = 0
@@ -83,6 +96,8 @@ class TrainingConfig:
             faults.append("there are no documents")
         if self.evaluate_every and not self.validation_share:
             faults.append("evaluate_every is set, but validation_share is 0: there is nothing to evaluate on")
+        if self.epsilon and (self.participation, self.pretraining_participation or 1.0) != (1.0, 1.0):
+            faults.append("participation is below 1 under an epsilon; draw units instead (unit_rate)")
         if faults:
             raise RecipeError("a training cannot be run like this: " + "; ".join(faults) + ".")
         self.phases(0)  # refuses what a federation refuses
@@ -93,18 +108,33 @@ class TrainingConfig:
             epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate,
             weight_decay=self.weight_decay, max_steps=self.max_steps, dropout=self.dropout,
         )  # fmt: skip
-        found = {}
+        found, plans = {}, self.plans()
         if self.pretraining:
             found[PRETRAINING] = Federation(
                 self.model, self.pretraining_rounds, self.pretraining_participation or self.participation, holdout=0.0,
                 seed=seed, local=replace(local, objective=self.pretraining), server=server_of(self.pretraining_server),
+                privacy=plans.get(PRETRAINING),
             )  # fmt: skip
         if self.rounds:
             found[FINETUNING] = Federation(
                 self.model, self.rounds, self.participation, holdout=0.0, seed=seed, local=local,
-                server=server_of(self.server),
+                server=server_of(self.server), privacy=plans.get(FINETUNING),
             )  # fmt: skip
         return found
+
+    def plans(self) -> dict[str, DpPlan]:
+        """The privacy plan of each phase, whose noise is found for all of them together; empty without privacy."""
+        if not self.epsilon:
+            return {}
+        named = {PRETRAINING: self.pretraining_rounds * bool(self.pretraining), FINETUNING: self.rounds}
+        phases = [Phase(name, rounds, self.unit_rate) for name, rounds in named.items() if rounds]
+        like = Mechanism(1.0, 1, unit=choice(Unit, self.unit, what="unit"))
+        noise = noise_for_phases(phases, like, self.epsilon, self.delta)
+        found = mechanisms(phases, replace(like, noise_multiplier=noise))
+        return {
+            phase.name: DpPlan(mechanism, self.clip_norm, self.denominator, self.delta)
+            for phase, mechanism in zip(phases, found, strict=True)
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, lists for tuples: what is compared when a training is resumed."""

@@ -17,16 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
+from docleak.documents.coins import coin
 from docleak.documents.division import source_names
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
-from docleak.documents.pages import document_names, joined
+from docleak.documents.pages import document_names, joined, picked
 from docleak.documents.partition import Share, split_documents
 from docleak.documents.silos import MANIFEST, write_silos
 from docleak.documents.storage import reported, write_json
 from docleak.errors import RecipeError
+from docleak.privacy.mechanism import Unit, choice
 from docleak.recipes.trainings.config import TrainingConfig
-from docleak.training.federated.party import Chosen
+from docleak.training.private.units import unit_names
 
 #: Keep the streams of one seed apart: which documents are kept out, and who gets which of the others.
 KEEPING, DIVIDING = 11, 12
@@ -66,6 +68,20 @@ def kept_out(documents: Sequence[str], *, test: float, validation: float, rng: n
     return Parts(train=found[2], validation=found[1], test=found[0])
 
 
+def kept_by_coin(units: Sequence[str], *, test: float, validation: float, seed: int) -> Parts:
+    """The same for a training under an epsilon: each unit by a public coin of its own, so that none moves another.
+
+    ``units`` names the unit of every page. The shares are met on average only, and a part may be empty: refusing that
+    would tell of one unit. RecipeError for a page that names no unit.
+    """
+    if "" in units:
+        raise RecipeError(f"{sum(not name for name in units)} of {len(units)} pages name no unit of the epsilon.")
+    coins = [coin(seed, "recipe: test, validation, train", name) for name in units]
+    group = [0 if drawn < test else 1 if drawn < test + validation else 2 for drawn in coins]
+    test_, validation_, train = (tuple(i for i, part in enumerate(group) if part == wanted) for wanted in range(3))
+    return Parts(train=train, validation=validation_, test=test_)
+
+
 def folder_of(config: TrainingConfig, out: Path) -> Path:
     """Where the documents of a config are; the same for configs that differ in the number of clients only."""
     text = json.dumps(_division(config), sort_keys=True)
@@ -101,22 +117,15 @@ def _divide(config: TrainingConfig, folder: Path) -> None:
     names = source_names(config.documents)
     sources = dict(zip(names, (_opened(config, i) for i in range(len(names))), strict=True))
     documents = {name: document_names(pages) for name, pages in sources.items()}
-    parts = {
-        name: kept_out(
-            documents[name], test=0.0 if config.test_documents else config.test_share,
-            validation=config.validation_share,
-            rng=np.random.default_rng((config.seed, KEEPING, zlib.crc32(name.encode()))),
-        )
-        for name in names
-    }  # fmt: skip
-    tests: Mapping[str, Sequence[Page]] = {name: Chosen(sources[name], parts[name].test) for name in names}
+    parts = {name: _parts(config, name, sources[name]) for name in names}
+    tests: Mapping[str, Sequence[Page]] = {name: picked(sources[name], parts[name].test) for name in names}
     if config.test_documents:
         opened = (load_pages(spec, count=config.pages or None, seed=config.seed) for spec in config.test_documents)
         tests = dict(zip(names, opened, strict=True))
     _write(tests, folder / "test", config.seed)
     if config.validation_share:
         _write(
-            {name: Chosen(sources[name], parts[name].validation) for name in names}, folder / "validation", config.seed
+            {name: picked(sources[name], parts[name].validation) for name in names}, folder / "validation", config.seed
         )
     out = folder / f"silos-{config.clients}"
     if not out.exists():
@@ -124,8 +133,19 @@ def _divide(config: TrainingConfig, folder: Path) -> None:
         write_silos(shares, left, out, by="documents", seed=config.seed)
 
 
+def _parts(config: TrainingConfig, name: str, pages: Sequence[Page]) -> Parts:
+    test, validation = 0.0 if config.test_documents else config.test_share, config.validation_share
+    if config.epsilon:
+        units = unit_names(pages, choice(Unit, config.unit, what="unit"))
+        return kept_by_coin(units, test=test, validation=validation, seed=config.seed)
+    rng = np.random.default_rng((config.seed, KEEPING, zlib.crc32(name.encode())))
+    return kept_out(document_names(pages), test=test, validation=validation, rng=rng)
+
+
 def _opened(config: TrainingConfig, number: int) -> Sequence[Page]:
     """A data set; those made on the spot each with a seed of its own, since the same one twice were no two sets."""
+    if config.epsilon and config.pages and not config.documents[number].startswith("synthetic"):
+        raise RecipeError("pages takes the first ones of a list, which an epsilon does not cover; leave it out (0).")
     return load_pages(config.documents[number], count=config.pages or None, seed=config.seed + number)
 
 
@@ -136,7 +156,7 @@ def _shares(
     parts: Mapping[str, Parts],
 ) -> tuple[tuple[Share, ...], Mapping[str, Sequence[Page]]]:
     """What each client holds of the training pages: of one data set, or, if there is one client only, of all."""
-    left = {name: Chosen(pages, parts[name].train) for name, pages in sources.items()}
+    left = {name: picked(pages, parts[name].train) for name, pages in sources.items()}
     if config.clients == 1:
         together = joined(tuple(left.values()))
         return (Share(CENTRAL, CENTRAL, tuple(range(len(together)))),), {CENTRAL: together}
@@ -152,7 +172,8 @@ def _write(pages: Mapping[str, Sequence[Page]], out: Path, seed: int) -> None:
 
 def _division(config: TrainingConfig) -> dict[str, object]:
     names = ("documents", "test_documents", "pages", "test_share", "validation_share", "seed")
-    return {name: config.to_json()[name] for name in names}
+    private: dict[str, object] = {"unit": config.unit} if config.epsilon else {}
+    return {**{name: config.to_json()[name] for name in names}, **private}
 
 
 def _below(folder: Path) -> dict[str, Path]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from docleak.documents.storage import drafted_folder
 from docleak.errors import RecipeError
 from docleak.models.base import DocumentModel
 from docleak.models.loading import load_model, short_name
@@ -23,6 +24,7 @@ from docleak.recipes.trainings.config import TrainingConfig, named_by_user
 from docleak.recipes.trainings.data import find, prepare
 from docleak.recipes.trainings.unit import RESULT, run_training
 from docleak.training.federated.record import FederatedRun
+from docleak.training.lineage import lineage_of, write_lineage
 
 #: What the command line may change.
 OPTIONS = ("documents", "test_documents", "pages", "rounds", "seed")
@@ -88,7 +90,9 @@ class TrainingExperiment:
 
     def _cut_model(self) -> None:
         if self.config.max_tokens and not (self._cut / "config.json").is_file():
-            reads_less(load_model(self.config.model), self.config.max_tokens).save(str(self._cut))
+            with drafted_folder(self._cut) as draft:
+                reads_less(load_model(self.config.model), self.config.max_tokens).save(str(draft))
+                write_lineage(draft, lineage_of(self.config.model))
 
 
 def reads_less(model: DocumentModel, max_tokens: int) -> T5Reader:

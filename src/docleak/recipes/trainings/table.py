@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from docleak.models.loading import title_of
-from docleak.recipes.kinds import Kind
+from docleak.recipes.kinds import Kind, field_types
 from docleak.recipes.page import Group, Picture, estimate_text, failed_text, number_text, with_printed, write_page
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.runner import failures
-from docleak.recipes.trainings.config import SETTINGS
+from docleak.recipes.trainings.config import SETTINGS, TrainingConfig
 from docleak.recipes.trainings.curves import Drawn, draw
 from docleak.recipes.trainings.experiment import OPTIONS, TrainingExperiment, experiments, facts_of
 from docleak.recipes.trainings.forecast import forecasts
@@ -62,6 +62,8 @@ def write_table(
 ) -> Path:
     """Write table.md, table.json, pictures.png and table.html; returns the path of the last."""
     lines = [line_of(e, seed=0) for e in planned]
+    private = [line for e, line in zip(planned, lines, strict=True) if e.config.epsilon and line.results]
+    facts = {**facts, **{f"Privacy of {line.name}": line.results[0].claim for line in private}}
     sets = {name: metric for line in lines if line.scores for name, metric in line.scores.metrics.items()}
     heads = ("average", *(f"{name} ({metric})" for name, metric in sets.items()), "loss", "trainings", "MiB", "s")
     groups = []
@@ -118,6 +120,7 @@ def _json(line: Line) -> dict[str, Any]:
         "ours": ours,
         "bytes": [result.bytes for result in line.results],
         "seconds": [dict(result.seconds) for result in line.results],
+        "claims": [result.claim for result in line.results],
         "points": [vars(point) for point in line.points],
         "paper": {} if line.printed is None else {SCORE: line.printed},
         "failed": dict(line.failed),
@@ -127,6 +130,7 @@ def _json(line: Line) -> dict[str, Any]:
 TRAININGS = Kind(
     about="trainings over silos",
     settings=SETTINGS,
+    types=field_types(TrainingConfig),
     metrics=(SCORE,),
     options=OPTIONS,
     experiments=experiments,

@@ -7,7 +7,6 @@ UNIT/result.json                        the test documents' scores, bytes and se
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +16,7 @@ import numpy as np
 
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
-from docleak.documents.storage import reported, write_json
+from docleak.documents.storage import read_stored, reported, write_json
 from docleak.models.base import DocumentModel
 from docleak.models.loading import load_model
 from docleak.recipes.trainings.config import FINETUNING, TrainingConfig
@@ -75,6 +74,8 @@ class Result:
     bytes: int
     seconds: Mapping[str, float]
     seconds_testing: float
+    #: What holds for the model by its whole lineage; empty in results of before lineages.
+    claim: str = ""
 
 
 def run_training(config: TrainingConfig, seed: int, places: Places, out: Path, device: str) -> None:
@@ -87,13 +88,16 @@ def run_training(config: TrainingConfig, seed: int, places: Places, out: Path, d
         watch.look()  # at the last round, which a killed process may have left unscored
         train_embedded(run, places.silos, device=device, evaluate_every=0, on_round=watch)
         source, runs[phase] = str(save_model(run, device).absolute()), run
-    began = time.perf_counter()
+    began, last = time.perf_counter(), next(reversed(runs.values()), None)
     scores = score(load_model(source, device=device), places.test)
     rows = {phase: run.rows() for phase, run in runs.items()}
     sent = sum(client.up + client.down for of in rows.values() for row in of for client in row.clients)
     seconds = {phase: sum(row.seconds_training + row.seconds_averaging for row in of) for phase, of in rows.items()}
     with reported(out):
-        write_json(out / RESULT, asdict(Result(scores, sent, seconds, time.perf_counter() - began)))
+        write_json(
+            out / RESULT,
+            asdict(Result(scores, sent, seconds, time.perf_counter() - began, last.claim().sentence if last else "")),
+        )
 
 
 def read_result(out: Path) -> Result | None:
@@ -101,7 +105,7 @@ def read_result(out: Path) -> Result | None:
     file = out / RESULT
     if not file.is_file():
         return None
-    saved = json.loads(file.read_text(encoding="utf-8"))
+    saved = read_stored(file)
     scores = {
         name: SetScores(
             of["metric"], tuple(of["anls"]), tuple(of["accuracy"]), tuple(of["loss"]), tuple(of["questions"])
@@ -185,4 +189,4 @@ class Watch:
 def read_points(out: Path) -> list[Point]:
     """Every validation of a unit, phase by phase and round by round."""
     files = sorted((out / "validation").glob("*.json"))
-    return [Point(**point) for file in files for point in json.loads(file.read_text(encoding="utf-8"))]
+    return [Point(**point) for file in files for point in read_stored(file)]

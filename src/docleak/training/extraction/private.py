@@ -37,6 +37,7 @@ class PrivateFit:
 
     ``learning_rate`` is the server's. ``vectors_only`` trains biases, scales of norms and the head, and freezes all
     other matrices: the fewer numbers get noise, the more of the signal is left (Bu et al., 2022, train biases alone).
+    ``units`` is about how many there are: public, and not counted, since M follows from it.
     """
 
     epsilon: float = 8.0
@@ -47,12 +48,15 @@ class PrivateFit:
     clip_norm: float = 1.0
     learning_rate: float = 1e-3
     vectors_only: bool = True
+    units: int = 50
 
     def __post_init__(self) -> None:
         if self.kind not in (Unit.DOCUMENT, Unit.PROVIDER):
             raise PrivacyError(f"unit is {self.unit!r}; expected document or provider.")
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise PrivacyError(f"epsilon is {self.epsilon}; expected a finite number above 0.")
+        if self.units < 1:
+            raise PrivacyError(f"units is {self.units}; expected about how many {self.unit}s there are, at least 1.")
         self.mechanism(), self.server()  # refuse what they refuse
 
     @property
@@ -68,13 +72,13 @@ class PrivateFit:
         """What turns noisy sums into steps."""
         return FedOpt("fedadam", self.learning_rate)
 
-    def plan(self, units: int) -> DpPlan:
-        """The least noise for epsilon; the denominator M is what a round draws on average, of a public number of units.
+    def plan(self) -> DpPlan:
+        """The least noise for epsilon; the denominator M is what a round draws on average of ``units``.
 
         PrivacyError where no noise is enough.
         """
         found = noise_for(self.mechanism(), self.epsilon, self.delta)
-        return DpPlan(found.mechanism, self.clip_norm, max(1, round(self.rate * units)), self.delta)
+        return DpPlan(found.mechanism, self.clip_norm, max(1, round(self.rate * self.units)), self.delta)
 
 
 def fit_privately(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from docleak.errors import MissingExtraError
-from docleak.training.federated.party import DocumentScore
 from docleak.training.federated.record import FederatedRun, RoundRow
+from docleak.training.federated.scores import Scores, kept_of
 
 FOLDER = "tensorboard"
 
@@ -33,7 +32,7 @@ class Board:
         for number, row in enumerate([None, *run.rows()]):
             self.add(number, row, run.scores(number))
 
-    def add(self, number: int, row: RoundRow | None, scores: Sequence[DocumentScore] | None) -> None:
+    def add(self, number: int, row: RoundRow | None, scores: Scores | None) -> None:
         """One round: loss in all and per silo, ANLS, accuracy, bytes."""
         if row is not None:
             if row.loss is not None:
@@ -43,10 +42,10 @@ class Board:
                     self._writer.add_scalar(f"loss/{client.silo}", client.loss, number)
             self._writer.add_scalar("bytes/up", sum(client.up for client in row.clients), number)
             self._writer.add_scalar("bytes/down", sum(client.down for client in row.clients), number)
-        if scores:
-            asked = sum(score.questions for score in scores)
-            self._writer.add_scalar("anls", sum(score.anls for score in scores) / asked, number)
-            self._writer.add_scalar("accuracy", sum(score.accuracy for score in scores) / asked, number)
+        if kept := kept_of(scores or ()):
+            for name, value in (("anls", kept.anls), ("accuracy", kept.accuracy)):
+                if value is not None:
+                    self._writer.add_scalar(name, value, number)
         self._writer.flush()
 
     def close(self) -> None:

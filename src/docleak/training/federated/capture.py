@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 import docleak
-from docleak.documents.storage import TEMPORARY, read_json_object, write_atomically, write_json
+from docleak.documents.storage import TEMPORARY, private_folder, read_json_object, write_atomically, write_json
 from docleak.errors import FederationError
 
 FORMAT = 1
@@ -59,6 +59,10 @@ class CapturedUpdate:
         """The weights the server sent, theta_t."""
         return _loaded(self.folder / f"{START}{ARRAYS}")
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the arrays that came, by name; fewer than those of ``start`` where the client sends only a part."""
+        return _shapes(self.folder / f"{_encoded(self.client)}{ARRAYS}")
+
     def received(self) -> dict[str, NDArray[Any]]:
         """The arrays as they came. Raises FederationError where values are not finite."""
         found = _loaded(self.folder / f"{_encoded(self.client)}{ARRAYS}")
@@ -93,8 +97,9 @@ def write_update(
     """Record one update and return its JSON file; an update of the same round and client is replaced.
 
     ``start`` is written with the round's first update, and must be the same for the others. Each file appears whole or
-    not at all, the JSON last. Raises FederationError for arrays that do not fit ``start`` or are not finite, for
-    ``details`` that JSON cannot hold, and for a directory that holds something else or another training.
+    not at all, the JSON last. ``received`` may be a part of the arrays. Raises FederationError for arrays that do not
+    fit ``start`` or are not finite, for ``details`` that JSON cannot hold, and for a directory that holds something
+    else or another training.
     """
     folder, encoded = Path(directory) / f"round-{round:04d}", _encoded(client)
     what = f"round {round}, client {client!r}"
@@ -108,7 +113,7 @@ def write_update(
     _refuse(what, _infinite(received))
     record = {"client": client, "examples": int(examples), "kind": kind, "details": _json_safe(details, what)}
     _begin(Path(directory))
-    folder.mkdir(exist_ok=True)
+    private_folder(folder)
     _write_start(folder / f"{START}{ARRAYS}", start)
     file = folder / f"{encoded}{RECORD}"
     if file.exists() and (other := _read_record(file)["client"]) != client:
@@ -157,7 +162,7 @@ def _begin(directory: Path) -> None:
     if manifest.exists():
         _require_format(manifest)
         return
-    directory.mkdir(parents=True, exist_ok=True)
+    private_folder(directory)
     others = sorted(item.name for item in directory.iterdir() if not item.name.startswith(TEMPORARY))
     if others:
         raise FederationError(
@@ -201,8 +206,9 @@ def _encoded(client: str) -> str:
 
 
 def _misfits(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> list[str]:
-    missing, unknown = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    faults = [f"lacks {len(missing)} of the start's arrays, first {missing[0]!r}"] if missing else []
+    """Faults of arrays beside the start's; lacking some is none, since a client may send a part of the model."""
+    unknown = sorted(set(found) - set(expected))
+    faults = [] if found else [f"has no arrays, of the start's {len(expected)}"]
     faults += [f"has {len(unknown)} arrays that the start has not, first {unknown[0]!r}"] if unknown else []
     faults += [
         f"has {name!r} of shape {found[name]}, expected {expected[name]}"
@@ -219,7 +225,9 @@ def _infinite(arrays: Arrays) -> list[str]:
 def _refuse(what: str, faults: list[str]) -> None:
     if faults:
         lines = "".join(f"\n  - {fault}" for fault in faults[:15])
-        raise FederationError(f"{what}:{lines}\nExpected the same finite arrays as the weights that were sent.")
+        raise FederationError(
+            f"{what}:{lines}\nExpected finite arrays of the weights that were sent, with their names and shapes."
+        )
 
 
 def _json_safe(details: Mapping[str, Any], what: str) -> dict[str, Any]:

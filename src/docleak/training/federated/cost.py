@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from docleak.training.federated.federation import Federation
+from docleak.training.federated.federation import Federation, drawn
 from docleak.training.federated.wire import Compression
 
 FLOAT, HALF, INDEX = 4, 2, 4  # bytes
@@ -45,10 +45,10 @@ class Cost:
 
     def sent(self, federation: Federation, silos: int) -> int:
         """Bytes of the whole training, both ways; framing adds less than 2 %, evaluation a model a silo each time."""
-        clients = max(1, round(federation.participation * silos))
+        clients = drawn(federation, silos)
         return federation.rounds * clients * (self.down() + self.up(federation.compression))
 
     def as_published(self, federation: Federation, silos: int) -> int:
         """Bytes of the same training in the papers' counting: float32, both ways, every use of a tied weight."""
-        clients = max(1, round(federation.participation * silos))
+        clients = drawn(federation, silos)
         return federation.rounds * clients * 2 * FLOAT * self.counted

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from docleak.documents.storage import reported, write_atomically
-from docleak.metrics.score import ratio_interval
-from docleak.training.federated.party import DocumentScore
 from docleak.training.federated.record import FederatedRun
+from docleak.training.federated.scores import kept_of
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#c4570a", "#888888"
-
-
-def mean_anls(scores: Sequence[DocumentScore], *, rng: np.random.Generator) -> tuple[float, float | None, float | None]:
-    """ANLS over all questions, and its 95 % interval by bootstrap over documents."""
-    sums, counts = np.array([s.anls for s in scores]), np.array([s.questions for s in scores])
-    low, high = ratio_interval(sums, counts, rng, 0.95, 2000, share=True)
-    return float(sums.sum() / counts.sum()), low, high
 
 
 def draw_curves(run: FederatedRun, *, rng: np.random.Generator) -> Path | None:
@@ -30,7 +21,8 @@ def draw_curves(run: FederatedRun, *, rng: np.random.Generator) -> Path | None:
     rows = run.rows()
     if not rows:
         return None
-    scored = {n: mean_anls(found, rng=rng) for n in range(len(rows) + 1) if (found := run.scores(n))}
+    every = {n: kept_of(run.scores(n) or (), rng=rng) for n in range(len(rows) + 1)}
+    scored = {n: kept for n, kept in every.items() if kept is not None and kept.anls is not None}
     figure = Figure(figsize=(9, 3.6) if scored else (4.8, 3.6), dpi=120, layout="constrained")
     axes = figure.subplots(1, 2 if scored else 1, squeeze=False)[0]
     numbers = [row.round for row in rows]
@@ -45,11 +37,14 @@ def draw_curves(run: FederatedRun, *, rng: np.random.Generator) -> Path | None:
         axes[0].plot(numbers, losses, color=BLUE, marker="o")
     axes[0].set(xlabel="round", ylabel="training loss", title="Training loss (grey: each silo)")
     if scored:
-        values = np.array([[value, value if low is None else low, value if high is None else high]
-                           for value, low, high in scored.values()])  # fmt: skip
+        values = np.array([[kept.anls, kept.anls if kept.low is None else kept.low,
+                            kept.anls if kept.high is None else kept.high] for kept in scored.values()])  # fmt: skip
+        noised = any(kept.noised for kept in scored.values())
         axes[1].fill_between(list(scored), values[:, 1], values[:, 2], color=ORANGE, alpha=0.2, linewidth=0)
         axes[1].plot(list(scored), values[:, 0], color=ORANGE, marker="o")
-        axes[1].set(xlabel="round", ylabel="ANLS", title="ANLS on documents the silos keep", ylim=(0, 1))
+        axes[1].set(
+            xlabel="round", ylabel="ANLS", title="ANLS on documents the silos keep" + " (noised)" * noised, ylim=(0, 1)
+        )
     for axis in axes:
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.25)

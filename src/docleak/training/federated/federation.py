@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -11,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from docleak.documents.coins import coin
 from docleak.errors import FederationError
-from docleak.privacy.mechanism import Unit
+from docleak.privacy.mechanism import Relation, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.local import LocalPlan
 from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.wire import Compression
 
-#: Keep the streams of one seed apart: which silos are sampled, a client's round, what a silo keeps to itself.
-SAMPLING, TRAINING, HOLDOUT = 1, 2, 3
+#: Keep the streams of one seed apart: which silos are sampled, and a client's round.
+SAMPLING, TRAINING = 1, 2
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,12 @@ class Federation:
     """Everything that changes a number of a federated training, and nothing else.
 
     ``model`` is a name of a shipped checkpoint, a directory or a hub name, as each party has it. ``participation`` is
-    C, the share of the silos that train in a round (at least one). Each silo keeps the ``holdout`` share of its
-    documents to evaluate on. A round needs the update of every sampled silo, unless ``minimum`` says how many will do.
-    With a ``privacy`` plan silos train by FL-PROVIDER-DP, on what it protects, and say nothing of their own besides.
+    C, the share of the silos that train in a round: at least one, or, where a privacy plan counts on silos being drawn
+    (its client rate is below 1), never more than C, by coins of the server's own and not of ``seed``. Each document is
+    kept to evaluate on by a coin of its own with probability ``holdout`` (under a privacy plan, each unit): ``keeps``.
+    A round needs the update of every sampled silo, unless ``minimum`` says how many will do.
+    With a ``privacy`` plan silos train by FL-PROVIDER-DP, on what it protects. Besides they only send noised scores of
+    what they keep, ``evaluations`` times at most (0: once a round of the plan, and once before the first).
     With a ``secure`` plan the server learns sums of updates only, and no counts or losses of a silo.
     """
 
@@ -45,6 +50,7 @@ class Federation:
     compression: Compression = field(default_factory=Compression)
     privacy: DpPlan | None = None
     secure: SecurePlan | None = None
+    evaluations: int = 0
 
     def __post_init__(self) -> None:
         faults = []
@@ -56,6 +62,8 @@ class Federation:
             faults.append(f"minimum is {self.minimum} and seed {self.seed}; expected 0 or more")
         if not 0 <= self.holdout < 1:
             faults.append(f"holdout is {self.holdout}; expected 0 or more and less than 1")
+        if self.evaluations < 0 or (self.evaluations and self.privacy is None):
+            faults.append(f"evaluations is {self.evaluations}; expected 0 or more, and none without a privacy plan")
         if self.privacy is not None:
             faults += _private_faults(self, self.privacy)
         if self.secure is not None:
@@ -94,11 +102,39 @@ class Federation:
         """Whether silos say nothing of their own besides what the federation is for: no counts, losses or steps."""
         return self.privacy is not None or self.secure is not None
 
-    def sampled(self, silos: Sequence[str], round_number: int) -> tuple[str, ...]:
-        """The silos of a round, max(round(C K), 1) of the K, drawn without replacement from the seed; sorted."""
-        count = max(1, round(self.participation * len(silos)))
-        rng = np.random.default_rng((self.seed, SAMPLING, round_number))
-        return tuple(sorted(rng.choice(sorted(silos), size=count, replace=False).tolist()))
+    @property
+    def scores_at_most(self) -> int:
+        """How many evaluations a silo answers under the privacy plan, which its noise is planned for."""
+        assert self.privacy is not None
+        return self.evaluations or self.privacy.mechanism.rounds + 1
+
+    def keeps(self, name: str) -> bool:
+        """Whether a document (or provider, by its ``provider_key``) is kept to evaluate on, and never trained on.
+
+        It follows from the seed and that one name: whoever is taken away, the others stay where they are. The coin is
+        public, and there may be none that is kept.
+        """
+        return coin(self.seed, "holdout", name) < self.holdout
+
+    @property
+    def counts_on_draws(self) -> bool:
+        """Whether the privacy plan grants something for silos that are not drawn: nobody may know them beforehand."""
+        return self.privacy is not None and self.privacy.mechanism.client_rate < 1
+
+    def sampled(
+        self, silos: Sequence[str], round_number: int, coins: np.random.Generator | None = None
+    ) -> tuple[str, ...]:
+        """The silos of a round, ``drawn`` of the K, without replacement; sorted.
+
+        They follow from the seed. Where the plan ``counts_on_draws`` they come from ``coins``, new ones for every round
+        that is begun: a seed gives the same silos in another phase, or again in a round that was lost. FederationError
+        without coins there.
+        """
+        if not self.counts_on_draws:
+            coins = np.random.default_rng((self.seed, SAMPLING, round_number))
+        elif coins is None:
+            raise FederationError("the privacy plan counts on silos drawn by chance; expected the server's own coins.")
+        return tuple(sorted(coins.choice(sorted(silos), size=drawn(self, len(silos)), replace=False).tolist()))
 
     def client_rng(self, silo: str, round_number: int) -> np.random.Generator:
         """What a silo draws from in a round: the same in every engine, and after a resume."""
@@ -107,6 +143,34 @@ class Federation:
     def needed(self, sampled: int) -> int:
         """Updates without which a round is not averaged."""
         return min(self.minimum, sampled) if self.minimum else sampled
+
+
+def drawn(federation: Federation, silos: int) -> int:
+    """How many of so many silos a round takes: max(round(C K), 1), or floor(C K) where the plan counts on draws."""
+    share = federation.participation * silos
+    return math.floor(share + 1e-9) if federation.counts_on_draws else max(1, round(share))
+
+
+def impossible(federation: Federation, silos: int) -> list[str]:
+    """Why so many silos cannot be trained as the federation's settings say, if so."""
+    taking = drawn(federation, silos)
+    faults = []
+    if federation.minimum > taking:
+        faults.append(
+            f"minimum is {federation.minimum}, and {taking} of {silos} silos train in a round; expected at most "
+            f"{taking}"
+        )
+    if (secure := federation.secure) is not None and taking > 1 and secure.threshold > taking:
+        faults.append(
+            f"the secure threshold is {secure.threshold}, and {taking} of {silos} silos train in a round; expected at "
+            f"most {taking}"
+        )
+    if not taking:
+        faults.append(
+            f"participation is {federation.participation}, which is less than one of {silos} silos, and the privacy "
+            f"plan counts on no more than that share being drawn; plan with {1 / silos:.4g} or more"
+        )
+    return faults
 
 
 def _private_faults(federation: Federation, plan: DpPlan) -> list[str]:
@@ -125,6 +189,16 @@ def _private_faults(federation: Federation, plan: DpPlan) -> list[str]:
         )
     if federation.server.divide_by_clients:
         faults.append("divide_by_clients divides the noise twice; leave it off under a privacy plan")
+    if federation.holdout and plan.mechanism.unit is Unit.CLIENT:
+        faults.append(
+            f"holdout is {federation.holdout}, and the plan protects whole clients: what they answer on documents they "
+            "keep would be a second release of what is trained on; set holdout to 0"
+        )
+    elif federation.holdout and plan.mechanism.relation is Relation.REPLACE_ONE:
+        faults.append(
+            f"holdout is {federation.holdout}, and the plan counts replacing one {plan.mechanism.unit} by another: one "
+            "may be trained on and the other kept, so that both releases change; set holdout to 0"
+        )
     return faults
 
 
@@ -137,24 +211,6 @@ def _secure_faults(federation: Federation) -> list[str]:
     if federation.server.divide_by_clients:
         faults.append("divide_by_clients needs to know the silos one by one; leave it off with secure aggregation")
     return faults
-
-
-def kept_documents(names: Sequence[str], share: float, *, seed: int, silo: str) -> frozenset[str]:
-    """The documents a silo evaluates on and does not train on, drawn from the seed; at least one where share > 0.
-
-    Raises FederationError for a silo with too few documents to keep one and train on another.
-    """
-    documents = sorted(set(names))
-    if not share:
-        return frozenset()
-    if len(documents) < 2:
-        raise FederationError(
-            f"silo {silo!r} has {len(documents)} documents; expected at least 2, to train on one and keep another to "
-            "evaluate on. Give it more, or set the holdout to 0."
-        )
-    count = min(max(1, round(share * len(documents))), len(documents) - 1)
-    rng = np.random.default_rng((seed, HOLDOUT, zlib.crc32(silo.encode())))
-    return frozenset(rng.choice(documents, size=count, replace=False).tolist())
 
 
 def same_training(first: Federation, second: Federation) -> bool:

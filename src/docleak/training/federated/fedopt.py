@@ -147,8 +147,15 @@ def step(state: ServerState, updates: Sequence[ClientUpdate], optimiser: FedOpt)
 
 
 def moved(state: ServerState, delta: Mapping[str, Floats], optimiser: FedOpt) -> ServerState:
-    """The state after a round whose aggregate is ``delta``."""
-    return replace(RULES[optimiser.rule](state, delta, optimiser), round=state.round + 1)
+    """The state after a round whose aggregate is ``delta``; FederationError for one that float32 cannot hold."""
+    after = replace(RULES[optimiser.rule](state, delta, optimiser), round=state.round + 1)
+    for name in shapes_of(after.parameters):
+        if not np.abs(after.parameters[name]).max(initial=0.0) <= np.finfo(np.float32).max:
+            raise FederationError(
+                f"round {after.round}: the server's step gives {name!r} values that float32 cannot hold; the last good "
+                "model is kept. Lower the server's learning rate."
+            )
+    return after
 
 
 def _fedavg(state: ServerState, delta: Mapping[str, Floats], o: FedOpt) -> ServerState:

@@ -136,22 +136,24 @@ def train_in_place(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**62)))
         model.module.train(plan.dropout)
-        for numbers in _batches(len(examples), plan, rng):
-            loss = batch_loss(model, pages, [examples[i] for i in numbers], objective, rng)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if plan.max_norm:
-                torch.nn.utils.clip_grad_norm_(named, plan.max_norm)
-            optimiser.step()
-            losses.append(float(loss.detach()))
-            batches.append(numbers)
-            if not math.isfinite(losses[-1]):
-                raise FederationError(
-                    f"client {client!r}: the loss of step {len(losses)} is {losses[-1]}. Lower the learning rate, or "
-                    "look for pages that break the model."
-                )
-    optimiser.zero_grad(set_to_none=True)  # gradients are of no use after the round
-    model.module.train(was_training)
+        try:
+            for numbers in _batches(len(examples), plan, rng):
+                loss = batch_loss(model, pages, [examples[i] for i in numbers], objective, rng)
+                optimiser.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                if plan.max_norm:
+                    torch.nn.utils.clip_grad_norm_(named, plan.max_norm)
+                optimiser.step()
+                losses.append(float(loss.detach()))
+                batches.append(numbers)
+                if not math.isfinite(losses[-1]):
+                    raise FederationError(
+                        f"client {client!r}: the loss of step {len(losses)} is {losses[-1]}. Lower the learning rate, "
+                        "or look for pages that break the model."
+                    )
+        finally:  # under privacy one unit's failure is not the end of the round
+            optimiser.zero_grad(set_to_none=True)  # gradients are of no use after the round
+            model.module.train(was_training)
     return LocalSteps(len(examples), tuple(losses), tuple(batches))
 
 

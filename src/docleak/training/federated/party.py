@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from docleak.documents.folder import INDEX
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
-from docleak.documents.pages import document_names, provider_names
+from docleak.documents.pages import document_names, page_names, picked
 from docleak.documents.silos import MANIFEST, read_silo
 from docleak.errors import FederationError
 from docleak.metrics.text import accuracy, anls
@@ -23,57 +24,44 @@ from docleak.models.base import DocumentModel, pixels_of, trainable
 from docleak.models.loading import load_model
 from docleak.privacy.mechanism import Unit
 from docleak.privacy.randomness import Randomness
-from docleak.training.federated.federation import Federation, kept_documents
+from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
 from docleak.training.objectives.table import objective_of
 from docleak.training.private.rounds import client_round
-from docleak.training.private.units import check_owners
+from docleak.training.private.units import check_owners, unit_names, units_of
 
 #: Questions about one page that are answered at once.
 ANSWERED_TOGETHER = 16
-
-
-class Chosen(Sequence[Page]):
-    """Some of the pages, by number; each is read when it is asked for."""
-
-    def __init__(self, pages: Sequence[Page], numbers: Sequence[int]) -> None:
-        self._pages, self._numbers = pages, tuple(numbers)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, index: int) -> Page:  # type: ignore[override]
-        return self._pages[self._numbers[index]]
-
-    def names(self, of: Callable[[Sequence[Page]], Sequence[str]]) -> list[str]:
-        """``provider_names`` or ``document_names`` of the chosen pages, none of which is read."""
-        every = of(self._pages)
-        return [every[number] for number in self._numbers]
 
 
 @dataclass(frozen=True)
 class Party:
     """One silo with its pages: those it trains on, and those it keeps to evaluate on.
 
-    ``source`` names the data set that its pages come from.
+    ``source`` names the data set that its pages come from. ``notes`` are for whoever runs the silo.
     """
 
     name: str
     source: str
     training: Sequence[Page]
     kept: Sequence[Page]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a silo tells the server before the first round: its name, its counts, and whose weights it has room for."""
+    """What a silo tells the server before the first round: its name, its counts, and whose weights it has room for.
+
+    No update of it may count more ``examples`` than these.
+    """
 
     name: str
     source: str
     pages: int
     kept: int
     model: str
+    examples: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,26 +85,34 @@ class PartyRound:
 def open_party(directory: Path, federation: Federation, *, name: str = "") -> Party:
     """A silo's folder as ``docleak data make --partition`` writes it, or any folder that docleak reads as pages.
 
-    Raises DocumentError for a folder that cannot be read, FederationError for one without pages or with too few
-    documents to keep some.
+    Raises DocumentError for a folder that cannot be read, FederationError for one without pages, or of which all are
+    kept. Under a privacy plan such a silo takes part all the same: that it has nothing is nobody's business; there
+    PrivacyError is raised for pages that name no unit of the plan.
     """
     silo = read_silo(directory) if (directory / MANIFEST).is_file() else None
     called = name or (silo.name if silo else directory.name)
-    pages = load_pages(f"folder:{directory}", seed=0)
-    if not len(pages):
-        raise FederationError(f"silo {called!r}: {directory} has no pages. Give the silo pages, or leave it out.")
-    documents = _apart(pages, federation)
-    kept = kept_documents(documents, federation.holdout, seed=federation.seed, silo=called)
+    private = federation.privacy is not None
+    pages: Sequence[Page] = () if private and _is_empty(directory) else load_pages(f"folder:{directory}", seed=0)
+    kept = [federation.keeps(apart) if apart else False for apart in _apart(pages, federation)]
+    if all(kept) and not private:
+        raise FederationError(
+            f"silo {called!r}: all {len(pages)} pages of {directory} are kept to evaluate on. Each document is kept by "
+            f"a coin of its own with probability {federation.holdout}: give the silo more, or a smaller holdout."
+        )
+    training = picked(pages, [i for i, is_kept in enumerate(kept) if not is_kept])
+    if federation.privacy is not None:
+        units_of(training, federation.privacy.mechanism.unit, client=called)  # before a round is charged for it
     return Party(
         called,
         silo.source if silo else "folder",
-        Chosen(pages, [i for i, document in enumerate(documents) if document not in kept]),
-        Chosen(pages, [i for i, document in enumerate(documents) if document in kept]),
+        training,
+        picked(pages, [i for i, is_kept in enumerate(kept) if is_kept]),
+        tuple(getattr(pages, "notes", ())),
     )
 
 
 def private_units(silos: Mapping[str, Path], federation: Federation) -> int:
-    """How many units the federation's privacy plan protects, over all silos' folders, without reading a picture.
+    """How many units the federation's privacy plan covers, over all silos' folders, without reading a picture.
 
     Only where one process has all silos: what a silo holds is its own. PrivacyError for a unit in two silos.
     """
@@ -124,18 +120,25 @@ def private_units(silos: Mapping[str, Path], federation: Federation) -> int:
     unit = federation.privacy.mechanism.unit
     if unit is Unit.CLIENT:
         return len(silos)
-    of = provider_names if unit is Unit.PROVIDER else document_names
-    training = {name: open_party(path, federation, name=name).training for name, path in silos.items()}
-    owned = {name: set(pages.names(of)) - {""} for name, pages in training.items() if isinstance(pages, Chosen)}
+    owned: dict[str, set[str]] = {}
+    for name, path in silos.items():
+        party = open_party(path, federation, name=name)
+        owned[name] = {*unit_names(party.training, unit), *unit_names(party.kept, unit)} - {""}
     check_owners(owned, unit)
     return sum(len(names) for names in owned.values())
 
 
-def _apart(pages: Sequence[Page], federation: Federation) -> list[str]:
-    """What each page is kept or trained on with: its document, or its provider where a plan protects providers."""
-    by_provider = federation.privacy is not None and federation.privacy.mechanism.unit is Unit.PROVIDER
-    names = provider_names(pages) if by_provider else document_names(pages)
-    return [name or f"page {i}" for i, name in enumerate(names)]
+def _is_empty(directory: Path) -> bool:
+    """Whether the folder's index is there and names no page."""
+    index = directory / INDEX
+    return index.is_file() and not index.read_bytes().strip()
+
+
+def _apart(pages: Sequence[Page], federation: Federation) -> Sequence[str]:
+    """By what each page is kept or trained on: its document (or own name), or what a plan protects, "" if unknown."""
+    if federation.privacy is not None and federation.privacy.mechanism.unit is not Unit.CLIENT:
+        return unit_names(pages, federation.privacy.mechanism.unit)
+    return [document or name for document, name in zip(document_names(pages), page_names(pages), strict=True)]
 
 
 def model_of(federation: Federation, device: str, source: str = "") -> DocumentModel:
@@ -165,12 +168,16 @@ def fingerprint(model: DocumentModel) -> str:
     return hashlib.sha256(repr((model.architecture, shapes)).encode()).hexdigest()[:16]
 
 
-def introduce(party: Party, model: DocumentModel, *, private: bool = False) -> Introduction:
-    """What the server must know before it trusts a round to this silo; no counts where a plan protects them."""
+def introduce(party: Party, model: DocumentModel, federation: Federation) -> Introduction:
+    """What the server must know before it trusts a round to this silo; constants instead of counts where it is to say
+    nothing of its own."""
     pages, kept = len(party.training), len(party.kept)
-    if private:
-        pages, kept = min(pages, 1), min(kept, 1)
-    return Introduction(party.name, party.source, pages, kept, fingerprint(model))
+    if federation.privacy is not None:
+        return Introduction(party.name, party.source, 1, int(federation.holdout > 0), fingerprint(model), 1)
+    if federation.reticent:
+        return Introduction(party.name, party.source, min(pages, 1), min(kept, 1), fingerprint(model), 1)
+    examples = len(objective_of(federation.local.objective).examples(party.training))
+    return Introduction(party.name, party.source, pages, kept, fingerprint(model), examples)
 
 
 def private_round(
@@ -181,16 +188,21 @@ def private_round(
     *,
     clients_drawn: int,
     randomness: Randomness,
+    on_note: Callable[[str], None] = lambda note: None,
 ) -> ClientUpdate:
     """A round under the federation's privacy plan, from the server's ``weights``: the update, which is all that leaves.
 
-    ``randomness`` is the silo's own and fresh: the federation's seed is known to the server.
+    ``randomness`` is the silo's own and fresh: the federation's seed is known to the server. ``on_note`` is told, at
+    the silo, what did not go as planned.
     """
     assert federation.privacy is not None
-    return client_round(
+    done = client_round(
         model, party.training, federation.privacy, federation.local, weights=weights, client=party.name,
         clients_drawn=clients_drawn, randomness=randomness,
-    ).update  # fmt: skip
+    )  # fmt: skip
+    for note in done.notes:
+        on_note(note)
+    return done.update
 
 
 def train_round(
@@ -214,7 +226,7 @@ def evaluate(
     for number in range(len(party.kept)):
         page = party.kept[number]
         document = page.document or f"page {number}"
-        for similarity, right in _answered(model, page):
+        for similarity, right in answered(model, page):
             before = found.get(document, DocumentScore(party.source, 0.0, 0.0, 0))
             found[document] = DocumentScore(
                 party.source, before.anls + similarity, before.accuracy + right, before.questions + 1
@@ -222,7 +234,7 @@ def evaluate(
     return tuple(found.values())
 
 
-def _answered(model: DocumentModel, page: Page) -> Iterator[tuple[float, float]]:
+def answered(model: DocumentModel, page: Page) -> Iterator[tuple[float, float]]:
     """ANLS and accuracy per question of the page that has an answer."""
     questions = [question for question in page.questions if question.answers]
     fitted = model.fit(page)

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-PREFIX = ".shelf-"
+from docleak.documents.storage import TEMPORARY
+
+PREFIX = f"{TEMPORARY}shelf-"
 
 Floats = NDArray[np.float64]
 

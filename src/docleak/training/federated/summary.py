@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +12,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from docleak.documents.storage import reported
+from docleak.documents.storage import drafted_folder, reported
 from docleak.errors import RunError
 from docleak.models.loading import load_model
 from docleak.models.t5 import T5_BASE
 from docleak.models.t5_files import ReaderConfig
-from docleak.training.federated.curves import mean_anls
+from docleak.privacy.accounting import rounded_up
+from docleak.privacy.lineage import BOUND, epsilon_with_scores
+from docleak.privacy.mechanism import Unit
+from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import set_parameters
 from docleak.training.federated.party import model_of
 from docleak.training.federated.record import FederatedRun
+from docleak.training.federated.scores import evaluation_cost, kept_of
+from docleak.training.lineage import write_lineage
 
 #: What the server sees of one silo under a privacy plan, without and with secure aggregation.
 SEEN = {
@@ -50,8 +57,9 @@ def save_model(run: FederatedRun, device: str) -> Path:
     model = model_of(run.federation, device)
     set_parameters(model, {name: value.astype(np.float32) for name, value in state.parameters.items()})
     out = run.path / "model"
-    with reported(out):
-        model.save(str(out))
+    with reported(out), drafted_folder(out) as draft:
+        model.save(str(draft))
+        write_lineage(draft, run.lineage())
     return out
 
 
@@ -60,10 +68,8 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
     rows = run.rows()
     anls = {}
     for number in range(len(rows) + 1):
-        if scores := run.scores(number):
-            value, low, high = mean_anls(scores, rng=rng)
-            anls[number] = {"anls": value, "low": low, "high": high, "questions": sum(s.questions for s in scores),
-                            "documents": len(scores)}  # fmt: skip
+        if (kept := kept_of(run.scores(number) or (), rng=rng)) is not None:
+            anls[number] = {name: value for name, value in asdict(kept).items() if name != "accuracy"}
     return {
         "run": str(run.path),
         "model": str(run.path / "model"),
@@ -83,25 +89,73 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
             for row in rows
         ],
         "start": anls.get(0, {}),
+        "kept": None if run.federation.privacy is not None else sum(silo.kept for silo in run.silos()),
+        "holdout": run.federation.holdout,
         "privacy": _privacy(run),
+        "lineage": run.claim().to_dict(),
         "secure": run.federation.secure is not None,
     }
 
 
 def _privacy(run: FederatedRun) -> dict[str, Any] | None:
-    """What the begun rounds guarantee, and to whom; None without a plan."""
+    """What holds for the model after the begun rounds, by its whole lineage, and to whom; None without a plan.
+
+    ``epsilon`` is None where there is no bound; ``epsilon_of_this_training`` is what its rounds cost by themselves.
+    """
     ledger = run.ledger()
     spent = ledger.spent() if ledger else None
     if ledger is None or spent is None:
         return None
+    if run.federation.privacy is not None and run.federation.privacy.published_counting:
+        spent = run.federation.privacy.bound(ledger.begun)
+    claim, lineage = run.claim(), run.lineage()
+    everything = claim.epsilon
+    if claim.kind == BOUND and any(training.scores for training in lineage.trainings):
+        everything = epsilon_with_scores(lineage, spent.delta)
+    limit = [SEEN[run.federation.secure is not None], scope_of(run), "How long silos take is not hidden."]
+    several = sum(training.plan is not None for training in lineage.trainings) > 1
+    if several and claim.epsilon is not None and everything is not None and everything > claim.epsilon:
+        limit.insert(
+            -1, f"With those scores, whoever is trained on in one training and kept in another pays epsilon "
+            f"{rounded_up(everything)} at most."
+        )  # fmt: skip
+    if claim.kind == BOUND:
+        limit.insert(0, "It holds for the released models.")
     return {
-        "claim": f"after {ledger.begun} rounds, {spent.sentence()}",
-        "epsilon": spent.epsilon,
+        "claim": f"after {ledger.begun} round{'s' * (ledger.begun != 1)}, {claim.sentence}",
+        "kind": claim.kind,
+        "epsilon": None if claim.epsilon is None or everything is None else max(claim.epsilon, everything),
+        "epsilon_of_this_training": max(spent.epsilon, evaluation_cost(run.federation, run.evaluations())),
         "delta": spent.delta,
         "rounds_begun": ledger.begun,
-        "limit": f"It holds for the released models. {SEEN[run.federation.secure is not None]} What silos answer on "
-        "the documents they keep is outside of it.",
+        "limit": " ".join(limit),
     }
+
+
+def scope_of(run: FederatedRun) -> str:
+    """Who is trained on in a private training, who is kept, and what left of those."""
+    federation, asked = run.federation, run.evaluations()
+    assert federation.privacy is not None
+    unit = federation.privacy.mechanism.unit
+    counted = ""
+    if federation.privacy.published_counting and (ledger := run.ledger()) is not None and ledger.begun:
+        counted = f"A bound for the same rounds: {federation.privacy.bound(ledger.begun).sentence()} "
+    return counted + _covered(federation, unit, asked)
+
+
+def _covered(federation: Federation, unit: Unit, asked: int) -> str:
+    if not federation.holdout:
+        return f"Every {unit} of the silos is trained on: none is kept to evaluate on."
+    apart = f"A public coin by name keeps each {unit} with probability {federation.holdout:g} to evaluate on"
+    if not asked:
+        return f"{apart}; those are not trained on, and nothing was released of them."
+    cost = evaluation_cost(federation, asked)
+    if math.isinf(cost):
+        return f"{apart}; of those each silo sent its summed scores without noise, which is no privacy."
+    return (
+        f"{apart}: those are not trained on, and of them each silo sent only its summed scores and number with "
+        f"Gaussian noise, {asked} times, which costs them epsilon {rounded_up(cost)} at the same delta."
+    )
 
 
 def text_of(facts: Mapping[str, Any]) -> str:
@@ -113,8 +167,17 @@ def text_of(facts: Mapping[str, Any]) -> str:
         seconds = f"{row['seconds_training']:.0f}" if "seconds_training" in row else "-"
         lines.append(f"{row['round']:5}  {loss:6}  {_interval(row):28}  {sent:5.1f} MiB  {seconds}")
     lines.append(f"\nModel: {facts['model']}\nCurves: {facts['run']}/curves.png")
+    if facts["holdout"] and facts["kept"] == 0:
+        lines.append(
+            f"Nothing is kept to evaluate on: each document would be by a coin of its own, with probability "
+            f"{facts['holdout']:g}, and none fell so."
+        )
+    if any(row.get("noised") for row in (facts["start"], *facts["rounds"])):
+        lines.append("ANLS is from noised sums; the intervals are of that noise, and say nothing of other documents.")
     if facts["privacy"]:
         lines.append(f"Privacy: {facts['privacy']['claim']}\n{facts['privacy']['limit']}")
+    else:
+        lines.append(f"Privacy: {facts['lineage']['sentence']}")
     if facts["updates"] and not facts["privacy"]:  # the audit cannot train a private round again
         name, path = next(iter(facts["silos"].items()))
         about, chosen = f"{name}'s updates", f" --client {name} --documents folder:{path}"
@@ -127,6 +190,9 @@ def text_of(facts: Mapping[str, Any]) -> str:
 def _interval(row: Mapping[str, Any]) -> str:
     if "anls" not in row:
         return "-"
+    if row["noised"]:
+        value = "lost in the noise" if row["anls"] is None else f"{row['anls']:.3f}"
+        return value if row["anls"] is None else f"{value} [{row['low']:.3f}, {row['high']:.3f}]"
     if row["low"] is None:
         return f"{row['anls']:.3f} ({row['questions']} questions)"
     return f"{row['anls']:.3f} [{row['low']:.3f}, {row['high']:.3f}] n = {row['questions']}"

@@ -11,6 +11,11 @@ from torch import Tensor, nn
 from docleak.errors import PrivacyError
 from docleak.models.base import trainable
 
+
+class LeftOutError(Exception):
+    """A run's own training failed: it contributes nothing, and the others go on. Nobody but the silo may learn why."""
+
+
 #: Clipped differences stay so far below C, relatively, that rounding cannot carry one above it.
 MARGIN = 1e-9
 
@@ -19,7 +24,8 @@ MARGIN = 1e-9
 class ClippedSum:
     """``total``: the sum over units of clipped differences w' - w, float64 by parameter; ``norms``: before clipping.
 
-    The norms are private: they are for the silo's eyes only.
+    A unit that was left out has norm 0, and one whose difference is not finite has infinity. The norms are private:
+    they are for the silo's eyes only.
     """
 
     total: dict[str, Tensor]
@@ -34,7 +40,8 @@ def clipped_sum(
     The L2 norm is over all trainable parameters together, a tied weight once, frozen ones not at all. Whatever the runs
     do, one of them moves the sum by at most ``clip_norm``. ``weights`` are the global model, float32 on the module's
     device, and are in the module again at the end. Beside them this holds one float64 copy of the trainable parameters,
-    for any number of runs. Raises PrivacyError for a difference that is not finite, and for a run that changes a buffer
+    for any number of runs. A run that raises LeftOutError, or whose difference is not finite, contributes nothing: were
+    it an error, one unit would decide whether the others are heard. Raises PrivacyError for a run that changes a buffer
     or a frozen weight: nobody clips those, and the next unit would start from what this one left there.
     """
     named = dict(trainable(module))
@@ -43,7 +50,10 @@ def clipped_sum(
     fixed = _versions(module)
     for run in runs:
         _reset(named, weights)
-        run()
+        try:
+            run()
+        except LeftOutError:
+            _reset(named, weights)
         _require_unchanged(fixed, _versions(module))
         norms.append(_add_clipped(total, named, weights, clip_norm))
     _reset(named, weights)
@@ -79,9 +89,7 @@ def _add_clipped(
     norms = [torch.linalg.vector_norm(change, dtype=torch.float64) for _, change in changes]
     norm = float(torch.linalg.vector_norm(torch.stack(norms)))
     if not norm < float("inf"):
-        raise PrivacyError(
-            f"a unit's training changed the weights by {norm}; expected a finite number. Lower the learning rate."
-        )
+        return float("inf")
     scale = 1.0 if norm <= clip_norm * (1 - MARGIN) else clip_norm * (1 - MARGIN) / norm
     for name, parameter in named.items():
         total[name].add_((parameter - weights[name]).to(total[name].device), alpha=scale)

@@ -57,9 +57,10 @@ def train_pairs(
 ) -> None:
     """Adam in place: ``steps`` steps over Poisson samples of ``batch_size`` pairs on average, private with a ``plan``.
 
+    With a plan each pair is drawn with the plan's rate, whatever the number of pairs: that would tell of each of them.
     PrivacyError unless the plan counts just these steps of single pairs.
     """
-    rate = batch_size / len(pairs)
+    rate = batch_size / len(pairs) if plan is None else plan.mechanism.unit_rate
     if plan is not None:
         wanted = Mechanism(plan.mechanism.noise_multiplier, steps, rate, unit=Unit.RECORD)
         if plan.mechanism != wanted or plan.denominator != batch_size:

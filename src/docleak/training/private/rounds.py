@@ -21,12 +21,13 @@ from docleak.documents.page import Page
 from docleak.errors import PrivacyError
 from docleak.models.base import DocumentModel, trainable
 from docleak.privacy.ledger import Ledger
+from docleak.privacy.mechanism import Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState, step
 from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_in_place
-from docleak.training.private.clipping import clipped_sum
-from docleak.training.private.units import check_silos, check_units, units_of
+from docleak.training.private.clipping import LeftOutError, clipped_sum
+from docleak.training.private.units import check_silos, units_of
 
 #: Who stands in for a client without an update; begins like no silo's name.
 STAND_IN = "(server noise {})"
@@ -39,13 +40,15 @@ class PrivateRound:
     """What a client sends, ``update``; all else is private, and stays in the silo.
 
     ``update.examples`` is 1: clients count alike, and the number of questions is nobody's business. ``units`` were
-    drawn, and ``norms`` are the lengths of their differences, of which ``clipped`` were more than C.
+    drawn, and ``norms`` are the lengths of their differences, of which ``clipped`` were more than C. ``notes`` say to
+    whoever runs the silo what did not go as planned.
     """
 
     update: ClientUpdate
     units: tuple[str, ...]
     clipped: int
     norms: tuple[float, ...]
+    notes: tuple[str, ...] = ()
 
 
 def client_round(
@@ -63,21 +66,47 @@ def client_round(
 
     ``weights`` is the global model as it was received; ``model`` is overwritten, and holds it at the end.
     ``clients_drawn`` is |K|. ``randomness`` must be the silo's own, and fresh for a guarantee that holds against the
-    server. A client none of whose units is drawn sends noise. Raises PrivacyError for units that do not fit the plan,
-    FederationError as ``train_in_place``.
+    server. A client none of whose units is drawn sends noise, as one without any does. A unit that cannot be trained on
+    (no example, a page that cannot be read, a loss that is not finite) contributes nothing, whatever it raises: only
+    ``notes`` say so. Raises PrivacyError for pages that name no unit.
     """
     if clients_drawn < 1:
         raise PrivacyError(f"{clients_drawn} clients were drawn; a client that takes part is one of at least 1.")
-    units = units_of(pages, plan.mechanism.unit, client=client)
-    check_units(units, plan, client=client, objective=local.objective)
+    unit, notes = plan.mechanism.unit, list[str]()
+    units = units_of(pages, unit, client=client)
+    if len(units) < plan.denominator * (unit is not Unit.CLIENT):
+        notes.append(f"{len(units)} {unit}s, fewer than M = {plan.denominator}: its part in the model is a small one")
     drawn = plan.draw_units(units, randomness.coins)
     set_parameters(model, dict(weights))
-    runs = [partial(train_in_place, model, units[name], local, client=client, rng=rng) for name, rng in drawn.items()]
+    runs = [
+        partial(_train_on, model, units[name], local, client=client, rng=rng, called=f"{unit} {name!r}", notes=notes)
+        for name, rng in drawn.items()
+    ]
     delta, norms = noisy_difference(
         model.module, weights, runs, plan, clients_drawn=clients_drawn, randomness=randomness
     )
+    notes += [f"{unit} {name!r} contributes nothing: its change is not finite"
+              for name, norm in zip(drawn, norms, strict=True) if norm == float("inf")]  # fmt: skip
     clipped = sum(norm > plan.clip_norm for norm in norms)
-    return PrivateRound(ClientUpdate(client, 1, delta), tuple(drawn), clipped, norms)
+    return PrivateRound(ClientUpdate(client, 1, delta), tuple(drawn), clipped, norms, tuple(notes))
+
+
+def _train_on(
+    model: DocumentModel,
+    pages: Sequence[Page],
+    local: LocalPlan,
+    *,
+    client: str,
+    rng: np.random.Generator,
+    called: str,
+    notes: list[str],
+) -> None:
+    """A unit's own training; LeftOutError, and a note, for whatever its pages make go wrong."""
+    try:
+        train_in_place(model, pages, local, client=client, rng=rng)
+    except Exception as error:  # any: a round that fails because of one unit would tell the server of it
+        notes.append(f"{called} contributes nothing: {error}")
+        raise LeftOutError from error
 
 
 def noisy_difference(
@@ -159,9 +188,9 @@ def train_privately(
 
     With one silo it is centralised training. ``randomness`` makes the streams of each silo and of "server".
     ``on_round`` sees the ledger before anything of a round is released, so that it can be saved with the state the
-    round starts from. Raises PrivacyError for silos that do not fit the plan or share a unit.
+    round starts from. Raises PrivacyError for silos that share a unit, and pages that name none.
     """
-    check_silos(silos, plan, objective=local.objective)
+    check_silos(silos, plan.mechanism.unit)
     ledger = Ledger(plan) if ledger is None else ledger
     if ledger.plan != plan:
         raise PrivacyError("the ledger belongs to another privacy plan; see Ledger.resume.")

@@ -41,6 +41,11 @@ def test_too_few_shares_fit_every_secret() -> None:
         assert combine({1: shares[1], 2: fabricated.to_bytes(SHARE_BYTES)}, 2) == claimed.to_bytes(32)
 
 
+def test_a_value_beyond_32_bytes_is_no_secret() -> None:
+    for value, secret in ((2**256 - 1, b"\xff" * 32), (2**256, None), (2**260, None), (PRIME - 1, None)):
+        assert combine({1: value.to_bytes(SHARE_BYTES)}, 1) == secret
+
+
 def test_one_share_is_uniform_whatever_the_secret() -> None:
     """Its top byte over many sharings of one secret; a sharing without random coefficients fails the same check."""
 

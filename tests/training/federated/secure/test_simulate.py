@@ -15,9 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from docleak.errors import FederationError
+from docleak.privacy.mechanism import Mechanism
+from docleak.privacy.plan import DpPlan
 from docleak.training.federated.secure.fixed_point import FixedPoint, from_words, to_words, words_of
 from docleak.training.federated.secure.keys import Identity, fingerprint, make_identities
 from docleak.training.federated.secure.messages import Session
+from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.secure.primitives import CHUNK
 from docleak.training.federated.secure.simulate import STEPS, simulate
 
@@ -209,3 +212,17 @@ def test_without_cryptography_the_pip_line_is_named() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'docleak[federated]'" in run.stdout
+
+
+@pytest.mark.parametrize("noise", [0.5, 3.0])
+def test_a_plans_threshold_and_precision_by_hand(noise: float) -> None:
+    """Two thirds and one, all under a privacy plan; 1,000, or 100 max(1, sigma) C / M under one."""
+    privacy = DpPlan(Mechanism(noise_multiplier=noise, rounds=2), clip_norm=0.25, denominator=5, delta=1e-5)
+    plan = SecurePlan()
+    assert [plan.needed(k, None) for k in range(2, 11)] == [2, 3, 3, 4, 5, 5, 6, 7, 7]
+    assert [plan.needed(k, privacy) for k in (2, 5, 10)] == [2, 5, 10]
+    assert SecurePlan(threshold=4).needed(10, privacy) == SecurePlan(threshold=4).needed(10, None) == 4
+    assert plan.fixed_point(7, None) == FixedPoint.for_limit(1000.0, 7)
+    limit = 100 * (3.0 if noise == 3.0 else 1.0) * 0.25 / 5
+    assert plan.fixed_point(7, privacy) == FixedPoint.for_limit(limit, 7)
+    assert SecurePlan(limit=2.5).fixed_point(7, privacy) == FixedPoint.for_limit(2.5, 7)

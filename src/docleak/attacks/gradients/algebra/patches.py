@@ -10,7 +10,7 @@ systems leave over says how exact the gradient is and so how far to trust them, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,25 +39,38 @@ MENDED = 0.1
 SPARSE = 0.9
 
 
-def require_tensors(view: GradientView, names: Sequence[str], *, one_page: bool = True) -> None:
-    """Raise AttackError unless the view is the gradient of a LayoutLMv3, of one page, with the named tensors."""
-    architecture = view.model.architecture
+def obstacle(
+    architecture: str, name: str, tensors: Collection[str], batch_size: int, needed: Sequence[str] = PATCH_TENSORS,
+    *, one_page: bool = True,
+) -> str:  # fmt: skip
+    """Why closed-form recovery does not apply to a gradient of these ``tensors`` of the model ``name``; "" if it does.
+
+    It needs no gradient to be told, so that an audit can leave out beforehand what cannot work.
+    """
     if architecture != "layoutlmv3":
-        raise AttackError(
-            f"closed-form needs learned absolute position embeddings of tokens and patches; {view.model.name!r} is a "
+        return (
+            f"closed-form needs learned absolute position embeddings of tokens and patches; {name!r} is a "
             f"{architecture}. Use it on a layoutlmv3, or attack with gi-dqa."
         )
-    if one_page and view.batch_size != 1:
-        raise AttackError(
-            f"the gradient is an average over {view.batch_size} pages; closed-form recovery needs one page, because "
+    if one_page and batch_size != 1:
+        return (
+            f"the gradient is an average over {batch_size} pages; closed-form recovery needs one page, because "
             "each position's row then mixes the pages. Attack with gi-dqa, or audit batches of one page."
         )
-    missing = [name for name in names if name not in view.gradient]
+    missing = [tensor for tensor in needed if tensor not in tensors]
     if missing:
-        raise AttackError(
+        return (
             f"the gradient lacks {', '.join(missing)}, which closed-form recovery reads. Give the whole gradient, or "
             "attack with gi-dqa."
         )
+    return ""
+
+
+def require_tensors(view: GradientView, names: Sequence[str], *, one_page: bool = True) -> None:
+    """Raise AttackError unless the view is the gradient of a LayoutLMv3, of one page, with the named tensors."""
+    fault = obstacle(view.model.architecture, view.model.name, view.gradient, view.batch_size, names, one_page=one_page)
+    if fault:
+        raise AttackError(fault)
 
 
 def recover_pixels(

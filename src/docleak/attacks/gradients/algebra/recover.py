@@ -6,6 +6,9 @@ from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.errors import AttackError
 
+#: Architectures whose text a gradient gives away in closed form.
+RECOVERABLE = ("donut", "layoutlmv3")
+
 
 def recover(view: GradientView, knowledge: Knowledge) -> Recovered:
     """The client's text input, from the gradient and the public template alone.

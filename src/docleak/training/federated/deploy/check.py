@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import re
 import socket
 import ssl
 from pathlib import Path
 
 from docleak.errors import DocleakError, FederationError
-from docleak.training.federated.deploy.folders import SECRET, missing_files
+from docleak.privacy.accounting import rounded_up
+from docleak.training.federated.deploy.folders import missing_files
 from docleak.training.federated.deploy.keys import days_left
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.party import open_party
+from docleak.training.federated.silo_ledger import SiloLedger
+from docleak.training.federated.silo_limits import LEDGER, LIMITS, WITNESS, has_limits
 
 SERVER_FILES = ("ca.crt", "server.pem", "server.key", "federation.json")
 SILO_FILES = ("ca.crt", "node", "node.pub")
+#: Files with no key in them that are secret all the same, and folders that are looked after elsewhere.
+SECRET = ("server.key", "node", LIMITS, LEDGER, WITNESS, "silo.log")
+NOT_OURS = ("app", "flwr", "run")
+PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 SOON = 14.0  # days
 PATIENCE = 10.0  # seconds
 
@@ -28,14 +37,14 @@ def check_folder(folder: Path, *, silo: str = "", server: str = "") -> list[str]
     wanted = SERVER_FILES if (folder / "server.pem").exists() else SILO_FILES
     faults = [f"it lacks {name}" for name in missing_files(folder, wanted)]
     notes: list[str] = []
-    for name in SECRET:
-        if (folder / name).is_file() and (folder / name).stat().st_mode & 0o077:
-            faults.append(f"{name} can be read by others; run: chmod 600 {folder / name}")
+    faults += exposed(folder)
     for name in ("ca.crt", "server.pem"):
         if (folder / name).is_file():
             _check_certificate(folder / name, faults, notes)
     if (folder / "federation.json").is_file():
         _noted(lambda: Federation.from_json((folder / "federation.json").read_text(encoding="utf-8")), faults)
+    if has_limits(folder):
+        _noted(lambda: notes.append(_spent(SiloLedger.load(folder))), faults)
     if silo:
         _noted(lambda: open_party(Path(silo), Federation(holdout=0.0)), faults)
     if server and not faults:
@@ -43,6 +52,44 @@ def check_folder(folder: Path, *, silo: str = "", server: str = "") -> list[str]
     if faults:
         raise FederationError(f"{folder.resolve().name} cannot start:" + "".join(f"\n  - {fault}" for fault in faults))
     return notes
+
+
+def secrets_in(folder: Path) -> list[Path]:
+    """The files of a party's folder that nobody else may read: keys by what is in them, the rest by name."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in NOT_OURS]
+        for file in (Path(parent) / name for name in sorted(names)):
+            if not file.is_file():
+                continue
+            with file.open("rb") as stream:
+                key = PRIVATE_KEY.search(stream.read(4096)) is not None
+            if key or file.name in SECRET:
+                found.append(file)
+    return found
+
+
+def exposed(folder: Path) -> list[str]:
+    """Which secrets of a party's folder others may read, and what to do about each; so for the folders they are in."""
+    secret = secrets_in(folder)
+    faults = [
+        f"{file.relative_to(folder)} can be read by others; run: chmod 600 {file}"
+        for file in secret
+        if file.stat().st_mode & 0o077
+    ]
+    return faults + [
+        f"the folder {place.relative_to(folder.parent)} with {name} is open to others; run: chmod 700 {place}"
+        for place, name in {file.parent: file.name for file in secret}.items()
+        if place.stat().st_mode & 0o077
+    ]
+
+
+def _spent(ledger: SiloLedger) -> str:
+    limits = ledger.limits
+    return (
+        f"{ledger.counted()} begun, epsilon {rounded_up(ledger.epsilon())} of at most "
+        f"{limits.epsilon:.6g} at delta {limits.delta:g} per {limits.unit}"
+    )
 
 
 def connect(server: str, authority: Path) -> None:

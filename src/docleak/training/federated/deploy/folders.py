@@ -6,21 +6,25 @@ import os
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scipy.stats import binom
+
 from docleak.documents.files import describe_folder
 from docleak.errors import FederationError
 from docleak.training.federated.deploy.keys import Authority, node_keys
-from docleak.training.federated.federation import Federation
+from docleak.training.federated.federation import Federation, drawn
 from docleak.training.federated.secure.key_files import write_key_pair
+from docleak.training.federated.silo_files import PRIVATE_FILE, PRIVATE_FOLDER
+from docleak.training.federated.silo_ledger import SiloLedger
+from docleak.training.federated.silo_limits import SiloLimits
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 HOST = re.compile(r"[A-Za-z0-9.:-]{1,253}")
-#: Files that only their owner may read.
-SECRET = ("server.key", "node")
 #: Folder of the silos' public keys of secure aggregation, at every party, with a silo's own private key.
 PINNED = "pinned"
 SCRIPT = ".sh"
@@ -64,8 +68,9 @@ class Deployment:
 def write_deployment(deployment: Deployment, federation: Federation, out: Path) -> tuple[Path, ...]:
     """Write OUT/server and OUT/silos/NAME, complete or not at all; the folders, the server's first.
 
-    Private keys are made here and are readable by their owner only: hand each silo its folder over a channel you trust,
-    and delete it here. Raises FederationError if ``out`` exists and is not empty.
+    Private keys are made here; everything is readable by its owner only: hand each silo its folder over a channel you
+    trust, and delete it here. Under a privacy plan a silo's folder has limits that just let the plan's rounds run.
+    Raises FederationError if ``out`` exists and is not empty.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FederationError(f"{out} {describe_folder(out)}; a deployment is only written to a new folder.")
@@ -73,7 +78,8 @@ def write_deployment(deployment: Deployment, federation: Federation, out: Path) 
     draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         _fill(draft, deployment, federation)
-        draft.chmod(0o700)
+        for folder in (draft, *(item for item in draft.rglob("*") if item.is_dir())):
+            folder.chmod(PRIVATE_FOLDER)
         os.replace(draft, out)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -102,12 +108,30 @@ def _fill(out: Path, deployment: Deployment, federation: Federation) -> None:
         _write(folder, {"ca.crt": authority.certificate, "node": private, "node.pub": public})
         _write(server / "keys", {f"{name}.pub": public})
         _write_templates("silo", folder, {**values, "NAME": name})
-        write_key_pair(folder / PINNED, name)
+        own = write_key_pair(folder / PINNED, name)
+        own.with_name(f"{name}.pub").chmod(PRIVATE_FILE)
+        if federation.privacy is not None:
+            limits = SiloLimits.of(federation, len(deployment.silos), rounds=_most_rounds(federation, deployment.silos))
+            limits.save(folder)
+            SiloLedger(limits).save(folder)
     pinned = {f"{name}.pub": (out / "silos" / name / PINNED / f"{name}.pub").read_bytes() for name in deployment.silos}
     _write(server / PINNED, pinned)
     for name in deployment.silos:
         _write(out / "silos" / name / PINNED, {file: key for file, key in pinned.items() if file != f"{name}.pub"})
     _write_templates("all", out, values)
+
+
+def _most_rounds(federation: Federation, silos: Sequence[str]) -> int:
+    """In how many rounds a silo takes part at most.
+
+    Where silos are drawn by coins that are not known yet: a number that none of them passes but once in a billion
+    trainings. A silo that is drawn more often than its limits allow takes no part, and the round ends.
+    """
+    if federation.counts_on_draws:
+        rate = drawn(federation, len(silos)) / len(silos)
+        return max(1, int(binom.isf(1e-9 / len(silos), federation.rounds, rate)))
+    taken = Counter(name for number in range(federation.rounds) for name in federation.sampled(silos, number + 1))
+    return max(taken.values())
 
 
 def _write_templates(kind: str, folder: Path, values: Mapping[str, str]) -> None:
@@ -126,7 +150,7 @@ def _write_templates(kind: str, folder: Path, values: Mapping[str, str]) -> None
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        mode = 0o600 if name in SECRET else 0o755 if name.endswith(SCRIPT) else 0o644
+        mode = 0o700 if name.endswith(SCRIPT) else PRIVATE_FILE
         descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
@@ -134,7 +158,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def silo_names(text: str) -> tuple[str, ...]:
     """``3`` as silo-1 to silo-3, or names separated by commas."""
-    if text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) < 6:
         return tuple(f"silo-{number}" for number in range(1, int(text) + 1))
     return tuple(part.strip() for part in text.split(",") if part.strip())
 

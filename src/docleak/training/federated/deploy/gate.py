@@ -50,9 +50,14 @@ def gate_app(superlink: str, authority: Path) -> Any:
         raw = request.scope.get("raw_path", request.url.path.encode()).decode("ascii", "replace").partition("?")[0]
         if not may_pass(raw):
             return PlainTextResponse("this path is not open to silos", 403)
-        answer = await client.request(
-            request.method, raw, content=await request.body(), headers=passed(request.headers)
-        )
+        try:
+            answer = await client.request(
+                request.method, raw, content=await request.body(), headers=passed(request.headers)
+            )
+        except httpx.TimeoutException:
+            return PlainTextResponse("the SuperLink does not answer in time", 504)
+        except httpx.TransportError:  # it is down, or went down: nodes try again after 503
+            return PlainTextResponse("the SuperLink is not there", 503)
         return Response(answer.content, answer.status_code, passed(answer.headers))
 
     return Starlette(routes=[Route("/{path:path}", forward, methods=["GET", "POST"])])

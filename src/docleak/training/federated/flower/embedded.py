@@ -7,15 +7,24 @@ import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from docleak.documents.claim import claimed
+from docleak.errors import DocleakError, FederationError
+from docleak.privacy.mechanism import Unit
 from docleak.privacy.randomness import Randomness
+from docleak.training.federated.federation import impossible
 from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.flower.client import client_app
+from docleak.training.federated.flower.discretion import KEEP
 from docleak.training.federated.flower.grid import LocalGrid, OnSilo
 from docleak.training.federated.flower.strategy import FederatedStrategy, OnRound
 from docleak.training.federated.local import parameters_of
-from docleak.training.federated.party import fingerprint, fresh_model_of, private_units
+from docleak.training.federated.party import fingerprint, fresh_model_of, open_party, private_units
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.secure.keys import make_identities
+from docleak.training.federated.silo_limits import SiloLimits, has_limits
+from docleak.training.federated.turn import LONGEST_TURN, TURN_SECONDS
+from docleak.training.lineage import drop_fingerprints, keep_fingerprints
+from docleak.training.private.units import unit_names
 
 
 def train_embedded(
@@ -28,26 +37,64 @@ def train_embedded(
     on_silo: OnSilo = lambda number, silo, kind: None,
     on_round: OnRound = lambda row, scores: None,
     randomness: Callable[[], Randomness] = Randomness.fresh,
+    timeout: float = TURN_SECONDS,
 ) -> ServerState:
     """Train (or go on training) over the silos' folders in this process; the state after the last round.
 
+    A silo that takes longer than ``timeout`` seconds for a message is stopped. One whose folder has limits of its own
+    (``docleak deploy silo``) keeps its ledger there, and to them.
+
     ``randomness`` makes the streams of a private training; anything else than fresh ones is for tests. With secure
     aggregation the silos' keys are made here: one process has nobody to hide from, and shows what a server would see.
-    Raises PrivacyError for a unit of the privacy plan that is in two silos.
+    Raises PrivacyError for a unit of the privacy plan that is in two silos, FederationError for settings that so many
+    silos cannot be trained by.
     """
+    faults = impossible(run.federation, len(silos))
+    if not 0 < timeout <= LONGEST_TURN:
+        faults.append(f"timeout is {timeout:g} s; expected more than 0 and at most {LONGEST_TURN:g}, a year")
+    if evaluate_every and run.federation.privacy is not None and run.federation.holdout:
+        faults += [
+            f"silo {name!r} keeps limits of its own, by which it answers no questions on the documents it keeps; train "
+            "with --evaluate-every 0, or let it (docleak deploy silo FOLDER --evaluation)"
+            for name, path in sorted(silos.items())
+            if has_limits(path) and not SiloLimits.load(path).evaluation
+        ]
+    if faults:
+        raise FederationError("the silos cannot train together: " + "; ".join(faults) + ".")
     if run.federation.privacy is not None:
         private_units(silos, run.federation)
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    model = fresh_model_of(run.federation, device)
-    nodes = {
-        number: {"silo": str(path), "name": name} for number, (name, path) in enumerate(sorted(silos.items()), start=1)
-    }
-    own = make_identities(sorted(silos), entropy=secrets.token_bytes) if run.federation.secure else {}
-    app = client_app(device, randomness, lambda config: own[str(config["name"])])
-    grid = LocalGrid(app, nodes, on_silo=on_silo)
-    strategy = FederatedStrategy(
-        run, parameters_of(model), fingerprint(model), expected=len(nodes), evaluate_every=evaluate_every,
-        capture=capture, on_round=on_round, randomness=randomness,
-        pinned=next(iter(own.values())).pinned if own else {},
-    )  # fmt: skip
-    return strategy.train(grid)
+    with claimed(run.path):  # before anything is read that another process may be writing
+        _note_lineage(run, silos, repeatable=randomness != Randomness.fresh)
+        logging.getLogger("flwr").setLevel(logging.WARNING)
+        model = fresh_model_of(run.federation, device)
+        nodes = {
+            number: {"silo": str(path), "name": name, **({KEEP: str(path)} if has_limits(path) else {})}
+            for number, (name, path) in enumerate(sorted(silos.items()), start=1)
+        }
+        own = make_identities(sorted(silos), entropy=secrets.token_bytes) if run.federation.secure else {}
+        app = client_app(device, randomness, lambda config: own[str(config["name"])])
+        grid = LocalGrid(app, nodes, on_silo=on_silo)
+        strategy = FederatedStrategy(
+            run, parameters_of(model), fingerprint(model), expected=len(nodes), evaluate_every=evaluate_every,
+            capture=capture, on_round=on_round, randomness=randomness,
+            pinned=next(iter(own.values())).pinned if own else {}, timeout=timeout,
+        )  # fmt: skip
+        return strategy.train(grid)
+
+
+def _note_lineage(run: FederatedRun, silos: Mapping[str, Path], *, repeatable: bool) -> None:
+    """Keep whose data is trained on, as keyed hashes, before the first round.
+
+    Where a page names no provider there are none, nor those of the same training when all did."""
+    if repeatable:
+        run.note(repeatable=True)
+    names: set[str] = set()
+    for name, path in silos.items():
+        try:
+            names |= set(unit_names(open_party(path, run.federation, name=name).training, Unit.PROVIDER))
+        except DocleakError:  # the meeting refuses this silo, by its name
+            names.add("")
+    if "" in names:
+        drop_fingerprints(run.path, run.identity)
+    else:
+        keep_fingerprints(run.path, run.identity, names, start=run.federation.model)

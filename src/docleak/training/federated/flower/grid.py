@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
@@ -13,7 +12,12 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from docleak.training.federated.flower.discretion import told
 from docleak.training.federated.flower.messages import config_record
+from docleak.training.federated.turn import TURN_SECONDS, TurnOver, turn
+
+#: Codes of error replies: Flower's own for what a silo raised, and one that Flower does not have.
+RAISED, TIMED_OUT = 2, 100
 
 #: Told of every silo that is at work: (round, silo, what it does).
 OnSilo = Callable[[int, str, str], None]
@@ -23,7 +27,7 @@ class LocalGrid(Grid):
     """Flower's messages handed to a ClientApp in this process: no sockets, no other processes, one silo at a time.
 
     ``nodes`` maps node ids to node configurations. A silo runs when its reply is asked for, so that one update is in
-    memory at a time.
+    memory at a time, and has the timeout of ``send_and_receive`` for it: then it is interrupted (see ``turn``).
     """
 
     def __init__(
@@ -58,13 +62,16 @@ class LocalGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Run each silo when its reply is taken."""
-        return (self._executed(number, self._waiting.pop(number)) for number in message_ids)
+        return self._pulled(message_ids, TURN_SECONDS)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """The replies, each made when it is taken; ``timeout`` cannot end a silo of this process."""
-        return self.pull_messages(self.push_messages(messages))
+        """The replies, each made when it is taken, within ``timeout`` seconds of its own."""
+        return self._pulled(self.push_messages(messages), timeout or TURN_SECONDS)
 
-    def _executed(self, number: str, message: Message) -> Message:
+    def _pulled(self, message_ids: Iterable[str], seconds: float) -> Iterator[Message]:
+        return (self._executed(number, self._waiting.pop(number), seconds) for number in message_ids)
+
+    def _executed(self, number: str, message: Message, seconds: float) -> Message:
         about, content = message.metadata, message.content
         context = self._contexts[about.dst_node_id]
         own = RecordDict({name: config_record(record) for name, record in content.config_records.items()})
@@ -75,7 +82,9 @@ class LocalGrid(Grid):
         silo = context.node_config.get("name") or Path(str(context.node_config.get("silo", ""))).name
         self._on_silo(int(about.group_id or 0), str(silo), about.message_type)
         try:
-            return self._app(sent, context)
+            with turn(seconds, f"silo {str(silo)!r}"):
+                return self._app(sent, context)
+        except TurnOver:
+            return Message(Error(code=TIMED_OUT, reason=f"it did not answer within {seconds:g} s"), reply_to=sent)
         except Exception as error:  # as the real engine does: an exception of a silo becomes an error reply
-            logging.getLogger("docleak").debug("silo %s", silo, exc_info=True)
-            return Message(Error(code=2, reason=f"{type(error).__name__}: {error}"), reply_to=sent)
+            return Message(Error(code=RAISED, reason=told(error, sent.content, context.node_config)), reply_to=sent)

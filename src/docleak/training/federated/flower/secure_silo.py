@@ -85,9 +85,16 @@ class MaskedRound:
         """How many silos' updates the sum is over at least."""
         return self._shared.keys.session.threshold
 
-    def masked(self, update: ClientUpdate) -> tuple[bytes, NDArray[np.uint32]]:
-        """What is sent instead of the update, weighted by its examples."""
-        words = to_words(update.delta, update.examples, self._shared.keys.session.fixed)
+    def masked(self, update: ClientUpdate, *, cut: bool = False) -> tuple[bytes, NDArray[np.uint32]]:
+        """What is sent instead of the update, weighted by its examples.
+
+        ``cut`` brings values beyond the agreed limit back to it: under a privacy plan a refusal would tell of them.
+        """
+        fixed, delta = self._shared.keys.session.fixed, update.delta
+        if cut:
+            most = fixed.limit / max(update.examples, 1)
+            delta = {name: np.clip(value, -most, most) for name, value in delta.items()}
+        words = to_words(delta, update.examples, fixed)
         state, message, masked = side.mask(self._shared, self._delivery, words, self._identity)
         _keep(self._context, state)
         return message.to_bytes(), masked

@@ -4,47 +4,46 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from docleak.errors import FederationError
 from docleak.privacy.randomness import Randomness
-from docleak.training.federated.capture import write_update
+from docleak.training.federated.bounds import UpdateBounds
+from docleak.training.federated.federation import impossible
 from docleak.training.federated.fedopt import Averaging, ClientUpdate, ServerState, faults_in, moved
-from docleak.training.federated.flower.client import SCORE_NUMBERS
-from docleak.training.federated.flower.meeting import awaited, fault_of, meeting_faults
+from docleak.training.federated.flower.meeting import UNNAMED, awaited, fault_of, meeting_faults
 from docleak.training.federated.flower.messages import (
     array_record,
-    arrays_in,
     config_record,
     metric_record,
-    metrics_in,
     settings_in,
     wire_bytes,
 )
+from docleak.training.federated.flower.recording import record_update
+from docleak.training.federated.flower.replies import SentUpdate, scores_in
 from docleak.training.federated.flower.secure_round import SecureRound
 from docleak.training.federated.flower.secure_silo import RECORD
 from docleak.training.federated.party import DocumentScore, Introduction
 from docleak.training.federated.record import ClientRow, FederatedRun, RoundRow
+from docleak.training.federated.scores import Scores, SiloScore
 from docleak.training.federated.secure.fixed_point import from_words
 from docleak.training.federated.secure.keys import Pinned
 from docleak.training.federated.shelf import clear_shelves, shapes_of
-from docleak.training.federated.wire import unpack
 from docleak.training.private.rounds import stand_in
 
 #: Bytes of float32 weights from which the server's state is kept in files of the run's folder between its steps.
 SHELVE_ABOVE = 64 * 2**20
 #: Told of every round that is done: the round's row (None before the first) and the scores of its model, if asked for.
-OnRound = Callable[[RoundRow | None, Sequence[DocumentScore] | None], None]
+OnRound = Callable[[RoundRow | None, Scores | None], None]
 
 
 class FederatedStrategy(Strategy):
@@ -80,6 +79,7 @@ class FederatedStrategy(Strategy):
         self._fingerprint = model_fingerprint
         self._silos: dict[str, tuple[int, Introduction]] = {}
         self._asked: dict[int, str] = {}
+        self._sent: list[Metadata] = []
         self._down: dict[str, int] = {}
         self._began = 0.0
         self._row: RoundRow | None = None
@@ -90,6 +90,7 @@ class FederatedStrategy(Strategy):
         self._drawn: tuple[str, ...] = ()
         self._up: dict[str, int] = {}
         self._lost: dict[str, str] = {}
+        self._bounded: tuple[int, UpdateBounds] | None = None
 
     def train(self, grid: Grid) -> ServerState:
         """Run the rounds that are not done yet; returns the last state."""
@@ -118,17 +119,13 @@ class FederatedStrategy(Strategy):
     ) -> Iterable[Message]:
         """The messages of the next round, one for each sampled silo, in order of their names."""
         number = self.state.round + 1
-        sampled = self.federation.sampled(tuple(self._silos), number)
         self._began = time.perf_counter()
         if self._ledger is not None:
             self._ledger = self._ledger.begin_round()
             self.run.write_ledger(self._ledger)
-        self._down, self._up, self._lost, self._drawn = (
-            dict.fromkeys(sampled, 0),
-            dict.fromkeys(sampled, 0),
-            {},
-            sampled,
-        )
+        sampled = self.federation.sampled(tuple(self._silos), number, self._noise.coins)  # anew if one was lost
+        self._down, self._up = dict.fromkeys(sampled, 0), dict.fromkeys(sampled, 0)
+        self._lost, self._drawn = {}, sampled
         secure = self._secure = self._hidden(grid, sampled, number)
         taking_part = sampled if secure is None else tuple(secure.deliveries)
         messages = self._messages(taking_part, "train", arrays, number)
@@ -172,7 +169,7 @@ class FederatedStrategy(Strategy):
         del averaging
         averaged += time.perf_counter() - began
         trained = time.perf_counter() - self._began - averaged
-        self._row = RoundRow(self.state.round, tuple(rows), trained, averaged, tuple(absent.values()))
+        self._row = RoundRow(self.state.round, tuple(rows), trained, averaged, tuple(absent.values()), self._drawn)
         self.run.write_round(self._row, self.state)
         self.state = self._put_away(self.state)
         if not self._evaluates(self.state.round):
@@ -187,24 +184,27 @@ class FederatedStrategy(Strategy):
             self._asked = {}
             return []
         keeping = sorted(name for name, (_, silo) in self._silos.items() if silo.kept)
+        if self.federation.privacy is not None:
+            self.run.write_scores(self.state.round, [])  # one that is lost on the way is spent, and not asked again
         return self._messages(keeping, "evaluate", arrays, self.state.round)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Record the scores, document by document."""
+        """Record the scores: document by document, or, under a privacy plan, a silo's noised sums."""
         if not self._asked:
             return None
-        found: list[DocumentScore] = []
+        found: list[DocumentScore | SiloScore] = []
         faults: list[str] = []
         for reply in self._ordered(replies):
             name = self._name_of(reply)
-            if fault := fault_of(name, reply):
+            if fault := self._fault_of(name, reply):
                 faults.append(fault)
                 continue
-            columns = [metrics_in(reply.content)[column] for column in SCORE_NUMBERS]
-            source = self._silos[name][1].source
-            found += [DocumentScore(source, a, b, int(n)) for a, b, n in zip(*columns, strict=True)]
-        if faults or not found:
-            raise FederationError("evaluation: " + "; ".join(faults or ["no silo answered a question"]) + ".")
+            try:
+                found += scores_in(reply, self._silos[name][1].source, noised=self.federation.privacy is not None)
+            except FederationError as error:
+                faults.append(f"silo {name!r} {error}")
+        if faults:
+            raise FederationError("evaluation: " + "; ".join(faults) + ".")
         self.run.write_scores(self.state.round, found)
         self.on_round(self._row, found)
         return None
@@ -212,6 +212,8 @@ class FederatedStrategy(Strategy):
     def _evaluates(self, number: int) -> bool:
         if not self.evaluate_every or not any(silo.kept for _, silo in self._silos.values()):
             return False
+        if self.federation.privacy is not None and self.run.evaluations() >= self.federation.scores_at_most:
+            return False  # the noise is planned for so many
         return number % self.evaluate_every == 0 or number == self.federation.rounds
 
     def _score_now(self, grid: Grid) -> None:
@@ -224,7 +226,12 @@ class FederatedStrategy(Strategy):
 
     def _messages(self, names: Iterable[str], kind: str, arrays: ArrayRecord | None, number: int) -> list[Message]:
         self._asked = {self._silos[name][0]: name for name in names}
-        return [self._message(node, kind, arrays, number) for node in self._asked]
+        return self._noted([self._message(node, kind, arrays, number) for node in self._asked])
+
+    def _noted(self, messages: list[Message]) -> list[Message]:
+        """The messages; Flower numbers them as it sends them, and replies say which number they answer."""
+        self._sent = [message.metadata for message in messages]
+        return messages
 
     def _message(self, node: int, kind: str, arrays: ArrayRecord | None, number: int) -> Message:
         config = config_record({"federation": self.federation.to_json(), "round": number, "clients": len(self._asked)})
@@ -238,7 +245,14 @@ class FederatedStrategy(Strategy):
         return sorted(replies, key=self._name_of) if isinstance(replies, Sequence) else replies
 
     def _name_of(self, reply: Message) -> str:
-        return self._asked.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}")
+        """Who was asked for this reply: for a silo that is gone, Flower's server answers in its place."""
+        about = reply.metadata
+        asked = {sent.message_id: sent.dst_node_id for sent in self._sent if sent.message_id}
+        node = asked.get(about.reply_to_message_id, about.src_node_id)
+        return self._asked.get(node, f"{UNNAMED}{node}")
+
+    def _fault_of(self, name: str, reply: Message) -> str:
+        return fault_of(name, reply, reticent=self.federation.reticent)
 
     def _silent(self, name: str) -> str:
         return f"silo {name!r} did not answer within {self.timeout:g} s"
@@ -247,11 +261,20 @@ class FederatedStrategy(Strategy):
         """The secure aggregation of a round, its keys exchanged; None where updates are not hidden."""
         if self.federation.secure is None:
             return None
-        return SecureRound.begin(
-            self.federation.secure, self.federation.privacy, sampled,
-            shapes_of(self.state.parameters),
-            round_number=number, pinned=self._pinned, ask=partial(self._ask, grid),
-        )  # fmt: skip
+        try:
+            return SecureRound.begin(
+                self.federation.secure, self.federation.privacy, sampled, shapes_of(self.state.parameters),
+                round_number=number, pinned=self._pinned, ask=partial(self._ask, grid),
+            )  # fmt: skip
+        except FederationError as error:
+            raise self._no_sum(error, {}) from error
+
+    def _no_sum(self, error: FederationError, absent: Mapping[str, str]) -> FederationError:
+        """What ended a secure round, with what is known of each silo that fell silent."""
+        lines = "".join(f"\n  - {fault}" for fault in {**absent, **self._lost}.values())
+        return FederationError(
+            f"round {self.state.round + 1} is not averaged, the last good model is kept: {error}{lines}"
+        )
 
     def _ask(self, grid: Grid, step: str, payloads: Mapping[str, bytes]) -> dict[str, bytes]:
         """Each silo's reply to a step of secure aggregation; what keeps a silo from answering is noted in ``_lost``."""
@@ -262,11 +285,15 @@ class FederatedStrategy(Strategy):
         found: dict[str, bytes] = {}
         for reply in self._ordered(grid.send_and_receive(messages, timeout=self.timeout)):
             name = self._name_of(reply)
-            if fault := fault_of(name, reply):
+            if fault := self._fault_of(name, reply):
                 self._lost[name] = fault
                 continue
+            try:
+                found[name] = bytes(settings_in(reply.content, RECORD)["data"])
+            except (KeyError, TypeError, ValueError):
+                self._lost[name] = f"silo {name!r} sent a reply that is none of this step"
+                continue
             self._up[name] += wire_bytes(reply)
-            found[name] = bytes(settings_in(reply.content, RECORD)["data"])
         self._lost |= {name: self._silent(name) for name in payloads if name not in found and name not in self._lost}
         return found
 
@@ -275,45 +302,53 @@ class FederatedStrategy(Strategy):
         try:
             update = secure.total(drawn=len(self._drawn), private=self.federation.privacy is not None)
         except FederationError as error:
-            lines = "".join(f"\n  - {fault}" for fault in {**absent, **self._lost}.values())
-            raise FederationError(
-                f"round {self.state.round + 1} is not averaged, the last good model is kept: {error}{lines}"
-            ) from error
+            raise self._no_sum(error, absent) from error
         silos = len(secure.session.silos)
+        if faults := self._bounds().faults(update, introduced=0, shares=silos):
+            raise FederationError(
+                f"round {self.state.round + 1} is not averaged, the last good model is kept: {update.client} "
+                f"{'; '.join(faults)}. Secure aggregation hides whose update did it."
+            )
         self._record(update, {}, {"masked": False, "resolution": secure.session.fixed.error(silos) / update.examples})
         return update
 
     def _taken(self, reply: Message, averaging: Averaging, secure: SecureRound | None) -> ClientRow | dict[str, str]:
         """Add a silo's update to the sum: its row of the table, or its name and what is wrong with its reply."""
         name = self._name_of(reply)
-        if fault := fault_of(name, reply):
+        if fault := self._fault_of(name, reply):
             return {name: fault}
         if secure is not None:
             return self._taken_masked(name, reply, secure)
-        metrics = metrics_in(reply.content)
-        shapes = shapes_of(self.state.parameters)
         try:
-            delta = unpack(arrays_in(reply.content), shapes, self.federation.compression)
-        except FederationError as error:
-            return {name: f"silo {name!r}: {error}"}
-        update = ClientUpdate(name, int(metrics["num-examples"]), delta)
-        faults = faults_in(self.state, update) if name in self._asked.values() else ["was not asked"]
+            sent = SentUpdate.of(reply, shapes_of(self.state.parameters), self.federation.compression)
+        except FederationError as fault:
+            return {name: f"silo {name!r} {fault}"}
+        update = ClientUpdate(name, sent.examples, sent.delta)
+        faults = self._faults_in(update)
         if self.federation.privacy is not None and update.examples != 1:
             faults.append(f"says it counts {update.examples} times; under a privacy plan silos count alike")
         if faults:
             return {name: "; ".join(f"silo {name!r} {fault}" for fault in faults)}
-        self._record(update, metrics)
+        self._record(update, sent.metrics)
         averaging.add(update)
         return ClientRow(
-            name,
-            update.examples,
-            int(metrics.get("steps", 0)),
-            metrics.get("loss"),
-            float(metrics.get("seconds", 0.0)),
-            wire_bytes(reply),
-            self._down[name],
-            float(metrics["compression-error"]),
+            name, sent.examples, sent.steps, sent.loss, sent.seconds, wire_bytes(reply), self._down[name], sent.error
         )
+
+    def _faults_in(self, update: ClientUpdate) -> list[str]:
+        """What is wrong with a silo's update, in words that go on from its name."""
+        if update.client not in self._asked.values():
+            return ["was not asked"]
+        if faults := faults_in(self.state, update):
+            return faults
+        introduced = self._silos[update.client][1].examples
+        return self._bounds().faults(update, introduced=introduced, shares=len(self._asked))
+
+    def _bounds(self) -> UpdateBounds:
+        """What updates of this round may be at most."""
+        if self._bounded is None or self._bounded[0] != self.state.round:
+            self._bounded = self.state.round, UpdateBounds.of(self.federation, self.state.parameters)
+        return self._bounded[1]
 
     def _taken_masked(self, name: str, reply: Message, secure: SecureRound) -> ClientRow | dict[str, str]:
         """As ``_taken``, for words that say nothing yet; a silo whose words do not fit counts as silent."""
@@ -330,58 +365,31 @@ class FederatedStrategy(Strategy):
         self, update: ClientUpdate, metrics: Mapping[str, Any], more: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
         """Capture the update, if that is asked for, with all that the server knows of its training."""
-        if self.capture is None:
-            return
-        federation = self.federation
-        write_update(
-            self.capture,
-            round=self.state.round + 1,
-            client=update.client,
-            start={key: value.astype(np.float32) for key, value in self.state.parameters.items()},
-            received={key: value.astype(np.float32) for key, value in update.delta.items()},
-            kind="delta",
-            examples=update.examples,
-            details={
-                **asdict(federation.local),
-                "seed": federation.seed,
-                "steps": metrics.get("steps"),
-                "loss": metrics.get("loss"),
-                "privacy": None if federation.privacy is None else federation.privacy.to_dict(),
-                "model": federation.model,
-                "holdout": federation.holdout,
-                "compression": str(federation.compression),
-                "secure": None if federation.secure is None else asdict(federation.secure),
-                **more,
-            },
-        )
+        if self.capture is not None:
+            said = {key: metrics.get(key) for key in ("steps", "loss")}
+            record_update(self.capture, self.federation, self.state, update, {**said, **more})
 
     def _meet(self, grid: Grid) -> None:
         """Wait for the silos, ask who they are, and refuse what cannot be trained together."""
         nodes = awaited(grid, self.expected, timeout=self.timeout)
-        self._asked = {node: f"node {node}" for node in nodes}
-        messages = [self._message(node, "query", None, 0) for node in nodes]
+        self._asked = {node: f"{UNNAMED}{node}" for node in nodes}
+        messages = self._noted([self._message(node, "query", None, 0) for node in nodes])
         replies = list(grid.send_and_receive(messages, timeout=self.timeout))
         silos, faults = [], []
         for reply in self._ordered(replies):
-            if fault := fault_of(self._name_of(reply), reply):
+            name = self._name_of(reply)
+            if fault := self._fault_of(name, reply):
                 faults.append(fault)
-            else:
+                continue
+            try:
                 silos.append((reply.metadata.src_node_id, Introduction(**settings_in(reply.content, "introduction"))))
+            except (KeyError, TypeError):
+                faults.append(f"silo {name!r} did not introduce itself as this version of docleak does")
         faults += meeting_faults([said for _, said in silos], self._fingerprint)
-        faults += self._uncounted(len(nodes))
+        faults += impossible(self.federation, len(nodes))
         if len(replies) < len(nodes):
             faults.append(f"{len(nodes) - len(replies)} of {len(nodes)} nodes did not answer within {self.timeout:g} s")
         if faults:
             raise FederationError("the silos cannot train together:" + "".join(f"\n  - {fault}" for fault in faults))
         self._silos = {said.name: (node, said) for node, said in sorted(silos, key=lambda pair: pair[1].name)}
         self.run.write_silos([said for _, said in silos])
-
-    def _uncounted(self, silos: int) -> list[str]:
-        """Whether silos would take part more often than the privacy plan accounts for."""
-        plan, drawn = self.federation.privacy, len(self.federation.sampled([str(i) for i in range(silos)], 1))
-        if plan is None or drawn <= plan.mechanism.client_rate * silos * (1 + 1e-9):
-            return []
-        return [
-            f"{drawn} of {silos} silos train in a round, and the privacy plan accounts for a client rate of "
-            f"{plan.mechanism.client_rate}; plan with {drawn / silos:.4g}"
-        ]

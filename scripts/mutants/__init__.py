@@ -1,0 +1,1 @@
+"""Small wrong changes to docleak's formulas, and whether the tests beside them notice."""

@@ -1,0 +1,181 @@
+"""What is checked of every command line at one place, before its command runs: ranges, unused options, folders.
+
+``Guarded`` is the group at the root of the command line. It walks over all commands when it is made, so a new one is
+guarded without a word; ``ranges``, ``modes`` and ``folders`` hold the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from typer.core import TyperGroup
+
+from docleak.cli.folders import refuse_foreign
+from docleak.cli.modes import refuse_unused
+from docleak.cli.output import note
+from docleak.cli.ranges import range_of
+from docleak.documents.loaders import LOADERS, SYNTHETIC, load_pages, parse_spec
+from docleak.documents.ranges import Range, check_range
+from docleak.documents.scale import blank_boxes
+from docleak.errors import DocleakError, DocumentError
+
+#: The engine that every installation has.
+OCR = "rapidocr"
+
+
+class Guarded(TyperGroup):
+    """The root group; every command below it is guarded."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        _suggest_once(self)
+        for path, command in commands_of(self):
+            _guard(path, command)
+
+
+def commands_of(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command below the group, by its words, such as "train central"."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands_of(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
+
+
+def _suggest_once(group: click.Group) -> None:
+    """click says "Did you mean" of itself; typer would say it again."""
+    if isinstance(group, TyperGroup):
+        group.suggest_commands = False
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            _suggest_once(command)
+
+
+def _guard(path: str, command: click.Command) -> None:
+    for parameter in command.params:
+        allowed = range_of(path, parameter.opts[0])
+        if isinstance(parameter.type, click.types.IntParamType | click.types.FloatParamType) and allowed is not None:
+            parameter.type = Bounded(parameter.type, allowed)
+        elif isinstance(parameter.type, click.Path | click.types.StringParamType):
+            parameter.type = Text(parameter.type)
+    body = command.callback
+    assert body is not None
+    command.callback = _guarded(path, command, body)
+
+
+def _guarded(path: str, command: click.Command, body: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(body)
+    def run(**values: Any) -> Any:
+        context = click.get_current_context()
+        given = {
+            parameter.opts[0]: values.get(str(parameter.name))
+            for parameter in command.params
+            if context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        }
+        refuse_unused(path, given, _named(command, context.params))
+        refuse_foreign(path, _named(command, context.params))
+        _check_sources(path, _named(command, context.params))
+        return body(**values)
+
+    return run
+
+
+def _check_sources(path: str, values: Mapping[str, Any]) -> None:
+    """Open the pages that are named, before anything is computed: the error that comes is the loader's, if one does.
+
+    Only indexes are read, and a few pictures for the ink in boxes; notes of the loader are printed. Pickled data sets
+    are left to the command, which alone knows whether they may be read.
+    """
+    if values.get("--list") or path == "data convert":
+        return
+    for option in (
+        () if path == "train federated" else ("--documents", "documents", "--public-documents", "--test-documents")
+    ):
+        named = values.get(option)
+        for spec in named if isinstance(named, list | tuple) else [named]:
+            if isinstance(spec, str) and spec not in ("", SYNTHETIC) and not (path == "audit" and values["--updates"]):
+                _check_pages(spec)
+    if values.get("--ocr", OCR) != OCR:
+        from docleak.metrics import load_engine
+
+        load_engine(values["--ocr"])  # kept for this process; unknown and missing ones are refused here
+    if values.get("--silos") is not None and path == "train federated":
+        from docleak.training.federated.silo_folders import find_silos
+
+        find_silos(Path(values["--silos"]))
+
+
+def _check_pages(spec: str) -> None:
+    name, where = parse_spec(spec)
+    if LOADERS[name].pickled or LOADERS[name].drawn:
+        if not where.exists():
+            raise DocumentError(f"{spec!r}: there is no such path. Give the folder of the data set.")
+        return
+    pages = load_pages(spec, seed=0)
+    for doubt in (*getattr(pages, "notes", ()), *(blank_boxes(pages) if name == "folder" else ())):
+        note(f"Warning: {spec}: {doubt}.")
+
+
+def _named(command: click.Command, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by the option's first spelling, such as "--out", or the argument's name."""
+    return {
+        parameter.opts[0]: Path(value) if _is_path(parameter) and isinstance(value, str) else value
+        for parameter in command.params
+        for value in [values.get(str(parameter.name))]
+    }
+
+
+def _is_path(parameter: click.Parameter) -> bool:
+    return isinstance(parameter.type, Text) and isinstance(parameter.type.text, click.Path)
+
+
+class Bounded(click.ParamType[Any]):
+    """A number within a range; DocleakError for any other, nan and infinity among them."""
+
+    def __init__(self, number: click.ParamType[Any], allowed: Range) -> None:
+        self.number, self.allowed, self.name = number, allowed, number.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number that ``value`` spells."""
+        if isinstance(value, str) and value.strip().lstrip("+-").isdigit() and len(value) > 1000:
+            raise DocleakError(f"{_spelt(param)} has {len(value)} digits; expected {self.allowed}.")
+        found = self.number.convert(value, param, ctx)
+        check_range(_spelt(param), found, self.allowed)
+        return found
+
+
+class Text(click.ParamType[Any]):
+    """A text or path without NUL; a path is not empty, for that would be the folder one happens to be in."""
+
+    def __init__(self, text: click.ParamType[Any]) -> None:
+        self.text, self.name = text, text.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """What ``value`` spells."""
+        if isinstance(value, str) and "\0" in value:
+            raise DocleakError(f"{_spelt(param)} holds a NUL character. Leave it out.")
+        if isinstance(self.text, click.Path) and value == "":
+            raise DocleakError(f"{_spelt(param)} is empty; expected a path. Write . for the folder you are in.")
+        converted = self.text.convert(value, param, ctx)
+        if isinstance(self.text, click.Path):
+            _check_path(Path(converted), param)
+        return converted
+
+
+def _check_path(path: Path, param: click.Parameter | None) -> None:
+    """DocleakError for a path that no file system takes."""
+    try:
+        path.exists()
+    except OSError as fault:
+        raise DocleakError(f"{_spelt(param)}: no such path can be used ({fault.strerror}). Pass another.") from fault
+
+
+def _spelt(param: click.Parameter | None) -> str:
+    if param is None:
+        return "the value"
+    return param.opts[0] if isinstance(param, click.Option) else str(param.name).upper()

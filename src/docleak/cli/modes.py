@@ -1,0 +1,174 @@
+"""Which option belongs to which mode of a command: one that does nothing in the chosen mode is refused, not ignored.
+
+A command without a line in ``MODES`` has one mode, to which all its options belong. ``NEEDS`` holds options that do
+something only beside another option's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from docleak.cli.pairs import PAIR_COMMANDS
+from docleak.documents.loaders import drawn
+from docleak.errors import DocleakError
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One thing that a command does.
+
+    ``named`` is how its choice is spelt, ``chosen`` whether these options choose it; ``why`` ends the sentence that
+    refuses others.
+    """
+
+    named: str
+    chosen: Callable[[Values], bool]
+    options: frozenset[str]
+    why: str
+
+
+@dataclass(frozen=True)
+class Need:
+    """An option of a command does something only where ``met``; ``what`` says what it belongs to."""
+
+    met: Callable[[Values], bool]
+    what: str
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(f"--{word}" for word in text.split())
+
+
+def _always(values: Values) -> bool:
+    return True
+
+
+_RUN = "out seed device workers json"
+_ONE_GRADIENT = (
+    "model documents pages budget image-size batch-size rounds train-mode stages no-question no-answer recover-text "
+    f"defense clean-template ocr allow-failed-self-test allow-pickle {_RUN}"
+)
+_MADE = "seed count json"
+
+#: Command -> its modes; the first that is chosen counts.
+MODES: dict[str, tuple[Mode, ...]] = {
+    "audit": (
+        Mode("--extraction", lambda v: bool(v["--extraction"]),
+             _words(f"extraction documents public-documents public {_RUN}"),
+             "it reads fields out of weights; docleak attack cdmi has the attack's own knobs"),
+        Mode("--blue-red", lambda v: v["--blue-red"] is not None, _words(f"blue-red release model public {_RUN}"),
+             "it asks released models about the documents of that division"),
+        Mode("--updates", lambda v: v["--updates"] is not None,
+             _words("updates round client local model documents attacks budget ocr allow-failed-self-test "
+                    f"allow-pickle {_RUN}"),
+             "what the clients did is recorded; --local says what the capture does not"),
+        Mode("an audit of one gradient", _always, _words(f"attacks compare-defenses {_ONE_GRADIENT}"),
+             "it is computed here"),
+    ),
+    "attack by-name": (
+        Mode("--list", lambda v: bool(v["--list"]), _words("list json"), "it only lists the attacks"),
+        Mode("--gradient", lambda v: bool(v["--gradient"]),
+             _words(f"gradient {_ONE_GRADIENT}") - {"--rounds"} | {"name"}, "that gradient is recorded"),
+        Mode("an attack on a gradient", _always, _words(_ONE_GRADIENT) | {"name"}, "it is computed here"),
+    ),
+    "attack cdmi": (
+        Mode("--target", lambda v: bool(v["--target"]),
+             _words("target public-documents public documents variant fields attempts candidates weight top-p mean "
+                    f"metric learning-rate repeats calibrate {_RUN}"),
+             "that model is trained already, and all its pages are played"),
+        Mode("a target that is trained here", _always,
+             _words("documents pages model task bimodal criterion variant fields attempts candidates weight top-p mean "
+                    f"metric epochs learning-rate control repeats calibrate {_RUN}"), "--target is not given"),
+    ),
+    "defend": (
+        Mode("--list", lambda v: bool(v["--list"]), _words("list json"), "it only lists the defences"),
+        Mode("a comparison", _always,
+             _words(f"model documents attack pages budget utility-steps allow-pickle {_RUN}") | {"defenses"},
+             "it is computed"),
+    ),
+    "reproduce": (
+        Mode("the list of recipes", lambda v: bool(v["--list"]) or not v["name"], _words("list json"),
+             "it only lists the recipes; name one"),
+        Mode("--cluster", lambda v: bool(v["--cluster"]),
+             _words("cluster dry-run scale out model documents test-documents pages rounds budget image-size seed rows "
+                    "device json") | {"name"}, "the scheduler's workers do the work"),
+        Mode("a recipe", _always,
+             _words("dry-run scale model documents test-documents pages rounds budget image-size rows "
+                    f"{_RUN}") | {"name"}, "it is run"),
+    ),
+    "data make": (
+        Mode("--blue-red with --documents", lambda v: bool(v["--blue-red"] and v["--documents"]),
+             _words(f"blue-red documents partition by allow-pickle {_MADE}") | {"out"}, "its documents are given"),
+        Mode("--blue-red", lambda v: bool(v["--blue-red"]),
+             _words("blue-red partition issuers per-issuer seed json") | {"out"},
+             "its invoices are made; --issuers and --per-issuer say how many"),
+        Mode("--partition", lambda v: v["--partition"] is not None,
+             _words(f"partition documents by allow-pickle {_MADE}") | {"out"}, "it divides pages"),
+        Mode("pages without --partition", _always, _words(f"width height {_MADE}") | {"out"}, "they are synthetic"),
+    ),
+}  # fmt: skip
+
+
+def _gifd(values: Values) -> bool:
+    return "gifd" in (*str(values["--compare"]).replace(" ", "").split(","), values["--image-attack"])
+
+
+def _official(values: Values) -> bool:
+    return bool(values["--blue-red"]) and values["--by"] == "clients"
+
+
+#: (command, option) -> what it needs.
+NEEDS: dict[tuple[str, str], Need] = {
+    ("train federated", "--clients"): Need(lambda v: v["--silos"] is None, "silos made here, without --silos"),
+    ("train federated", "--documents"): Need(lambda v: v["--silos"] is None, "silos made here, without --silos"),
+    ("train federated", "--beta1"): Need(lambda v: v["--server"] != "fedavg", "--server fedavgm or fedadam"),
+    ("train federated", "--beta2"): Need(lambda v: v["--server"] not in ("fedavg", "fedavgm"), "--server fedadam"),
+    ("train federated", "--secure-threshold"): Need(lambda v: bool(v["--secure"]), "--secure"),
+    ("train federated", "--secure-limit"): Need(lambda v: bool(v["--secure"]), "--secure"),
+    ("data make", "--partition"): Need(lambda v: not _official(v), "docleak's own division, not --by clients"),
+    ("data make", "--seed"): Need(lambda v: not _official(v), "docleak's own division, not --by clients"),
+    ("data inspect", "--seed"): Need(lambda v: drawn(v["documents"]), "synthetic pages and drawn tables"),
+    ("models attention", "--seed"): Need(lambda v: drawn(v["--documents"]), "synthetic pages and drawn tables"),
+    ("budget", "--published"): Need(lambda v: v["--client-rate"] != "1", "--client-rate below 1"),
+    **{(f"attack {name}", "--generator"): Need(_gifd, "GIFD: the attack gifd, --compare gifd, or --image-attack gifd")
+       for name in PAIR_COMMANDS if name != "gifd"},
+    **{(f"attack {name}", "--corpus"): Need(lambda v: v["--language"] == "trigrams", "--language trigrams")
+       for name in PAIR_COMMANDS},
+    **{(f"attack {name}", "--allow-pickle"): Need(lambda v: str(v["--pairs"]).startswith(("cifar100:", "pages:")),
+                                                  "--pairs cifar100:DIR or pages:SPEC")
+       for name in PAIR_COMMANDS},
+}  # fmt: skip
+
+
+def mode_of(command: str, values: Values) -> Mode | None:
+    """The mode that these options choose, or None where the command has but one."""
+    return next((mode for mode in MODES.get(command, ()) if mode.chosen(values)), None)
+
+
+def refuse_unused(command: str, given: Collection[str], values: Values) -> None:
+    """DocleakError naming the ``given`` options that do nothing beside the others; ``values`` has all of them."""
+    mode = mode_of(command, values)
+    if mode is not None and (idle := [option for option in given if option not in mode.options]):
+        raise DocleakError(_sentence(command, mode, idle))
+    unmet: dict[str, list[str]] = {}
+    for option in given:
+        need = NEEDS.get((command, option))
+        if need is not None and not need.met(values):
+            unmet.setdefault(need.what, []).append(option)
+    for what, options in unmet.items():
+        verb, them, do = ("belongs", "it", "does") if len(options) == 1 else ("belong", "them", "do")
+        raise DocleakError(f"{', '.join(options)} {verb} to {what}, and {do} nothing here. Leave {them} out.")
+
+
+def _sentence(command: str, mode: Mode, idle: list[str]) -> str:
+    """Which options do nothing in the mode, and to which others they belong."""
+    them = "it" if len(idle) == 1 else "them"
+    homes = [other.named for other in MODES[command] if all(option in other.options for option in idle)]
+    if mode is MODES[command][-1] and homes:
+        verb = "belongs" if len(idle) == 1 else "belong"
+        return f"{', '.join(idle)} {verb} to {' or '.join(homes)}: give that too, or leave {them} out."
+    return f"{', '.join(idle)} cannot be combined with {mode.named}: {mode.why}. Leave {them} out."

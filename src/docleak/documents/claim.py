@@ -1,0 +1,166 @@
+"""One process at a time in a folder: others are refused, or wait for their turn.
+
+    FOLDER/.docleak-claim            locked while somebody is at work; the operating system ends a dead process's lock
+    FOLDER/.docleak-claim.json       who: process, machine, since when. Still there after the lock ended: it was killed
+    PARENT/.docleak-claim-FOLDER     the same for a folder that appears as a whole
+
+Every long command claims its folder for all of its time, see ``cli.output.working_in``.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+
+from docleak.documents.storage import TEMPORARY, private_folder, reported
+from docleak.errors import RunError
+
+CLAIM = f"{TEMPORARY}claim"
+#: What a file system says that has no locks: there the file itself is the lock, and names its process.
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+#: What ``tempfile.mkdtemp`` puts behind its prefix.
+SUFFIX = r"[a-z0-9_]{8}"
+
+#: (process, thread, lock) -> how many claims within one another.
+_held: dict[tuple[int, int, Path], int] = {}
+
+
+@contextmanager
+def claimed(folder: Path, *, whole: bool = False, wait: bool = False) -> Iterator[None]:
+    """Keep other processes (and threads) from working in ``folder``, which is made if it is not there.
+
+    ``whole``: the folder is written elsewhere and appears as a whole, so that its name is claimed, beside it. What a
+    process that was killed left half-written there is removed. Claims of one thread may lie within one another. Raises
+    RunError, which names the process that is at work there, unless ``wait`` says to wait until it is done; and where
+    the folder cannot be written to.
+    """
+    folder = Path(folder)
+    place = folder.parent if whole else folder
+    made = _make(place)
+    file = place.resolve() / (f"{CLAIM}-{folder.name}" if whole else CLAIM)
+    key = (os.getpid(), threading.get_ident(), file)
+    if _held.get(key):
+        _held[key] += 1
+        try:
+            yield
+        finally:
+            _held[key] -= 1
+        return
+    lock = _locked(file, folder, wait=wait)
+    holder = file.with_name(f"{file.name}.json")
+    try:
+        with reported(folder):
+            killed = holder.exists()
+            holder.write_text(json.dumps(_here()), encoding="utf-8")
+            if killed:
+                _sweep(folder, file, whole=whole)
+        _held[key] = 1
+        yield
+    finally:
+        _held.pop(key, None)
+        holder.unlink(missing_ok=True)
+        _release(lock, file)
+        for empty in made:
+            _remove_if_empty(empty)
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make the folder; those that were missing, the innermost first."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    with reported(folder):
+        private_folder(folder)
+    return missing
+
+
+def _locked(file: Path, folder: Path, *, wait: bool) -> BaseFileLock:
+    timeout = -1 if wait else 0
+    with reported(folder):
+        try:
+            lock: BaseFileLock = FileLock(file)
+            try:
+                lock.acquire(timeout=timeout)
+            except OSError as fault:
+                if isinstance(fault, Timeout) or fault.errno not in NO_LOCKS:
+                    raise
+                lock = SoftFileLock(file.with_name(f"{file.name}-soft"))
+                lock.acquire(timeout=timeout)
+        except Timeout as fault:
+            raise RunError(
+                f"another docleak is at work in {folder}{_who(file)}. Wait until it is done, or pass another --out."
+            ) from fault
+    return lock
+
+
+def _release(lock: BaseFileLock, file: Path) -> None:
+    """Unlock; the file goes first, which FileLock allows for: whoever locks a file without a name tries again."""
+    if os.name != "nt":
+        file.unlink(missing_ok=True)
+    lock.release()
+    if os.name == "nt":
+        try:
+            file.unlink(missing_ok=True)
+        except OSError:  # somebody else holds it by now
+            return
+
+
+def _here() -> dict[str, object]:
+    since = datetime.now(UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
+    return {"process": os.getpid(), "machine": socket.gethostname(), "since": f"{since} UTC"}
+
+
+def _who(file: Path) -> str:
+    try:
+        holder = json.loads(file.with_name(f"{file.name}.json").read_text(encoding="utf-8"))
+        return f" (process {holder['process']} on {holder['machine']}, since {holder['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _sweep(folder: Path, own: Path, *, whole: bool) -> None:
+    """Remove what a process that was killed in ``folder``, or while making it, did not finish writing."""
+    if whole:
+        mine = re.compile(re.escape(f"{TEMPORARY}{folder.name}-") + SUFFIX)
+        for draft in [item for item in folder.parent.iterdir() if mine.fullmatch(item.name)]:
+            shutil.rmtree(draft, ignore_errors=True)
+    for path, folders, files in os.walk(folder):
+        here = Path(path)
+        drafts = [name for name in folders if name.startswith(TEMPORARY)]
+        folders[:] = [name for name in folders if name not in drafts]
+        for name in drafts:
+            shutil.rmtree(here / name, ignore_errors=True)
+        for name in files:
+            if name.startswith(CLAIM):
+                _remove_if_free(here / name, own)
+            elif name.startswith(TEMPORARY):
+                (here / name).unlink(missing_ok=True)
+
+
+def _remove_if_free(file: Path, own: Path) -> None:
+    """Remove a claim within the folder that nobody holds, with its holder; ``own`` is held by this process."""
+    if file.suffix == ".json" or file.resolve() == own:
+        return
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=0)
+    except (OSError, Timeout):
+        return
+    file.with_name(f"{file.name}.json").unlink(missing_ok=True)
+    _release(lock, file)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

@@ -1,0 +1,51 @@
+"""In which range a number from outside may lie: one sentence for whatever lies elsewhere, nan and infinity included."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from docleak.errors import DocleakError
+
+#: Seeds go to numpy, torch and scikit-learn, and are counted up for draws within a run; all of them hold these.
+MOST_SEED = 2**32 - 1
+#: Pixels of a picture that are decoded or drawn at most: A4 at 600 dots per inch has 35 million.
+MOST_PIXELS = 40_000_000
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both included; ``above`` leaves ``low`` itself out."""
+
+    low: float
+    high: float
+    above: bool = False
+
+    def holds(self, number: float) -> bool:
+        """Whether the number lies in it; nan and infinities do not, unless they are an end."""
+        return (self.low < number if self.above else self.low <= number) and number <= self.high
+
+    def __str__(self) -> str:
+        low = f"above {_shown(self.low)} and" if self.above else f"{_shown(self.low)} to"
+        return f"{low} at most {_shown(self.high)}" if self.above else f"{low} {_shown(self.high)}"
+
+
+SEED = Range(0, MOST_SEED)
+
+
+def _shown(number: float) -> str:
+    return f"{number:,.0f}" if number == int(number) and abs(number) < 1e15 else f"{number:g}"
+
+
+def short(value: object, *, longest: int = 60) -> str:
+    """``value`` as a message shows it: cut in the middle where it is long, and never fails for a long integer."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4 * longest:
+        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
+    text = repr(value)
+    return text if len(text) <= longest else f"{text[: longest // 2]} ... {text[-longest // 4 :]}"
+
+
+def check_range(name: str, value: float, allowed: Range, error: type[DocleakError] = DocleakError) -> None:
+    """``error`` if ``value`` does not lie in the range; ``name`` says what it is."""
+    if not allowed.holds(value):
+        raise error(f"{name} is {short(value)}; expected {allowed}.")

@@ -1,0 +1,99 @@
+"""Hashes of the files that a configuration names, so that no result is continued with other weights or pages.
+
+Whatever a configuration calls by a path (a model, pages as PATH or FORMAT:PATH, a capture, a recorded gradient) counts,
+with all that is below it. Names of what docleak ships are no paths: the version of docleak stands for those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from docleak.documents.storage import reported
+
+
+def sources_of(config: Mapping[str, object], *, apart_from: Path | None = None) -> dict[str, str]:
+    """Ten hexadecimal digits for each file or folder that a string of ``config`` names: its files' names and bytes.
+
+    What is below ``apart_from``, a folder of results, does not count, nor do hidden files. RunError for files that
+    cannot be read.
+    """
+    named = sorted({text for text in _strings(config) if _path_in(text) is not None})
+    away = apart_from.resolve() if apart_from is not None else None
+    found = {}
+    for text in named:
+        path = _path_in(text)
+        assert path is not None
+        if away is None or path.resolve() != away:
+            found[text] = _hash(path, away)
+    return found
+
+
+def digest_of(settings: Mapping[str, object], *, length: int = 8) -> str:
+    """Hexadecimal digits that tell settings apart, and the same settings whose files have changed."""
+    sources = sources_of(settings)
+    value = {**settings, "sources": sources} if sources else settings
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:length]
+
+
+def changed_sources(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """In words, which sources are others than they were; "" if none is."""
+    names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return "".join(
+        f"\n  - {name}: its files have the hash {before.get(name, '(none)')} there, {now.get(name, '(none)')} now"
+        for name in names
+    )
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _strings(inner)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for inner in value:
+            yield from _strings(inner)
+    elif isinstance(value, str | os.PathLike):
+        yield str(value)
+
+
+def _path_in(text: str) -> Path | None:
+    """The path that a string names by itself or behind FORMAT:, if there is something."""
+    for name in (text, text.partition(":")[2]):
+        try:
+            if name.strip() and Path(name).exists():
+                return Path(name)
+        except (OSError, ValueError):  # too long, or not the name of a file
+            continue
+    return None
+
+
+def _hash(path: Path, away: Path | None) -> str:
+    digest = hashlib.sha256()
+    with reported(path):
+        for file in sorted(_files(path, away)):
+            status = file.stat()
+            name = file.relative_to(path).as_posix() if file != path else ""
+            digest.update(f"{name}\0{_file_hash(str(file), status.st_size, status.st_mtime_ns)}\n".encode(
+                "utf-8", "surrogateescape"))  # fmt: skip
+    return digest.hexdigest()[:10]
+
+
+def _files(path: Path, away: Path | None) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for place, folders, files in os.walk(path):
+        here = Path(place)
+        folders[:] = [name for name in folders if not name.startswith(".") and (here / name).resolve() != away]
+        yield from (here / name for name in files if not name.startswith(".") and (here / name).is_file())
+
+
+@lru_cache(maxsize=100_000)
+def _file_hash(path: str, size: int, changed: int) -> str:
+    """Of a file's bytes; read again only where its size or time of change is another one."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,235 @@
+"""The verdict on one model of a gradient audit, in sentences: all of them from the same ``Findings``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from docleak.evidence.report_data import MOMENTS, ModelResult
+from docleak.evidence.report_words import LARGER, between, duration, share
+from docleak.evidence.routes import FLOORS, text_recovered
+from docleak.evidence.severity import LEGIBLE_SHARE, Cell, Severity, routes_sentence
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One model's answer: ``sentence`` first and what belongs to it (``more``, often ""), ``routes`` side by side, then
+    how it came about and its meaning."""
+
+    severity: Severity
+    sentence: str
+    more: str
+    routes: str
+    how: str
+    meaning: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """The words beside the colour."""
+        return self.severity.label
+
+
+def verdict(model: ModelResult, engines: Sequence[str]) -> Verdict:
+    """What the server got of this model's pages by any route, how, and what it means."""
+    severity = model.severity
+    unread = severity is Severity.UNTOLD
+    return Verdict(
+        severity=severity,
+        sentence=_sentence(model, severity),
+        more="Audit at a larger size." if unread and model.findings.judgement.illegible else "",
+        routes=routes_sentence(model.findings.routes),
+        how=_how(model),
+        meaning=tuple(_meaning(model, severity, engines)),
+    )
+
+
+def _sentence(model: ModelResult, severity: Severity) -> str:
+    said, sizes = model.findings.judgement, model.batch_sizes
+    batch = (
+        f" over a batch of {' to '.join(str(s) for s in {sizes[0]: 0, sizes[-1]: 0})} pages" if sizes[-1] > 1 else ""
+    )
+    begin = f"From one client's gradient{batch} {MOMENTS[model.moment]}, "
+    count = len(model.pages)
+    pages = f", on {count} pages" if count > 1 else ""
+    fields = f"{said.of} private {'field' if said.of == 1 else 'fields'}"
+    near = said.cells.count(Cell.NEAR)
+    if severity is Severity.UNMEASURED and said.of:
+        return (
+            f"{begin}whatever is read is no finding: the attacker was given {fields}, or the blank template shows it."
+        )
+    if severity is Severity.UNMEASURED:
+        return f"{begin}the server made the pictures below; whether their text can be read was not measured."
+    if severity is Severity.UNTOLD and model.findings.judgement.illegible:
+        true = "page" if count == 1 else "pages"
+        size = f"at {' or '.join(model.sizes)} pixels" if model.sizes else "at this size"
+        lost = said.cells.count(Cell.ILLEGIBLE)
+        which = f"none of {fields}" if lost == said.of else f"{lost} of {fields} not"
+        return (
+            f"{begin}nothing can be concluded by reading: {size} the OCR engine reads {which} exactly on the true "
+            f"{true} either."
+        )
+    if severity is Severity.UNTOLD:
+        return (
+            f"{begin}none of {fields} was read{pages}, but this is no finding of safety: whether they can be read "
+            "could not be told."
+        )
+    if said.read:
+        more = f" and {near} more nearly" if near else ""
+        return f"{begin}the server read {said.read} of {fields} exactly{more}{pages}."
+    if near:
+        return f"{begin}the server read none of {fields} exactly but {near} nearly{pages}."
+    if severity is Severity.PARTIAL:
+        whole = f"; none of {fields} was read as a whole" if said.of else ""
+        return f"{begin}the server reads which words the pages hold{whole}{pages}."
+    return f"{begin}the server read none of {fields} exactly{pages}."
+
+
+def _how(model: ModelResult) -> str:
+    best = model.best
+    if best.attack in FLOORS:
+        return "No attack on the picture was made; random pixels are a floor."
+    tried = sum(attack.attack not in FLOORS for attack in model.attacks)
+    how = f"The picture shown is by {best.attack}"
+    if tried > 1:
+        average = " on average" if len(best.units) > 1 else ""
+        how += f", the attack that recovered most{average} of the {tried} tried"
+    if best.evaluations.mean is not None:
+        spent = best.evaluations.mean
+        how += f", after {spent:,.0f} gradient evaluations" if spent else ", without any gradient evaluation"
+        how += f" ({duration(best.seconds.mean)})" if best.seconds.mean is not None else ""
+        how += " per page" if len(best.units) > 1 else ""
+    return f"{how}."
+
+
+def _meaning(model: ModelResult, severity: Severity, engines: Sequence[str]) -> list[str]:
+    lines = list(dict.fromkeys([*model.findings.judgement.doubts, *model.findings.unread]))
+    if severity is Severity.UNMEASURED and not model.findings.judgement.of:
+        lines.append("No OCR engine read the fields. Install one and score the run again, or judge the pictures.")
+    if severity in (Severity.SEVERE, Severity.PARTIAL):
+        reach = "read private text" if model.findings.judgement.read else "come close to private text"
+        lines.append(f"It means that whoever receives one such update can {reach} without ever seeing the page.")
+    if severity is Severity.NONE:
+        lines.append(
+            "It does not mean that the gradient is safe: these attacks did not succeed within this budget. Look at the "
+            "pictures, too: a person can read more than an OCR engine."
+        )
+    lines += [*_of_text(model), *_of_given(model), *_of_reading(model, severity, engines), *_of_share(model, severity)]
+    return [*lines, *_apart(model)]
+
+
+def _of_reading(model: ModelResult, severity: Severity, engines: Sequence[str]) -> list[str]:
+    """The yardsticks of the picture's reading, and what a low ceiling means."""
+    floor, ceiling = model.floor["binary"], model.ceiling["binary"]
+    if ceiling.value is None:
+        return []
+    reader = engines[0] if engines else "the OCR engine"
+    true = "page" if len(model.pages) == 1 else "pages"
+    lines = [
+        f"Yardsticks of the picture: on the true {true} {reader} reads {share(ceiling)} of the fields exactly, on the "
+        f"blank template {share(floor)}."
+    ]
+    if severity is Severity.UNTOLD and model.findings.judgement.illegible:
+        lines.append(
+            "This is no finding of safety: the engine cannot read the true text at this size, so it would not read a "
+            "perfect copy either. How alike the pictures are, which needs no reading, stands in the table."
+        )
+    if ceiling.value < LEGIBLE_SHARE and severity is not Severity.SEVERE:
+        lines.append(
+            f"The true pages are hardly legible to the engine themselves, so it may miss a good copy. {LARGER}"
+        )
+    return lines
+
+
+def _of_share(model: ModelResult, severity: Severity) -> list[str]:
+    found = model.findings.share
+    if model.documents < 2:
+        return ["This is 1 document: an example of what can happen, not a rate at which it happens."]
+    if severity in (Severity.UNMEASURED, Severity.UNTOLD) or found.value is None:
+        return []
+    return [
+        f"Share of the fields read by any route: {share(found)}, {between(found)} over {found.n_documents} documents "
+        f"(n = {found.n_fields} fields), as far as other pages are like these."
+    ]
+
+
+def _apart(model: ModelResult) -> list[str]:
+    """What is no finding, or could not be counted."""
+    cells = model.findings.judgement.cells
+    given, public, lost, unscored, unseen = (
+        cells.count(cell) for cell in (Cell.GIVEN, Cell.PUBLIC, Cell.ILLEGIBLE, Cell.UNSCORED, Cell.UNSEEN)
+    )
+    lines = []
+    if given:
+        holds = "1 field holds" if given == 1 else f"{given} fields hold"
+        lines.append(
+            f"{holds} the answer to the client's question, which the attacker was given: seen in the picture too, but "
+            "no finding, and not counted as read."
+        )
+    if public:
+        lines.append(f"{public} of the fields can be read on the blank template too, and are not counted as read.")
+    if lost and lost < len(cells):
+        lines.append(f"{lost} of the fields not read cannot be read on the true page either.")
+    if unscored:
+        lines.append(f"{unscored} private fields have no text or no place on the page and were not scored.")
+    if unseen:
+        lines.append(f"{unseen} private fields never entered the model, so no route could give them.")
+    return lines
+
+
+def _of_given(model: ModelResult) -> list[str]:
+    """What the attacks on the picture were handed of the text; where they read it themselves, that."""
+    views = [unit.record["view"] for unit in model.units]
+    if any(text_recovered(unit.record) for unit in model.units):
+        return ["The attacks on the picture were given no text: they had what linear algebra read before."]
+    if any(view.get("words_known") for view in views):
+        return [
+            "This model takes OCR words beside the picture, and the attacks on the picture were given them, as in the "
+            "paper: the picture's count shows what the picture's part of the gradient alone gives away."
+        ]
+    if any(view.get("answer_known") for view in views):
+        return [
+            "The attacks on the picture were given question and answer, as in the paper. That the answer was given is "
+            "no finding; that another route reads it without having it is."
+        ]
+    return []
+
+
+def _of_text(model: ModelResult) -> list[str]:
+    """What the text side gives away without any picture."""
+    texts = model.texts
+    if not texts:
+        return of_batches(model)
+    exact = sum(bool(text["exact"]) for text in texts)
+    where = "exactly" if len(texts) == 1 else f"exactly on {exact} of {len(texts)} pages"
+    if not exact:
+        right, tokens = (sum(int(text[key]) for text in texts) for key in ("tokens_right", "tokens"))
+        return [f"Linear algebra alone, given no text, reads {right} of {tokens} tokens of the client's text rightly."]
+    what = (
+        "every word that the model saw, its place, question and answer" if texts[0]["words"] else "question and answer"
+    )
+    secret = sum(bool(read) for text in texts for read in text["fields_read"])
+    fields = sum(len(text["fields_read"]) for text in texts)
+    return [
+        f"Linear algebra alone, given no text, reads {what} {where}: {secret} of {fields} private fields are in what "
+        "it reads."
+    ]
+
+
+def of_batches(model: ModelResult) -> list[str]:
+    """What the text tables tell of several pages at once, summed over the batches; nothing of single pages."""
+    batches = model.batches
+    if not batches:
+        return []
+
+    def told(what: str) -> tuple[int, int, int]:
+        right, found, true = (sum(int(batch[what][key]) for batch in batches) for key in ("right", "found", "true"))
+        return right, found, true
+
+    (tokens, named, there), (edges, read, used) = told("tokens"), told("coordinates")
+    (places, claimed, positions), (boxes, drawn, of) = told("places"), told("boxes")
+    wrong = named - tokens + read - edges + claimed - places + drawn - boxes
+    return [
+        f"By linear algebra alone the gradient tells {tokens} of the {there} different tokens in the batch and {edges} "
+        f"of the {used} coordinates of its boxes; all tokens at {places} of {positions} positions, and {boxes} of {of} "
+        f"tokens with position and box. {wrong} statements were wrong. Which page a token is of, it does not tell."
+    ]

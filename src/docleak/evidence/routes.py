@@ -1,0 +1,208 @@
+"""Which private fields a gradient gave away, and by which route: picture, words, answer, question.
+
+All that a report says of a model (headline, bar, interval, summary, JSON) is computed from one ``Findings``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from docleak.evidence.severity import OUTSIDE, Cell, Judgement, Route, judge, union
+from docleak.metrics import Estimate, FieldScore
+from docleak.metrics.score import ratio_interval
+
+if TYPE_CHECKING:
+    from docleak.evidence.report_data import Unit
+
+#: Fuzz ratio from which a field that is not exact counts as nearly read.
+NEAR = 0.8
+#: Attacks that see no gradient: what they draw is a floor, and no finding.
+FLOORS = ("random",)
+#: The order in which routes are told.
+ROUTES = ("picture", "words", "answer", "question")
+
+
+@dataclass(frozen=True)
+class FieldFound:
+    """One private field of one audited page: what each route says of it, and all of them together. ``identity`` tells
+    it from the fields of all other pages."""
+
+    identity: tuple[object, ...]
+    page: str
+    document: str
+    key: str
+    routes: Mapping[str, Cell]
+
+    @property
+    def cell(self) -> Cell:
+        """What all routes together say."""
+        return union([Route(name, (cell,)) for name, cell in self.routes.items()])[0]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"page": self.page, "key": self.key, "found": str(self.cell),
+                "routes": {name: str(cell) for name, cell in self.routes.items()}}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The fields of a model's audited pages. ``share`` is that of fields read by any route, its interval over
+    documents; ``untried`` says of routes that could not be tried why, ``unread`` of text that was looked for why
+    nothing was read."""
+
+    fields: tuple[FieldFound, ...]
+    routes: tuple[Route, ...]
+    judgement: Judgement
+    share: Estimate
+    untried: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        routes = [{"name": r.name, "read": r.read, "of": r.of, "cells": _counts(r.cells)} for r in self.routes]
+        return {
+            "severity": str(self.judgement.severity), "label": self.judgement.severity.label,
+            "read": self.judgement.read, "of": self.judgement.of, "cells": _counts(self.judgement.cells),
+            "share": vars(self.share), "routes": routes, "doubts": list(self.judgement.doubts),
+            "untried": list(self.untried), "unread": list(self.unread),
+            "fields": [field.to_json() for field in self.fields],
+        }  # fmt: skip
+
+
+def _counts(cells: Sequence[Cell]) -> dict[str, int]:
+    return {str(cell): cells.count(cell) for cell in Cell if cell in cells}
+
+
+def findings_of(units: Sequence[Unit], doubts: Sequence[str], rng: np.random.Generator) -> Findings:
+    """What all finished units of one model say together; ``doubts`` forbid an all-clear, as in ``severity.judge``."""
+    pages: dict[tuple[object, ...], list[Unit]] = {}
+    for unit in units:
+        pages.setdefault(unit.identity, []).append(unit)
+    fields = [field for group in pages.values() for field in _fields_of(group)]
+    named = [name for name in ROUTES if any(field.routes.get(name, Cell.NOT) is not Cell.NOT for field in fields)]
+    shown = [name for name in ROUTES if name in named or (name != "question" and any(name in f.routes for f in fields))]
+    limit = next((u.text["token_limit"] for u in units if u.text is not None and u.text.get("token_limit")), None)
+    # Read out of the gradient, the words were known and not given.
+    words = any(u.record["view"].get("words_known") and not text_recovered(u.record) for u in units)
+    routes = tuple(
+        Route(name, tuple(field.routes.get(name, Cell.UNSCORED) for field in fields),
+              f"behind its {limit} tokens" if limit else "behind its last token",
+              "the OCR words" if words and name == "picture" else "")
+        for name in shown
+    )  # fmt: skip
+    untried = tuple(dict.fromkeys(reason for group in pages.values() for reason in _untried(group)))
+    alarms = tuple(dict.fromkeys(alarm for group in pages.values() for alarm in _alarms(group)))
+    failures = [failure for group in pages.values() for failure in _failures(group)]
+    unread = tuple(dict.fromkeys(why for why, _ in failures))
+    odd = tuple(dict.fromkeys(why for why, explained in failures if not explained))
+    said = judge([field.cell for field in fields], [*doubts, *alarms, *(f"{why}." for why in untried), *odd])
+    return Findings(tuple(fields), routes, said, _share(fields, rng), untried, unread)
+
+
+def _fields_of(group: Sequence[Unit]) -> Iterator[FieldFound]:
+    """The fields of one page, from all its units."""
+    first = group[0]
+    texts = [unit.text for unit in group if unit.text is not None]
+    attacks = [unit for unit in group if unit.record["attack"] not in FLOORS]
+    for index, field in enumerate(first.score.fields):
+        routes = {}
+        if attacks:
+            routes["picture"] = union([Route("picture", (picture_cell(unit, index),)) for unit in attacks])[0]
+        told = [_text_cells(text, len(first.score.fields)) for text in texts]
+        for name in dict.fromkeys(name for cells in told for name in cells):
+            routes[name] = union([Route(name, (cells[name][index],)) for cells in told if name in cells])[0]
+        yield FieldFound(
+            (*first.identity, index), first.page, first.score.document, field.key, routes or {"picture": Cell.UNSCORED}
+        )
+
+
+def picture_cell(unit: Unit, index: int) -> Cell:
+    """What one attack's picture says of a field. The answer, where the attacker had it, is no finding, nor is what
+    the blank template shows."""
+    field, floor, ceiling = (score.fields[index] for score in (unit.score, unit.floor, unit.ceiling))
+    said, before = mark(field), mark(floor)
+    if said == "unscored":
+        return Cell.UNSCORED
+    if said == "no":
+        return Cell.ILLEGIBLE if mark(ceiling) == "no" else Cell.NOT
+    if before == "exact" or said == before == "near":
+        return Cell.PUBLIC
+    if unit.given(field):
+        return Cell.GIVEN
+    return Cell.READ if said == "exact" else Cell.NEAR
+
+
+def mark(field: FieldScore) -> str:
+    """How well one field was read: "exact", "near" (fuzz ratio of NEAR or more), "no", or "unscored"."""
+    if field.exact is None:
+        return "unscored"
+    return "exact" if field.exact else "near" if (field.fuzz or 0.0) >= NEAR else "no"
+
+
+def text_recovered(record: Mapping[str, Any]) -> bool:
+    """Whether the attacks of a unit had no text but what was read out of the gradient before."""
+    return any("read out of the gradient" in str(sentence) for sentence in record["knowledge"])
+
+
+def _text_cells(text: Mapping[str, Any], count: int) -> dict[str, list[Cell]]:
+    """Route -> a cell per field, from what linear algebra read of a page's text; words behind the limit are UNSEEN."""
+    read = text["fields_read"]
+    by = text.get("fields_by") or {"words" if text["words"] else "answer": read}
+    seen = text.get("fields_seen") or [True] * count
+    return {
+        name: [Cell.READ if one else Cell.UNSEEN if name == "words" and not there else Cell.NOT
+               for one, there in zip(found, seen, strict=True)]
+        for name, found in by.items()
+    }  # fmt: skip
+
+
+def _untried(group: Sequence[Unit]) -> Iterator[str]:
+    """Why a route was not tried on a page at all; silence about it is no finding."""
+    if all(unit.record["attack"] in FLOORS for unit in group):
+        yield "No attack on the picture was made, only the floor"
+    records = [unit.record.get("recovered") for unit in group]
+    looked = [record for record in records if record]
+    if not looked:
+        yield "The text (words, question, answer) was not looked for"
+    elif all("failed" in record and not record.get("applies", True) for record in looked):
+        yield f"The text was not tried: {str(looked[0]['failed']).rstrip('.')}"
+
+
+def _failures(group: Sequence[Unit]) -> Iterator[tuple[str, bool]]:
+    """Why text that has a closed form was not read on a page, and whether what the client sends explains it."""
+    records = [(unit, unit.record["recovered"]) for unit in group if unit.record.get("recovered")]
+    if all("failed" in record for _, record in records):
+        for unit, record in records:
+            if record.get("applies", True):
+                stages = (unit.run.config.get("exposure") or {}).get("stages")
+                explained = bool(stages) or unit.record["view"].get("defense", "none") != "none"
+                yield f"Text looked for, not read: {str(record['failed']).rstrip('.')}.", explained
+
+
+def _alarms(group: Sequence[Unit]) -> Iterator[str]:
+    """What the adversary itself can see going wrong, where nobody said that a defence would."""
+    for unit in group:
+        text = unit.text
+        if text is None or text["exact"] or unit.record["view"].get("defense", "none") != "none":
+            continue
+        if 2 * int(text["tokens_right"]) < int(text["tokens"]):
+            yield (
+                "Linear algebra read mostly wrong tokens, though no defence was declared: this gradient is not what "
+                "it is taken for."
+            )
+
+
+def _share(fields: Sequence[FieldFound], rng: np.random.Generator) -> Estimate:
+    """The share of the countable fields that were read by any route; bootstrap over documents."""
+    by_document: dict[str, list[float]] = {}
+    for field in fields:
+        if field.cell not in OUTSIDE:
+            by_document.setdefault(field.document, []).append(float(field.cell is Cell.READ))
+    sums = np.array([sum(values) for values in by_document.values()])
+    counts = np.array([len(values) for values in by_document.values()])
+    low, high = ratio_interval(sums, counts, rng, 0.95, 2000, share=True)
+    value = float(sums.sum() / counts.sum()) if len(sums) else None
+    total = int(counts.sum()) if len(sums) else 0
+    return Estimate(value, low, high, total, len(sums), len(fields) - total)

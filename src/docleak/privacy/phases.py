@@ -1,0 +1,86 @@
+"""One budget for several trainings of one model, such as self-pretraining and then fine-tuning, on the same units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from docleak.errors import PrivacyError
+from docleak.privacy.budget import DECIMALS, MOST_NOISE
+from docleak.privacy.distributions import epsilon_of
+from docleak.privacy.mechanism import Mechanism
+
+#: More phases than these are none.
+MOST_PHASES = 8
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A training of so many rounds, in each of which a unit is drawn with ``unit_rate``."""
+
+    name: str
+    rounds: int
+    unit_rate: float = 1.0
+
+
+def parse_phases(text: str) -> tuple[Phase, ...]:
+    """``NAME:ROUNDS`` or ``NAME:ROUNDS:RATE``, separated by commas; PrivacyError for anything else."""
+    phases = []
+    for part in text.split(","):
+        name, *values = (item.strip() for item in part.split(":"))
+        try:
+            rounds, rate = int(values[0]), float(Fraction(values[1])) if len(values) == 2 else 1.0
+            if not name or len(values) > 2:
+                raise ValueError(part)
+        except (ValueError, IndexError, ZeroDivisionError, OverflowError) as error:
+            raise PrivacyError(
+                f"a phase is {part.strip()!r}; expected NAME:ROUNDS or NAME:ROUNDS:RATE, as in "
+                "pretraining:5,finetuning:10."
+            ) from error
+        phases.append(Phase(name, rounds, rate))
+    names = [phase.name for phase in phases]
+    if len(set(names)) < len(names) or len(names) > MOST_PHASES:
+        raise PrivacyError(f"the phases are {', '.join(names)}; expected at most {MOST_PHASES}, each name once.")
+    return tuple(phases)
+
+
+def mechanisms(phases: Sequence[Phase], like: Mechanism) -> list[Mechanism]:
+    """The mechanism of each phase: ``like`` in all but rounds and rate."""
+    return [replace(like, rounds=phase.rounds, unit_rate=phase.unit_rate) for phase in phases]
+
+
+def noise_for_phases(phases: Sequence[Phase], like: Mechanism, epsilon: float, delta: float) -> float:
+    """The least noise multiplier, the same in all phases, with which they keep to ``epsilon`` together.
+
+    PrivacyError where no noise up to MOST_NOISE is enough.
+    """
+    if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
+        raise PrivacyError(f"epsilon is {epsilon} and delta {delta}; expected a number above 0, and a probability.")
+
+    def cost(step: int) -> float:
+        noise = round(step * 10.0**-DECIMALS, DECIMALS)
+        return epsilon_of(mechanisms(phases, replace(like, noise_multiplier=noise)), delta)
+
+    high, most = 10**DECIMALS, round(MOST_NOISE * 10**DECIMALS)
+    while cost(high) > epsilon:
+        high *= 2
+        if high > most:
+            raise PrivacyError(
+                f"no noise multiplier up to {MOST_NOISE:.0f} keeps {len(phases)} phases within epsilon {epsilon}. Ask "
+                "for a larger epsilon, fewer rounds or a lower rate."
+            )
+    low = 0
+    while high - low > max(1, high >> 20):
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(middle) > epsilon else (low, middle)
+    return float(round(high * 10.0**-DECIMALS, DECIMALS))
+
+
+def phase_of(phases: Sequence[Phase], name: str) -> Phase:
+    """The phase of that name; PrivacyError lists what there is."""
+    for phase in phases:
+        if phase.name == name:
+            return phase
+    raise PrivacyError(f"there is no phase {name!r}; the plan has {', '.join(phase.name for phase in phases)}.")

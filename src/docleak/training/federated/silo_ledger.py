@@ -1,0 +1,299 @@
+"""What a silo has really sent under privacy plans: its own ledger, written before anything of a round leaves.
+
+    ledger.json    a line per round or evaluation that was begun, in order: what it was, whatever plan it was said to
+                   belong to
+    witness.json   how many there were, and a hash of them: written after the ledger, so that one that went missing or
+                   back is noticed
+
+All files deleted together, or both put back together to an older state while the node is stopped, cannot be noticed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from docleak.documents.storage import read_json_object, write_atomically
+from docleak.errors import PrivacyError
+from docleak.privacy.accounting import guarantee, rounded_up
+from docleak.privacy.distributions import epsilon_of
+from docleak.privacy.mechanism import MOST_NOISE, Mechanism, Relation, Unit, choice
+from docleak.training.federated.federation import Federation
+from docleak.training.federated.silo_files import one_at_a_time
+from docleak.training.federated.silo_limits import LEDGER, LIMITS, MARGIN, WITNESS, SiloLimits, has_limits, taking_part
+
+LOST = "Rounds may have been run that are not counted. Put the file back from a copy, or begin with new data."
+
+
+#: What a line of the ledger is of.
+ROUND, EVALUATION = "train", "evaluate"
+
+
+@dataclass(frozen=True)
+class BegunRound:
+    """One round that this silo began: its noise multiplier is that of the sum over all ``shares``, of which the silo
+    adds one. An evaluation has the noise multiplier of its own noise, over how far one unit moves its answer."""
+
+    at: str
+    round: int
+    noise_multiplier: float
+    unit_rate: float
+    unit: Unit
+    relation: Relation
+    clip_norm: float
+    denominator: int
+    shares: int
+    secure: bool
+    kind: str = ROUND
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What the round is to this silo's units, towards who sees the sum over all shares."""
+        return Mechanism(self.noise_multiplier, 1, self.unit_rate, 1.0, self.unit, self.relation)
+
+    @property
+    def alone(self) -> Mechanism:
+        """The same towards who sees this silo's own update: a share of the noise is all that hides it."""
+        return Mechanism(
+            self.noise_multiplier / math.sqrt(self.shares), 1, self.unit_rate, 1.0, self.unit, self.relation
+        )
+
+
+@dataclass(frozen=True)
+class SiloLedger:
+    """The rounds and evaluations that a silo began, under ``limits`` that it keeps in the same folder."""
+
+    limits: SiloLimits
+    begun: tuple[BegunRound, ...] = ()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were begun."""
+        return sum(one.kind == ROUND for one in self.begun)
+
+    @property
+    def evaluations(self) -> int:
+        """How many evaluations were begun."""
+        return len(self.begun) - self.rounds
+
+    def counted(self) -> str:
+        """How many rounds, and evaluations where there are any, in words."""
+        return f"{self.rounds} private rounds" + (f" and {self.evaluations} evaluations" if self.evaluations else "")
+
+    def epsilon(self) -> float:
+        """What all of it costs together at the limits' delta, towards who sees sums over all shares; 0 for none.
+
+        Rounds and evaluations add up: which units are kept follows from each plan's seed, which is the server's, so one
+        may be trained on under one plan and kept under the next.
+        """
+        return composed_epsilon([one.mechanism for one in self.begun], self.limits.delta)
+
+    def epsilon_alone(self) -> float:
+        """The same towards who sees this silo's updates; those of secure rounds are seen in sums only."""
+        seen = [one.mechanism if one.secure else one.alone for one in self.begun]
+        return composed_epsilon(seen, self.limits.delta)
+
+    def facts(self) -> dict[str, object]:
+        """For machines: the limits, and what is spent of them."""
+        return {
+            "limits": asdict(self.limits), "rounds_begun": self.rounds, "evaluations_begun": self.evaluations,
+            "epsilon_of_sums": self.epsilon(), "epsilon_of_updates": self.epsilon_alone(),
+        }  # fmt: skip
+
+    def sentence(self) -> str:
+        """For people: what is spent, towards whom and under which assumption, and the limits."""
+        limits = self.limits
+        spent = "No private round was begun."
+        if self.begun:
+            spent = (
+                f"{self.counted()} were begun. Towards who sees sums over all shares of the noise, if "
+                f"the other silos add theirs: epsilon {rounded_up(self.epsilon())} at delta {limits.delta:g} per "
+                f"{limits.unit} of this silo (PLD accountant). Towards who sees this silo's own updates: "
+                f"{rounded_up(self.epsilon_alone())}."
+            )
+        answers = "answers, counted like a round," if limits.evaluation else "does not answer"
+        return (
+            f"{spent}\nRefused, whatever the server sends: a round or answer with which they cost more than "
+            f"{limits.epsilon:.6g}; a unit other than {limits.unit}; noise of its own with a standard deviation below "
+            f"{limits.noise_std:.4g} (z C / sqrt(shares), before M), shared by more than {limits.clients}; C above "
+            f"{limits.clip_norm:g}; M below {limits.denominator}. It {answers} questions on the documents it keeps."
+        )
+
+    def with_round(self, federation: Federation, *, number: int, shares: int) -> SiloLedger:
+        """One round more. PrivacyError, with every reason, for one that the limits do not allow."""
+        faults = self.limits.refusals(federation, kind="train", shares=shares)
+        if faults:
+            raise PrivacyError(f"round {number} is refused by this silo's own limits: " + "; ".join(faults) + ".")
+        plan = federation.privacy
+        assert plan is not None  # the limits ask for one
+        one = taking_part(plan, 1)
+        return self._with(
+            BegunRound(
+                _now(), number, one.noise_multiplier, one.unit_rate, one.unit, one.relation, plan.clip_norm,
+                plan.denominator, shares, federation.secure is not None,
+            )
+        )  # fmt: skip
+
+    def with_evaluation(self, federation: Federation, *, number: int, noise: float, sensitivity: float) -> SiloLedger:
+        """One evaluation more, whose answer one kept unit moves by ``sensitivity`` at most, under noise of the standard
+        deviation ``noise``. PrivacyError, with every reason, for one that the limits do not allow."""
+        faults = self.limits.refusals(federation, kind=EVALUATION)
+        if faults:
+            raise PrivacyError(f"evaluation {number} is refused by this silo's own limits: " + "; ".join(faults) + ".")
+        plan = federation.privacy
+        assert plan is not None  # the limits ask for one
+        m = plan.mechanism
+        row = BegunRound(
+            _now(), number, min(noise / sensitivity, MOST_NOISE), 1.0, m.unit, m.relation, sensitivity, 1, 1, False,
+            EVALUATION,
+        )  # fmt: skip
+        return self._with(row)
+
+    def _with(self, row: BegunRound) -> SiloLedger:
+        """PrivacyError for a line with which everything costs more than the limits' epsilon."""
+        after = SiloLedger(self.limits, (*self.begun, row))
+        if (cost := after.epsilon()) > self.limits.epsilon * (1 + MARGIN):
+            what = "round" if row.kind == ROUND else "evaluation"
+            raise PrivacyError(
+                f"{what} {row.round} is refused by this silo's own ledger: with it, {after.counted()} cost epsilon "
+                f"{rounded_up(cost)} at delta {self.limits.delta:g}; expected at most {self.limits.epsilon:.6g}. Raise "
+                "the limit (docleak deploy silo) only if the owners of the pages agree."
+            )
+        return after
+
+    def save(self, folder: Path) -> None:
+        """The ledger, then its witness; each whole or not at all."""
+        write_atomically(folder / LEDGER, (json.dumps({"begun": _rows(self.begun)}, indent=1) + "\n").encode())
+        witness = {"rounds": len(self.begun), "digest": _digest(self.begun)}
+        write_atomically(folder / WITNESS, (json.dumps(witness) + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> SiloLedger:
+        """What ``save`` wrote; PrivacyError for a ledger that is gone, damaged, or shorter than it was."""
+        limits = SiloLimits.load(folder)
+        begun = _read_rows(folder / LEDGER)
+        witness = read_json_object(folder / WITNESS, error=PrivacyError, advice=LOST)
+        count = witness.get("rounds")
+        if type(count) is not int or not 0 <= count <= len(begun) or witness.get("digest") != _digest(begun[:count]):
+            raise PrivacyError(
+                f"{folder / LEDGER} has {len(begun)} rounds and is not the ledger of {count} rounds that "
+                f"{WITNESS} knows. {LOST}"
+            )
+        return cls(limits, begun)
+
+
+def change_limits(folder: Path, changes: Mapping[str, object]) -> SiloLedger:
+    """Set limits of a silo's own folder, all of them if it has none yet; the ledger under them.
+
+    PrivacyError for limits that make no sense, for some of them where there are none, and for a folder without any.
+    """
+    if not folder.is_dir():
+        raise PrivacyError(f"{folder} is no folder; give the silo's own.")
+    known = [field.name for field in fields(SiloLimits)]
+    with one_at_a_time(folder):
+        if has_limits(folder) and not _only_begun_to_set(folder):
+            ledger = SiloLedger.load(folder)
+            settings = {**asdict(ledger.limits), **changes}
+        else:
+            ledger, settings = None, {"evaluation": False, **changes}
+        missing = [name for name in known if name not in settings]
+        if missing:
+            options = " ".join(f"--{name.replace('_', '-')}" for name in missing)
+            raise PrivacyError(f"{folder} has no limits yet; to set them, give all: {options} is missing.")
+        unit = choice(Unit, str(settings["unit"]), what="unit")
+        limits = SiloLimits(**{**settings, "unit": unit})
+        after = SiloLedger(limits, ledger.begun if ledger else ())
+        if ledger is None:
+            after.save(folder)
+        if ledger is None or changes:
+            limits.save(folder)
+    return after
+
+
+def _only_begun_to_set(folder: Path) -> bool:
+    """Whether limits were being set for the first time when that was stopped: an empty ledger, and no limits yet."""
+    if (folder / LIMITS).exists() or not (folder / LEDGER).exists() or _read_rows(folder / LEDGER):
+        return False
+    if not (folder / WITNESS).exists():
+        return True
+    return read_json_object(folder / WITNESS, error=PrivacyError, advice=LOST).get("rounds") == 0
+
+
+def begin_round(folder: Path, federation: Federation, *, number: int, shares: int, known: int = 0) -> int:
+    """Count a round in the silo's own ledger before anything of it leaves; how many there are then.
+
+    ``known`` is how many lines the running node has counted. PrivacyError for a round that the silo's limits do not
+    allow, and where the ledger has fewer than that.
+    """
+    return _begin(folder, known, lambda ledger: ledger.with_round(federation, number=number, shares=shares))
+
+
+def begin_evaluation(
+    folder: Path, federation: Federation, *, number: int, noise: float, sensitivity: float, known: int = 0
+) -> int:
+    """The same for an evaluation, as ``SiloLedger.with_evaluation`` counts it."""
+
+    def counted(ledger: SiloLedger) -> SiloLedger:
+        return ledger.with_evaluation(federation, number=number, noise=noise, sensitivity=sensitivity)
+
+    return _begin(folder, known, counted)
+
+
+def _begin(folder: Path, known: int, counted: Callable[[SiloLedger], SiloLedger]) -> int:
+    with one_at_a_time(folder):
+        ledger = SiloLedger.load(folder)
+        if len(ledger.begun) < known:
+            raise PrivacyError(f"{folder / LEDGER} has {len(ledger.begun)} rounds; this node has begun {known}. {LOST}")
+        after = counted(ledger)
+        after.save(folder)
+    return len(after.begun)
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+def _rows(begun: Sequence[BegunRound]) -> list[dict[str, object]]:
+    """A round's line does not say its kind: ledgers had rounds only, and their digests are over such lines."""
+    return [{key: value for key, value in asdict(one).items() if key != "kind" or value != ROUND} for one in begun]
+
+
+def _digest(begun: Sequence[BegunRound]) -> str:
+    return hashlib.sha256(json.dumps(_rows(begun), sort_keys=True).encode()).hexdigest()
+
+
+def _read_rows(file: Path) -> tuple[BegunRound, ...]:
+    known = {field.name for field in fields(BegunRound)} - {"kind"}
+    rows = read_json_object(file, error=PrivacyError, advice=LOST).get("begun")
+    if not isinstance(rows, list) or not all(_is_row(row, known) for row in rows):
+        raise PrivacyError(f"{file} is no ledger of a silo. {LOST}")
+    return tuple(
+        BegunRound(**{
+            **row, "unit": choice(Unit, row["unit"], what="unit"),
+            "relation": choice(Relation, row["relation"], what="relation"),
+        })
+        for row in rows
+    )  # fmt: skip
+
+
+def _is_row(row: object, known: set[str]) -> bool:
+    if not isinstance(row, dict):
+        return False
+    return set(row) == (known | {"kind"} if row.get("kind") == EVALUATION else known)
+
+
+def composed_epsilon(rounds: Sequence[Mechanism], delta: float) -> float:
+    """Epsilon at ``delta`` of single rounds one after the other, by the PLD accountant; 0 for none."""
+    kinds = Counter(rounds)
+    if any(one.noise_multiplier == 0 for one in kinds):
+        return math.inf
+    parts = [replace(one, rounds=count) for one, count in kinds.items()]
+    if len(parts) <= 1:
+        return sum(guarantee(part, delta).epsilon for part in parts)
+    return epsilon_of(parts, delta)

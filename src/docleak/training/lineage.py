@@ -1,0 +1,146 @@
+"""Where a model's lineage lies: in docleak.json beside its weights, bound to them by their hash.
+
+MODEL/docleak.json           "lineage": origin, trainings, and the hash of the weights that it was written for
+MODEL/../providers.json      whose data each training saw, as keyed hashes with their key; never beside the weights
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from docleak.documents.storage import read_json_object, reported, write_json
+from docleak.errors import PrivacyError
+from docleak.models.encoders.loading import SHIPPED_ENCODERS
+from docleak.models.loading import CHECKPOINTS, SHIPPED
+from docleak.privacy.lineage import PUBLIC, UNKNOWN, Claim, Fingerprints, Lineage, claim_of, united
+
+CARD, PROVIDERS, KEY = "docleak.json", "providers.json", "lineage"
+#: Files of a model's folder that are, or say, its values.
+WEIGHTS = ("*.safetensors", "*.bin", "config.json")
+SYNTHETIC = Lineage(PUBLIC, "synthetic pages that docleak makes")
+ADVICE = "Restore the file, or delete it: the model then counts as one of which nothing is known."
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 over the files of a model that hold its values, with their names."""
+    digest = hashlib.sha256()
+    for file in sorted({file for pattern in WEIGHTS for file in folder.glob(pattern)}):
+        with file.open("rb") as stream:
+            digest.update(f"{file.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def folder_of(source: str) -> Path | None:
+    """The folder of a shipped model or a directory; None for a hub name."""
+    if source in SHIPPED or source in SHIPPED_ENCODERS:
+        return CHECKPOINTS / source
+    path = Path(source).expanduser()
+    return path if path.is_dir() else None
+
+
+def lineage_of(source: str) -> Lineage:
+    """The lineage of a shipped name, directory or hub name; unknown where nothing says what it was trained on.
+
+    PrivacyError for a docleak.json that is damaged. One that was written for other weights keeps its trainings and
+    loses its origin: what changed the weights since is not known.
+    """
+    folder = folder_of(source)
+    if folder is None or not (folder / CARD).is_file():
+        return Lineage(UNKNOWN, f"{_name(source)}, which has no lineage in a docleak.json")
+    card = read_json_object(folder / CARD, error=PrivacyError, advice=ADVICE)
+    if KEY not in card:
+        return Lineage(UNKNOWN, f"{_name(source)}, whose docleak.json has no lineage")
+    saved = card[KEY]
+    if not isinstance(saved, dict) or not isinstance(saved.get("weights"), str):
+        raise PrivacyError(f"{folder / CARD}: the lineage is damaged; expected the hash of its weights. {ADVICE}")
+    try:
+        found = Lineage.from_dict({name: value for name, value in saved.items() if name != "weights"})
+    except PrivacyError as error:
+        raise PrivacyError(f"{folder / CARD}: {error} {ADVICE}") from error
+    if saved["weights"] != weights_digest(folder):
+        note = f"{_name(source)}, whose weights are not those that its docleak.json was written for"
+        return Lineage(UNKNOWN, note, found.trainings)
+    return found
+
+
+def write_lineage(folder: Path, lineage: Lineage, card: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Put the lineage of the model in ``folder`` into its docleak.json, beside what ``card`` or it says; all."""
+    file = folder / CARD
+    if card is None:
+        card = read_json_object(file, error=PrivacyError, advice=ADVICE) if file.is_file() else {}
+    written = {**card, KEY: {**lineage.to_dict(), "weights": weights_digest(folder)}}
+    with reported(folder):
+        write_json(file, written)
+    return written
+
+
+def fingerprints_of(source: str) -> Fingerprints | None:
+    """The fingerprints beside the folder of a model, or None. PrivacyError for a damaged file."""
+    folder = folder_of(source)
+    return None if folder is None else read_fingerprints(folder.absolute().parent)
+
+
+def read_fingerprints(run: Path) -> Fingerprints | None:
+    """The fingerprints in a run's folder, or None."""
+    file = run / PROVIDERS
+    if not file.is_file():
+        return None
+    advice = "Restore the file, or delete it: trainings then count as if they had seen the same providers."
+    try:
+        return Fingerprints.from_dict(read_json_object(file, error=PrivacyError, advice=advice))
+    except PrivacyError as error:
+        raise PrivacyError(f"{error} ({file}) {advice}") from error
+
+
+def write_fingerprints(run: Path, fingerprints: Fingerprints) -> None:
+    """Put them into a run's folder, for its owner only."""
+    with reported(run):
+        write_json(run / PROVIDERS, fingerprints.to_dict())
+        (run / PROVIDERS).chmod(0o600)
+
+
+def drop_fingerprints(run: Path, identity: str) -> None:
+    """Forget whose data a training saw: not all of it is known any more."""
+    known = read_fingerprints(run)
+    if known is not None and identity in known.hashes:
+        left = {name: hashes for name, hashes in known.hashes.items() if name != identity}
+        write_fingerprints(run, replace(known, hashes=left))
+
+
+def claim_for(source: str) -> Claim:
+    """What holds for a model by its lineage, composed."""
+    return claim_of(lineage_of(source), fingerprints_of(source))
+
+
+def assembled(folder: Path, parts: Sequence[str], *, public: bool) -> Lineage:
+    """Give a model that was put together of ``parts`` the union of their lineages, and write it beside its weights.
+
+    ``public``: the user declares parts public of which nothing is known.
+    """
+    lineages = [lineage_of(part) for part in parts]
+    found = united([one.declared() if public else one for one in lineages])
+    write_lineage(folder, found)
+    return found
+
+
+def ledger_digest(file: Path) -> str:
+    """What ties an entry of the lineage to the ledger it was made of."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
+def _name(source: str) -> str:
+    """A source as a claim names it: never a path of this machine."""
+    return repr(source.rstrip("/").split("/")[-1] if Path(source).exists() else source)
+
+
+def keep_fingerprints(run: Path, identity: str, names: Iterable[str], *, start: str) -> None:
+    """Put the providers of a training into its run's folder, beside those of the trainings that its start saw.
+
+    The key is the start's, so that one can tell whether the same providers were in both.
+    """
+    known = read_fingerprints(run) or fingerprints_of(start) or Fingerprints()
+    write_fingerprints(run, known.with_names(identity, names))

@@ -1,0 +1,70 @@
+"""Hashes of the files that a configuration names."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from docleak.documents.sources import changed_sources, digest_of, sources_of
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "inner" / "page.png").write_bytes(b"page")
+    return folder
+
+
+def test_every_path_of_a_configuration_counts_wherever_it_stands(model: Path) -> None:
+    config = {
+        "models": (str(model), "donut-start"), "deep": {"a": [f"folder:{model}"]}, "number": 3, "none": None,
+        "long": "x" * 5000, "nul": "a\0b", "file": model / "model.safetensors", "empty": "", "colon": "folder:",
+    }  # fmt: skip
+    found = sources_of(config)
+    assert set(found) == {str(model), f"folder:{model}", str(model / "model.safetensors")}
+    assert found[str(model)] == found[f"folder:{model}"] and all(len(value) == 10 for value in found.values())
+
+
+def test_content_and_names_count_and_times_do_not(model: Path) -> None:
+    config = {"model": str(model)}
+    seen = [sources_of(config)[str(model)]]
+    os.utime(model / "model.safetensors", (1, 1))
+    assert sources_of(config)[str(model)] == seen[0]
+    (model / "model.safetensors").write_bytes(b"trained")  # of the same length
+    seen.append(sources_of(config)[str(model)])
+    (model / "inner" / "page.png").rename(model / "inner" / "other.png")
+    seen.append(sources_of(config)[str(model)])
+    (model / "new.json").write_bytes(b"")
+    seen.append(sources_of(config)[str(model)])
+    assert len(set(seen)) == 4
+    (model / ".docleak-draft").write_bytes(b"hidden files are nobody's weights")
+    assert sources_of(config)[str(model)] == seen[-1]
+
+
+def test_the_folder_of_the_results_does_not_count(model: Path) -> None:
+    config = {"documents": str(model), "out": str(model / "inner")}
+    before = sources_of(config, apart_from=model / "inner")
+    (model / "inner" / "run.json").write_bytes(b"{}")
+    assert sources_of(config, apart_from=model / "inner") == before and set(before) == {str(model)}
+
+
+def test_a_digest_tells_settings_and_their_files_apart(model: Path) -> None:
+    config = {"model": str(model), "steps": 3}
+    plain = digest_of({"model": "donut-start"})
+    assert plain == "afadee11"  # of stores before: settings without files are called as they were
+    first = digest_of(config)
+    assert first != digest_of({**config, "steps": 4}) and len(digest_of(config, length=10)) == 10
+    (model / "model.safetensors").write_bytes(b"trained")
+    assert digest_of(config) != first
+
+
+def test_what_changed_is_said_by_name() -> None:
+    assert changed_sources({"a": "1"}, {"a": "1"}) == ""
+    told = changed_sources({"a": "1", "b": "2"}, {"a": "3", "c": "4"})
+    assert told.splitlines()[1:] == [
+        "  - a: its files have the hash 1 there, 3 now",
+        "  - b: its files have the hash 2 there, (none) now",
+        "  - c: its files have the hash (none) there, 4 now",
+    ]

@@ -1,0 +1,103 @@
+"""Files that appear whole or not at all, for their owner only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from docleak.documents.storage import (
+    drafted,
+    drafted_folder,
+    make_private,
+    private_folder,
+    read_json_object,
+    undamaged,
+    write_atomically,
+    write_json,
+)
+from docleak.errors import RunError
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_and_folders_are_for_their_owner_whatever_the_umask(umask: int, tmp_path: Path) -> None:
+    write_json(tmp_path / "a" / "b" / "c.json", {"x": 1})
+    with drafted_folder(tmp_path / "d") as draft:
+        (draft / "inner").mkdir()
+        (draft / "inner" / "file").write_text("x")
+    with drafted(tmp_path / "replaced") as file:
+        file.unlink()
+        file.write_text("written by somebody who makes a file of their own")
+    for path in (tmp_path / "a", tmp_path / "a" / "b", tmp_path / "d", tmp_path / "d" / "inner"):
+        assert mode(path) == 0o700
+    for path in (tmp_path / "a" / "b" / "c.json", tmp_path / "d" / "inner" / "file", tmp_path / "replaced"):
+        assert mode(path) == 0o600
+
+
+def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o755)
+    (tmp_path / "mine").chmod(0o755)
+    assert private_folder(tmp_path / "mine" / "new") == tmp_path / "mine" / "new"
+    assert (mode(tmp_path / "mine"), mode(tmp_path / "mine" / "new")) == (0o755, 0o700)
+
+
+def test_links_are_not_followed_when_a_folder_is_made_private(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("not ours")
+    (tmp_path / "other").chmod(0o644)
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "link").symlink_to(tmp_path / "other")
+    make_private(tmp_path / "ours")
+    assert mode(tmp_path / "other") == 0o644
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_names_the_file_and_says_that_work_goes_on(tmp_path: Path, number: int) -> None:
+    said = r"cannot write .*round\.bin: .*run the same command again: it continues"
+    with pytest.raises(RunError, match=said) as raised, drafted(tmp_path / "round.bin"):
+        raise OSError(number, os.strerror(number))
+    assert isinstance(raised.value.__cause__, OSError) and not list(tmp_path.iterdir())
+
+
+def test_a_real_full_device_is_told_so(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    with pytest.raises(RunError, match="the disk is full"), drafted(tmp_path / "x"), open("/dev/full", "wb") as full:
+        full.write(b"x")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000, '{"x": ' + "9" * 6000 + "}", "\ud800"])
+def test_a_damaged_file_of_a_run_is_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(RunError, match=r"run\.json .*Delete it\."):
+        read_json_object(tmp_path / "run.json", error=RunError, advice="Delete it.")
+
+
+def test_records_of_another_shape_name_their_folder_and_other_errors_pass(tmp_path: Path) -> None:
+    record: dict[str, int] = {}
+    with pytest.raises(RunError, match=r"holds records that .* cannot read .KeyError: 'score'"), undamaged(tmp_path):
+        _ = record["score"]
+    with pytest.raises(RunError, match=r"^as it is$"), undamaged(tmp_path):
+        raise RunError("as it is")
+    with pytest.raises(KeyboardInterrupt), undamaged(tmp_path):
+        raise KeyboardInterrupt
+
+
+def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "x", b"old")
+    with pytest.raises(ValueError, match="stop"), drafted(tmp_path / "x"):
+        raise ValueError("stop")
+    assert (tmp_path / "x").read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,88 @@
+"""What does not apply is told before anything is computed, and left out of an audit of several models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from docleak.attacks.gradients.algebra.patches import obstacle
+from docleak.documents import Page
+from docleak.documents.folder import save
+from docleak.documents.synthetic import make_pages
+from docleak.errors import AttackError
+from docleak.evidence.applicable import inapplicable, least_budget, require_budget, with_closed_form
+from docleak.evidence.audit import AuditConfig, planned_units, require_applicable, skipped
+from docleak.evidence.case import Exposure, build_case
+from docleak.evidence.texts import text_record
+from docleak.models import load_model, trainable
+from docleak.models.layoutlmv3 import LayoutLMv3
+
+
+def test_the_closed_form_is_tried_by_itself_on_single_pages() -> None:
+    assert with_closed_form(("gi-dqa",), batch_size=1) == ("gi-dqa", "closed-form")
+    assert with_closed_form(("closed-form", "dlg"), batch_size=1) == ("closed-form", "dlg")
+    assert with_closed_form(("gi-dqa",), batch_size=2) == ("gi-dqa",)
+    assert "closed-form" in AuditConfig().attacks
+
+
+def test_a_budget_that_the_draws_would_spend_is_refused_beforehand() -> None:
+    assert least_budget("gi-dqa", 1) == 18 and least_budget("random", 1) == least_budget("closed-form", 1) == 1
+    assert least_budget("gi-dqa:rounds=all", 3) == 54 and least_budget("gi-dqa", 3) == 18
+    require_budget(("gi-dqa", "dlg"), 18, rounds=1)
+    with pytest.raises(AttackError, match="expected at least: gi-dqa 18"):
+        AuditConfig(attacks=("random", "gi-dqa"), budget=17)
+
+
+@pytest.fixture
+def two_models(tmp_path: Path, make_small_page: Callable[[str], Page]) -> AuditConfig:
+    save([make_small_page("42")], tmp_path / "pages")
+    return AuditConfig(("donut-start", "layoutlmv3-start"), str(tmp_path / "pages"), attacks=("closed-form",), budget=5)
+
+
+def test_what_applies_to_one_of_two_models_runs_there(two_models: AuditConfig) -> None:
+    left_out = skipped(two_models, "cpu")
+    assert list(left_out) == [("donut-start", "closed-form")] and "is a donut" in left_out["donut-start", "closed-form"]
+    planned = [(unit.model, unit.attack) for unit in planned_units(two_models, "cpu")]
+    assert planned == [("layoutlmv3-start", "closed-form"), ("donut-start", "random")], "the text of both is read"
+    require_applicable(two_models, "cpu")
+    with pytest.raises(AttackError, match="none of the attacks applies: closed-form needs"):
+        require_applicable(replace(two_models, models=("donut-start",)), "cpu")
+
+
+def test_why_it_does_not_apply(two_models: AuditConfig) -> None:
+    model = load_model("layoutlmv3-start")
+    assert inapplicable(model, "closed-form", two_models) == ""
+    unsent = replace(two_models, exposure=Exposure(stages=("text",)))
+    assert "lacks layoutlmv3.pos_embed" in inapplicable(model, "closed-form", unsent)
+    for spec in ("freeze", "freeze:stages=vision"):
+        frozen = replace(two_models, models=("layoutlmv3-start",), exposure=Exposure(defense=spec))
+        assert "lacks layoutlmv3.pos_embed" in inapplicable(model, "closed-form", frozen)
+        both = replace(frozen, attacks=("random", "closed-form"))
+        assert [unit.attack for unit in planned_units(both, "cpu")] == ["random"], "nothing fails after the work"
+    kept = replace(two_models, exposure=Exposure(defense="freeze:stages=text"))
+    sent = [name for name, _ in trainable(model.module) if model.stage(name) != "text"]
+    assert inapplicable(model, "closed-form", kept) == obstacle("layoutlmv3", model.name, sent, 1).rstrip(".")
+    donut = load_model("donut-start")
+    recovered = replace(two_models, exposure=Exposure(recover_text=True))
+    assert inapplicable(donut, "gi-dqa", recovered) == ""
+    assert "--recover-text" in inapplicable(donut, "gi-dqa", replace(recovered, batch_size=2))
+
+
+def test_fields_behind_the_token_limit_never_entered_the_model() -> None:
+    model = load_model("layoutlmv3-start")
+    assert isinstance(model, LayoutLMv3)
+    page = model.fit(make_pages(1, seed=3, size=model.image_size)[0])
+    whole = text_record(build_case(model, [page], Exposure(), seed=0))
+    assert whole is not None and all(whole["fields_seen"]) and all(whole["fields_by"]["words"])  # type: ignore[index, call-overload]
+    model.max_tokens = len(model.encode(page, page.questions[0]).tensors["input_ids"]) - 8
+    case = build_case(model, [page], Exposure(), seed=0)
+    record = text_record(case)
+    assert record is not None and record["exact"] and record["token_limit"] == model.max_tokens
+    seen, read = record["fields_seen"], record["fields_by"]["words"]  # type: ignore[index, call-overload]
+    assert not all(seen) and any(seen)
+    assert read == seen, "all that entered it is read, and nothing else"
+    asked = [field.value == case.question.answers[0] for field in page.private_fields]
+    assert record["fields_by"]["answer"] == asked or not seen[asked.index(True)]  # type: ignore[index, call-overload]

@@ -1,0 +1,107 @@
+import pytest
+
+from docleak.evidence.severity import (
+    LABELS,
+    Cell,
+    Part,
+    Route,
+    Severity,
+    judge,
+    overall,
+    routes_sentence,
+    union,
+    worst,
+)
+
+READ, NEAR, NOT, GIVEN = Cell.READ, Cell.NEAR, Cell.NOT, Cell.GIVEN
+
+
+def test_the_worst_is_the_first_of_the_vocabulary_and_silence_is_no_finding():
+    assert worst([Severity.NONE, Severity.UNTOLD]) is Severity.UNTOLD
+    assert worst([Severity.UNTOLD, Severity.PARTIAL, Severity.SEVERE]) is Severity.SEVERE
+    assert worst([Severity.NONE, Severity.UNMEASURED]) is Severity.UNMEASURED
+    assert worst([Severity.NONE]) is Severity.NONE
+    assert worst([]) is Severity.UNMEASURED
+
+
+def test_every_severity_has_words_of_its_own():
+    assert set(LABELS) == set(Severity)
+    assert len(set(LABELS.values())) == len(LABELS)
+
+
+def test_a_field_that_any_route_gives_is_read():
+    picture = Route("picture", (NOT, GIVEN, Cell.ILLEGIBLE, NEAR))
+    answer = Route("answer", (NOT, READ, NOT, NOT))
+    assert union([picture, answer]) == (NOT, READ, Cell.ILLEGIBLE, NEAR)
+    assert routes_sentence([picture, answer]) == "picture 0 of 4 (1 more was given beforehand), answer 1 of 4"
+    with pytest.raises(ValueError, match="shorter"):
+        union([picture, Route("answer", (NOT,))])
+
+
+def test_a_route_says_what_the_attacker_was_handed():
+    picture = Route("picture", (READ, READ, READ, GIVEN), handed="the OCR words")
+    assert picture.sentence() == "picture 3 of 4 (1 more was given beforehand; with the OCR words given)"
+    assert Route("picture", (NOT,)).sentence() == "picture 0 of 1"
+    assert routes_sentence([Route("picture", (Cell.UNSCORED,)), Route("words", (READ,))]) == "words 1 of 1"
+
+
+def test_what_never_entered_the_model_is_counted_apart():
+    words = Route("words", (READ,) * 58 + (Cell.UNSEEN,) * 20, "behind its 256 tokens")
+    assert words.sentence() == "words 58 of 58 that the model saw (20 lie behind its 256 tokens)"
+    assert judge(union([words])).of == 58
+    picture = Route("picture", (NOT,) * 78)
+    found = judge(union([picture, words]))
+    assert (found.read, found.of, found.severity) == (58, 78, Severity.SEVERE)
+
+
+def test_half_of_the_fields_is_severe_and_less_is_partial():
+    assert judge((READ, NOT)).severity is Severity.SEVERE
+    assert judge((READ, NOT, NOT)).severity is Severity.PARTIAL
+    assert judge((NEAR, NOT, NOT)).severity is Severity.PARTIAL
+    assert judge((READ, Cell.UNSEEN, Cell.UNSEEN)).severity is Severity.SEVERE
+
+
+def test_what_was_given_or_is_public_is_no_finding():
+    assert judge((GIVEN, Cell.PUBLIC, NOT)).severity is Severity.NONE
+
+
+@pytest.mark.parametrize("cells", [(GIVEN,), (Cell.PUBLIC,) * 3, (GIVEN, Cell.PUBLIC, Cell.UNSEEN)])
+def test_where_no_field_could_count_nothing_was_measured(cells: tuple[Cell, ...]):
+    assert judge(cells).severity is Severity.UNMEASURED
+    assert judge(cells, ["The self-test failed."]).severity is Severity.UNTOLD
+    assert judge((*cells, NOT)).severity is Severity.NONE
+    assert judge((*cells, READ)).read == 1
+
+
+def test_fields_that_cannot_count_do_not_make_up_for_illegible_ones():
+    assert judge((Cell.ILLEGIBLE,) * 3 + (GIVEN,) * 3).severity is Severity.UNTOLD
+
+
+def test_no_all_clear_with_a_doubt_or_where_the_true_page_cannot_be_read():
+    assert judge((NOT, NOT)).severity is Severity.NONE
+    assert judge((NOT, NOT), ["The self-test failed."]).severity is Severity.UNTOLD
+    assert judge((Cell.ILLEGIBLE, Cell.ILLEGIBLE, NOT)).severity is Severity.UNTOLD
+    assert judge((Cell.ILLEGIBLE, NOT, NOT)).severity is Severity.NONE
+    assert judge((READ, NOT, NOT), ["The self-test failed."]).severity is Severity.PARTIAL
+    assert judge((Cell.UNSCORED, Cell.UNSEEN)).severity is Severity.UNMEASURED
+    assert judge(()).severity is Severity.UNMEASURED
+    assert judge((), ["The self-test failed."]).severity is Severity.UNTOLD
+
+
+def test_the_page_says_the_worst_first_and_what_it_could_not_tell():
+    parts = [
+        Part("Donut", Severity.NONE, "Nothing."),
+        Part("LayoutLMv3", Severity.UNTOLD, "Who knows."),
+        Part("weights", Severity.PARTIAL, "Some.", label="More than public data tell"),
+    ]
+    found = overall(parts, "1 of 9 private fields was read.")
+    assert found.severity is Severity.PARTIAL
+    assert found.label == "Partial leak"
+    assert [part.name for part in found.parts] == ["weights", "LayoutLMv3", "Donut"]
+    assert found.parts[0].said == "More than public data tell"
+    assert found.sentence == (
+        "1 of 9 private fields was read. Partial leak in 1 of 3 parts: weights. "
+        "What leaves by the following could not be told: LayoutLMv3."
+    )
+    assert overall(parts[:2], "").sentence == "Could not tell in 1 of 2 parts: LayoutLMv3."
+    assert overall([], "").severity is Severity.UNMEASURED

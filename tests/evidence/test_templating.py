@@ -1,0 +1,78 @@
+"""Every page that docleak writes: one environment, one policy, and no character that hides another."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jinja2
+import pytest
+
+import docleak
+from docleak.evidence.templating import POLICY, environment, render
+from docleak.recipes.comparison import write_comparison
+from docleak.recipes.page import Group, write_page
+from docleak.recipes.recipe import Recipe
+
+SOURCE = Path(docleak.__file__).parent
+PACKAGES = ("docleak.evidence", "docleak.recipes")
+PAGES = [
+    (package, name) for package in PACKAGES for name in environment(package).list_templates()
+    if "<html" in (SOURCE / package.partition(".")[2] / "templates" / name).read_text("utf-8")
+]  # fmt: skip
+HOSTILE = "<script>alert(1)</script>\"'\x1b[2J\x00\u202egpj.\u2066\x9b"
+
+
+def test_there_is_one_environment() -> None:
+    made = [file for file in SOURCE.rglob("*.py") if "jinja2.Environment(" in file.read_text("utf-8")]
+    assert made == [SOURCE / "evidence" / "templating.py"]
+    assert len(PAGES) == 7
+
+
+@pytest.mark.parametrize(("package", "name"), PAGES)
+def test_every_kind_of_page_forbids_everything_but_itself(package: str, name: str) -> None:
+    text = (SOURCE / package.partition(".")[2] / "templates" / name).read_text("utf-8")
+    meta = '<meta http-equiv="Content-Security-Policy" content="{{ policy }}">'
+    assert text.index(meta) < text.index("<title"), "before anything that it is about"
+    assert not re.search(r"<script|<link|<iframe|https?://|\bon[a-z]+=|@import|url\(", text)
+    for safe in re.findall(r"\{\{[^}]*\|\s*safe[^}]*\}\}", text):
+        assert "chart" in safe, "only our own charts are put in as they are"
+
+
+def test_the_policy_allows_no_script_and_no_network() -> None:
+    rules = dict(rule.strip().split(" ", 1) for rule in POLICY.split(";"))
+    assert rules["default-src"] == "'none'" and rules["img-src"] == "data:" and "script-src" not in rules
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_what_comes_from_data_is_shown_and_cannot_act(package: str) -> None:
+    known = environment(package)
+    made = known.from_string(
+        '<b title="{{ it }}">{{ it }}{{ it|upper }}{% for x in [it] %}{{ x ~ "" }}{% endfor %}</b>'
+    )
+    page = made.render(it=HOSTILE)
+    assert not set(page) & set("\x1b\x00\u202e\u2066\x9b") and "<script" not in page.lower()
+    for shown in ("\\u001b[2J", "\\u0000", "\\u202e", "\\u2066", "\\u009b", "&lt;script&gt;"):
+        assert page.count(shown) >= 3, shown
+    assert known.from_string("{{ it }}").render(it="two\nlines\tand more") == "two\nlines\tand more"
+    with pytest.raises(jinja2.UndefinedError):
+        known.from_string("{{ nobody }}").render()
+
+
+def test_tables_of_recipes_and_defences_show_hostile_names(tmp_path: Path) -> None:
+    recipe = Recipe("mine", HOSTILE, HOSTILE, HOSTILE, (), {}, {})
+    groups = [Group(HOSTILE, [(HOSTILE, (HOSTILE,))], {HOSTILE: {HOSTILE: HOSTILE}})]
+    table = write_page(
+        recipe, "tiny", tmp_path, groups=groups, heads=(HOSTILE,), facts={HOSTILE: HOSTILE}, saved=(), footnote="f",
+        picture=None,
+    )  # fmt: skip
+    defences = write_comparison([], tmp_path, {HOSTILE: HOSTILE})
+    for file in (table, defences):
+        page = file.read_text("utf-8")
+        assert not set(page) & set("\x1b\x00\u202e\u2066\x9b") and "<script" not in page and "\\u202egpj." in page
+
+
+def test_filters_of_one_page_are_not_those_of_the_next() -> None:
+    with pytest.raises(jinja2.TemplateError):
+        render("report.html.j2")
+    assert "share" not in environment("docleak.evidence").filters

@@ -1,0 +1,439 @@
+"""A hostile reader: what was read is computed here from the units' records, and every place must state the same."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from docleak.errors import RunError
+from docleak.evidence.advice import advice_of
+from docleak.evidence.identity import model_key
+from docleak.evidence.markdown import write_markdown
+from docleak.evidence.report import summary_text, verdict_json, write_report
+from docleak.evidence.report_data import prepare
+from docleak.evidence.run import COMPARISON, DEFENCES, Run
+from docleak.evidence.severity import Severity
+
+MakeRun = Callable[..., Run]
+TEXT = {"exact": True, "believed_exact": True, "tokens": 9, "tokens_right": 9, "wrong_parts": [], "conditions": [],
+        "seconds": 0.2, "question": "Who?", "answer": "A-1", "words": []}  # fmt: skip
+
+
+def read_by_hand(run: Run, model: str) -> tuple[set[tuple[str, int]], int]:
+    """(page, number of the field) of every value that any route gave, and how many fields could be counted."""
+    read, counted = set(), set()
+    for unit in (unit for unit in run.units() if unit["model"] == model):
+        for i, field in enumerate(unit["score"]["fields"]):
+            here = (unit["page"], i)
+            told = unit["view"].get("answer_known") and field["value"] == unit["answer"]
+            if unit["attack"] != "random" and field["exact"] is not None:
+                counted.add(here)
+                if field["exact"] and not unit["floor"]["fields"][i]["exact"] and not told:
+                    read.add(here)
+            for name, route in ((unit["recovered"] or {}).get("fields_by") or {}).items():
+                seen = name != "words" or route[i] or unit["recovered"].get("fields_seen", [True] * 99)[i]
+                counted |= {here} if seen else set()
+                read |= {here} if route[i] else set()
+    return read, len(counted)
+
+
+def stated(run: Run, tmp_path: Path) -> list[dict[str, Any]]:
+    """What page, JSON, terminal, --json and table.md say of every model: read, of, n of the interval, severity."""
+    page = html.unescape(write_report(run, rng=np.random.default_rng(0)).read_text("utf-8"))
+    cards = re.findall(r'<article class="verdict (\w+)" id="model-\d+">(.*?)</article>', page, re.DOTALL)
+    results = json.loads((run.path / "results.json").read_text("utf-8"))
+    machine = verdict_json(run, np.random.default_rng(0))
+    assert machine == results["verdict"], "--json and results.json are one"
+    terminal = summary_text(run, np.random.default_rng(0))
+    assert f"Verdict: {machine['label'].lower()}." in terminal and machine["sentence"] in terminal
+    assert re.search(rf'class="verdict wide overall {machine["severity"]}"', page)
+    assert machine["severity"] == min((m["verdict"]["severity"] for m in results["models"]), key=list(Severity).index)
+    table = write_markdown([run], tmp_path / "table.md", rng=np.random.default_rng(0)).read_text("utf-8")
+    found = []
+    for (severity, card), model in zip(cards, results["models"], strict=True):
+        said = model["verdict"]
+        assert severity == said["severity"] and said["label"] in card and f"**{said['label']}.**" in table
+        line = next(line for line in terminal.splitlines() if line.startswith(model["title"]))
+        counted = f"{said['read']} of {said['of']} private fields read" if said["of"] else "No private field could be"
+        assert f"{said['label'].lower()}. {counted}" in line
+        routes = ", ".join(f"{route['name']} {route['read']} of {route['of']}" for route in said["routes"])
+        if not said["of"]:
+            found.append({"model": model["model"], **said, "card": card})
+            continue
+        for name in (route["name"] for route in said["routes"]):
+            assert f"{name} " in routes and f"{name} " in card
+        if severity in ("severe", "partial", "none"):
+            bar = re.search(r'aria-label="By any route, of (\d+) private fields: (\d+) read, ', card)
+            assert bar is not None and [int(bar[1]), int(bar[2])] == [said["of"], said["read"]]
+            head = re.search(r"(?:the server read|the pages hold;) (\d+|none) of (\d+) private field", card)
+            assert head is not None and [int(head[1].replace("none", "0")), int(head[2])] == [said["read"], said["of"]]
+            share = f"{100 * said['share']['value']:.0f}\xa0%"
+            told = re.search(r"read by any route: ([^,]+), .*? \(n = (\d+) fields\)", card)
+            assert told is None or (told[1] == share and int(told[2]) == said["of"])
+            assert (told is None) is (model["documents"] < 2)
+        assert said["share"]["n_fields"] == said["of"]
+        found.append({"model": model["model"], **said, "card": re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", card))})
+    return found
+
+
+def record_of(run: Run, **change: Any) -> list[dict[str, Any]]:
+    """Every unit's record, changed on disk."""
+    for record in run.units():
+        run.write_unit(record["unit"], {**record, **change}, {})
+    return run.units()
+
+
+def with_floor(run: Run, kind: str, **fields: Any) -> None:
+    for record in run.units():
+        for field in record[kind]["fields"]:
+            field.update(fields)
+        run.write_unit(record["unit"], record, {})
+
+
+@pytest.fixture(scope="module")
+def base(make_run: MakeRun, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two pages; the start's picture gives all, the trained one's nothing."""
+    return make_run(tmp_path_factory.mktemp("base") / "out", pages=2, attacks=("gi-dqa", "random"))
+
+
+def test_every_place_says_what_the_records_say(base: Run, tmp_path: Path) -> None:
+    for said in stated(base, tmp_path):
+        read, of = read_by_hand(base, said["model"])
+        assert (said["read"], said["of"]) == (len(read), of)
+        assert {(field["page"], field["key"]) for field in said["fields"] if field["found"] == "read"} == {
+            (unit["page"], unit["score"]["fields"][i]["key"]) for unit in base.units() for page, i in read
+            if unit["page"] == page
+        }  # fmt: skip
+
+
+@pytest.fixture
+def trained(make_run: MakeRun, tmp_path: Path) -> Run:
+    """One page of the trained Donut, whose picture gives nothing."""
+    return make_run(tmp_path / "trained", models=("donut-trained",), attacks=("gi-dqa", "random"))
+
+
+def only(run: Run, tmp_path: Path) -> dict[str, Any]:
+    (said,) = stated(run, tmp_path)
+    read, of = read_by_hand(run, said["model"])
+    assert (said["read"], said["of"]) == (len(read), of)
+    return said
+
+
+def test_an_answer_read_by_algebra_alone_is_a_leak(trained: Run, tmp_path: Path) -> None:
+    fields = len(trained.units()[0]["fields"])
+    first = [True] + [False] * (fields - 1)
+    view = {**trained.units()[0]["view"], "answer_known": True}
+    record_of(trained, recovered={**TEXT, "fields_by": {"answer": first}, "fields_read": first}, view=view)
+    said = only(trained, tmp_path)
+    assert said["severity"] == "partial" and said["read"] == 1
+    assert f"Route by route: picture 0 of {fields}, answer 1 of {fields}." in said["card"].replace(" :", ":")
+    assert "That the answer was given is no finding; that another route reads it without having it is." in said["card"]
+
+
+def test_a_route_that_a_model_lacks_takes_no_field_out_of_the_headline(trained: Run) -> None:
+    fields = len(trained.units()[0]["fields"])
+    for read in (1, 0):
+        answer = [True] * read + [False] * (fields - read)
+        record_of(trained, recovered={**TEXT, "fields_by": {"answer": answer}, "fields_read": answer})
+        said = verdict_json(trained, np.random.default_rng(0))["sentence"]
+        assert f"{read} of {fields} private fields of 1 audited page were read by at least one route: " in said
+        assert f"picture 0 of {fields}, answer {read} of {fields}." in said
+
+
+def test_the_headline_of_two_models_counts_every_field_of_their_page(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", attacks=("dlg",))
+    for record in run.units():
+        fields = len(record["fields"])
+        words = [True] + [False] * (fields - 1)
+        text = {"answer": [False] * fields}
+        if record["model"] == "donut-trained":
+            text = {"words": words}
+        for field in record["score"]["fields"]:
+            field.update(exact=False, fuzz=0.0)
+        seen = [True] * (fields - 1) + [False]
+        found = {**TEXT, "fields_by": text, "fields_read": words, "fields_seen": seen, "token_limit": 256}
+        run.write_unit(record["unit"], {**record, "recovered": found}, {})
+    said = verdict_json(run, np.random.default_rng(0))["sentence"]
+    assert f"1 of {fields} private fields of 1 audited page were read" in said
+    assert f"words 1 of {fields - 1} that the model saw (1 lies behind its 256 tokens)" in said
+
+
+@pytest.mark.parametrize("attack", ["random", "gi-dqa"])
+def test_a_batch_whose_words_are_told_has_one_verdict_and_says_why(
+    make_run: MakeRun, tmp_path: Path, attack: str
+) -> None:
+    told = {what: {"right": 9, "found": 9, "true": 10} for what in ("tokens", "coordinates", "places", "boxes")}
+    change = {"recovered": {"batch": told}, "view": {"batch_size": 2, "train_mode": False, "tensors": 2, "numbers": 9}}
+    run = make_run(tmp_path / "out", models=("donut-trained",), attacks=(attack,), change=change)
+    (said,) = stated(run, tmp_path)
+    assert said["severity"] == "partial" and said["label"] == "Partial leak"
+    machine = verdict_json(run, np.random.default_rng(0))
+    assert "the gradient tells 9 of the 10 different tokens in the batch" in machine["parts"][0]["sentence"]
+    assert "tells 9 of the 10 different tokens" in summary_text(run, np.random.default_rng(0))
+
+
+def test_where_no_field_can_be_counted_no_count_is_printed(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change={"recovered": None})
+    said = verdict_json(run, np.random.default_rng(0))
+    assert said["sentence"].startswith("No private field of 1 audited page could be counted.")
+    page = html.unescape(write_report(run, rng=np.random.default_rng(0)).read_text("utf-8"))
+    for text in (summary_text(run, np.random.default_rng(0)), json.dumps(said), page):
+        assert "0 of 0" not in text and ": ." not in text
+
+
+def test_words_behind_the_token_limit_are_counted_apart(trained: Run, tmp_path: Path) -> None:
+    fields = len(trained.units()[0]["fields"])
+    read = [True, True] + [False] * (fields - 2)
+    text = {**TEXT, "fields_by": {"words": read, "answer": [False] * fields}, "fields_read": read, "fields_seen": read,
+            "token_limit": 256}  # fmt: skip
+    record_of(trained, recovered=text, size=[64, 64])
+    said = only(trained, tmp_path)
+    assert f"words 2 of 2 that the model saw ({fields - 2} lie behind its 256 tokens)" in said["card"]
+    assert said["of"] == fields and said["read"] == 2, "their pixels entered it all the same"
+    alone = [unit for unit in trained.units() if unit["attack"] == "gi-dqa"]
+    for unit in alone:
+        for score in ("score", "floor", "ceiling"):
+            for field in unit[score]["fields"]:
+                field.update(exact=None, fuzz=None, read=None)
+        trained.write_unit(unit["unit"], unit, {})
+    (said,) = stated(trained, tmp_path)
+    assert (said["read"], said["of"], said["cells"]) == (2, 2, {"read": 2, "unscored": fields - 2})
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_failed_self_test_is_never_an_all_clear(trained: Run, tmp_path: Path, reads: bool) -> None:
+    fields = len(trained.units()[0]["fields"])
+    first = [reads] + [False] * (fields - 1)
+    record_of(
+        trained, self_test={"distance": 0.4, "passed": False, "note": "dropout was on"},
+        recovered={**TEXT, "fields_by": {"answer": first}, "fields_read": first},
+    )  # fmt: skip
+    said = only(trained, tmp_path)
+    assert said["severity"] == ("partial" if reads else "untold")
+    assert "The self-test failed on 1 of 1 pages" in said["card"]
+    page = (trained.path / "report.html").read_text("utf-8")
+    assert "No field read" not in page
+
+
+def test_mostly_wrong_tokens_are_an_alarm_unless_a_defence_was_declared(trained: Run, tmp_path: Path) -> None:
+    none = [False] * len(trained.units()[0]["fields"])
+    text = {**TEXT, "exact": False, "tokens_right": 3, "fields_by": {"answer": none}, "fields_read": none}
+    record_of(trained, recovered=text)
+    assert only(trained, tmp_path)["severity"] == "untold"
+    record_of(trained, view={**trained.units()[0]["view"], "defense": "noise:sigma=1"})
+    assert only(trained, tmp_path)["severity"] == "none"
+
+
+@pytest.mark.parametrize(("lost", "severity"), [(1.0, "untold"), (0.6, "untold"), (0.2, "none")])
+def test_a_true_page_that_cannot_be_read_is_no_all_clear(
+    trained: Run, tmp_path: Path, lost: float, severity: str
+) -> None:
+    for record in trained.units():
+        for field in record["ceiling"]["fields"][: round(lost * len(record["fields"]))]:
+            field.update(exact=False, fuzz=0.0, read="")
+        trained.write_unit(record["unit"], record, {})
+    assert only(trained, tmp_path)["severity"] == severity
+
+
+def test_what_the_blank_template_shows_is_no_finding(base: Run, make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",))
+    with_floor(run, "floor", exact=True, fuzz=1.0)
+    said = only(run, tmp_path)
+    assert said["severity"] == "unmeasured" and said["read"] == 0, "nothing could count"
+    assert "whatever is read is no finding" in said["card"] and "No OCR engine" not in said["card"]
+    assert "can be read on the blank template too, and are not counted as read" in said["card"]
+
+
+@pytest.mark.parametrize("recovered", [False, True])
+def test_the_picture_s_count_says_that_the_words_were_given(make_run: MakeRun, tmp_path: Path, recovered: bool) -> None:
+    view = {"batch_size": 1, "train_mode": False, "tensors": 2, "numbers": 9, "words_known": True}
+    known = ["nothing of the text: all was read out of the gradient first"] if recovered else ["the OCR words"]
+    change = {"view": view, "knowledge": known}
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",), change=change)
+    given = "picture 6 of 6 (with the OCR words given)"
+    machine = verdict_json(run, np.random.default_rng(0))
+    for text in (only(run, tmp_path)["card"], machine["sentence"], machine["parts"][0]["sentence"]):
+        assert (given in text) is not recovered and "picture 6 of 6" in text
+
+
+def test_the_answer_that_was_given_is_said_apart(make_run: MakeRun, tmp_path: Path) -> None:
+    view = {"batch_size": 1, "train_mode": False, "tensors": 2, "numbers": 9, "answer_known": True}
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",), change={"view": view})
+    said = only(run, tmp_path)
+    assert said["read"] == said["of"] - 1
+    assert "1 field holds the answer to the client's question, which the attacker was given" in said["card"]
+    for record in run.units():
+        for field in record["score"]["fields"]:
+            if field["value"] != record["answer"]:
+                field.update(exact=False, fuzz=0.0)
+        run.write_unit(record["unit"], record, {})
+    assert only(run, tmp_path)["severity"] == "none", "all that is left is what it was given"
+
+
+def test_with_recovered_text_nothing_says_that_it_was_given(make_run: MakeRun, tmp_path: Path) -> None:
+    view = {"batch_size": 1, "train_mode": False, "tensors": 2, "numbers": 9, "answer_known": True, "words_known": True}
+    known = ["nothing of the text: question, answer and words were read out of the gradient first"]
+    change = {"view": view, "knowledge": known}
+    run = make_run(tmp_path / "out", models=("donut-trained",), attacks=("gi-dqa",), change=change)
+    (said,) = stated(run, tmp_path)
+    assert "were given no text" in said["card"] and "were given them" not in said["card"]
+    assert "were given question and answer" not in said["card"]
+
+
+def test_what_was_not_tried_is_not_called_safe(trained: Run, tmp_path: Path) -> None:
+    assert only(trained, tmp_path)["severity"] == "none"
+    record_of(trained, recovered={"failed": "the text of a vt5 has no closed form", "applies": False})
+    said = only(trained, tmp_path)
+    assert said["severity"] == "untold" and "The text was not tried: the text of a vt5" in said["card"]
+    record_of(trained, recovered={"failed": "the gradient lacks its text tables", "applies": True})
+    said = only(trained, tmp_path)
+    why = "Text looked for, not read: the gradient lacks its text tables."
+    assert said["severity"] == "untold" and why in said["card"], "nothing that was declared explains it"
+    assert why in summary_text(trained, np.random.default_rng(0))
+    record_of(trained, view={**trained.units()[0]["view"], "defense": "freeze"})
+    said = only(trained, tmp_path)
+    assert said["severity"] == "none" and why in said["card"], "it was not sent, and the page says so"
+
+
+def reconfigured(run: Run, info: dict[str, Any] | None = None, **config: Any) -> Run:
+    file = run.path / "run.json"
+    manifest = json.loads(file.read_text("utf-8"))
+    manifest["config"].update(config)
+    manifest["info"].update(info or {})
+    file.write_text(json.dumps(manifest), "utf-8")
+    return Run.load(run.path)
+
+
+def test_joined_runs_say_the_same_in_any_order(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, models=("donut-trained",), attacks=(name,)) for name in ("gi-dqa", "dlg")]
+    fields = len(runs[0].units()[0]["fields"])
+    for run, read in zip(runs, (True, False), strict=True):
+        first = [read] + [False] * (fields - 1)
+        text = {**TEXT, "exact": read, "fields_by": {"answer": first}, "fields_read": first, "tokens_right": 9 * read}
+        record_of(run, recovered=text, self_test={"distance": 0.4, "passed": read, "note": ""})
+    for order in (runs, runs[::-1]):
+        found = prepare(order, np.random.default_rng(0)).models[0]
+        assert (found.severity, found.findings.judgement.read) == (Severity.PARTIAL, 1)
+        assert any("The self-test failed on 1 of 1 pages" in doubt for doubt in found.findings.judgement.doubts)
+        assert [text["tokens_right"] for text in found.texts] == [9]
+
+
+@pytest.mark.parametrize("other", [{"exposure": {"defense": "clip", "train_mode": False}}, {"batch_size": 2}])
+def test_runs_with_two_threat_models_are_not_joined(make_run: MakeRun, tmp_path: Path, other: dict[str, Any]) -> None:
+    alike = {"exposure": {"defense": "none", "train_mode": False}, "batch_size": 1}
+    runs = [make_run(tmp_path / name, models=("donut-trained",), attacks=(name,)) for name in ("gi-dqa", "dlg")]
+    runs = [reconfigured(run, **alike) for run in runs]
+    prepare(runs, np.random.default_rng(0))
+    with pytest.raises(RunError, match=r"(defense differs: none, clip|batch size differs: 1, 2)"):
+        prepare([runs[0], reconfigured(runs[1], **other)], np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("there", "severity"), [(3, "untold"), (1, "none")])
+def test_a_shortage_does_not_hide_pages_that_were_not_done(trained: Run, there: int, severity: str) -> None:
+    run = reconfigured(trained, {"shortage": f"{there} of 5 pages", "found": there}, pages=5, batch_size=1)
+    found = prepare([run], np.random.default_rng(0)).models[0].findings.judgement
+    assert found.severity == severity
+
+
+def test_an_unfinished_run_gives_no_all_clear(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", pages=2, attacks=("gi-dqa", "dlg"))
+    for record in run.units():
+        if record["model"] == "donut-trained" and record["attack"] == "dlg":
+            (run.folder(record["unit"]) / "unit.json").unlink()
+    said = {found["model"]: found for found in stated(run, tmp_path)}
+    assert said["donut-trained"]["severity"] == "untold" and "dlg has not been tried" in said["donut-trained"]["card"]
+    for record in run.units():
+        if record["model"] == "donut-trained":
+            (run.folder(record["unit"]) / "unit.json").unlink()
+    found = verdict_json(run, np.random.default_rng(0))
+    assert [(part["part"][:5], part["severity"]) for part in found["parts"]] == [
+        ("Donut", "severe"), ("Donut", "unmeasured")
+    ]  # fmt: skip
+    assert "was not measured: Donut (tiny), trained" in found["sentence"]
+
+
+def test_several_attacks_add_up_and_floors_are_no_route(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", models=("donut-trained",), attacks=("gi-dqa", "dlg", "random"))
+    for number, record in enumerate(run.units()):
+        record["score"]["fields"][number].update(exact=True, fuzz=1.0)
+        run.write_unit(record["unit"], record, {})
+    said = only(run, tmp_path)
+    assert said["read"] == 2, "one by dlg, one by gi-dqa; what random pixels show is no finding"
+    assert "made from the gradient, by gi-dqa" in said["card"]
+
+
+def test_an_attack_that_does_not_apply_is_named_with_the_reason(trained: Run, tmp_path: Path) -> None:
+    trained.write_info("skipped", [{"model": "donut-trained", "attack": "closed-form", "why": "it is a donut"}])
+    said = only(trained, tmp_path)
+    assert said["severity"] == "none", "what cannot be made is no unfinished unit"
+    assert "Not tried, since it does not apply here: closed-form: it is a donut." in (
+        trained.path / "report.html"
+    ).read_text("utf-8")
+
+
+# -- what to do -------------------------------------------------------------------------------------------------------
+
+
+def row(name: str, read: int, leakage: float, severity: str, anls: str = "not measured") -> dict[str, Any]:
+    return {"number": 1, "defence": name, "read": read, "of": 6, "routes": f"picture {read} of 6", "leakage": leakage,
+            "severity": severity, "kept": "0.310", "anls": anls, "dominated": "", "failed": {}, "binary": "x",
+            "fuzz": "x", "psnr": "x", "words": ""}  # fmt: skip
+
+
+def advised(run: Run, rows: list[dict[str, Any]]) -> tuple[str, str]:
+    (run.path / DEFENCES).mkdir(exist_ok=True)
+    saved = {"rows": rows, "Attack": "gi-dqa", "Model": "m", "Budget": "1 document", "chart": ""}
+    (run.path / DEFENCES / COMPARISON).write_text(json.dumps(saved))
+    found = advice_of(prepare([run], np.random.default_rng(0)))
+    page = html.unescape(write_report(run, rng=np.random.default_rng(0)).read_text("utf-8"))
+    assert all(line in page for line in found.lines)
+    return "\n".join(found.lines), found.command
+
+
+def test_advice_follows_from_the_defences_that_were_measured(trained: Run) -> None:
+    lines, command = advised(trained, [
+        row("none", 6, 1.0, "severe", "0.800"), row("noise", 0, 0.0, "none", "0.450"),
+        row("clipping", 6, 1.0, "severe", "0.790"), row("top-k", 2, 0.4, "partial", "0.700"),
+        row("odd", 0, 0.0, "untold", "0.500"), {**row("broken", 0, 0.0, "none"), "leakage": None},
+    ])  # fmt: skip
+    assert "Without a defence: 6 of 6 private fields read by any route" in lines
+    assert "Would have stopped what was tried here: noise (0 of 6" in lines and "ANLS 0.450" in lines
+    assert "Lowered what was read, without stopping it: top-k (2 of 6" in lines
+    assert "Did not lower what was read: clipping" in lines
+    assert "a check failed, so it could not be told whether it helps: odd" in lines
+    assert "Could not be measured, so nothing is known of it: broken" in lines and command == ""
+
+
+@pytest.mark.parametrize("plain", [row("none", 0, 0.0, "none"), row("none", 0, 0.2, "untold")])
+def test_advice_blames_no_defence_where_nothing_was_read_without_one(trained: Run, plain: dict[str, Any]) -> None:
+    lines, _ = advised(trained, [plain, row("clipping", 0, 0.0, "none")])
+    assert "Nothing was read without a defence, so this comparison cannot say" in lines
+    assert "would have stopped it." not in lines.replace("what would have stopped it.", "")
+    assert "Measured with gi-dqa alone (1 document)." in lines
+
+
+def test_the_advised_command_names_the_most_exposed_model_and_the_seed(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", models=("donut-start", "donut-trained"), attacks=("gi-dqa",))
+    key = model_key("/some/where/mine", None)
+    for record in run.units():
+        if record["model"] == "donut-start":  # the most exposed one is somebody's own model, named second
+            run.write_unit(record["unit"], {**record, "model": key}, {})
+    run = reconfigured(run, models=["donut-trained", "/some/where/mine"])
+    _, command = advised(run, [])
+    assert command.startswith("docleak defend --model /some/where/mine") and "--seed 0" in command
+
+
+def test_advice_says_where_nothing_stops_it_or_nothing_was_measured(trained: Run) -> None:
+    lines, command = advised(trained, [row("none", 6, 1.0, "severe"), row("clipping", 6, 1.0, "severe")])
+    assert "None of the 1 defences measured here would have stopped it." in lines
+    assert "was not measured here" in lines and command.startswith("docleak defend --model donut-trained")
+    (trained.path / DEFENCES / COMPARISON).unlink()
+    found = advice_of(prepare([trained], np.random.default_rng(0)))
+    assert "No defence was measured in this run" in found.lines[0] and "--utility-steps 400" in found.command
