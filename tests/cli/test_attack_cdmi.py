@@ -78,19 +78,21 @@ def test_a_model_of_ones_own_is_audited(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--extraction", "layoutlm-tiny", "--documents", "synthetic"], "--public-documents"),
+        (["--extraction", "mine", "--documents", "synthetic"], "--public-documents"),
         (["--extraction", "layoutlm-tiny", "--attacks", "gi-dqa"], "--attacks cannot be combined with --extraction"),
         (["--extraction", "layoutlm-tiny", "--rounds", "2"], "--rounds cannot be combined with --extraction"),
         (["--public-documents", "pages"], "belongs to --extraction"),
         (
-            ["--extraction", "nowhere", "--documents", "synthetic", "--public-documents", "synthetic"],
+            ["--extraction", "nowhere", "--documents", "synthetic", "--public-documents", "saved"],
             "no encoder 'nowhere'",
         ),
     ],
 )
 def test_an_audit_that_cannot_be_made_says_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(make_pages(3, seed=1), tmp_path / "saved")
     sys.argv = ["docleak", "audit", *words, "--out", str(tmp_path / "o")]
     with pytest.raises(SystemExit) as stop:
         main()

@@ -61,6 +61,8 @@ def _guard(path: str, command: click.Command) -> None:
         allowed = range_of(path, parameter.opts[0])
         if isinstance(parameter.type, click.types.IntParamType | click.types.FloatParamType) and allowed is not None:
             parameter.type = Bounded(parameter.type, allowed)
+            if isinstance(parameter, click.Option):
+                parameter.help = f"{parameter.help or ''} ({allowed})".strip()
         elif isinstance(parameter.type, click.Path | click.types.StringParamType):
             parameter.type = Text(parameter.type)
     body = command.callback

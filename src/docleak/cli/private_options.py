@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from docleak.errors import FederationError, PrivacyError
+from docleak.errors import PrivacyError
 
 if TYPE_CHECKING:
     from docleak.privacy.plan import DpPlan
@@ -75,13 +75,6 @@ def privacy_plan(
     if epsilon is not None:
         mechanism = noise_for(mechanism, epsilon, delta, accountant).mechanism
     return DpPlan(mechanism, clip_norm, denominator, delta, published_counting)
-
-
-def refuse_moments(server: str) -> None:
-    """FederationError for a server's moment that its rule does not have."""
-    idle = given(*{"fedavg": ("beta1", "beta2"), "fedavgm": ("beta2",)}.get(server, ()))
-    if idle:
-        raise FederationError(f"--server {server} has no {' and no '.join(idle)}; leave that out, or choose fedadam.")
 
 
 def evaluations_of(plan: DpPlan | None, rounds: int, every: int) -> int:

@@ -14,7 +14,7 @@ import typer
 
 from docleak.cli.output import counter, emit, working_in
 from docleak.cli.phases import phase_settings
-from docleak.cli.private_options import evaluations_of, given, pages_under, privacy_plan, refuse_moments
+from docleak.cli.private_options import evaluations_of, given, pages_under, privacy_plan
 from docleak.cli.records import RecordSettings, check_options, told, train_records
 from docleak.cli.settings import pick_device
 
@@ -153,7 +153,6 @@ def federated(
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay,
         optimiser=optimiser, max_steps=max_steps, dropout=dropout, objective=objective,
     )  # fmt: skip
-    refuse_moments(server)
     epsilon, noise, rounds, unit_rate = phase_settings(
         phases, phase, epsilon, noise, rounds, unit_rate, delta=delta, unit=unit, client_rate=participation
     )

@@ -320,7 +320,7 @@ def _markdown(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, str]) -> st
     heads = {
         "number": "",
         "defence": "defence",
-        "binary": "Binary",
+        "binary": "Binary (picture)",
         "fuzz": "fuzz ratio",
         "psnr": "PSNR, dB",
         "routes": "by any route",

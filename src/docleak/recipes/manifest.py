@@ -14,6 +14,15 @@ from docleak.errors import RunError
 MANIFEST = "row.json"
 
 
+def require_version(note: Mapping[str, Any], folder: Path) -> None:
+    """RunError unless this docleak trained what is kept in ``folder``: what ``note`` says there is read no further."""
+    if (before := note.get("docleak", "an older version")) != docleak.__version__:
+        raise RunError(
+            f"{folder} was trained by docleak {before}, this is {docleak.__version__}; what the older one claims or "
+            "measured is not taken over. Delete the folder, or give another --out."
+        )
+
+
 def require_same(folder: Path, asked: Mapping[str, Any]) -> None:
     """RunError naming every setting in which the row in ``folder`` differs from ``asked``; none if there is no row.
 

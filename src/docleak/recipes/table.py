@@ -26,7 +26,7 @@ from docleak.recipes.runner import failures
 
 #: metric -> (heading, digits, shown as a percentage)
 COLUMNS = {
-    "binary": ("Binary", 1, True),
+    "binary": ("Binary (picture)", 1, True),
     "fuzz_ratio": ("fuzz ratio", 3, False),
     "psnr": ("PSNR, dB", 1, False),
     "fft2d": ("FFT2D", 4, False),

@@ -10,16 +10,19 @@ import pytest
 import torch
 
 from docleak.documents.sources import digest_of
+from docleak.documents.storage import read_json_object, write_json
 from docleak.documents.synthetic import make_pages
-from docleak.errors import PrivacyError
+from docleak.errors import PrivacyError, RecipeError, RunError
 from docleak.models.encoders.loading import load_encoder, named_weights
+from docleak.privacy.lineage import BOUND, NO_GUARANTEE, claim_of
 from docleak.recipes import Recipe, Row, find_recipe
-from docleak.recipes.extraction.config import DEFENCES, ExtractionConfig
+from docleak.recipes.extraction.config import BEST, DEFENCES, ExtractionConfig
 from docleak.recipes.extraction.duplicates import with_copies, without_duplicates
 from docleak.recipes.extraction.experiment import STORE, experiments, facts_of
-from docleak.recipes.extraction.store import card_of, divided, fitted, folder_of
+from docleak.recipes.extraction.store import FITTING, card_of, divided, fitted, folder_of
 from docleak.recipes.extraction.table import write_table
 from docleak.recipes.runner import reproduce
+from docleak.training.lineage import lineage_of
 
 SMALL = {
     "pages": 12, "fields": 3, "attempts": 2, "candidates": 6, "epochs_mlm": 2, "public_epochs": 2, "keep_every": 0,
@@ -72,6 +75,37 @@ def test_no_defence_touches_the_public_model_or_older_stores(config: ExtractionC
 def test_wrong_privacy_settings_are_refused_with_the_row(config: ExtractionConfig) -> None:
     with pytest.raises(PrivacyError, match="unit is 'record'"):
         replace(config, epsilon=8.0, unit="record")
+    for beside in ({"copies": 2}, {"deduplicate": True}):
+        with pytest.raises(RecipeError, match="depends on other pages"):
+            replace(config, epsilon=8.0, **beside)  # type: ignore[arg-type]
+
+
+def test_a_private_model_says_what_it_comes_from_and_what_was_taken_as_given(
+    config: ExtractionConfig, tmp_path: Path
+) -> None:
+    target = replace(config, epsilon=8.0, rounds=3).target()
+    folder = fitted(target, tmp_path, "cpu")
+    claim = claim_of(lineage_of(str(folder / "last")))
+    assert claim.kind == BOUND and claim.epsilon is not None and 7.9 < claim.epsilon <= 8
+    card = card_of(target, tmp_path)
+    assert card is not None and card["claim"].startswith(claim.sentence)
+    assert "taken as public" in card["claim"] and "holds against nobody who knows it" in card["claim"]
+    for criterion in BEST:
+        assert lineage_of(str(folder / criterion)) == lineage_of(str(folder / "last"))
+    open_ = fitted(config.target(), tmp_path, "cpu")
+    assert claim_of(lineage_of(str(open_ / "last"))).kind == NO_GUARANTEE
+    again = replace(config, model=str(open_ / "last"), epsilon=8.0, rounds=3).target()
+    fitted(again, tmp_path, "cpu")
+    card = card_of(again, tmp_path)
+    assert card is not None and card["claim"].startswith("no guarantee: its start was trained without privacy")
+
+
+def test_a_model_of_another_version_is_not_taken_over(config: ExtractionConfig, tmp_path: Path) -> None:
+    folder = fitted(config.target(), tmp_path, "cpu")
+    note = read_json_object(folder / FITTING, error=RunError, advice="")
+    write_json(folder / FITTING, {key: value for key, value in note.items() if key != "docleak"})
+    with pytest.raises(RunError, match="by docleak an older version, this is"):
+        fitted(config.target(), tmp_path, "cpu")
 
 
 def test_the_table_prints_the_claim_and_what_was_taken_out(tmp_path: Path) -> None:

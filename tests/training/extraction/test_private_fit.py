@@ -100,6 +100,23 @@ def test_noise_is_added_even_where_nobody_was_drawn() -> None:
         assert moved == (wanted if noisy else set())
 
 
+def test_a_unit_whose_pages_cannot_be_trained_on_contributes_nothing_and_ends_nothing() -> None:
+    """A training that stopped would tell of the one unit."""
+    config = replace(CONFIG, rate=1.0, rounds=2)
+    with_it, without = fresh(), fresh()
+    pages = units(with_it)
+    page = pages[PAGES[0].name][0]
+    damaged = replace(page, ids=torch.full_like(page.ids, 10**6))
+    for model, of in ((with_it, {"damaged": [damaged]}), (without, {})):
+        fit_privately(
+            model, {**of, **{name: page for name, page in units(model).items() if name != PAGES[0].name}},
+            [model.encode(PAGES[4])], config, without_noise(plan_of(config)), validate_every=2, batch_size=2, seed=0,
+            randomness=Randomness.seeded(0),
+        )  # fmt: skip
+    after = state(without)
+    assert all(torch.allclose(value, after[name], atol=1e-6) for name, value in state(with_it).items())
+
+
 def test_matrices_are_frozen_and_thawed_again() -> None:
     model, plan = fresh(), plan_of(CONFIG)
     before = state(model)

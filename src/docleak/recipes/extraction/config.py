@@ -154,6 +154,11 @@ class ExtractionConfig:
         idle = [name for name in OF_AN_EPSILON if getattr(self, name) != type(self).__dataclass_fields__[name].default]
         if not self.epsilon and idle:
             faults.append(f"{', '.join(idle)}: of a private training, and epsilon is 0, which is none")
+        if self.epsilon and (self.copies or self.deduplicate):
+            faults.append(
+                "copies, deduplicate: which pages are copied or left out depends on other pages, and copies count as "
+                "documents of their own; neither is covered by an epsilon"
+            )
         if self.shows not in get_args(Shows):
             faults.append(f"shows is {self.shows!r}, expected one of {', '.join(get_args(Shows))}")
         if self.task not in TASKS:

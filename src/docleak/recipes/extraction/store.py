@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import docleak
 from docleak.documents import Page, load_pages
 from docleak.documents.claim import claimed
 from docleak.documents.game import GameSplit, require_disjoint, split_game
@@ -36,12 +37,15 @@ from docleak.models.encoders.questions import suits
 from docleak.models.encoders.tasks import classes_for
 from docleak.models.encoders.tokens import TokenPage
 from docleak.models.encoders.vision import VisionConfig
+from docleak.privacy.lineage import Lineage, Trained, claim_of
 from docleak.privacy.mechanism import Unit
 from docleak.privacy.randomness import Randomness
 from docleak.recipes.extraction.config import BEST, Data, Fitting
 from docleak.recipes.extraction.duplicates import with_copies, without_duplicates
+from docleak.recipes.manifest import require_version
 from docleak.training.extraction.fit import Epoch, Fitted, fit
 from docleak.training.extraction.private import fit_privately
+from docleak.training.lineage import lineage_of, write_lineage
 from docleak.training.private.units import units_of
 
 FITTING, CARD = "fitting.json", "card.json"
@@ -84,6 +88,8 @@ def fitted(fitting: Fitting, store: Path, device: str) -> Path:
     """The folder of a trained model, which is trained if it is not there."""
     folder = folder_of(fitting, store)
     with claimed(folder, whole=True, wait=True):
+        if (folder / FITTING).is_file():
+            require_version(json.loads((folder / FITTING).read_text(encoding="utf-8")), folder)
         if not (folder / CARD).is_file():
             _train(fitting, folder, device)
     return folder
@@ -128,16 +134,19 @@ def _train(fitting: Fitting, folder: Path, device: str) -> None:
         if training.keep_every and epoch.number % training.keep_every == 0:
             save_encoder(model, folder / f"epoch-{epoch.number}")
 
-    claim = ""
     if fitting.private is None:
         seed = 1000 * fitting.seed + 1 + (fitting.part == "public")
         found = fit(model, train, validation, training.plan(), seed=seed, on_epoch=on_epoch)
     else:
-        found, claim = _fit_privately(model, units, validation, fitting, on_epoch)
+        found = _fit_privately(model, units, validation, fitting, on_epoch)
+    lineage = _lineage(fitting, folder)
+    claim = _claim_sentence(lineage, fitting.private.unit) if fitting.private else ""
     with reported(folder):
         save_encoder(model, folder / "last")
         for criterion in BEST:
             save_encoder(found.restore(model, criterion), folder / criterion)
+        for name in ("last", *BEST):
+            write_lineage(folder / name, lineage)
         card = {
             "pages": {"train": len(train), "validation": len(validation)},
             "duplicates": len(given) - len(pages),
@@ -162,17 +171,35 @@ def _fit_privately(
     validation: list[TokenPage],
     fitting: Fitting,
     on_epoch: Callable[[Epoch], None],
-) -> tuple[Fitted, str]:
-    """With what is claimed; coins and noise follow from the seed, as everything of a table does."""
+) -> Fitted:
+    """Coins and noise follow from the seed, as everything of a table does."""
     private, training = fitting.private, fitting.training
     assert private is not None
-    plan = private.plan()
-    found = fit_privately(
-        model, units, validation, private, plan, validate_every=training.validate_every,
+    return fit_privately(
+        model, units, validation, private, private.plan(), validate_every=training.validate_every,
         batch_size=2 * training.batch_size, seed=1000 * fitting.seed + 1,
         randomness=Randomness.seeded(fitting.seed, fitting.part), on_epoch=on_epoch,
     )  # fmt: skip
-    return found, plan.guarantee().sentence()
+
+
+def _lineage(fitting: Fitting, folder: Path) -> Lineage:
+    """What the model comes from: its start's lineage, and this training."""
+    private = fitting.private
+    what = f"training of a table ({fitting.task}, {fitting.part} part of {fitting.data.documents.partition(':')[0]})"
+    plan = private.plan() if private else None
+    spent = plan.guarantee() if plan else None
+    accountant, epsilon = (f"{spent.accountant} {spent.version}", spent.epsilon) if spent else ("", None)
+    training = Trained(folder.name, what, plan, epsilon, accountant, repeatable=private is not None)
+    return lineage_of(fitting.model).after(training)
+
+
+def _claim_sentence(lineage: Lineage, unit: str) -> str:
+    """The claim over the lineage, and what is taken as given: who is in which part, and which pages validate."""
+    return (
+        f"{claim_of(lineage).sentence} It is for one {unit} more or less in the private part: how the data set was "
+        f"divided is drawn from its whole list, document by document, and taken as public, as are the parts of the "
+        f"adversary and of validation, where the same provider may be, too."
+    )
 
 
 def _start(fitting: Fitting, device: str) -> EncoderModel:
@@ -203,7 +230,7 @@ def _kept(pages: list[Page], fitting: Fitting) -> list[Page]:
 
 def _claim(fitting: Fitting, start: EncoderModel, folder: Path) -> None:
     """Note what the model begins with; RunError if an unfinished training began with another."""
-    file, now = folder / FITTING, {**asdict(fitting), "weights": weights_hash(start)}
+    file, now = folder / FITTING, {**asdict(fitting), "weights": weights_hash(start), "docleak": docleak.__version__}
     before = json.loads(file.read_text(encoding="utf-8")).get("weights") if file.is_file() else now["weights"]
     if before != now["weights"]:
         raise RunError(

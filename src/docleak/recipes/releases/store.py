@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import docleak
 from docleak.documents.blue_red_files import (
     ISSUERS,
     BlueRed,
@@ -40,6 +41,7 @@ from docleak.models.loading import load_model
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.mechanism import Participation
 from docleak.privacy.randomness import Randomness
+from docleak.recipes.manifest import require_version
 from docleak.recipes.releases.config import Target
 from docleak.recipes.releases.presets import CENTRAL, NONE, Data
 from docleak.training.federated.flower.embedded import train_embedded
@@ -148,9 +150,11 @@ def _finish(target: Target, run: FederatedRun, folder: Path, device: str) -> Tra
 
 def _claim(target: Target, folder: Path) -> None:
     """Note what the target is; RunError if the public model it starts from is another one by now."""
-    file, now = folder / TARGET, {**target.to_json(), "weights": weights_hash(load_model(target.model))}
+    file = folder / TARGET
+    now = {**target.to_json(), "weights": weights_hash(load_model(target.model)), "docleak": docleak.__version__}
     if file.is_file():
         before = json.loads(file.read_text(encoding="utf-8"))
+        require_version(before, folder)
         if before.get("weights") != now["weights"]:
             raise RunError(
                 f"{folder} was trained from another {target.model!r} (weights {before.get('weights')}, now "

@@ -26,6 +26,7 @@ from docleak.privacy.randomness import Randomness
 from docleak.training.extraction.fit import Epoch, Fitted
 from docleak.training.extraction.validation import masked, validate
 from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState
+from docleak.training.private.clipping import LeftOutError
 from docleak.training.private.rounds import noisy_difference, server_step
 
 CENTRE = "centre"
@@ -136,12 +137,18 @@ def fit_privately(
 
 
 def _one_step(model: EncoderModel, pages: Sequence[TokenPage], losses: list[float], rng: np.random.Generator) -> None:
-    """Descend the mean loss of a unit's pages once, with rate 1; masks are drawn from ``rng``."""
-    masks = torch.Generator().manual_seed(int(rng.integers(2**62)))
-    ready = masked(model, pages, masks) if model.task == "mlm" else all_asked(pages)
-    loss = model.loss(model.collate(ready)).mean()
+    """Descend the mean loss of a unit's pages once, with rate 1; masks are drawn from ``rng``.
+
+    LeftOutError for whatever its pages make go wrong: a training that ends because of one unit would tell of it.
+    """
     named = [p for _, p in trainable(model.module)]
-    gradients = torch.autograd.grad(loss, named, allow_unused=True)
+    try:
+        masks = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        ready = masked(model, pages, masks) if model.task == "mlm" else all_asked(pages)
+        loss = model.loss(model.collate(ready)).mean()
+        gradients = torch.autograd.grad(loss, named, allow_unused=True)
+    except Exception as error:  # any, as in private.rounds
+        raise LeftOutError from error
     with torch.no_grad():
         for parameter, gradient in zip(named, gradients, strict=True):
             if gradient is not None:
