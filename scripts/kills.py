@@ -480,13 +480,16 @@ def kill_all(
     names: list[str], kills: int, seed: int, folder: Path, minutes: float, tell: Callable[[list[Outcome]], None]
 ) -> list[Outcome]:
     """As many kills, kind by kind in turn, each kind's undisturbed run before its first; stops after so many minutes,
-    and says so. ``tell`` is given all outcomes after each kill."""
+    and says so. One whose command had ended before is none, and another is made in its place, up to twice as many.
+    ``tell`` is given all outcomes after each kill."""
     rng, began = random.Random(seed), time.monotonic()
     make_inputs(folder / "inputs", names)
     lasted: dict[str, float] = {}
     outcomes: list[Outcome] = []
-    for number in range(kills or len(names)):
+    for number in range(2 * kills or len(names)):
         name = names[number % len(names)]
+        if kills and sum(not outcome.ended_before for outcome in outcomes) == kills:
+            break
         if time.monotonic() - began > 60 * minutes:
             print(f"stopped after {number} kills: {minutes:g} minutes are over", file=sys.stderr)
             break
@@ -537,11 +540,14 @@ def as_table(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def as_page(outcomes: list[Outcome], arguments: list[str]) -> str:
+def commit_now() -> str:
+    """The commit that is checked out, or nothing."""
+    words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+
+
+def as_page(outcomes: list[Outcome], arguments: list[str], commit: str) -> str:
     """One section of a page of results: command, commit and time, the table, and every kill."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True
-    ).stdout.strip()
     now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     lines = [f"## `python scripts/kills.py {' '.join(arguments)}`", ""]
     lines += [f"Commit {commit or 'unknown'}, ended {now}.", "", as_table(outcomes), ""]
@@ -569,11 +575,12 @@ def main() -> None:
     folder = (options.folder or Path(tempfile.mkdtemp(prefix="docleak-kills-"))).absolute()
     arguments = [f"--kinds {options.kinds}"] if options.kinds != ",".join(KINDS) else []
     arguments += [f"--kills {options.kills}", f"--seed {options.seed}"]
+    commit = commit_now()
     before = options.out.read_text() if options.out and options.out.is_file() else PAGE
 
     def tell(outcomes: list[Outcome]) -> None:
         if options.out:
-            options.out.write_text(f"{before}\n{as_page(outcomes, arguments)}")
+            options.out.write_text(f"{before}\n{as_page(outcomes, arguments, commit)}")
 
     outcomes = kill_all(names, options.kills, options.seed, folder, options.minutes, tell)
     print(as_table(outcomes))

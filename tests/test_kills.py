@@ -122,7 +122,7 @@ def test_a_ledger_that_forgot_a_round_is_seen(kills: ModuleType, tmp_path: Path)
 def test_a_page_of_results_names_every_kill(kills: ModuleType) -> None:
     good = kills.Outcome("train", 3.0, True, False, ())
     bad = kills.Outcome("audit", 4.0, False, False, ("differs: run.json",))
-    page = kills.as_page([good, bad], ["--kills 2", "--seed 0"])
+    page = kills.as_page([good, bad], ["--kills 2", "--seed 0"], "abc1234")
     assert "| train | 1 | 0 | 0 | 1 |" in page and "| audit | 1 | 1 | 0 | 0 |" in page
     assert "| 1 | train | 3.0 s | process group | as undisturbed |" in page
     assert "| 2 | audit | 4.0 s | first process | differs: run.json |" in page
