@@ -57,9 +57,11 @@ TIMES = frozenset(
 )  # fmt: skip
 #: Columns of CSV files that do.
 COLUMNS = frozenset({"seconds_training", "seconds_averaging", "seconds"})
+#: Where the undisturbed runs are: as long as the names of kills, since a path's length counts in what a run sends.
+WHOLE = "whole--"
 #: And parts of texts.
 PHRASES = (
-    r"[\d.,]+ ?(?:s|ms|min|h|seconds|minutes)\b", r"Wall time[^|<\n]*", r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?",
+    r"/(?:whole--|kill-\d\d)/", r"[\d.,]+ ?(?:s|ms|min|h|seconds|minutes)\b", r"Wall time[^|<\n]*", r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?",
 )  # fmt: skip
 #: Keys of a training's records whose values are drawn from the operating system anew: the name of the training, and the
 #: key of the hashes of its providers' names, of which the digest and the hashes' number stay.
@@ -494,14 +496,14 @@ def kill_all(
             print(f"stopped after {number} kills: {minutes:g} minutes are over", file=sys.stderr)
             break
         if name not in lasted:
-            lasted[name], faults = undisturbed(name, folder / "whole" / name)
+            lasted[name], faults = undisturbed(name, folder / WHOLE / name)
             if faults:
                 outcomes.append(Outcome(name, 0.0, whole_group=False, ended_before=True, faults=faults))
                 continue
         if not kills:
             continue
         place = folder / f"kill-{number:02d}" / name
-        outcome = disturbed(name, KINDS[name], folder / "whole" / name / "out", lasted[name], place, rng)
+        outcome = disturbed(name, KINDS[name], folder / WHOLE / name / "out", lasted[name], place, rng)
         outcomes.append(outcome)
         print(f"kill {number + 1}: {name} after {outcome.seconds:.1f} of {lasted[name]:.1f} s ({outcome.whom}): "
               f"{outcome.became}", file=sys.stderr, flush=True)  # fmt: skip

@@ -303,7 +303,7 @@ def _row(number: int, c: Choice) -> dict[str, Any]:
         "anls": "not measured" if u is None else f"{u.anls:.3f}",
         "loss": "not measured" if u is None else f"{u.loss:.2f}",
         "kilobytes": "not measured" if u is None else f"{u.bytes_per_round / 1000:,.0f}",
-        "milliseconds": "not measured" if u is None else f"{1000 * u.seconds_per_step:.0f}",
+        "milliseconds": "not measured" if u is None else f"{1000 * u.seconds_per_step:.0f} ms",
         "ssim": "" if c.template_ssim is None else f"{c.template_ssim:.3f}",
         "read": None if said is None else said.judgement.read,
         "of": None if said is None else said.judgement.of,
@@ -329,7 +329,7 @@ def _markdown(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, str]) -> st
         "anls": "ANLS",
         "loss": "loss",
         "kilobytes": "kB per round",
-        "milliseconds": "ms per step",
+        "milliseconds": "a step takes",
         "ssim": "SSIM of the template",
         "dominated": "dominated by",
     }
