@@ -21,6 +21,7 @@ from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.local import LocalPlan, batch_loss, parameters_of, set_parameters
 from docleak.training.objectives.table import objective_of
+from docleak.training.private import records
 from docleak.training.private.records import (
     RecordOptimiser,
     RecordTraining,
@@ -189,6 +190,24 @@ def test_both_accountants_agree_and_the_group_is_named(
     assert all(np.array_equal(again[name], value) for name, value in parameters_of(model).items()), "same seed"
     train(model, weights, pages, noisy(1.0, rounds=3, rate=0.5), seed=1)
     assert not all(np.array_equal(again[name], value) for name, value in parameters_of(model).items())
+    set_parameters(model, weights)
+
+
+def test_each_example_has_a_dropout_of_its_own(
+    model: DocumentModel, weights: dict[str, np.ndarray], pages: list[Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seeds are whole numbers of 53 bits, no two the same: neither within a step nor from one to the next."""
+    seen: list[int] = []
+    step = records._step
+
+    def watched(*args: Any, seeds: Sequence[int]) -> list[float]:
+        seen.extend(seeds)
+        return step(*args, seeds=seeds)
+
+    monkeypatch.setattr(records, "_step", watched)
+    train(model, weights, pages, noisy(1.0, rounds=2))
+    assert len(set(seen)) == 12 and all(0 <= seed < 2**53 for seed in seen)
+    assert max(seen) > 2**51, "so many all below a quarter are one chance in 10^7"
     set_parameters(model, weights)
 
 

@@ -199,6 +199,17 @@ def test_a_round_without_clients_still_moves_the_model_by_noise(
 # -- units and silos ---------------------------------------------------------------------------------------------------
 
 
+def test_a_silo_that_is_one_unit_is_never_called_too_small(
+    model: DocumentModel, pages: list[Page], weights: Weights
+) -> None:
+    """M counts units over all silos: of units of a silo, three are too few for M = 4; a silo itself is one always."""
+    plan = replace(PLAN, denominator=4)
+    assert one_round(model, pages, weights, plan).notes == (
+        "3 providers, fewer than M = 4: its part in the model is a small one",
+    )
+    assert one_round(model, pages, weights, replace(plan, mechanism=Mechanism(0.0, 2, unit=Unit.CLIENT))).notes == ()
+
+
 def test_units(pages: list[Page]) -> None:
     assert [len(own) for own in units_of(pages, Unit.PROVIDER, client="silo").values()] == [2, 2, 2]
     assert len(units_of(pages, Unit.DOCUMENT, client="silo")) == len({page.document for page in pages})
