@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from docleak.documents.coins import coin
 from docleak.documents.names import provider_key
 from docleak.documents.page import fault_list
 from docleak.errors import DocumentError
@@ -77,6 +78,27 @@ def split_documents(
     return tuple(
         share for name, pages in groups.items() for share in _deal(name, list(pages.values()), held[name], rng)
     )
+
+
+def split_by_coin(units: Mapping[str, Sequence[str]], clients: int, *, seed: int) -> tuple[Share, ...]:
+    """Clients that each hold units of one data set, by a public coin of each unit's own: none moves another.
+
+    ``units`` names the unit of every page of each data set; data sets take the clients by turns, whatever they hold.
+    Raises DocumentError for fewer clients than data sets, or a client to which no unit falls.
+    """
+    if clients < len(units):
+        raise DocumentError(f"{clients} clients for {len(units)} data sets; every data set needs one or more.")
+    shares = []
+    for turn, (data_set, names) in enumerate(units.items()):
+        held = len(range(turn, clients, len(units)))
+        falls = [int(held * coin(seed, "client", name)) for name in names]
+        shares += [
+            Share(f"{data_set}-{i}", data_set, tuple(n for n, client in enumerate(falls) if client == i))
+            for i in range(held)
+        ]
+    if empty := [share.name for share in shares if not share.pages]:
+        raise DocumentError(f"no unit falls to {', '.join(empty)}; ask for fewer clients, or try another seed.")
+    return tuple(shares)
 
 
 def split_providers(

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from docleak.documents.loaders import load_pages
-from docleak.errors import RecipeError
+from docleak.documents.partition import split_by_coin
+from docleak.errors import DocumentError, RecipeError
 from docleak.recipes.trainings.config import TrainingConfig
 from docleak.recipes.trainings.data import _opened, find, folder_of, kept_by_coin, kept_out, prepare
 
@@ -54,6 +55,24 @@ def test_under_an_epsilon_a_unit_that_leaves_moves_no_other_one() -> None:
         kept_by_coin(["a", ""], test=0.3, validation=0.0, seed=0)
     with pytest.raises(RecipeError, match="pages takes the first ones of a list"):
         _opened(replace(CONFIG, documents=("wtq:here",), epsilon=8.0), 0)
+
+
+def test_under_an_epsilon_a_unit_that_leaves_stays_alone_in_its_silo_too() -> None:
+    units = {name: [f"{name} {i // 2}" for i in range(200)] for name in ("one", "two")}
+
+    def homes(of: dict[str, list[str]]) -> dict[str, str]:
+        shares = split_by_coin(of, 5, seed=3)
+        return {of[share.data_set][page]: share.name for share in shares for page in share.pages}
+
+    before = homes(units)
+    assert set(before.values()) == {"one-0", "one-1", "one-2", "two-0", "two-1"} and len(before) == 200
+    for gone in ("one 3", "two 99"):
+        after = homes({name: [unit for unit in of if unit != gone] for name, of in units.items()})
+        assert after == {unit: home for unit, home in before.items() if unit != gone}
+    with pytest.raises(DocumentError, match="1 clients for 2 data sets"):
+        split_by_coin(units, 1, seed=3)
+    with pytest.raises(DocumentError, match="no unit falls to"):
+        split_by_coin({"one": ["a", "a"]}, 2, seed=3)
 
 
 def test_test_documents_are_the_same_for_every_number_of_clients_and_in_no_silo(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from docleak.documents.division import source_names
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
 from docleak.documents.pages import document_names, joined, picked
-from docleak.documents.partition import Share, split_documents
+from docleak.documents.partition import Share, split_by_coin, split_documents
 from docleak.documents.silos import MANIFEST, write_silos
 from docleak.documents.storage import reported, write_json
 from docleak.errors import RecipeError
@@ -160,6 +160,9 @@ def _shares(
     if config.clients == 1:
         together = joined(tuple(left.values()))
         return (Share(CENTRAL, CENTRAL, tuple(range(len(together)))),), {CENTRAL: together}
+    if config.epsilon:
+        units = {name: unit_names(pages, choice(Unit, config.unit, what="unit")) for name, pages in left.items()}
+        return split_by_coin(units, config.clients, seed=config.seed), left
     names = {name: [documents[name][i] for i in parts[name].train] for name in left}
     return split_documents(names, config.clients, rng=np.random.default_rng((config.seed, DIVIDING))), left
 
