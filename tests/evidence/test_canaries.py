@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from docleak.attacks.weights.canaries import CanaryView, own_differences, weight_scores
+from docleak.attacks.weights.canaries import CanaryView, Weights, loss_scores, own_differences, weight_scores
 from docleak.documents.page import Page
 from docleak.errors import AttackError, ContradictionError, PrivacyError
 from docleak.evidence import canaries
@@ -115,21 +116,57 @@ def test_how_much_lost_noise_is_seen(noise: float, kept: int, canaries: int, see
     assert (best > claimed) == seen, (best, claimed)
 
 
+def moved_by(bench: Bench, change: NDArray[np.float32]) -> Weights:
+    """The start's weights and the change (d,), parameters sorted by name."""
+    after, at = {}, 0
+    for name in sorted(bench.start):
+        size = bench.start[name].size
+        after[name] = bench.start[name] + change[at : at + size].reshape(bench.start[name].shape)
+        at += size
+    return after
+
+
 def test_the_decoder_gives_the_coins_back_exactly(bench: Bench) -> None:
     """Without noise and others the estimate is the coin; a plain inner product is not."""
     rng = np.random.default_rng(0)
     coins = rng.random(24) < 0.5
-    names = sorted(bench.start)
-    moved = coins.astype(np.float32) @ bench.differences
-    after, at = {}, 0
-    for name in names:
-        size = bench.start[name].size
-        after[name] = bench.start[name] + moved[at : at + size].reshape(bench.start[name].shape)
-        at += size
+    after = moved_by(bench, coins.astype(np.float32) @ bench.differences)
     view = CanaryView(bench.canaries, (bench.start, after), 1, SMALL.local, SMALL.clip_norm, 1, 0.0)
     found = weight_scores(bench.model, view, at_start=bench.differences)
     np.testing.assert_allclose(found + 0.5, coins, atol=0.01)
     assert "does not know the coins" in view.text
+
+
+def test_what_is_computed_beforehand_changes_no_score(bench: Bench) -> None:
+    """The start's losses and differences are the start's alone: later models' are their own."""
+    plan = SMALL.plan(0.0)
+    models = release(bench, [pages[0] for pages in bench.canaries[:3]], plan, SMALL.local, seed=5)
+    shifted = moved_by(bench, np.random.default_rng(0).normal(size=bench.differences.shape[1]).astype(np.float32) / 300)
+    view = CanaryView(bench.canaries[:4], (models[0], shifted, models[-1]), 1, SMALL.local, SMALL.clip_norm, 1, 0.0)
+    known = loss_scores(bench.model, view, at_start=bench.losses[:4])
+    np.testing.assert_allclose(loss_scores(bench.model, view), known, rtol=1e-6)
+    assert np.abs(known).max() > 1e-3
+    for_start = weight_scores(bench.model, view, at_start=bench.differences[:4])
+    np.testing.assert_allclose(weight_scores(bench.model, view), for_start, rtol=1e-5)
+
+
+def test_the_decoder_does_not_depend_on_the_scale(bench: Bench) -> None:
+    """Clipped to a thousandth, everything is a thousandth as long; of two canaries that are alike, each is half."""
+    alike = np.vstack([bench.differences[:5], bench.differences[4:5]])
+    coins = np.array([0, 1, 1, 0, 1, 1], dtype=np.float32)
+    for scale in (1.0, 1e-3):
+        zero = {name: np.zeros_like(value) for name, value in bench.start.items()}
+        flat = moved_by(replace(bench, start=zero), scale * (coins @ alike))
+        view = CanaryView(bench.canaries[:6], (zero, flat), 1, SMALL.local, SMALL.clip_norm, 1, 0.0)
+        found = weight_scores(bench.model, view, at_start=scale * alike)
+        np.testing.assert_allclose(found + 0.5, coins, atol=0.01)
+
+
+def test_the_best_bound_is_the_highest(bench: Bench) -> None:
+    audit = audit_canaries(bench, SMALL, SMALL.plan(0.0), seed=0)
+    low, high = (from_one_run(24, 16, right, SMALL.delta, confidence=0.975) for right in (12, 16))
+    for lower in ({"a": low, "b": high}, {"a": high, "b": low}):
+        assert replace(audit, lower=lower).as_json()["epsilon_at_least"] == high.epsilon > low.epsilon
 
 
 def test_differences_are_what_the_round_sums(bench: Bench) -> None:
