@@ -29,8 +29,8 @@ from docleak.documents.storage import write_atomically
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 #: Modules of this folder that ``measure`` and tell the numbers ``as_markdown``, in the page's order.
 PARTS = (
-    "documents", "attack", "beside_breaching", "federated", "private", "secure", "candidates", "cdmi", "answers",
-    "pairs",
+    "startup", "documents", "attack", "beside_breaching", "federated", "private", "secure", "candidates", "cdmi",
+    "answers", "pairs",
 )  # fmt: skip
 #: Need a package that is not docleak's, as their first lines say: measured only where they are named.
 APART = ("beside_breaching",)

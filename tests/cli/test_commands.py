@@ -103,6 +103,13 @@ def test_these_are_the_commands() -> None:
 SERVICES = (("deploy", "node"), ("deploy", "superlink"))
 
 
+def test_version(docleak: Docleak) -> None:
+    import docleak as package
+
+    result = docleak("--version")
+    assert (result.code, result.out) == (0, f"docleak {package.__version__}\n")
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_has_help_and_json(words: tuple[str, ...], docleak: Docleak) -> None:
     result = docleak(*words, "--help")

@@ -13,10 +13,10 @@ import click
 import typer
 import typer.main
 
+import docleak
 from docleak.cli import attacks, data, deploy, models, train
 from docleak.cli.budget import budget
 from docleak.cli.defend import defend
-from docleak.cli.doctor import checks
 from docleak.cli.extraction import (
     Extraction,
     PublicDocuments,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Guarded,
-    help="Train document models together, and measure what they leak. Start with: docleak audit",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -58,6 +57,23 @@ app.add_typer(deploy.app, name="deploy")
 app.command()(budget)
 app.command()(defend)
 app.command()(reproduce)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"docleak {docleak.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and stop."),
+    ] = False,
+) -> None:
+    """Train document models together, and measure what they leak. Start with: docleak audit"""
+
 
 MODEL_HELP = "Shipped name, directory, hub name (owner/model) or hub name at a revision (owner/model@v1.0)."
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines; no progress bar.")]
@@ -381,6 +397,8 @@ def command_line() -> click.Command:
 @app.command()
 def doctor(json_output: Json = False) -> None:
     """Check that this installation can do its work, and say what to do where it cannot."""
+    from docleak.cli.doctor import checks
+
     results = checks()
     width = max(len(c.name) for c in results)
     lines = [f"{'ok ' if c.passed else 'NO '} {c.name:{width}}  {c.detail}" for c in results]

@@ -11,10 +11,6 @@ from typing import Annotated
 import typer
 
 from docleak.cli.output import counter, emit, working_in
-from docleak.documents import LOADERS, load_pages
-from docleak.documents.folder import save
-from docleak.documents.inspect import draw
-from docleak.documents.loaders import DEFAULT_SYNTHETIC_PAGES, SYNTHETIC
 
 app = typer.Typer(help="Pages: formats, synthetic invoices, pictures of pages with their boxes.", no_args_is_help=True)
 
@@ -25,6 +21,8 @@ AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read pickled 
 @app.command(name="list")
 def list_formats(json_output: Json = False) -> None:
     """List the page formats docleak reads."""
+    from docleak.documents.loaders import LOADERS
+
     rows = {name: loader.about for name, loader in LOADERS.items()}
     emit(rows, "\n".join(f"{name:14}{text}" for name, text in rows.items()), json_output=json_output)
 
@@ -68,11 +66,15 @@ def make(
     if partition is not None:
         if (width, height) != (192, 256):
             raise DocumentError("--width and --height are for pages without --partition. Leave them out.")
+        from docleak.documents.loaders import SYNTHETIC
+
         specs = documents or [SYNTHETIC]
         _make_silos(out, specs, partition, by, seed, count, allow_pickle=allow_pickle, json_output=json_output)
         return
     if documents:
         raise DocumentError("--documents needs --partition; `docleak data convert` writes a data set as one folder.")
+    from docleak.documents.folder import save
+    from docleak.documents.loaders import DEFAULT_SYNTHETIC_PAGES
     from docleak.documents.synthetic import make_pages
 
     pages = make_pages(DEFAULT_SYNTHETIC_PAGES if count is None else count, seed=seed, size=(width, height))
@@ -157,6 +159,9 @@ def convert(
     json_output: Json = False,
 ) -> None:
     """Convert any format docleak reads into the folder format (PNG and pages.jsonl)."""
+    from docleak.documents.folder import save
+    from docleak.documents.loaders import load_pages
+
     pages = load_pages(documents, count=count, seed=0, allow_pickle=allow_pickle, image_root=image_root)
     with working_in(out, whole=True, resumes=False):
         directory = save(pages, out)
@@ -179,6 +184,8 @@ def inspect(
     json_output: Json = False,
 ) -> None:
     """Draw a page with its word boxes and private fields to a PNG, and print its fields."""
+    from docleak.documents.inspect import draw
+    from docleak.documents.loaders import load_pages
     from docleak.documents.storage import write_png
     from docleak.errors import DocumentError
 

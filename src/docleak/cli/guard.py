@@ -19,9 +19,7 @@ from docleak.cli.folders import refuse_foreign
 from docleak.cli.modes import refuse_unused
 from docleak.cli.output import note
 from docleak.cli.ranges import range_of
-from docleak.documents.loaders import LOADERS, SYNTHETIC, load_pages, parse_spec
 from docleak.documents.ranges import Range, check_range
-from docleak.documents.scale import blank_boxes
 from docleak.errors import DocleakError, DocumentError
 
 #: The engine that every installation has.
@@ -95,6 +93,8 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
     """
     if values.get("--list") or path == "data convert":
         return
+    from docleak.documents.loaders import SYNTHETIC
+
     for option in (
         () if path == "train federated" else ("--documents", "documents", "--public-documents", "--test-documents")
     ):
@@ -113,6 +113,9 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
 
 
 def _check_pages(spec: str) -> None:
+    from docleak.documents.loaders import LOADERS, load_pages, parse_spec
+    from docleak.documents.scale import blank_boxes
+
     name, where = parse_spec(spec)
     if LOADERS[name].pickled or LOADERS[name].drawn:
         if not where.exists():

@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from docleak.cli.pairs import PAIR_COMMANDS
-from docleak.documents.loaders import drawn
 from docleak.errors import DocleakError
 
 Values = Mapping[str, Any]
+
+
+def _drawn(spec: str) -> bool:
+    from docleak.documents.loaders import drawn
+
+    return drawn(spec)
 
 
 @dataclass(frozen=True)
@@ -131,8 +136,8 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("train federated", "--secure-limit"): Need(lambda v: bool(v["--secure"]), "--secure"),
     ("data make", "--partition"): Need(lambda v: not _official(v), "docleak's own division, not --by clients"),
     ("data make", "--seed"): Need(lambda v: not _official(v), "docleak's own division, not --by clients"),
-    ("data inspect", "--seed"): Need(lambda v: drawn(v["documents"]), "synthetic pages and drawn tables"),
-    ("models attention", "--seed"): Need(lambda v: drawn(v["--documents"]), "synthetic pages and drawn tables"),
+    ("data inspect", "--seed"): Need(lambda v: _drawn(v["documents"]), "synthetic pages and drawn tables"),
+    ("models attention", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
     ("budget", "--published"): Need(lambda v: v["--client-rate"] != "1", "--client-rate below 1"),
     **{(f"attack {name}", "--generator"): Need(_gifd, "GIFD: the attack gifd, --compare gifd, or --image-attack gifd")
        for name in PAIR_COMMANDS if name != "gifd"},

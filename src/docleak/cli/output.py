@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from docleak.documents.claim import claimed
 from docleak.documents.visible import visible
-from docleak.evidence.workers import OnProgress
+
+if TYPE_CHECKING:
+    from docleak.evidence.workers import OnProgress
 
 
 def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:
@@ -95,6 +96,8 @@ def working_in(out: Path, *, whole: bool = False, resumes: bool = True) -> Itera
 
     Raises RunError if another process is at work there.
     """
+    from docleak.documents.claim import claimed
+
     with claimed(out, whole=whole):
         try:
             yield

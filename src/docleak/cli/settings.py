@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import cast
-
-import torch
+from typing import TYPE_CHECKING, cast
 
 from docleak.errors import AttackError, DocleakError
-from docleak.models.base import STAGES, Stage
+
+if TYPE_CHECKING:
+    from docleak.models.base import Stage
 
 #: Pixels of a model's input at most; Donut's own size, 1920 x 2560, has 4.9 million.
 MOST_MODEL_PIXELS = 16_000_000
@@ -17,6 +17,8 @@ MOST_MODEL_PIXELS = 16_000_000
 
 def pick_device(name: str) -> str:
     """``auto`` is the GPU where there is one; anything else must be a device torch can use."""
+    import torch
+
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -66,8 +68,10 @@ def split_attacks(text: str) -> tuple[str, ...]:
 
 def split_stages(text: str) -> tuple[Stage, ...]:
     """Stages named in a comma-separated list; AttackError names the known ones."""
+    from docleak.models.base import STAGES
+
     names = split_names(text)
     unknown = [name for name in names if name not in STAGES]
     if unknown:
         raise AttackError(f"unknown stage {', '.join(unknown)}; expected some of {', '.join(STAGES)}.")
-    return cast(tuple[Stage, ...], names)
+    return cast("tuple[Stage, ...]", names)

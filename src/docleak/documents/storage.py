@@ -17,14 +17,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import PIL.Image
-
-from docleak.documents.page import Image
 from docleak.documents.strict import parse_json
 from docleak.errors import DocleakError, RunError
+
+if TYPE_CHECKING:
+    from docleak.documents.page import Image
 
 #: How the names of files begin that are being written.
 TEMPORARY = ".docleak-"
@@ -74,7 +73,9 @@ def undamaged(path: Path) -> Iterator[None]:
 
 def write_png(file: Path, image: Image) -> None:
     """Save a picture, whole or not at all; raises RunError if it is not uint8 RGB (H, W, 3)."""
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+    import PIL.Image
+
+    if image.dtype != "uint8" or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
         raise RunError(f"{file.name}: the picture is {image.dtype} of shape {image.shape}; expected uint8 (H, W, 3)")
     buffer = io.BytesIO()
     PIL.Image.fromarray(image).save(buffer, format="PNG", optimize=True)

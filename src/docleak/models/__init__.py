@@ -1,17 +1,22 @@
 """Thin adapters over ``transformers`` models for document question answering."""
 
-from docleak.models.base import (
-    STAGES,
-    Answer,
-    DocumentModel,
-    Encoded,
-    Stage,
-    Transcript,
-    image_of,
-    pixels_of,
-    trainable,
-)
-from docleak.models.loading import SHIPPED, load_model, model_card, short_name, title_of
+from typing import TYPE_CHECKING
+
+from docleak.lazy import imported_on_use
+
+if TYPE_CHECKING:
+    from docleak.models.base import (
+        STAGES,
+        Answer,
+        DocumentModel,
+        Encoded,
+        Stage,
+        Transcript,
+        image_of,
+        pixels_of,
+        trainable,
+    )
+    from docleak.models.loading import SHIPPED, load_model, model_card, short_name, title_of
 
 __all__ = [
     "SHIPPED",
@@ -29,3 +34,5 @@ __all__ = [
     "title_of",
     "trainable",
 ]
+_LOADING = ("SHIPPED", "load_model", "model_card", "short_name", "title_of")
+__getattr__ = imported_on_use(__name__, {name: "loading" if name in _LOADING else "base" for name in __all__})

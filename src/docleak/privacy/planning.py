@@ -1,0 +1,106 @@
+"""What ``docleak budget`` answers: noise, rounds or epsilon of one training or several, as words, JSON or picture."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from docleak.errors import PrivacyError
+from docleak.privacy.accounting import PACKAGES, WHAT, Accountant, Guarantee, guarantee, rounded_up
+from docleak.privacy.budget import curve, noise_for, rounds_for
+from docleak.privacy.distributions import epsilon_of
+from docleak.privacy.distributions import published as published_count
+from docleak.privacy.figure import budget_picture
+from docleak.privacy.mechanism import Mechanism, Participation, Relation
+from docleak.privacy.phases import mechanisms, noise_for_phases, parse_phases
+
+
+def answer(asked: str, mechanism: Mechanism, epsilon: float, delta: float, accountant: Accountant) -> Guarantee:
+    """The noise, the rounds or the epsilon that were ``asked`` for."""
+    if asked == "noise":
+        return noise_for(mechanism, epsilon, delta, accountant)
+    if asked == "rounds":
+        return rounds_for(mechanism, epsilon, delta, accountant)
+    return guarantee(mechanism, delta, accountant)
+
+
+def together(
+    text: str, like: Mechanism, epsilon: float | None, noise: float | None, delta: float
+) -> tuple[dict[str, object], str]:
+    """Several trainings under one budget: for machines, and in words."""
+    phases = parse_phases(text)
+    if (epsilon is None) == (noise is None):
+        raise PrivacyError("with --phases give either --epsilon, for their noise, or --noise, for their epsilon.")
+    multiplier = noise_for_phases(phases, like, epsilon, delta) if epsilon is not None else like.noise_multiplier
+    parts = mechanisms(phases, replace(like, noise_multiplier=multiplier))
+    alone = [guarantee(part, delta) for part in parts]
+    total = epsilon_of(parts, delta) if multiplier else math.inf
+    one = alone[0]
+    if not math.isfinite(total):
+        raise PrivacyError("without noise epsilon is infinite. Give --noise above 0, or --epsilon.")
+    change = "replaced by another's" if like.relation is Relation.REPLACE_ONE else "added or removed"
+    claim = (
+        f"epsilon {rounded_up(total)} at delta {delta:.3g} per {like.unit} ({WHAT[like.unit]} {change}) for all "
+        f"{len(phases)} phases together, on the same {like.unit}s; {one.accountant.upper()} accountant of "
+        f"{PACKAGES[one.accountant]} {one.version}."
+    )
+    if any(published_count(part) for part in parts):
+        claim += " Coins counted as hidden, which is no bound."
+    lines = [f"Noise multiplier: {multiplier:.4f}, in every phase", "", claim, "", "Each phase by itself:"]
+    lines += [f"  - {phase.name}: {found.sentence()}" for phase, found in zip(phases, alone, strict=True)]
+    named = [{"phase": phase.name, **_row(found)} for phase, found in zip(phases, alone, strict=True)]
+    return {"asked": "phases", "epsilon": total, "delta": delta, "noise_multiplier": multiplier, "statement": claim,
+            "phases": named}, "\n".join(lines)  # fmt: skip
+
+
+def picture(found: Guarantee) -> NDArray[np.uint8]:
+    """The reference's curve, and beside it the other count that is most often met: RDP, or the published one."""
+    if not math.isfinite(found.epsilon):
+        raise PrivacyError("there is no curve to draw: without noise epsilon is infinite. Leave out --plot.")
+    longer = replace(found.mechanism, rounds=2 * found.mechanism.rounds)
+    curves = {f"{found.accountant.upper()}, as asked": curve(longer, found.delta, found.accountant)}
+    if longer.client_rate < 1:
+        for view, name in ((Participation.KNOWN, "PLD, coins known"), (Participation.HIDDEN, "PLD, as published")):
+            if view is not longer.participation:
+                curves[name] = curve(replace(longer, participation=view), found.delta)
+    elif found.accountant is not Accountant.RDP and longer.relation is Relation.ADD_OR_REMOVE_ONE:
+        curves["RDP"] = curve(longer, found.delta, Accountant.RDP)
+    return budget_picture(curves, found)
+
+
+def as_text(asked: str, found: Guarantee, others: list[Guarantee | PrivacyError], plot: Path | None) -> str:
+    """The answer for people."""
+    m = found.mechanism
+    answer = {
+        "noise": f"Noise multiplier: {m.noise_multiplier:.4f}",
+        "rounds": f"Rounds: {m.rounds}",
+        "epsilon": f"Epsilon: {rounded_up(found.epsilon)}",
+    }[asked]
+    lines = [answer, "", found.sentence()]
+    if others:
+        lines += ["", "The same training, counted otherwise:"]
+        lines += [f"  - {other.sentence() if isinstance(other, Guarantee) else other}" for other in others]
+    return "\n".join([*lines, *(["", f"Curve: {plot}"] if plot else [])])
+
+
+def as_json(
+    asked: str, found: Guarantee, others: list[Guarantee | PrivacyError], warning: str, plot: Path | None
+) -> dict[str, object]:
+    """The answer for machines."""
+    counted = [_row(other) if isinstance(other, Guarantee) else {"error": str(other)} for other in others]
+    return {"asked": asked, **_row(found), "otherwise": counted, "warning": warning, "plot": plot}
+
+
+def _row(found: Guarantee) -> dict[str, object]:
+    m = found.mechanism
+    return {
+        "epsilon": found.epsilon if math.isfinite(found.epsilon) else None,
+        "delta": found.delta, "noise_multiplier": m.noise_multiplier, "rounds": m.rounds, "unit": m.unit,
+        "unit_rate": m.unit_rate, "client_rate": m.client_rate, "relation": m.relation,
+        "participation": m.participation, "sampler": m.sampler, "accountant": found.accountant,
+        "version": found.version, "statement": found.sentence(),
+    }  # fmt: skip
