@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from docleak.cli import main
 from docleak.cli.app import app
 from docleak.cli.attacks import OTHERS
 from docleak.cli.doctor import Check
-from docleak.cli.output import progress
+from docleak.cli.output import _left, counter, progress
 from docleak.cli.settings import default_workers, pick_device, split_names, split_stages
 from docleak.documents import LOADERS, Page, Question, blank_template, load_pages
 from docleak.documents.folder import save
@@ -101,6 +102,19 @@ def test_these_are_the_commands() -> None:
 
 #: They run until they are stopped, and have no result to print.
 SERVICES = (("deploy", "node"), ("deploy", "superlink"))
+
+
+def test_a_log_says_how_long_the_rest_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the units that were finished since the first: what was there before took no time."""
+    an_hour_ago = [(time.monotonic() - 3600, 5)]
+    assert _left(an_hour_ago, 6, 8) == ", about 120 min left" and _left(an_hour_ago, 7, 8) == ", about 30 min left"
+    assert _left([(time.monotonic() - 30, 0)], 1, 3) == ", about 60 s left"
+    assert _left([], 5, 8) == _left(an_hour_ago, 5, 8) == _left(an_hour_ago, 8, 8) == ""
+    with counter(quiet=False) as on_unit:
+        on_unit(1, 3, "row")
+        on_unit(2, 3, "row")
+    lines = [line for line in capsys.readouterr().err.splitlines() if "units" in line]
+    assert lines == ["row: 1 of 3 units", "row: 2 of 3 units, about 0 s left"]
 
 
 def test_version(docleak: Docleak) -> None:

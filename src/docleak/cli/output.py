@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -80,13 +81,25 @@ def counter(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
                TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
+        first: list[tuple[float, int]] = []  # when, and how many units were finished before
 
         def report(done: int, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=visible(label))
             if not console.is_terminal:
-                console.print(visible(f"{label}: {done} of {total} units"), highlight=False, markup=False)
+                said = f"{label}: {done} of {total} units{_left(first, done, total)}"
+                console.print(visible(said), highlight=False, markup=False)
+            first[:] = first or [(time.monotonic(), done)]
 
         yield report
+
+
+def _left(first: Sequence[tuple[float, int]], done: int, total: int) -> str:
+    """About how long the units take that are left, by those that were finished since the first one was."""
+    if not first or done <= first[0][1] or done >= total:
+        return ""
+    began, before = first[0]
+    seconds = (time.monotonic() - began) / (done - before) * (total - done)
+    return f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from docleak.cli.settings import default_workers, parse_size, pick_device
 
 if TYPE_CHECKING:
     from docleak.recipes.recipe import Recipe
-    from docleak.recipes.runner import Forecast
+    from docleak.recipes.runner import Planned
 
 
 def reproduce(
@@ -74,7 +74,7 @@ def reproduce(
     if not planned:
         raise RecipeError(f"recipe {name!r} has no row with {rows!r} in its name.")
     if dry_run:
-        _show_plan(kind.forecasts(planned), default_workers() if workers == 0 else workers, json_output)
+        _show_plan(kind.plan(planned), json_output)
         return
     command, where = "docleak " + shlex.join(sys.argv[1:]), pick_device(device)
     began = time.perf_counter()
@@ -135,13 +135,12 @@ def _named(recipe: Recipe, option: str, texts: list[str], example: str) -> dict[
     return found
 
 
-def _show_plan(planned: Sequence[Forecast], workers: int, json_output: bool) -> None:
-    """What each row would do, and a guess of the time."""
-    count, minutes = sum(row.units for row in planned), sum(row.seconds for row in planned) / 60 / workers
-    lines = [f"{row.row:45} {row.model:20} {row.words}, about {row.seconds / 60:.0f} min" for row in planned]
-    lines.append(f"{count} units, about {minutes:.0f} min with {workers} workers")
+def _show_plan(planned: Sequence[Planned], json_output: bool) -> None:
+    """What each row would do."""
+    lines = [f"{row.row:45} {row.model:20} {row.words}" for row in planned]
+    lines.append(f"{sum(row.units for row in planned)} units; how long they take is told once some are finished")
     plan = [{"row": row.row, "model": row.model, "units": row.units, **row.facts} for row in planned]
-    emit({"plan": plan, "minutes": minutes}, "\n".join(lines), json_output=json_output)
+    emit({"plan": plan}, "\n".join(lines), json_output=json_output)
 
 
 def _facts(own: Mapping[str, str], command: str, seconds: float) -> dict[str, str]:

@@ -6,23 +6,18 @@ attacks, to which attack_options are added) and of ``Exposure``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from docleak.attacks.gradients.matching import dummy_gradient, relative
 from docleak.errors import RecipeError
-from docleak.evidence.audit import AuditConfig, Unit, model_of, open_audit, planned_units, run_unit, units_of
-from docleak.evidence.case import Exposure, build_case, pages_for
+from docleak.evidence.audit import AuditConfig, Unit, open_audit, planned_units, run_unit, units_of
+from docleak.evidence.case import Exposure
 from docleak.evidence.run import Run
 from docleak.models.base import STAGES
 from docleak.recipes.recipe import Recipe, Row
-from docleak.recipes.runner import Forecast, Job, places
+from docleak.recipes.runner import Job, Planned, places
 
 EXPOSURE = frozenset(f.name for f in fields(Exposure))
 SETTINGS = (EXPOSURE | {f.name for f in fields(AuditConfig)} | {"attack", "attack_options"}) - {
@@ -115,35 +110,14 @@ def config_of(recipe: Recipe, row: Row, model: str, scale: str, changes: Mapping
     return AuditConfig(models=(source,), attacks=(attack,), exposure=Exposure(**exposed), **settings)
 
 
-def forecasts(planned: Sequence[AuditExperiment]) -> list[Forecast]:
-    """Units, gradient evaluations and a guess of the time, from one timed evaluation per model and batch size."""
-    return [_forecast(e) for e in planned]
-
-
-def _forecast(e: AuditExperiment) -> Forecast:
-    units, each = len(units_of(e.config)), seconds_per_evaluation(e.config)
-    seconds = units * e.config.budget * each if e.config.attacks[0] != "random" else 0.0
-    words = f"{units} documents x {e.config.budget} evaluations"
-    return Forecast(e.row.name, e.config.models[0], units, words, seconds, {"evaluations": e.config.budget})
-
-
-def seconds_per_evaluation(config: AuditConfig) -> float:
-    """One timed forward, backward and double backward pass of the config's batch on this machine's CPU."""
-    return _timed(config.models[0], replace(config, attacks=("random",), pages=1, exposure=Exposure()))
-
-
-@lru_cache(maxsize=32)
-def _timed(source: str, config: AuditConfig) -> float:
-    model = model_of(config, source, "cpu")
-    pages = pages_for(model, config.documents, count=config.batch_size, seed=config.seed)
-    case = build_case(model, pages, config.exposure, seed=config.seed)
-    pixels = case.knowledge.template.clone().requires_grad_(True)
-    distance = relative(case.view)
-    torch.set_num_threads(1)
-    began = time.perf_counter()
-    dummy = dummy_gradient(model, pixels, case.inputs, case.view.names, create_graph=True)
-    torch.autograd.grad(distance(dummy), pixels)
-    return time.perf_counter() - began
+def plan(planned: Sequence[AuditExperiment]) -> list[Planned]:
+    """Documents and gradient evaluations."""
+    found = []
+    for e in planned:
+        units, budget = len(units_of(e.config)), e.config.budget
+        words = f"{units} documents x {budget} evaluations"
+        found.append(Planned(e.row.name, e.config.models[0], units, words, {"evaluations": budget}))
+    return found
 
 
 def facts_of(planned: Sequence[AuditExperiment]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from docleak.errors import RecipeError
 
 if TYPE_CHECKING:
     from docleak.recipes.recipe import Recipe
-    from docleak.recipes.runner import Forecast
+    from docleak.recipes.runner import Planned
 
 E = TypeVar("E")
 
@@ -42,7 +42,7 @@ class Kind(Generic[E]):
     metrics: tuple[str, ...]
     options: tuple[str, ...]
     experiments: Callable[[Recipe, str, Path, Mapping[str, Any]], list[E]]
-    forecasts: Callable[[Sequence[E]], list[Forecast]]
+    plan: Callable[[Sequence[E]], list[Planned]]
     facts: Callable[[Sequence[E]], dict[str, str]]
     write_table: Callable[[Recipe, str, Sequence[E], Path, Mapping[str, str]], Path]
 

@@ -110,14 +110,16 @@ class Experiment(Protocol):
 
 
 @dataclass(frozen=True)
-class Forecast:
-    """What ``--dry-run`` says of one experiment: in words, in seconds of one worker, and for machines."""
+class Planned:
+    """What ``--dry-run`` says of one experiment: how many units, of what, in words and for machines.
+
+    How long they take is not guessed: a run says so from its finished units.
+    """
 
     row: str
     model: str
     units: int
     words: str
-    seconds: float
     facts: Mapping[str, object] = field(default_factory=dict)
 
 

@@ -18,7 +18,7 @@ from docleak.evidence.audit import AuditConfig
 from docleak.evidence.case import Exposure
 from docleak.evidence.report_data import AttackResult, ModelResult, prepare
 from docleak.evidence.run import Run
-from docleak.recipes.audits import METRICS, OPTIONS, SETTINGS, AuditExperiment, experiments, facts_of, forecasts
+from docleak.recipes.audits import METRICS, OPTIONS, SETTINGS, AuditExperiment, experiments, facts_of, plan
 from docleak.recipes.kinds import Kind, field_types
 from docleak.recipes.page import Group, Picture, estimate_text, failed_text, with_printed, write_page
 from docleak.recipes.recipe import Recipe
@@ -202,7 +202,7 @@ AUDITS = Kind(
     metrics=METRICS,
     options=OPTIONS,
     experiments=experiments,
-    forecasts=forecasts,
+    plan=plan,
     facts=facts_of,
     write_table=write_table,
 )

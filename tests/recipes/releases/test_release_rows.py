@@ -15,8 +15,7 @@ from docleak.privacy.empirical import from_counts
 from docleak.recipes import Recipe, Row
 from docleak.recipes.releases import measures, store
 from docleak.recipes.releases.config import ReleaseConfig
-from docleak.recipes.releases.experiment import STORE, experiments
-from docleak.recipes.releases.forecast import forecasts
+from docleak.recipes.releases.experiment import STORE, experiments, plan
 from docleak.recipes.releases.store import documents_of, folder_of, trained
 from docleak.recipes.releases.table import write_table
 from docleak.recipes.runner import reproduce
@@ -178,12 +177,12 @@ def test_rows_that_measure_different_things_are_no_table(tmp_path: Path) -> None
         write_table(mixed, "tiny", planned, tmp_path, {})
 
 
-def test_a_row_of_other_settings_is_refused_and_forecasts_count_a_target_once(tmp_path: Path) -> None:
+def test_a_row_of_other_settings_is_refused_and_plans_count_a_target_once(tmp_path: Path) -> None:
     planned = experiments(recipe("gap"), "tiny", tmp_path / "out", {})
     planned[1].open(device="cpu", command="")
     other = experiments(recipe("gap"), "tiny", tmp_path / "out", {"seed": 3})
     with pytest.raises(RunError, match="seed is 0 there, 3 now"):
         other[1].open(device="cpu", command="")
     twice = replace(recipe("gap"), rows=(ROWS[1], ROWS[1]))
-    first, second = forecasts(experiments(twice, "tiny", tmp_path / "out", {}))
-    assert first.seconds > second.seconds > 0 and "to be trained" in first.words and "trained" not in second.words
+    first, second = plan(experiments(twice, "tiny", tmp_path / "out", {}))
+    assert "to be trained" in first.words and "trained" not in second.words

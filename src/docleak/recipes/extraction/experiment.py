@@ -19,7 +19,7 @@ from docleak.recipes.extraction.measures import Measured, attack_folder, fields_
 from docleak.recipes.extraction.store import card_of, folder_of
 from docleak.recipes.manifest import note_row
 from docleak.recipes.recipe import Recipe, Row
-from docleak.recipes.runner import Job, places
+from docleak.recipes.runner import Job, Planned, places
 
 #: What the command line may change.
 OPTIONS = ("documents", "pages", "seed")
@@ -112,6 +112,20 @@ def _check(recipe: Recipe, planned: Sequence[ExtractionExperiment], wanted: Sequ
         asked += [f"--documents {name}:DIR" for name in wanted]
     if asked:
         raise RecipeError(f"recipe {recipe.name!r} needs {' '.join(asked)}; docs/cdmi.md says what they are.")
+
+
+def plan(planned: Sequence[ExtractionExperiment]) -> list[Planned]:
+    """The models that each row has to train; those of an earlier row, or that are there, are not counted."""
+    found, seen = [], set()
+    for e in planned:
+        c, words = e.config, "pages not given"
+        if c.given:
+            needed = [c.target()] if c.shows == "validation" else [c.target(), c.public()]
+            missing = [f for f in needed if card_of(f, e.store) is None and folder_of(f, e.store) not in seen]
+            seen |= {folder_of(f, e.store) for f in missing}
+            words = f"{c.task} of {c.data}, {len(missing)} models to be trained"
+        found.append(Planned(e.row.name, e.model, int(c.given), words, {"target": c.target().name}))
+    return found
 
 
 def facts_of(planned: Sequence[ExtractionExperiment]) -> dict[str, str]:

@@ -12,9 +12,8 @@ from docleak.metrics.score import Estimate
 from docleak.models.encoders.loading import SHIPPED_ENCODERS
 from docleak.models.loading import short_name
 from docleak.recipes.extraction.config import SETTINGS, ExtractionConfig
-from docleak.recipes.extraction.experiment import OPTIONS, ExtractionExperiment, experiments, facts_of
+from docleak.recipes.extraction.experiment import OPTIONS, ExtractionExperiment, experiments, facts_of, plan
 from docleak.recipes.extraction.factors import Level, Member, levels
-from docleak.recipes.extraction.forecast import forecasts
 from docleak.recipes.extraction.measures import BASELINE, NAMES, Measured
 from docleak.recipes.extraction.pictures import Drawn, draw_curves, draw_epochs, draw_numbers
 from docleak.recipes.kinds import Kind, field_types
@@ -151,7 +150,7 @@ EXTRACTIONS = Kind(
     metrics=(*NAMES, *BASELINE, "accuracy", "loss", "epoch", "distances"),
     options=OPTIONS,
     experiments=experiments,
-    forecasts=forecasts,
+    plan=plan,
     facts=facts_of,
     write_table=write_table,
 )

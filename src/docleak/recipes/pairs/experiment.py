@@ -6,21 +6,17 @@ A row's folder is a run of ``evidence.pairs``. Settings are the fields of ``Pair
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from docleak.documents.storage import read_stored, reported, write_json
 from docleak.errors import RecipeError
-from docleak.evidence.pairs.play import PairConfig, attack_batch, open_pairs, privacy_of, set_up, setting_of, unit_id
+from docleak.evidence.pairs.play import PairConfig, attack_batch, open_pairs, privacy_of, setting_of, unit_id
 from docleak.evidence.run import Run
 from docleak.recipes.recipe import Recipe, Row
-from docleak.recipes.runner import Forecast, Job, places
+from docleak.recipes.runner import Job, Planned, places
 
 SETTINGS = ({f.name for f in fields(PairConfig)} | {"attack", "show"}) - {"attacks", "image", "text"}
 #: What the command line may change.
@@ -143,33 +139,14 @@ def config_of(
     return config, show
 
 
-def forecasts(planned: Sequence[PairExperiment]) -> list[Forecast]:
-    """Units and a guess of the time, from one timed evaluation of each modality per model."""
+def plan(planned: Sequence[PairExperiment]) -> list[Planned]:
+    """Batches and gradient evaluations."""
     found = []
     for e in planned:
-        units = e.config.count // e.config.batch_size
-        seconds = units * e.config.budget * _seconds(e.config)
-        words = f"{units} batches x {e.config.budget} evaluations of each modality"
-        found.append(Forecast(e.row.name, e.model, units, words, seconds, {"evaluations": e.config.budget}))
+        units, budget = e.config.count // e.config.batch_size, e.config.budget
+        words = f"{units} batches x {budget} evaluations of each modality"
+        found.append(Planned(e.row.name, e.model, units, words, {"evaluations": budget}))
     return found
-
-
-def _seconds(config: PairConfig) -> float:
-    same = replace(config, epsilon=0.0, noise=0.0, utility=False, count=config.batch_size, seed=0)
-    alone = replace(same, attacks=("mmgia-stage1",), threshold=None, rounds=None, strength=None)
-    return _timed(replace(alone, budget=8, shuffle=False, trained=0))
-
-
-@lru_cache(maxsize=16)
-def _timed(config: PairConfig) -> float:
-    torch.set_num_threads(1)
-    setting = set_up(config)
-    case = setting.case(0)
-    began = time.perf_counter()
-    config.attack("mmgia-stage1").run(
-        case.view, case.knowledge, budget=config.budget, generator=torch.Generator().manual_seed(0)
-    )
-    return (time.perf_counter() - began) / config.budget
 
 
 def facts_of(planned: Sequence[PairExperiment]) -> dict[str, str]:

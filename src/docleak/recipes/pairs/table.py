@@ -22,7 +22,7 @@ from docleak.recipes.pairs.experiment import (
     PairExperiment,
     experiments,
     facts_of,
-    forecasts,
+    plan,
 )
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.runner import failures
@@ -200,7 +200,7 @@ PAIRS = Kind(
     metrics=(*HEADS, *(f"{name}_{data}" for name in HEADS for data in DATA)),
     options=OPTIONS,
     experiments=experiments,
-    forecasts=forecasts,
+    plan=plan,
     facts=facts_of,
     write_table=write_table,
 )

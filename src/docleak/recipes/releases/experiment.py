@@ -18,7 +18,7 @@ from docleak.recipes.releases.config import WITHOUT_MODEL, ReleaseConfig, named_
 from docleak.recipes.releases.measures import Measured, from_json, measured, to_json
 from docleak.recipes.releases.presets import NONE
 from docleak.recipes.releases.store import finished, folder_of, rounds_done
-from docleak.recipes.runner import Job, places
+from docleak.recipes.runner import Job, Planned, places
 
 #: What the command line may change.
 OPTIONS = ("documents", "rounds", "seed")
@@ -102,6 +102,19 @@ def config_of(recipe: Recipe, row: Row, model: str, scale: str, changes: Mapping
     if rounds := changes.get("rounds"):
         settings["training"] = {**settings.get("training", {}), "rounds": rounds}
     return named_by_user(ReleaseConfig(model=source, **settings), recipe.name)
+
+
+def plan(planned: Sequence[ReleaseExperiment]) -> list[Planned]:
+    """What each row measures; a target is trained by the first row that needs it, unless it is there."""
+    found, seen = [], set()
+    for e in planned:
+        target = e.config.released()
+        words, key = f"{e.config.measure} of {target.name}", folder_of(target, e.store)
+        if e.config.measure not in WITHOUT_MODEL and key not in seen and finished(target, e.store) is None:
+            words += ", to be trained"
+        seen.add(key)
+        found.append(Planned(e.row.name, e.model, 1, words, {"target": target.name}))
+    return found
 
 
 def facts_of(planned: Sequence[ReleaseExperiment]) -> dict[str, str]:

@@ -15,8 +15,7 @@ from docleak.recipes.kinds import Kind, field_types
 from docleak.recipes.page import Group, Picture, estimate_text, failed_text, with_printed, write_page
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.releases.config import SETTINGS, ReleaseConfig
-from docleak.recipes.releases.experiment import OPTIONS, ReleaseExperiment, experiments, facts_of
-from docleak.recipes.releases.forecast import forecasts
+from docleak.recipes.releases.experiment import OPTIONS, ReleaseExperiment, experiments, facts_of, plan
 from docleak.recipes.releases.measures import Cell, Measured, metrics
 from docleak.recipes.runner import failures
 
@@ -173,7 +172,7 @@ RELEASES = Kind(
     metrics=tuple(metrics()),
     options=OPTIONS,
     experiments=experiments,
-    forecasts=forecasts,
+    plan=plan,
     facts=facts_of,
     write_table=write_table,
 )

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from docleak.documents.storage import drafted_folder
 from docleak.errors import RecipeError
@@ -19,12 +22,14 @@ from docleak.models.loading import load_model, short_name
 from docleak.models.t5 import T5Reader
 from docleak.recipes.manifest import note_row, require_same
 from docleak.recipes.recipe import Recipe, Row
-from docleak.recipes.runner import Job, places
-from docleak.recipes.trainings.config import TrainingConfig, named_by_user
+from docleak.recipes.runner import Job, Planned, places
+from docleak.recipes.trainings.config import PRETRAINING, TrainingConfig, named_by_user
 from docleak.recipes.trainings.data import find, prepare
 from docleak.recipes.trainings.unit import RESULT, run_training
+from docleak.training.federated.cost import Cost
 from docleak.training.federated.record import FederatedRun
 from docleak.training.lineage import lineage_of, write_lineage
+from docleak.training.objectives.table import objective_of
 
 #: What the command line may change.
 OPTIONS = ("documents", "test_documents", "pages", "rounds", "seed")
@@ -104,6 +109,38 @@ def reads_less(model: DocumentModel, max_tokens: int) -> T5Reader:
         )
     model.config = replace(model.config, max_tokens=min(max_tokens, model.config.max_tokens))
     return model
+
+
+def plan(planned: Sequence[TrainingExperiment]) -> list[Planned]:
+    """Rounds, clients, and the bytes that are sent."""
+    found = []
+    for e in planned:
+        config, phases = e.config, e.config.phases(e.config.seed)
+        costs = [(_cost(config, federation.local.objective), federation) for federation in phases.values()]
+        sent = sum(cost.sent(federation, config.clients) for cost, federation in costs)
+        published = sum(cost.as_published(federation, config.clients) for cost, federation in costs)
+        phrases = [f"{config.pretraining_rounds} rounds of {config.pretraining}"] if PRETRAINING in phases else []
+        phrases += [f"{config.rounds} rounds"] if config.rounds else []
+        words = (
+            f"{config.seeds} x {' + '.join(phrases) or 'no training'}, K = {config.clients}, {sent / 2**20:,.0f} MiB"
+        )
+        facts = {"clients": config.clients, "rounds": [federation.rounds for federation in phases.values()],
+                 "bytes": sent, "bytes_as_published": published}  # fmt: skip
+        found.append(Planned(e.row.name, short_name(config.model), config.seeds, words, facts))
+    return found
+
+
+def _cost(config: TrainingConfig, objective: str) -> Cost:
+    """What of the model travels; what self-pretraining adds to it stays in it."""
+    return _cost_of(config.model, config.max_tokens, config.pretraining or objective, config.seed)
+
+
+@lru_cache(maxsize=8)
+def _cost_of(source: str, max_tokens: int, objective: str, seed: int) -> Cost:
+    model = load_model(source)
+    model = reads_less(model, max_tokens) if max_tokens else model
+    objective_of(objective).prepare(model, generator=torch.Generator().manual_seed(seed))
+    return Cost.of(model.module)
 
 
 def experiments(recipe: Recipe, scale: str, out: Path, changes: Mapping[str, Any]) -> list[TrainingExperiment]:

@@ -16,8 +16,7 @@ from docleak.recipes.recipe import Recipe
 from docleak.recipes.runner import failures
 from docleak.recipes.trainings.config import SETTINGS, TrainingConfig
 from docleak.recipes.trainings.curves import Drawn, draw
-from docleak.recipes.trainings.experiment import OPTIONS, TrainingExperiment, experiments, facts_of
-from docleak.recipes.trainings.forecast import forecasts
+from docleak.recipes.trainings.experiment import OPTIONS, TrainingExperiment, experiments, facts_of, plan
 from docleak.recipes.trainings.scores import RowScores, row_scores
 from docleak.recipes.trainings.unit import Point, Result, read_points, read_result
 
@@ -134,7 +133,7 @@ TRAININGS = Kind(
     metrics=(SCORE,),
     options=OPTIONS,
     experiments=experiments,
-    forecasts=forecasts,
+    plan=plan,
     facts=facts_of,
     write_table=write_table,
 )

@@ -1,0 +1,123 @@
+"""The numbers of a miniature of every long command, kept: a change of the house must not move them.
+
+    python -m scripts.goldens                   compare with scripts/goldens/, ten minutes on one core
+    python -m scripts.goldens --write           put what comes out there
+    python -m scripts.goldens --kinds audit,cdmi
+
+The commands are those of ``scripts.kills``, apart from what draws secret noise or keys. Of everything that a command
+leaves in JSON, JSON lines and CSV, the numbers are taken by the name that each has (the key or column it stands under),
+wherever they lie: ``{"psnr": [14.2, 25.7], ...}``, sorted, to six digits. So files may be arranged anew and names of
+folders change, and a number that moved, came or went is still seen. What says how long something took is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import math
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from scripts.kills import COLUMNS, KINDS, TIMES, finish, make_inputs, started
+
+GOLDENS = Path(__file__).parent / "goldens"
+#: Secret noise and masks: nothing of them is the same twice.
+SECRET = ("train-private", "train-records", "train-secure")
+#: Names whose numbers say where or when, or of what build, and not what came out.
+APART = TIMES | {"format", "schema", "pid", "threads", "bytes", "up", "down", "load", "cores", "milliseconds_per_step"}
+DIGITS = 6
+
+
+def numbers_of(folder: Path) -> dict[str, list[float]]:
+    """Name -> all numbers that stand under it in the folder, sorted."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for file in sorted(folder.rglob("*")):
+        for name, value in _numbers(file):
+            found[name].append(value)
+    return {name: sorted(values) for name, values in sorted(found.items())}
+
+
+def _numbers(file: Path) -> Iterator[tuple[str, float]]:
+    if file.suffix == ".json":
+        yield from _leaves("", json.loads(file.read_text(encoding="utf-8")))
+    elif file.suffix == ".jsonl":
+        for line in file.read_text(encoding="utf-8").splitlines():
+            yield from _leaves("", json.loads(line))
+    elif file.suffix == ".csv":
+        for row in csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))):
+            for name, text in row.items():
+                if name not in COLUMNS and (value := _as_number(text)) is not None:
+                    yield name, value
+
+
+def _leaves(name: str, value: object) -> Iterator[tuple[str, float]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in APART:
+                yield from _leaves(str(key), inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(name, inner)
+    elif isinstance(value, int | float):
+        yield name, _rounded(float(value))
+
+
+def _as_number(text: str | None) -> float | None:
+    try:
+        return _rounded(float(text or ""))
+    except ValueError:
+        return None
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else 1e308
+
+
+def differences(golden: dict[str, list[float]], now: dict[str, list[float]]) -> list[str]:
+    """A line per name whose numbers are others than they were; the last digit may differ by rounding."""
+    lines = [f"gone: {name} ({len(golden[name])} numbers)" for name in golden if name not in now]
+    lines += [f"new: {name} ({len(now[name])} numbers)" for name in now if name not in golden]
+    for name in golden:
+        before, after = golden[name], now.get(name, golden[name])
+        if len(before) != len(after):
+            lines.append(f"{name}: {len(before)} numbers before, {len(after)} now")
+        elif moved := [(a, b) for a, b in zip(before, after, strict=True) if not math.isclose(a, b, rel_tol=2e-5)]:
+            lines.append(f"{name}: {len(moved)} of {len(before)} moved, first {moved[0][0]} to {moved[0][1]}")
+    return lines
+
+
+def main() -> None:
+    """Run the commands; exit code 1 if one fails, or a number is another."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    usual = [name for name in KINDS if name not in SECRET]
+    parser.add_argument("--kinds", default=",".join(usual), help="comma-separated")
+    parser.add_argument("--write", action="store_true", help="keep what comes out instead of comparing")
+    options = parser.parse_args()
+    names = options.kinds.split(",")
+    if unknown := [name for name in names if name not in usual]:
+        parser.error(f"unknown {', '.join(unknown)}; known: {', '.join(usual)}")
+    wrong = 0
+    with tempfile.TemporaryDirectory(prefix="docleak-goldens-") as folder:
+        make_inputs(Path(folder) / "inputs", names)
+        for name in names:
+            place, file = Path(folder) / "kinds" / name, GOLDENS / f"{name}.json"
+            lines = finish(started(KINDS[name], place), place)
+            now = {} if lines else numbers_of(place / "out")
+            if options.write and not lines:
+                GOLDENS.mkdir(exist_ok=True)
+                file.write_text(json.dumps(now).replace("], ", "],\n ") + "\n")
+            elif not lines:
+                lines = differences(json.loads(file.read_text()), now) if file.is_file() else ["there is no golden"]
+            wrong += bool(lines)
+            print(f"{name}: {sum(map(len, now.values()))} numbers of {len(now)} names", *lines[:20], sep="\n    ")
+            sys.stdout.flush()
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
