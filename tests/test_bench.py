@@ -60,7 +60,7 @@ def test_the_committed_page_is_of_the_committed_numbers(bench: Any) -> None:
 def test_what_is_no_benchmark_is_refused(bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench.main(["secure", "speed"], results=tmp_path)
-    assert "no benchmark 'speed'; there are documents" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "no benchmark 'speed'; there are startup" in capsys.readouterr().err and not list(tmp_path.iterdir())
     (tmp_path / "bench.json").write_text('{"documents": {"cold": 1}}')
     with pytest.raises(SystemExit, match="expected environment and numbers by part"):
         bench.main(["secure"], results=tmp_path)

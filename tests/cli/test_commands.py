@@ -525,14 +525,14 @@ def test_a_doctor_who_finds_something(docleak: Docleak, monkeypatch: pytest.Monk
     def found(*, optional: bool) -> list[Check]:
         return [Check("torch", True, "fine"), Check("fonts", False, "RuntimeError: no fonts", optional)]
 
-    monkeypatch.setattr("docleak.cli.app.checks", lambda: found(optional=False))
+    monkeypatch.setattr("docleak.cli.doctor.checks", lambda: found(optional=False))
     plain = docleak("doctor")
     failed(plain, "cannot do its work")
     assert "NO  fonts  RuntimeError: no fonts" in plain.out
     result = docleak("doctor", "--json")
     assert result.code == 1
     assert result.json()["fonts"] == {"passed": False, "detail": "RuntimeError: no fonts"}
-    monkeypatch.setattr("docleak.cli.app.checks", lambda: found(optional=True))
+    monkeypatch.setattr("docleak.cli.doctor.checks", lambda: found(optional=True))
     assert docleak("doctor").code == 0
 
 
