@@ -29,7 +29,7 @@ from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocleakError
 from docleak.models import SHIPPED
-from docleak.models.encoders.loading import SHIPPED_ENCODERS
+from docleak.models.shipped import SHIPPED_ENCODERS
 from docleak.models.tiny import donut_start
 
 

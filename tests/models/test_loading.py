@@ -18,8 +18,9 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
 from docleak.models import load_model, pixels_of, title_of, trainable
 from docleak.models.donut import Donut
-from docleak.models.loading import CHECKPOINTS, short_name, split_revision
+from docleak.models.loading import short_name, split_revision
 from docleak.models.preprocessing import ImageSettings, image_settings
+from docleak.models.shipped import CHECKPOINTS
 
 
 def copy_of(name: str, directory: Path) -> Path:

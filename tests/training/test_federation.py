@@ -19,7 +19,7 @@ from docleak.documents.loaders import load_pages
 from docleak.documents.silos import write_silos
 from docleak.errors import DocumentError, FederationError, RunError
 from docleak.models import load_model
-from docleak.models.loading import CHECKPOINTS
+from docleak.models.shipped import CHECKPOINTS
 from docleak.privacy.lineage import Trained
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan

@@ -63,7 +63,7 @@ def config_of(extraction: str, documents: str, public_documents: str, start: str
     from docleak.documents.loaders import SYNTHETIC
     from docleak.evidence.extraction.game import GameConfig
     from docleak.evidence.extraction.own import OwnConfig
-    from docleak.models.encoders.loading import SHIPPED_ENCODERS
+    from docleak.models.shipped import SHIPPED_ENCODERS
 
     if public_documents:
         return OwnConfig(target=extraction, documents=documents, public=public_documents, start=start, seed=seed)

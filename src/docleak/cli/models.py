@@ -20,8 +20,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def list_models(json_output: Json = False) -> None:
     """List the shipped checkpoints with size, recipe and answer quality."""
     from docleak.models import SHIPPED, model_card
-    from docleak.models.encoders.loading import SHIPPED_ENCODERS
-    from docleak.models.loading import CHECKPOINTS
+    from docleak.models.shipped import CHECKPOINTS, SHIPPED_ENCODERS
 
     rows = {name: {"title": title, **model_card(name)} for name, title in SHIPPED.items()}
     rows |= {name: {"title": title, **model_card(str(CHECKPOINTS / name))} for name, title in SHIPPED_ENCODERS.items()}

@@ -53,17 +53,19 @@ def reproduce(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object; no progress bar.")] = False,
 ) -> None:
     """Run a paper's table: ours beside the printed values, with intervals; run again to continue."""
+    if show_list or not name:
+        from docleak.recipes.recipe import titles
+
+        known = titles()
+        lines = [f"{key:18} {title} ({paper})" for key, (title, paper) in known.items()]
+        emit({key: title for key, (title, _) in known.items()}, "\n".join(lines), json_output=json_output)
+        return
     from docleak.errors import RecipeError
-    from docleak.recipes import find_recipe, list_recipes
+    from docleak.recipes import find_recipe
     from docleak.recipes.kinds import kind_named
     from docleak.recipes.runner import failures, jobs_of
     from docleak.recipes.runner import reproduce as run_recipe
 
-    if show_list or not name:
-        known = list_recipes()
-        lines = [f"{key:18} {recipe.title} ({recipe.paper})" for key, recipe in known.items()]
-        emit({key: recipe.title for key, recipe in known.items()}, "\n".join(lines), json_output=json_output)
-        return
     recipe = find_recipe(name)
     kind = kind_named(recipe.kind)
     folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
         pixels_of,
         trainable,
     )
-    from docleak.models.loading import SHIPPED, load_model, model_card, short_name, title_of
+    from docleak.models.loading import load_model, short_name, title_of
+    from docleak.models.shipped import SHIPPED, model_card
 
 __all__ = [
     "SHIPPED",
@@ -34,5 +35,9 @@ __all__ = [
     "title_of",
     "trainable",
 ]
-_LOADING = ("SHIPPED", "load_model", "model_card", "short_name", "title_of")
-__getattr__ = imported_on_use(__name__, {name: "loading" if name in _LOADING else "base" for name in __all__})
+_HOMES = {
+    **dict.fromkeys(__all__, "base"),
+    **dict.fromkeys(("load_model", "short_name", "title_of"), "loading"),
+    **dict.fromkeys(("SHIPPED", "model_card"), "shipped"),
+}
+__getattr__ = imported_on_use(__name__, _HOMES)

@@ -10,25 +10,10 @@ from typing import Any, cast
 import torch
 import transformers
 
-from docleak.documents.storage import read_json_object
 from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
 from docleak.models.base import DocumentModel
-
-CHECKPOINTS = Path(__file__).parent / "checkpoints"
-
-#: Shipped checkpoints: name -> what it is.
-SHIPPED: dict[str, str] = {
-    "donut-start": "Donut (tiny), start of federated training",
-    "donut-trained": "Donut (tiny), trained to answer questions",
-    "layoutlmv3-start": "LayoutLMv3 (tiny), start of federated training",
-    "layoutlmv3-trained": "LayoutLMv3 (tiny), trained to answer questions",
-    "vt5-start": "VT5 (tiny), start of federated training",
-    "vt5-public": "VT5 (tiny), trained a little on invoices, never asked about their issuers",
-    "vt5-released": "VT5 (tiny), vt5-public trained on the private documents of half of 240 providers",
-    "vt5-trained": "VT5 (tiny), trained to answer questions, about issuers too",
-    "fedocvqa-start": "FeDocVQA's T5 (tiny), start of federated training",
-}
+from docleak.models.shipped import CHECKPOINTS, SHIPPED
 
 #: architecture -> "module:loader".
 ARCHITECTURES: dict[str, str] = {
@@ -96,14 +81,6 @@ def short_name(source: str) -> str:
 def title_of(source: str) -> str:
     """A readable title: the shipped checkpoint's, or the last part of the path."""
     return SHIPPED.get(source, short_name(source))
-
-
-def model_card(source: str) -> dict[str, Any]:
-    """How a checkpoint was made (docleak.json beside its weights), or nothing where it does not say."""
-    file = (CHECKPOINTS / source if source in SHIPPED else Path(source)) / "docleak.json"
-    if not file.is_file():
-        return {}
-    return read_json_object(file, error=ModelError, advice="Save the model again, or take that file away.")
 
 
 def _locate(source: str) -> tuple[str, str | None]:

@@ -77,10 +77,20 @@ class Recipe:
         return sources[model], settings
 
 
+def titles() -> dict[str, tuple[str, str]]:
+    """Title and paper of the shipped recipes by name, paper by paper; what else stands in them is not looked at."""
+    found = {name: tomllib.loads(file.read_text(encoding="utf-8")) for name, file in _shipped().items()}
+    return {name: (str(text["title"]), str(text.get("paper", ""))) for name, text in found.items()}
+
+
 def list_recipes() -> dict[str, Recipe]:
     """The shipped recipes by name, paper by paper."""
+    return {name: read_recipe(file, name) for name, file in _shipped().items()}
+
+
+def _shipped() -> dict[str, Path]:
     return {
-        name: read_recipe(file, name)
+        name: file
         for file in sorted(SHIPPED.glob("*/*.toml"))
         for name in [file.relative_to(SHIPPED).with_suffix("").as_posix()]
     }

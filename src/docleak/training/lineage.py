@@ -14,8 +14,7 @@ from typing import Any
 
 from docleak.documents.storage import read_json_object, reported, write_json
 from docleak.errors import PrivacyError
-from docleak.models.encoders.loading import SHIPPED_ENCODERS
-from docleak.models.loading import CHECKPOINTS, SHIPPED
+from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
 from docleak.privacy.lineage import PUBLIC, UNKNOWN, Claim, Fingerprints, Lineage, claim_of, united
 
 CARD, PROVIDERS, KEY = "docleak.json", "providers.json", "lineage"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from docleak.evidence.extraction import game, shipped
-from docleak.models.loading import CHECKPOINTS
+from docleak.models.shipped import CHECKPOINTS
 
 
 def test_a_game_without_training_reads_what_was_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

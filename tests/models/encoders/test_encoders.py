@@ -23,11 +23,12 @@ from docleak.errors import ModelError
 from docleak.models.base import IGNORED
 from docleak.models.encoders import EncoderModel, TokenPage, load_encoder
 from docleak.models.encoders.bros import quicken
-from docleak.models.encoders.loading import SHIPPED_ENCODERS, save_encoder
+from docleak.models.encoders.loading import save_encoder
 from docleak.models.encoders.questions import asked
 from docleak.models.encoders.tasks import NOTHING, RARE, TASKS, Task, classes_of, label_of, labelled, mask_tokens
 from docleak.models.encoders.tiny import SPECIALS, bert_tokenizer, shipped_tokenizer, tiny_encoder
 from docleak.models.encoders.vision import VisionConfig
+from docleak.models.shipped import SHIPPED_ENCODERS
 
 ARCHITECTURES = ("layoutlm", "bros", "bert")
 EYE = VisionConfig(size=(64, 96), channels=(4, 8))

@@ -32,9 +32,10 @@ from docleak.evidence.extraction.game import (
     usable_pages,
 )
 from docleak.models.encoders.finished import load_finished
-from docleak.models.encoders.loading import SHIPPED_ENCODERS, load_encoder, save_encoder
+from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import EncoderConfig, EncoderModel
 from docleak.models.encoders.tasks import entities_of
+from docleak.models.shipped import SHIPPED_ENCODERS
 from docleak.training.extraction.fit import FitConfig
 
 TRAINED = "target"

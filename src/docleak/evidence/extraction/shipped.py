@@ -19,7 +19,7 @@ from docleak.evidence.extraction.play import MODELS, OnField, open_game, play
 from docleak.evidence.extraction.report import section, write_report
 from docleak.evidence.extraction.table import GameTable, read_table
 from docleak.evidence.run import Run
-from docleak.models.loading import CHECKPOINTS
+from docleak.models.shipped import CHECKPOINTS
 
 RELEASED = "layoutlm-released"
 #: Folder in that of an audit.

@@ -20,17 +20,12 @@ from docleak.errors import DocleakError, ModelError
 from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build
 from docleak.models.encoders.tasks import CLASSED, Task
 from docleak.models.encoders.vision import VisionConfig
-from docleak.models.loading import CHECKPOINTS, short_name, split_revision
+from docleak.models.loading import short_name, split_revision
 from docleak.models.preprocessing import tokenizer_of
+from docleak.models.shipped import CHECKPOINTS, SHIPPED_ENCODERS
 from docleak.models.t5_files import local_file
 
 MODEL_TYPE = "docleak-encoder"
-#: Shipped encoders: name -> what it is.
-SHIPPED_ENCODERS: dict[str, str] = {
-    "layoutlm-tiny": "LayoutLM (tiny), trained to guess masked tokens of synthetic invoices",
-    "bros-tiny": "BROS (tiny), trained to guess masked tokens of synthetic invoices",
-    "bert-tiny": "BERT (tiny), trained to guess masked tokens of synthetic invoices",
-}
 #: Parts of a checkpoint's masked-language head, in transformers' names and in ours.
 MLM_PARTS = {
     "predictions.transform.dense.": "head.dense.",

@@ -20,8 +20,9 @@ from docleak.documents.page import fault_list
 from docleak.documents.storage import write_atomically, write_json
 from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
-from docleak.models.loading import CHECKPOINTS, short_name, split_revision
+from docleak.models.loading import short_name, split_revision
 from docleak.models.preprocessing import HALF, image_settings, tokenizer_of
+from docleak.models.shipped import CHECKPOINTS
 
 MODEL_TYPE = "docleak-aligner"
 SHIPPED_ALIGNER = "aligner-tiny"

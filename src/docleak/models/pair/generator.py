@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from docleak.documents.storage import write_atomically, write_json
 from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
-from docleak.models.loading import CHECKPOINTS, short_name
+from docleak.models.loading import short_name
+from docleak.models.shipped import CHECKPOINTS
 
 MODEL_TYPE = "docleak-generator"
 SHIPPED_GENERATOR = "generator-tiny"

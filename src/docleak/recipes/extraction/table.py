@@ -9,8 +9,8 @@ from typing import Any
 
 from docleak.errors import RecipeError
 from docleak.metrics.score import Estimate
-from docleak.models.encoders.loading import SHIPPED_ENCODERS
 from docleak.models.loading import short_name
+from docleak.models.shipped import SHIPPED_ENCODERS
 from docleak.recipes.extraction.config import SETTINGS, ExtractionConfig
 from docleak.recipes.extraction.experiment import OPTIONS, ExtractionExperiment, experiments, facts_of, plan
 from docleak.recipes.extraction.factors import Level, Member, levels
