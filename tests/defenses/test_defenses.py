@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +13,7 @@ from docleak.attacks.gradients.view import Knowledge
 from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense, parse_defense
 from docleak.defenses.clipping import Clipping
 from docleak.defenses.compression import TopK
+from docleak.defenses.defense import Gradient
 from docleak.defenses.noise import GradientNoise
 from docleak.defenses.safe_template import SafeTemplate
 from docleak.documents import blank_template, private_mask
@@ -261,6 +265,33 @@ def test_what_the_server_sees_of_a_case_is_what_the_defence_sent(spec: str, mode
     assert all(torch.equal(case.view.gradient[name], value) for name, value in sent.items())
     changed = [name for name in sent if not torch.equal(sent[name], case.clean.gradient[name])]
     assert changed or sent.keys() < case.clean.gradient.keys()
+
+
+@dataclass(frozen=True)
+class Doubled(GradientNoise):
+    """A defence of somebody's own that adds noise twice."""
+
+    @property
+    def noise_std(self) -> float:
+        return math.sqrt(2) * self.sigma
+
+    def protect(self, gradient: Gradient, model: DocumentModel, *, generator: torch.Generator) -> dict[str, Tensor]:
+        once = super().protect(gradient, model, generator=generator)
+        return super().protect(once, model, generator=generator)
+
+
+def test_a_defence_announces_its_own_noise(model: DocumentModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an attack whitens by is what the defence says, whoever wrote it."""
+    monkeypatch.setitem(DEFENSES, "doubled", f"{__name__}:Doubled")
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    cases = {
+        spec: build_case(model, [page], Exposure(defense=spec), seed=0)
+        for spec in ("none", "clip:norm=0.5", "noise:sigma=0.5", "doubled:sigma=0.5")
+    }
+    assert [case.view.noise for case in cases.values()] == [0.0, 0.0, 0.5, math.sqrt(0.5)]
+    sent, clean = cases["doubled:sigma=0.5"].view.gradient, cases["none"].view.gradient
+    added = torch.cat([(sent[name] - clean[name]).ravel() for name in clean])
+    assert float(added.std()) == pytest.approx(math.sqrt(0.5), rel=0.01)
 
 
 def test_the_server_knows_the_published_template_of_a_case(model: DocumentModel) -> None:

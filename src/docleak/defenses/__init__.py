@@ -5,8 +5,9 @@ from docleak.defenses.defense import (
     Defense,
     GradientDefense,
     NoDefense,
+    Noisy,
     TemplateDefense,
     parse_defense,
 )
 
-__all__ = ["DEFENSES", "Defense", "GradientDefense", "NoDefense", "TemplateDefense", "parse_defense"]
+__all__ = ["DEFENSES", "Defense", "GradientDefense", "NoDefense", "Noisy", "TemplateDefense", "parse_defense"]

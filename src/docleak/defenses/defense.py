@@ -41,6 +41,15 @@ class GradientDefense(Defense, Protocol):
 
 
 @runtime_checkable
+class Noisy(Protocol):
+    """A gradient defence that adds noise, which an adversary who knows of it counts with."""
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the Gaussian noise on every number that is sent."""
+
+
+@runtime_checkable
 class TemplateDefense(Defense, Protocol):
     """Changes the template that is published; clients go on training on clean pages."""
 

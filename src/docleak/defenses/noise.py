@@ -27,6 +27,10 @@ class GradientNoise:
     def summary(self) -> str:
         return f"Gaussian noise of {self.sigma:g} on every number sent"
 
+    @property
+    def noise_std(self) -> float:
+        return self.sigma
+
     def protect(self, gradient: Gradient, model: DocumentModel, *, generator: torch.Generator) -> dict[str, Tensor]:
         return {
             name: value + self.sigma * torch.randn(value.shape, generator=generator).to(value)

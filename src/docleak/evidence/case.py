@@ -13,8 +13,7 @@ from docleak.attacks.gradients.algebra.recover import recover
 from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.attacks.gradients.cleaning import without_perturbation
 from docleak.attacks.gradients.view import GradientView, Knowledge, require_all
-from docleak.defenses import GradientDefense, TemplateDefense, parse_defense
-from docleak.defenses.noise import GradientNoise
+from docleak.defenses import GradientDefense, Noisy, TemplateDefense, parse_defense
 from docleak.documents import Page, Question, blank_template, load_pages, private_mask, repeats_of
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
@@ -133,7 +132,7 @@ def build_case(
 
 def _defended(view: GradientView, defense: GradientDefense, generator: torch.Generator) -> GradientView:
     sent = defense.protect(view.gradient, view.model, generator=generator)
-    noise = defense.sigma if isinstance(defense, GradientNoise) else 0.0
+    noise = defense.noise_std if isinstance(defense, Noisy) else 0.0
     return replace(view, gradient=sent, imitate=defense.imitate, noise=noise)
 
 
