@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from docleak.errors import RunError
-from docleak.evidence.workers import OnProgress, compute
+from docleak.evidence.workers import OnProgress, _told_of_death, compute
 
 
 class Counting:
@@ -90,9 +92,32 @@ def test_a_worker_that_dies_is_told_with_its_unit(tmp_path: Path) -> None:
     assert 3 not in Counting.written(tmp_path)
 
 
+@dataclass
+class Gathered:
+    """A process whose end is known only after some looks."""
+
+    code: int
+    looks: int = 0
+
+    @property
+    def exitcode(self) -> int | None:
+        self.looks += 1
+        return None if self.looks < 4 else self.code
+
+
+def test_who_died_is_told_once_all_are_gathered() -> None:
+    processes: Any = {1: Gathered(-signal.SIGTERM), 2: Gathered(-signal.SIGKILL), 3: Gathered(-signal.SIGTERM)}
+    said = _told_of_death(processes, {1: "a", 2: "b", 3: "c"})
+    assert said.startswith("a worker process died (killed from outside, or for want of memory) at b. What is")
+    said = _told_of_death({1: Gathered(3), 2: Gathered(-signal.SIGTERM)}, {2: "b"})  # type: ignore[dict-item]
+    assert said.startswith("a worker process died (exit code 3) before its first unit.")
+
+
 PARENT = """
 import sys, time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from docleak.evidence.workers import compute
 from tests.evidence.test_workers import Counting
 if __name__ == "__main__":

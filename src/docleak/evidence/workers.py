@@ -28,6 +28,8 @@ OnProgress = Callable[[str, int, int], None]
 Unit = TypeVar("Unit")
 #: Seconds between two looks at whether the process that started this one is still there.
 WATCH_SECONDS = 1.0
+#: Seconds in which the pool ends and gathers its other workers after one died.
+GATHERED_WITHIN = 10.0
 
 #: In a worker process: what it was started with.
 _started_with: dict[str, Any] = {}
@@ -117,12 +119,16 @@ def _tell(events: Any, at_work: dict[int, str], on_progress: OnProgress) -> None
 
 
 def _told_of_death(processes: Mapping[int, BaseProcess], at_work: Mapping[int, str]) -> str:
-    """Which worker died, at what, and what to do."""
+    """Which worker died, at what, and what to do. How each ended is known once the pool has gathered them all."""
+    deadline = time.monotonic() + GATHERED_WITHIN
+    while any(process.exitcode is None for process in processes.values()) and time.monotonic() < deadline:
+        time.sleep(0.05)
     ended = {number: process.exitcode for number, process in processes.items()}
     dead = [number for number, code in ended.items() if code not in (None, 0, -signal.SIGTERM)] or list(ended)
     units = [at_work[number] for number in dead if at_work.get(number)]
-    codes = {ended[number] for number in dead}
-    why = "killed from outside, or for want of memory" if -9 in codes else f"exit code {', '.join(map(str, codes))}"
+    codes = {ended[number] for number in dead} - {None, 0, -signal.SIGTERM}
+    why = f"exit code {', '.join(map(str, codes))}" if codes else "nothing says how"
+    why = "killed from outside, or for want of memory" if -9 in codes else why
     return (
         f"a worker process died ({why}) {'at ' + ' or '.join(units) if units else 'before its first unit'}. What is "
         "finished is kept: the same command goes on from there; with fewer --workers it needs less memory."
