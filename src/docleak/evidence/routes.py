@@ -122,16 +122,19 @@ def picture_cell(unit: Unit, index: int) -> Cell:
     """What one attack's picture says of a field. The answer, where the attacker had it, is no finding, nor is what
     the blank template shows."""
     field, floor, ceiling = (score.fields[index] for score in (unit.score, unit.floor, unit.ceiling))
-    said, before = mark(field), mark(floor)
+    return cell_of(field, floor, ceiling, given=unit.given(field))
+
+
+def cell_of(read: FieldScore, blank: FieldScore, truth: FieldScore, *, given: bool) -> Cell:
+    """What the pictures say of one field: the reconstruction, the blank template, and the true page."""
+    said, before = mark(read), mark(blank)
     if said == "unscored":
         return Cell.UNSCORED
     if said == "no":
-        return Cell.ILLEGIBLE if mark(ceiling) == "no" else Cell.NOT
+        return Cell.ILLEGIBLE if mark(truth) == "no" else Cell.NOT
     if before == "exact" or said == before == "near":
         return Cell.PUBLIC
-    if unit.given(field):
-        return Cell.GIVEN
-    return Cell.READ if said == "exact" else Cell.NEAR
+    return Cell.GIVEN if given else Cell.READ if said == "exact" else Cell.NEAR
 
 
 def mark(field: FieldScore) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from docleak.evidence.routes import mark
+from docleak.evidence.routes import cell_of
 from docleak.evidence.severity import Cell, Overall, Part, Severity, judge, overall, worst
 from docleak.evidence.templating import percent
 from docleak.evidence.update_check import beyond_chance
-from docleak.metrics import FieldScore, PageScore
+from docleak.metrics import PageScore
 
 #: Share of tokens, with at least this precision, from which the words count as told.
 TOLD, SURE = 0.5, 0.8
@@ -40,7 +40,10 @@ class Pictures:
         given = saved.get("given") or [()] * len(saved["score"])
         told = [f.value in answers for fields, answers in zip(pages[0], given, strict=True) for f in fields]
         return cls(
-            cells=tuple(_cell(*field) for field in zip(rebuilt, blank, truth, told, strict=True)),
+            cells=tuple(
+                cell_of(read, floor, true, given=known)
+                for read, floor, true, known in zip(rebuilt, blank, truth, told, strict=True)
+            ),
             exact=sum(bool(f.exact) for f in rebuilt),
             blank=sum(bool(f.exact) for f in blank),
             legible=sum(bool(f.exact) for f in truth),
@@ -48,18 +51,6 @@ class Pictures:
             psnr=saved["score"][0]["psnr"],
             blank_psnr=saved["floor"][0]["psnr"],
         )
-
-
-def _cell(read: FieldScore, blank: FieldScore, truth: FieldScore, given: bool) -> Cell:
-    """What the pictures say of one field, as ``routes.picture_cell`` does of a gradient's."""
-    said, before = mark(read), mark(blank)
-    if said == "unscored":
-        return Cell.UNSCORED
-    if said == "no":
-        return Cell.ILLEGIBLE if mark(truth) == "no" else Cell.NOT
-    if before == "exact" or said == before == "near":
-        return Cell.PUBLIC
-    return Cell.GIVEN if given else Cell.READ if said == "exact" else Cell.NEAR
 
 
 def severity_of(record: Mapping[str, Any]) -> Severity:

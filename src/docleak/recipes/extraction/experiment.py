@@ -158,7 +158,7 @@ def _defences(computed: Sequence[ExtractionExperiment]) -> dict[str, str]:
         if "claim" in card:
             facts[f"Claim, {e.row.name}"] = (
                 f"{card['claim']} {card['units']} units; coins and noise follow from the seed, so that the table can "
-                "be repeated: it holds against nobody who knows the seed"
+                "be repeated"
             )
         if e.config.deduplicate and card:
             left = card["pages"]["train"]

@@ -39,6 +39,7 @@ from docleak.models.encoders.tokens import TokenPage
 from docleak.models.encoders.vision import VisionConfig
 from docleak.privacy.lineage import Lineage, Trained, claim_of
 from docleak.privacy.mechanism import Unit
+from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.recipes.extraction.config import BEST, Data, Fitting
 from docleak.recipes.extraction.duplicates import with_copies, without_duplicates
@@ -134,12 +135,13 @@ def _train(fitting: Fitting, folder: Path, device: str) -> None:
         if training.keep_every and epoch.number % training.keep_every == 0:
             save_encoder(model, folder / f"epoch-{epoch.number}")
 
-    if fitting.private is None:
+    plan = fitting.private.plan() if fitting.private else None
+    if plan is None:
         seed = 1000 * fitting.seed + 1 + (fitting.part == "public")
         found = fit(model, train, validation, training.plan(), seed=seed, on_epoch=on_epoch)
     else:
-        found = _fit_privately(model, units, validation, fitting, on_epoch)
-    lineage = _lineage(fitting, folder)
+        found = _fit_privately(model, units, validation, fitting, plan, on_epoch)
+    lineage = _lineage(fitting, plan, folder)
     claim = _claim_sentence(lineage, fitting.private.unit) if fitting.private else ""
     with reported(folder):
         save_encoder(model, folder / "last")
@@ -170,26 +172,25 @@ def _fit_privately(
     units: dict[str, list[TokenPage]],
     validation: list[TokenPage],
     fitting: Fitting,
+    plan: DpPlan,
     on_epoch: Callable[[Epoch], None],
 ) -> Fitted:
     """Coins and noise follow from the seed, as everything of a table does."""
     private, training = fitting.private, fitting.training
     assert private is not None
     return fit_privately(
-        model, units, validation, private, private.plan(), validate_every=training.validate_every,
+        model, units, validation, private, plan, validate_every=training.validate_every,
         batch_size=2 * training.batch_size, seed=1000 * fitting.seed + 1,
         randomness=Randomness.seeded(fitting.seed, fitting.part), on_epoch=on_epoch,
     )  # fmt: skip
 
 
-def _lineage(fitting: Fitting, folder: Path) -> Lineage:
+def _lineage(fitting: Fitting, plan: DpPlan | None, folder: Path) -> Lineage:
     """What the model comes from: its start's lineage, and this training."""
-    private = fitting.private
-    what = f"training of a table ({fitting.task}, {fitting.part} part of {fitting.data.documents.partition(':')[0]})"
-    plan = private.plan() if private else None
+    what = f"training of a table ({fitting.task}, {fitting.part} part)"
     spent = plan.guarantee() if plan else None
     accountant, epsilon = (f"{spent.accountant} {spent.version}", spent.epsilon) if spent else ("", None)
-    training = Trained(folder.name, what, plan, epsilon, accountant, repeatable=private is not None)
+    training = Trained(folder.name, what, plan, epsilon, accountant, repeatable=plan is not None)
     return lineage_of(fitting.model).after(training)
 
 

@@ -37,6 +37,7 @@ def foreign_code(bundle: bytes) -> str:
                 if archive.read(name) != file.read_bytes():
                     return f"{name} is not that of the docleak installed here"
             project = tomllib.loads(archive.read(PROJECT).decode())
+    # zipfile: NotImplementedError for a compression that it does not know, RuntimeError for an encrypted part
     except (zipfile.BadZipFile, ValueError, KeyError, NotImplementedError, RuntimeError) as error:
         return f"it cannot be read ({error})"
     runs = project.get("tool", {}).get("flwr", {}).get("app", {}).get("components", {}).get("clientapp")
