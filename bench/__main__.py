@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from docleak.documents.storage import write_atomically
+from docleak.files import write_atomically
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 #: Modules of this folder that ``measure`` and tell the numbers ``as_markdown``, in the page's order.

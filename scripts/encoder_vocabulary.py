@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 from docleak.documents import load_pages
-from docleak.documents.storage import write_atomically
 from docleak.documents.synthetic import make_pages
+from docleak.files import write_atomically
 from docleak.models.encoders.tiny import word_piece_tokenizer
 
 PIECES = 2000

@@ -45,8 +45,8 @@ from safetensors import safe_open
 from docleak.documents.blue_red import BlueRedPlan
 from docleak.documents.blue_red_files import open_issuers, write_blue_red
 from docleak.documents.folder import save
-from docleak.documents.storage import TEMPORARY
 from docleak.documents.synthetic import make_pages
+from docleak.files import TEMPORARY
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.tasks import classes_of
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from docleak.documents.pairs import load_pairs, make_scenes, resized
-from docleak.documents.storage import write_atomically
+from docleak.files import write_atomically
 from docleak.models.base import pixels_of
 from docleak.models.encoders.tiny import word_piece_tokenizer
 from docleak.models.pair.aligner import build_aligner, save_aligner

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from docleak.documents.claim import claimed
+from docleak.runs.claim import claimed
 
 Command = Callable[..., tuple[Any, str, str]]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from docleak.cli import main
-from docleak.evidence.run import Run
+from docleak.runs.run import Run
 
 
 def said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:

@@ -12,8 +12,8 @@ import pytest
 from PIL import ImageDraw, ImageFont
 
 from docleak.documents import Field, Image, Page, Question, Word, blank_template, load_pages, private_mask
-from docleak.evidence.run import Run
 from docleak.metrics import OcrEngine, Reading, score_page
+from docleak.runs.run import Run
 
 MODELS = {"donut-start": ("Donut (tiny), start of federated training", "start", 0.0),
           "donut-trained": ("Donut (tiny), trained on synthetic invoices", "trained", 0.62)}  # fmt: skip

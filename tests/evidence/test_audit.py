@@ -32,11 +32,11 @@ from docleak.evidence.audit import (
 )
 from docleak.evidence.case import Exposure, build_case, pages_for
 from docleak.evidence.report import write_report
-from docleak.evidence.run import Run
 from docleak.evidence.threat import threat_model
 from docleak.metrics import Reading
 from docleak.models import load_model
 from docleak.models.tiny import donut_start
+from docleak.runs.run import Run
 
 SMALL = (64, 64)
 

@@ -20,8 +20,8 @@ from docleak.errors import RunError
 from docleak.evidence.markdown import write_markdown
 from docleak.evidence.report import summary_text, write_report
 from docleak.evidence.report_data import prepare
-from docleak.evidence.run import Run
 from docleak.metrics import PageScore, Reading
+from docleak.runs.run import Run
 
 MakeRun = Callable[..., Run]
 CHROMIUM = Path("/usr/bin/chromium")

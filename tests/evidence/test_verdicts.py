@@ -18,8 +18,8 @@ from docleak.evidence.identity import model_key
 from docleak.evidence.markdown import write_markdown
 from docleak.evidence.report import summary_text, verdict_json, write_report
 from docleak.evidence.report_data import prepare
-from docleak.evidence.run import COMPARISON, DEFENCES, Run
 from docleak.evidence.severity import Severity
+from docleak.runs.run import COMPARISON, DEFENCES, Run
 
 MakeRun = Callable[..., Run]
 TEXT = {"exact": True, "believed_exact": True, "tokens": 9, "tokens_right": 9, "wrong_parts": [], "conditions": [],

@@ -12,7 +12,6 @@ import pytest
 from docleak.errors import AttackError
 from docleak.evidence.audit import AuditConfig, run_audit
 from docleak.evidence.report import write_report
-from docleak.evidence.run import DEFENCES, Run
 from docleak.evidence.utility import Utility, sent_bytes, utility_under
 from docleak.metrics import Estimate
 from docleak.models import load_model
@@ -21,6 +20,7 @@ from docleak.recipes.audits import experiments
 from docleak.recipes.comparison import Choice, chart, choices_of, recipe_of, write_comparison
 from docleak.recipes.runner import reproduce
 from docleak.recipes.table import Line
+from docleak.runs.run import DEFENCES, Run
 
 
 def choice(name: str, leakage: float | None, anls: float | None, kept: float | None = None) -> Choice:

@@ -18,12 +18,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import docleak
-from docleak.documents.claim import claimed
 from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
 from docleak.errors import FederationError, RunError
 from docleak.models import load_model
 from docleak.models.base import trainable
+from docleak.runs.claim import claimed
 from docleak.training.federated import party
 from docleak.training.federated.capture import read_updates
 from docleak.training.federated.federation import Federation

@@ -284,7 +284,7 @@ def _run_and_report(
 
     from docleak.evidence.audit import AuditConfig, compute_units, open_audit, planned_units, require_applicable
     from docleak.evidence.report import summary_text, verdict_json, write_report
-    from docleak.evidence.run import DEFENCES
+    from docleak.runs.run import DEFENCES
 
     assert isinstance(config, AuditConfig)
     device = pick_device(device)

@@ -84,7 +84,7 @@ def budget(
     if warning:
         print(f"Warning: {warning}", file=sys.stderr)
     if plot is not None:
-        from docleak.documents.storage import write_png
+        from docleak.files import write_png
 
         write_png(plot, picture(found))
     others = beside(found) if math.isfinite(found.epsilon) else []

@@ -51,8 +51,8 @@ def canaries(
     import torch
 
     from docleak.cli.budget import parse_probability
-    from docleak.documents.storage import write_json
     from docleak.evidence.canaries import Bench, CanaryConfig, audit_canaries
+    from docleak.files import write_json
     from docleak.models import load_model
     from docleak.privacy.budget import delta_warning
 

@@ -186,8 +186,8 @@ def inspect(
     """Draw a page with its word boxes and private fields to a PNG, and print its fields."""
     from docleak.documents.inspect import draw
     from docleak.documents.loaders import load_pages
-    from docleak.documents.storage import write_png
     from docleak.errors import DocumentError
+    from docleak.files import write_png
 
     if page < 0:
         raise DocumentError(f"page {page} does not exist: pages are counted from 0.")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from docleak.attacks.weights import AnyAttack
     from docleak.evidence.extraction.game import GameConfig
     from docleak.evidence.extraction.own import OwnConfig
-    from docleak.evidence.run import Run
+    from docleak.runs.run import Run
     from docleak.training.extraction.fit import Epoch
 
 

@@ -110,9 +110,9 @@ def attention(
     json_output: Json = False,
 ) -> None:
     """Where a Donut's decoder looks for each character of an answer (GI-DQA, figure 5)."""
-    from docleak.documents.storage import write_png
     from docleak.evidence.attention import attention_maps, attention_picture, spread_of
     from docleak.evidence.case import pages_for, question_of
+    from docleak.files import write_png
     from docleak.models import load_model
 
     loaded = [load_model(name) for name in models]

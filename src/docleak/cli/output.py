@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from docleak.documents.visible import visible
 
 if TYPE_CHECKING:
-    from docleak.evidence.workers import OnProgress
+    from docleak.runs.pool import OnProgress
 
 
 def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:
@@ -109,7 +109,7 @@ def working_in(out: Path, *, whole: bool = False, resumes: bool = True) -> Itera
 
     Raises RunError if another process is at work there.
     """
-    from docleak.documents.claim import claimed
+    from docleak.runs.claim import claimed
 
     with claimed(out, whole=whole):
         try:

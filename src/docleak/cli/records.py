@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docleak.cli.output import counter, emit
-from docleak.documents.storage import drafted_folder, reported, write_json
 from docleak.errors import PrivacyError, RunError
+from docleak.files import drafted_folder, reported, write_json
 
 if TYPE_CHECKING:
     from docleak.privacy.plan import DpPlan

@@ -12,7 +12,7 @@ from docleak.cli.extraction import report_extraction
 from docleak.cli.output import emit
 
 if TYPE_CHECKING:
-    from docleak.evidence.run import Run
+    from docleak.runs.run import Run
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines; no progress bar.")]
 
@@ -24,8 +24,8 @@ def report(
     json_output: Json = False,
 ) -> None:
     """Write (again) the HTML report of one or several finished runs, from what is on disk."""
-    from docleak.documents.storage import undamaged
-    from docleak.evidence.run import Run
+    from docleak.files import undamaged
+    from docleak.runs.run import Run
 
     loaded = [Run.load(path) for path in runs]
     with undamaged(runs[0] if len(runs) == 1 else Path(os.path.commonpath([path.absolute() for path in runs]))):

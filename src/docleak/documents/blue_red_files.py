@@ -37,10 +37,10 @@ from docleak.documents.pages import LazyPages, PageEntry, document_names, provid
 from docleak.documents.partition import Share
 from docleak.documents.pfl_docvqa import find_arrays, load, load_clients, read_rows
 from docleak.documents.silos import Silo, write_silos
-from docleak.documents.storage import drafted_folder, write_json
 from docleak.documents.vrdu import find_root
 from docleak.documents.vrdu import load as load_vrdu
 from docleak.errors import DocumentError
+from docleak.files import drafted_folder, write_json
 
 MANIFEST = "blue-red.json"
 #: Synthetic invoices of issuers that no shipped checkpoint has seen.

@@ -14,8 +14,8 @@ from PIL import Image as Pillow
 
 from docleak.documents.page import Box, Image, fault_list
 from docleak.documents.ranges import MOST_PIXELS, short
-from docleak.documents.strict import parse_json
 from docleak.errors import DocumentError
+from docleak.files import parse_json
 
 #: File names that are looked at as page images, in order of preference.
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")

@@ -16,8 +16,8 @@ from docleak.documents.page import Entity, Field, Page, Question, Word, box_faul
 from docleak.documents.pages import LazyPages, PageEntry, at_most, clip_overshoot, read_page
 from docleak.documents.ranges import MOST_PIXELS, short
 from docleak.documents.scale import MOST_SHOWN, BoxScale, beyond, unit_boxes
-from docleak.documents.storage import drafted_folder
 from docleak.errors import DocumentError
+from docleak.files import drafted_folder
 
 INDEX = "pages.jsonl"
 

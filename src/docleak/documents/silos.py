@@ -11,8 +11,8 @@ from docleak.documents.files import describe_folder, read_json
 from docleak.documents.folder import save
 from docleak.documents.page import Page
 from docleak.documents.partition import Share
-from docleak.documents.storage import drafted_folder
 from docleak.errors import DocumentError
+from docleak.files import drafted_folder
 
 MANIFEST = "silo.json"
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from docleak.documents.issuers import LAST, make_issuers
 from docleak.documents.page import Page
-from docleak.documents.storage import drafted_folder, reported
 from docleak.documents.synthetic import make_pages
 from docleak.documents.synthetic_providers import PROVIDERS
 from docleak.errors import ModelError
+from docleak.files import drafted_folder, reported
 from docleak.metrics.text import accuracy, anls
 from docleak.models.base import DocumentModel, pixels_of
 from docleak.models.tiny import DONUT_SIZE, LAYOUTLMV3_SIZE, donut_start, layoutlmv3_start

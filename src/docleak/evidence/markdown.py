@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from docleak.documents.storage import reported, write_atomically
 from docleak.documents.visible import in_markdown, without_html
 from docleak.evidence.report_data import AttackResult, ModelResult, prepare
 from docleak.evidence.report_verdict import verdict
-from docleak.evidence.run import Run
+from docleak.files import reported, write_atomically
 from docleak.metrics import Estimate
+from docleak.runs.run import Run
 
 HEAD = (
     "| attack | Binary (picture) | fuzz ratio | PSNR, dB | FFT2D | MSE | gradient explained | evaluations | seconds |"

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from docleak.documents.storage import reported, write_atomically
 from docleak.documents.visible import visible
 from docleak.evidence.advice import advice_of
 from docleak.evidence.overview import overview, sections, summary_lines
@@ -19,10 +18,11 @@ from docleak.evidence.report_pictures import PAGES_SHOWN, pictures_of, text_of
 from docleak.evidence.report_verdict import verdict
 from docleak.evidence.report_words import ADVICE, LIMITS, METRICS, between, duration, notices, share
 from docleak.evidence.routes import FLOORS, NEAR
-from docleak.evidence.run import Run
 from docleak.evidence.severity import Cell
 from docleak.evidence.templating import render
+from docleak.files import reported, write_atomically
 from docleak.metrics import PSNR_CAP_DB, Estimate
+from docleak.runs.run import Run
 
 
 def write_report(run: Run | Sequence[Run], *, rng: np.random.Generator, out: Path | None = None) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from docleak.errors import RunError
-from docleak.evidence.run import Run
+from docleak.runs.run import Run
 
 if TYPE_CHECKING:
     from docleak.evidence.report_data import Unit

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docleak.documents.storage import reported, write_atomically
 from docleak.errors import RunError
 from docleak.evidence.report_pictures import ALTS, KINDS, picture
-from docleak.evidence.run import Run
 from docleak.evidence.templating import render
 from docleak.evidence.update_verdicts import Pictures, doubts_of, name_of, sentences, severity_of, verdict_on
+from docleak.files import reported, write_atomically
 from docleak.metrics import PageScore
+from docleak.runs.run import Run
 
 THREAT = (
     "It is the server of a federated training, or whoever reads its traffic: it follows the protocol and looks.",

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from docleak.documents.storage import drafted_folder, reported, write_json
 from docleak.errors import ModelError
+from docleak.files import drafted_folder, reported, write_json
 from docleak.models.fedocvqa import FeDocVQA
 from docleak.models.loading import config_of, split_revision
 from docleak.models.parts import values_of

@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 import transformers
 
-from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
+from docleak.files import parse_json
 from docleak.models.base import DocumentModel
 from docleak.models.shipped import CHECKPOINTS, SHIPPED
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
+from docleak.files import parse_json
 
 FILES = ("processor_config.json", "preprocessor_config.json")
 #: Keys of those files that change what the network is fed.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from docleak.documents.storage import read_json_object
 from docleak.errors import ModelError
+from docleak.files import read_json_object
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
+from docleak.files import parse_json
 from docleak.models.preprocessing import require_weights
 
 PROMPT = "question: {question}  context: "

@@ -14,10 +14,10 @@ from typing import Any
 from docleak.errors import RecipeError
 from docleak.evidence.audit import AuditConfig, Unit, open_audit, planned_units, run_unit, units_of
 from docleak.evidence.case import Exposure
-from docleak.evidence.run import Run
 from docleak.models.base import STAGES
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.runner import Job, Planned, places
+from docleak.runs.run import Run
 
 EXPOSURE = frozenset(f.name for f in fields(Exposure))
 SETTINGS = (EXPOSURE | {f.name for f in fields(AuditConfig)} | {"attack", "attack_options"}) - {

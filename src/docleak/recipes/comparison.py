@@ -18,24 +18,24 @@ import torch
 import docleak
 from docleak.defenses import GradientDefense, TemplateDefense, parse_defense
 from docleak.documents import Page, blank_template
-from docleak.documents.sources import sources_of
-from docleak.documents.storage import read_stored, write_atomically, write_png
 from docleak.documents.visible import in_markdown, without_html
 from docleak.evidence.applicable import least_budget
 from docleak.evidence.audit import FLOOR, AuditConfig, model_of, require_applicable
 from docleak.evidence.case import build_case, pages_for
 from docleak.evidence.identity import model_key
 from docleak.evidence.report_data import ModelResult, prepare
-from docleak.evidence.run import Run
 from docleak.evidence.severity import routes_sentence
 from docleak.evidence.templating import render
 from docleak.evidence.utility import Utility, undefended, utility_under
+from docleak.files import read_stored, write_atomically, write_png
 from docleak.metrics.image import ssim
 from docleak.models import DocumentModel, image_of
 from docleak.recipes.audits import AuditExperiment, experiments
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.runner import OnUnit, reproduce
 from docleak.recipes.table import Line, cells, lines_of
+from docleak.runs.run import Run
+from docleak.runs.sources import sources_of
 
 DEFAULT = ("noise:sigma=1e-4", "clip:norm=0.1", "top-k:share=0.01", "freeze", "safe-template:epsilon=8/255")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from docleak.documents.storage import write_atomically
 from docleak.documents.visible import in_markdown, without_html
 from docleak.evidence.templating import render
+from docleak.files import write_atomically
 from docleak.metrics import Estimate
 from docleak.recipes.recipe import Recipe
 

@@ -22,10 +22,10 @@ from typing import Protocol
 
 import torch
 
-from docleak.documents.storage import TEMPORARY, write_atomically
 from docleak.errors import DocleakError, MissingExtraError, RecipeError
-from docleak.evidence.workers import end_with
+from docleak.files import TEMPORARY, write_atomically
 from docleak.recipes.recipe import Recipe, Row
+from docleak.runs.pool import end_with
 
 ATTEMPTS = 2
 CLUSTER_TIMEOUT = "10s"

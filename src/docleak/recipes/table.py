@@ -17,12 +17,12 @@ from docleak.documents.page import Image
 from docleak.evidence.audit import AuditConfig
 from docleak.evidence.case import Exposure
 from docleak.evidence.report_data import AttackResult, ModelResult, prepare
-from docleak.evidence.run import Run
 from docleak.recipes.audits import METRICS, OPTIONS, SETTINGS, AuditExperiment, experiments, facts_of, plan
 from docleak.recipes.kinds import Kind, field_types
 from docleak.recipes.page import Group, Picture, estimate_text, failed_text, with_printed, write_page
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.runner import failures
+from docleak.runs.run import Run
 
 #: metric -> (heading, digits, shown as a percentage)
 COLUMNS = {

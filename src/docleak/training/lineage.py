@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from docleak.documents.storage import read_json_object, reported, write_json
 from docleak.errors import PrivacyError
+from docleak.files import read_json_object, reported, write_json
 from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
 from docleak.privacy.lineage import PUBLIC, UNKNOWN, Claim, Fingerprints, Lineage, claim_of, united
 

@@ -19,8 +19,8 @@ from docleak.evidence.extraction import game as games
 from docleak.evidence.extraction.game import GameConfig, set_up
 from docleak.evidence.extraction.play import MODELS, open_game, play, view_of
 from docleak.evidence.extraction.table import as_text, read_table
-from docleak.evidence.run import Run
 from docleak.metrics.extraction import match
+from docleak.runs.run import Run
 from docleak.training.extraction.fit import FitConfig
 
 QUICK = FitConfig(epochs=2, batch_size=8, learning_rate=1e-3)

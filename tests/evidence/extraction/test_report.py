@@ -24,9 +24,9 @@ from docleak.evidence.extraction.play import open_game, play
 from docleak.evidence.extraction.report import verdict_in, write_report
 from docleak.evidence.extraction.table import GameTable, Ranked, read_table
 from docleak.evidence.extraction.verdict import verdict_of
-from docleak.evidence.run import Run
 from docleak.metrics.extraction import at, match
 from docleak.metrics.score import Estimate
+from docleak.runs.run import Run
 from docleak.training.extraction.fit import FitConfig
 
 QUICK = FitConfig(epochs=1, batch_size=8, learning_rate=1e-3)

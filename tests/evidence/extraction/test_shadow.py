@@ -19,10 +19,10 @@ from docleak.evidence.extraction.own import OwnConfig
 from docleak.evidence.extraction.play import open_game, play, ready
 from docleak.evidence.extraction.report import write_report
 from docleak.evidence.extraction.shadow import CALIBRATION, SHADOW, calibrate, measured, play_shadow
-from docleak.evidence.run import Run
 from docleak.metrics.calibration import brier
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.tasks import classes_of
+from docleak.runs.run import Run
 from docleak.training.extraction.fit import FitConfig
 
 QUICK = FitConfig(epochs=1, batch_size=8, learning_rate=1e-3)

@@ -22,8 +22,8 @@ from docleak.evidence.pairs.private import encodings_of
 from docleak.evidence.pairs.report import verdict, write_report
 from docleak.evidence.pairs.score import assign, pictures_of, score_pairs
 from docleak.evidence.pairs.table import as_text, gain, read_pairs
-from docleak.evidence.run import Run
 from docleak.models.pair import PairModel, build_pair
+from docleak.runs.run import Run
 from docleak.training.private.pairs import accuracy_of
 
 CONFIG = PairConfig(count=2, public=3, attacks=("mmgia", "tag"), budget=12, image_size=(32, 16))

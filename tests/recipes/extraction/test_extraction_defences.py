@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from docleak.documents.sources import digest_of
-from docleak.documents.storage import read_json_object, write_json
 from docleak.documents.synthetic import make_pages
 from docleak.errors import PrivacyError, RecipeError, RunError
+from docleak.files import read_json_object, write_json
 from docleak.models.encoders.loading import load_encoder, named_weights
 from docleak.privacy.lineage import BOUND, NO_GUARANTEE, claim_of
 from docleak.recipes import Recipe, Row, find_recipe
@@ -22,6 +21,7 @@ from docleak.recipes.extraction.experiment import STORE, experiments, facts_of
 from docleak.recipes.extraction.store import FITTING, card_of, divided, fitted, folder_of
 from docleak.recipes.extraction.table import write_table
 from docleak.recipes.runner import reproduce
+from docleak.runs.sources import digest_of
 from docleak.training.lineage import lineage_of
 
 SMALL = {

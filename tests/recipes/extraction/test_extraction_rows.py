@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from docleak.errors import RecipeError, RunError
-from docleak.evidence.run import Run
 from docleak.metrics.extraction import Match, as_array, improvement_factor
 from docleak.models.encoders.loading import load_encoder
 from docleak.recipes import Recipe, Row
@@ -25,6 +24,7 @@ from docleak.recipes.extraction.measures import Measured, Outcome, attack_folder
 from docleak.recipes.extraction.store import divided, encoded, fitted
 from docleak.recipes.extraction.table import write_table
 from docleak.recipes.runner import reproduce
+from docleak.runs.run import Run
 
 SMALL = {
     "pages": 12, "fields": 4, "attempts": 2, "candidates": 6, "epochs_mlm": 4, "epochs": 4, "public_epochs": 2,

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from docleak.errors import RecipeError
-from docleak.evidence.run import Run
 from docleak.recipes.pairs.experiment import config_of, plan
 from docleak.recipes.pairs.table import PAIRS, unfinished
 from docleak.recipes.recipe import Recipe, find_recipe
 from docleak.recipes.runner import reproduce
+from docleak.runs.run import Run
 
 NLVR = Path(__file__).parents[4] / "shared" / "data" / "nlvr"
 PAPER = Path(__file__).parents[4] / "shared" / "papers" / "003_933a3e8cca596205.txt"

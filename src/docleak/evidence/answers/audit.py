@@ -22,8 +22,6 @@ import docleak
 from docleak.documents.blue_red import TEST, VALIDATION
 from docleak.documents.blue_red_files import BlueRed, read_blue_red
 from docleak.documents.files import read_json
-from docleak.documents.sources import changed_sources, sources_of
-from docleak.documents.storage import TEMPORARY, private_folder, reported, write_json
 from docleak.errors import AttackError, RunError
 from docleak.evidence.answers.membership import ATTACKS
 from docleak.evidence.answers.play import (
@@ -36,12 +34,14 @@ from docleak.evidence.answers.play import (
     attack_memorisation,
 )
 from docleak.evidence.answers.red import draw_providers, outcomes, replies_to
-from docleak.evidence.workers import OnProgress as OnUnit
-from docleak.evidence.workers import compute
+from docleak.files import TEMPORARY, private_folder, reported, write_json
 from docleak.metrics.memorisation import remembered
 from docleak.privacy.empirical import LowerBound, held_against
 from docleak.privacy.lineage import Claim
 from docleak.privacy.mechanism import Unit
+from docleak.runs.pool import OnProgress as OnUnit
+from docleak.runs.pool import compute
+from docleak.runs.sources import changed_sources, sources_of
 from docleak.training.federated.record import MANIFEST as RUN_MANIFEST
 from docleak.training.federated.record import load_run
 from docleak.training.lineage import claim_for

@@ -20,9 +20,9 @@ import docleak
 from docleak.attacks.answers.asking import AnswersView, Item, Spoken, ask, batches
 from docleak.attacks.answers.memorisation import Asker
 from docleak.documents.page import Page, Question, Word
-from docleak.documents.storage import reported, write_atomically
 from docleak.errors import RunError
 from docleak.evidence.identity import weights_hash
+from docleak.files import reported, write_atomically
 from docleak.models.base import DocumentModel
 
 #: (page and question, true answer), both as hexadecimal digests.

@@ -16,8 +16,8 @@ from docleak.attacks.answers.memorisation import Case
 from docleak.documents.locate import letters
 from docleak.documents.page import Image, Page
 from docleak.documents.redaction import THOROUGH, Removal, blue, redact
-from docleak.documents.storage import reported, write_png
 from docleak.documents.visible import in_markdown
+from docleak.files import reported, write_png
 from docleak.metrics.memorisation import Outcome, Remembered, Share
 from docleak.metrics.text import accuracy, anls
 

@@ -28,7 +28,6 @@ from docleak.documents.blue_red import RED_NEGATIVE
 from docleak.documents.blue_red_files import BlueRed
 from docleak.documents.page import Page
 from docleak.documents.phrasings import PHRASINGS
-from docleak.documents.storage import reported, write_atomically, write_json
 from docleak.errors import AttackError
 from docleak.evidence.answers.cache import remembering
 from docleak.evidence.answers.membership import ATTACKS, Attack, Subset, knowledge_of, measure, measured_epsilon
@@ -50,6 +49,7 @@ from docleak.evidence.answers.red import (
     replies_to,
     training_values,
 )
+from docleak.files import reported, write_atomically, write_json
 from docleak.metrics.membership import draw_known
 from docleak.metrics.memorisation import Remembered, Share, beyond_public, remembered
 from docleak.models.loading import load_model

@@ -19,11 +19,11 @@ from docleak.documents import Page, load_pages
 from docleak.documents.copies import copies_of
 from docleak.documents.page import Box, Field, Image
 from docleak.documents.pages import LazyPages
-from docleak.documents.storage import reported, write_json
 from docleak.evidence.extraction.game import Game
 from docleak.evidence.extraction.table import GameTable, Ranked
-from docleak.evidence.run import Run
+from docleak.files import reported, write_json
 from docleak.models.encoders.scrubbing import SecretField
+from docleak.runs.run import Run
 
 COPIES, EXHIBITS = "copies.json", "exhibits.json"
 #: Fields shown with their pages: the surest of the attack, and of the others those it read best.

@@ -16,9 +16,8 @@ from docleak.documents.copies import PageText, text_of
 from docleak.documents.game import GameSplit, require_disjoint, shadow_split, split_game
 from docleak.documents.locate import letters
 from docleak.documents.pages import document_names
-from docleak.documents.sources import digest_of
-from docleak.documents.storage import read_stored, write_atomically
 from docleak.errors import AttackError, DocumentError
+from docleak.files import read_stored, write_atomically
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import EncoderModel
 from docleak.models.encoders.questions import suits
@@ -26,6 +25,7 @@ from docleak.models.encoders.scrubbing import SecretField, extract, unplayable
 from docleak.models.encoders.tasks import NEEDS, Task, classes_for, label_of
 from docleak.models.encoders.tokens import TokenPage
 from docleak.models.encoders.vision import VisionConfig
+from docleak.runs.sources import digest_of
 from docleak.training.extraction.fit import Epoch, FitConfig, Fitted, fit
 
 Criterion = Literal["precision", "loss", "last"]

@@ -17,8 +17,6 @@ import numpy as np
 from docleak.attacks.weights import DEFAULT_METRIC, AnyAttack, CdmiConfig, PublicKnowledge
 from docleak.documents import Page
 from docleak.documents.copies import shared, text_of
-from docleak.documents.sources import digest_of
-from docleak.documents.storage import read_stored, write_atomically
 from docleak.errors import AttackError, DocumentError, ModelError
 from docleak.evidence.extraction.game import (
     STREAM,
@@ -31,11 +29,13 @@ from docleak.evidence.extraction.game import (
     trainings,
     usable_pages,
 )
+from docleak.files import read_stored, write_atomically
 from docleak.models.encoders.finished import load_finished
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import EncoderConfig, EncoderModel
 from docleak.models.encoders.tasks import entities_of
 from docleak.models.shipped import SHIPPED_ENCODERS
+from docleak.runs.sources import digest_of
 from docleak.training.extraction.fit import FitConfig
 
 TRAINED = "target"

@@ -12,9 +12,9 @@ import torch
 from docleak.attacks.weights import Attempt, Finding, WeightsView, attack_with
 from docleak.evidence.extraction.game import Game, GameConfig, OnEpoch, ShadowConfig, set_up
 from docleak.evidence.extraction.own import OwnConfig, set_up_own
-from docleak.evidence.run import Run
-from docleak.evidence.workers import OnProgress, compute
 from docleak.models.encoders.scrubbing import SecretField, scrub
+from docleak.runs.pool import OnProgress, compute
+from docleak.runs.run import Run
 
 MODELS = "models"
 AnyConfig = GameConfig | OwnConfig | ShadowConfig

@@ -14,7 +14,6 @@ from PIL import Image as Pillow
 
 from docleak.attacks.weights.membership import perplexity
 from docleak.documents.page import Image
-from docleak.documents.storage import read_stored, reported, write_atomically
 from docleak.errors import RunError
 from docleak.evidence.extraction.curves import draw_curves, draw_reliability
 from docleak.evidence.extraction.exhibits import COPIES, EXHIBITS
@@ -22,8 +21,9 @@ from docleak.evidence.extraction.shadow import CALIBRATION, EVENTS
 from docleak.evidence.extraction.table import GameTable, as_json, read_table
 from docleak.evidence.extraction.verdict import Verdict, of_answers, verdict_of
 from docleak.evidence.report_pictures import picture
-from docleak.evidence.run import Run
 from docleak.evidence.templating import render
+from docleak.files import read_stored, reported, write_atomically
+from docleak.runs.run import Run
 
 LIMITS = (
     "An attack that fails is not all attacks. The fields were read token by token, from a guessed vocabulary of one "

@@ -15,14 +15,14 @@ import numpy as np
 
 from docleak.attacks.weights import Attempt, choose, plausibility
 from docleak.attacks.weights.calibration import Floats, at_least, fit_calibrator
-from docleak.documents.storage import reported, write_json
 from docleak.errors import DocumentError, ModelError
 from docleak.evidence.extraction.game import Game, GameConfig, ShadowConfig, trainings
 from docleak.evidence.extraction.own import OwnConfig, public_start
 from docleak.evidence.extraction.play import AnyConfig, open_game, play
-from docleak.evidence.run import Run
+from docleak.files import reported, write_json
 from docleak.metrics.calibration import brier, calibration_error, reliability
 from docleak.metrics.extraction import Numbers, over_documents
+from docleak.runs.run import Run
 
 SHADOW, CALIBRATION = "shadow", "calibration.json"
 #: What may be true of a reading, and the share of its tokens that is right then at least.

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from docleak.documents.storage import drafted_folder
 from docleak.evidence.extraction.exhibits import save_exhibits
 from docleak.evidence.extraction.game import GameConfig, models_of
 from docleak.evidence.extraction.play import MODELS, OnField, open_game, play
 from docleak.evidence.extraction.report import section, write_report
 from docleak.evidence.extraction.table import GameTable, read_table
-from docleak.evidence.run import Run
+from docleak.files import drafted_folder
 from docleak.models.shipped import CHECKPOINTS
+from docleak.runs.run import Run
 
 RELEASED = "layoutlm-released"
 #: Folder in that of an audit.

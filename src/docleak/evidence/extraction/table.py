@@ -12,9 +12,9 @@ import numpy as np
 from docleak.attacks.weights import PUBLISHED_METRIC, Attempt, choose, plausibility
 from docleak.attacks.weights.membership import perplexity
 from docleak.errors import RunError
-from docleak.evidence.run import Run
 from docleak.metrics.extraction import EPSILON, Match, match, multi_shot_table, one_shot_table
 from docleak.metrics.score import Estimate
+from docleak.runs.run import Run
 
 #: What the terminal prints, in order: name in the table -> words.
 ROWS = {

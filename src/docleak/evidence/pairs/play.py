@@ -23,13 +23,13 @@ from docleak.evidence.pairs.case import PairCase, build_pair_case, self_tests
 from docleak.evidence.pairs.private import PairPrivacy, noise_of, utility
 from docleak.evidence.pairs.score import pictures_of, score_pairs
 from docleak.evidence.pairs.trained import train_on_scenes
-from docleak.evidence.run import Run
-from docleak.evidence.workers import OnProgress, compute
 from docleak.models.pair.aligner import SHIPPED_ALIGNER, Aligner, load_aligner
 from docleak.models.pair.generator import SHIPPED_GENERATOR
 from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causal
 from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
+from docleak.runs.pool import OnProgress, compute
+from docleak.runs.run import Run
 
 #: Scenes whose sentences are public, and the seed they are made with: none that is attacked (those have others).
 PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919

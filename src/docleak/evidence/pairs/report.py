@@ -12,12 +12,12 @@ import numpy as np
 from PIL import Image as Pillow
 
 from docleak.documents.page import Image
-from docleak.documents.storage import reported, write_atomically
 from docleak.evidence.pairs.table import COLUMNS, PairRow, gain
-from docleak.evidence.run import Run
 from docleak.evidence.severity import Severity
 from docleak.evidence.templating import render
+from docleak.files import reported, write_atomically
 from docleak.metrics.score import Estimate
+from docleak.runs.run import Run
 
 PAGE = "report.html"
 #: A text of which this share of tokens was read in place, and a picture of this SSIM, count as recovered, or in part.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from docleak.errors import RunError
-from docleak.evidence.run import Run
 from docleak.metrics.score import Estimate, ratio_interval
+from docleak.runs.run import Run
 
 #: Columns: name -> heading. All but PSNR lie in 0..1.
 COLUMNS = {

@@ -14,9 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from docleak.documents.storage import drafted_folder
-from docleak.documents.strict import parse_json
 from docleak.errors import DocleakError, ModelError
+from docleak.files import drafted_folder, parse_json
 from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build
 from docleak.models.encoders.tasks import CLASSED, Task
 from docleak.models.encoders.vision import VisionConfig

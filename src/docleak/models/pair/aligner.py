@@ -17,9 +17,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from docleak.documents.page import fault_list
-from docleak.documents.storage import write_atomically, write_json
-from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
+from docleak.files import parse_json, write_atomically, write_json
 from docleak.models.loading import short_name, split_revision
 from docleak.models.preprocessing import HALF, image_settings, tokenizer_of
 from docleak.models.shipped import CHECKPOINTS

@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from docleak.documents.storage import write_atomically, write_json
-from docleak.documents.strict import parse_json
 from docleak.errors import ModelError
+from docleak.files import parse_json, write_atomically, write_json
 from docleak.models.loading import short_name
 from docleak.models.shipped import CHECKPOINTS
 

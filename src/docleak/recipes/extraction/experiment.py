@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from docleak.documents.storage import read_stored, reported, write_json
 from docleak.errors import RecipeError
+from docleak.files import read_stored, reported, write_json
 from docleak.metrics.extraction import EPSILON
 from docleak.recipes.extraction.config import PLACEHOLDER, SYNTHETIC, ExtractionConfig, assigned, config_of
 from docleak.recipes.extraction.measures import Measured, attack_folder, fields_done, from_json, measured, to_json

@@ -11,12 +11,9 @@ import numpy as np
 import torch
 
 from docleak.attacks.weights import PublicKnowledge
-from docleak.documents.claim import claimed
-from docleak.documents.sources import digest_of
 from docleak.evidence.extraction.game import Game, GameConfig, assemble
 from docleak.evidence.extraction.play import attack_field
 from docleak.evidence.extraction.table import Ranked, read_table
-from docleak.evidence.run import Run
 from docleak.metrics.extraction import Floats, Match, as_array, match, over_documents
 from docleak.metrics.score import Estimate
 from docleak.models.encoders.loading import load_encoder
@@ -24,6 +21,9 @@ from docleak.models.encoders.questions import suits
 from docleak.models.encoders.tokens import TokenPage
 from docleak.recipes.extraction.config import ExtractionConfig
 from docleak.recipes.extraction.store import card_of, divided, drawing, fitted, folder_of
+from docleak.runs.claim import claimed
+from docleak.runs.run import Run
+from docleak.runs.sources import digest_of
 
 #: Names of a table's numbers: ours -> ``evidence.extraction.table``'s.
 NAMES = {

@@ -23,14 +23,12 @@ import numpy as np
 
 import docleak
 from docleak.documents import Page, load_pages
-from docleak.documents.claim import claimed
 from docleak.documents.game import GameSplit, require_disjoint, split_game
 from docleak.documents.pages import document_names
-from docleak.documents.sources import digest_of
-from docleak.documents.storage import reported, write_json
 from docleak.errors import DocumentError, RecipeError, RunError
 from docleak.evidence.extraction.game import STREAM
 from docleak.evidence.identity import weights_hash
+from docleak.files import reported, write_json
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import EncoderModel, build
 from docleak.models.encoders.questions import suits
@@ -44,6 +42,8 @@ from docleak.privacy.randomness import Randomness
 from docleak.recipes.extraction.config import BEST, Data, Fitting
 from docleak.recipes.extraction.duplicates import with_copies, without_duplicates
 from docleak.recipes.manifest import require_version
+from docleak.runs.claim import claimed
+from docleak.runs.sources import digest_of
 from docleak.training.extraction.fit import Epoch, Fitted, fit
 from docleak.training.extraction.private import fit_privately
 from docleak.training.lineage import lineage_of, write_lineage

@@ -11,12 +11,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from docleak.documents.storage import read_stored, reported, write_json
 from docleak.errors import RecipeError
 from docleak.evidence.pairs.play import PairConfig, attack_batch, open_pairs, privacy_of, setting_of, unit_id
-from docleak.evidence.run import Run
+from docleak.files import read_stored, reported, write_json
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.runner import Job, Planned, places
+from docleak.runs.run import Run
 
 SETTINGS = ({f.name for f in fields(PairConfig)} | {"attack", "show"}) - {"attacks", "image", "text"}
 #: What the command line may change.

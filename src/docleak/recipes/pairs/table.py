@@ -12,7 +12,6 @@ import numpy as np
 from docleak.errors import RunError
 from docleak.evidence.pairs.play import PairConfig
 from docleak.evidence.pairs.table import COLUMNS, PairRow, gain, read_pairs
-from docleak.evidence.run import Run
 from docleak.metrics import Estimate
 from docleak.recipes.kinds import Kind, field_types
 from docleak.recipes.page import Group, Picture, estimate_text, failed_text, number_text, with_printed, write_page
@@ -26,6 +25,7 @@ from docleak.recipes.pairs.experiment import (
 )
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.runner import failures
+from docleak.runs.run import Run
 
 #: Columns beyond those of a run: the accuracy of picture and text classifiers that were trained so.
 ACCURACY = {"accuracy_image": "ACC, picture", "accuracy_text": "ACC, text"}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docleak.documents.storage import read_stored, reported, write_json
+from docleak.files import read_stored, reported, write_json
 from docleak.recipes.manifest import note_row
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.releases.config import WITHOUT_MODEL, ReleaseConfig, named_by_user

@@ -17,7 +17,6 @@ from docleak.attacks.answers.memorisation import Asker, Case, hidden_items
 from docleak.documents.blue_red import RED_NEGATIVE, TEST
 from docleak.documents.blue_red_files import BlueRed
 from docleak.documents.silos import read_silo
-from docleak.documents.storage import reported, write_atomically
 from docleak.errors import AttackError, RecipeError
 from docleak.evidence.answers.cache import remembering
 from docleak.evidence.answers.membership import Attack, measure, measured_epsilon, needed_groups
@@ -30,6 +29,7 @@ from docleak.evidence.answers.red import (
     replies_to,
     training_values,
 )
+from docleak.files import reported, write_atomically
 from docleak.metrics.memorisation import Outcome, Remembered, Share, remembered
 from docleak.models.loading import load_model
 from docleak.privacy.accounting import Accountant

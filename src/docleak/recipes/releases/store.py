@@ -29,14 +29,12 @@ from docleak.documents.blue_red_files import (
     read_blue_red,
     write_blue_red,
 )
-from docleak.documents.claim import claimed
 from docleak.documents.pages import LazyPages
 from docleak.documents.partition import Share
 from docleak.documents.silos import write_silos
-from docleak.documents.sources import digest_of
-from docleak.documents.storage import reported, write_json
 from docleak.errors import PrivacyError, RunError
 from docleak.evidence.identity import weights_hash
+from docleak.files import reported, write_json
 from docleak.models.loading import load_model
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.mechanism import Participation
@@ -44,6 +42,8 @@ from docleak.privacy.randomness import Randomness
 from docleak.recipes.manifest import require_version
 from docleak.recipes.releases.config import Target
 from docleak.recipes.releases.presets import CENTRAL, NONE, Data
+from docleak.runs.claim import claimed
+from docleak.runs.sources import digest_of
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.summary import save_model

@@ -24,8 +24,8 @@ from docleak.documents.page import Page
 from docleak.documents.pages import document_names, joined, picked
 from docleak.documents.partition import Share, split_by_coin, split_documents
 from docleak.documents.silos import MANIFEST, write_silos
-from docleak.documents.storage import reported, write_json
 from docleak.errors import RecipeError
+from docleak.files import reported, write_json
 from docleak.privacy.mechanism import Unit, choice
 from docleak.recipes.trainings.config import TrainingConfig
 from docleak.training.private.units import unit_names

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from docleak.documents.storage import drafted_folder
 from docleak.errors import RecipeError
+from docleak.files import drafted_folder
 from docleak.models.base import DocumentModel
 from docleak.models.loading import load_model, short_name
 from docleak.models.t5 import T5Reader

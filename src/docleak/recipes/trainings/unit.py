@@ -16,7 +16,7 @@ import numpy as np
 
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
-from docleak.documents.storage import read_stored, reported, write_json
+from docleak.files import read_stored, reported, write_json
 from docleak.models.base import DocumentModel
 from docleak.models.loading import load_model
 from docleak.recipes.trainings.config import FINETUNING, TrainingConfig

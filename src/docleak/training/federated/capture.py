@@ -21,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 import docleak
-from docleak.documents.storage import TEMPORARY, private_folder, read_json_object, write_atomically, write_json
 from docleak.errors import FederationError
+from docleak.files import TEMPORARY, private_folder, read_json_object, write_atomically, write_json
 
 FORMAT = 1
 MANIFEST, START, ARRAYS, RECORD = "capture.json", "start", ".safetensors", ".json"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from docleak.documents.storage import reported, write_atomically
+from docleak.files import reported, write_atomically
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.scores import kept_of
 

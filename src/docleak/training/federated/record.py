@@ -31,8 +31,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 import docleak
-from docleak.documents.storage import TEMPORARY, drafted, private_folder, reported, write_atomically, write_json
 from docleak.errors import FederationError, PrivacyError, RunError
+from docleak.files import TEMPORARY, drafted, private_folder, reported, write_atomically, write_json
 from docleak.models.loading import short_name
 from docleak.privacy.ledger import Ledger
 from docleak.privacy.lineage import UNKNOWN, Claim, Lineage, Trained, claim_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from docleak.documents.storage import TEMPORARY
+from docleak.files import TEMPORARY
 
 PREFIX = f"{TEMPORARY}shelf-"
 

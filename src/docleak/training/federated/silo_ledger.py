@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from docleak.documents.storage import read_json_object, write_atomically
 from docleak.errors import PrivacyError
+from docleak.files import read_json_object, write_atomically
 from docleak.privacy.accounting import guarantee, rounded_up
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.mechanism import MOST_NOISE, Mechanism, Relation, Unit, choice

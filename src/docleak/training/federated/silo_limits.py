@@ -7,8 +7,8 @@ import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from docleak.documents.storage import read_json_object, write_atomically
 from docleak.errors import PrivacyError
+from docleak.files import read_json_object, write_atomically
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.mechanism import Mechanism, Unit, choice
 from docleak.privacy.plan import DpPlan

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from docleak.documents.storage import drafted_folder, reported
 from docleak.errors import RunError
+from docleak.files import drafted_folder, reported
 from docleak.models.loading import load_model
 from docleak.models.t5 import T5_BASE
 from docleak.models.t5_files import ReaderConfig

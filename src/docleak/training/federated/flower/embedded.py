@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docleak.documents.claim import claimed
 from docleak.errors import DocleakError, FederationError
 from docleak.privacy.mechanism import Unit
 from docleak.privacy.randomness import Randomness
+from docleak.runs.claim import claimed
 from docleak.training.federated.federation import impossible
 from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.flower.client import client_app

@@ -11,9 +11,9 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from docleak.documents.claim import claimed
-from docleak.documents.storage import write_atomically
 from docleak.errors import DocleakError, FederationError
+from docleak.files import write_atomically
+from docleak.runs.claim import claimed
 from docleak.training.federated.curves import draw_curves
 from docleak.training.federated.deploy.watch import end_with_parent
 from docleak.training.federated.federation import Federation

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from docleak.documents.storage import reported
+from docleak.files import reported
 
 
 def sources_of(config: Mapping[str, object], *, apart_from: Path | None = None) -> dict[str, str]:

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import docleak
-from docleak.documents import Image, storage
+from docleak import files
+from docleak.documents import Image
 from docleak.errors import RunError
-from docleak.evidence.run import Run, _folder_name
+from docleak.runs.run import Run, _folder_name
 
 CONFIG: dict[str, object] = {"seed": 0, "attacks": ("gi-dqa", "dlg"), "budget": 200}
 
@@ -125,7 +126,7 @@ def test_a_key_that_an_older_run_does_not_have_counts_as_none(tmp_path: Path) ->
 CLAIM = """
 import sys
 from pathlib import Path
-from docleak.evidence.run import Run
+from docleak.runs.run import Run
 with Run.load(Path(sys.argv[1])).claimed():
     print("claimed", flush=True)
     sys.stdin.readline()
@@ -191,7 +192,7 @@ def test_a_full_disk_is_reported_and_leaves_no_half_file(
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(RunError, match=f"{said}.*run the same command again"):
         write(run, "a")
     assert not run.has("a") and not [file for file in tmp_path.rglob("*") if file.name.startswith(".docleak")]
@@ -202,14 +203,14 @@ def test_a_unit_killed_between_its_pictures_and_its_record_is_not_there(
 ) -> None:
     run = Run.open(tmp_path, CONFIG)
     write(run, "done")
-    real = storage.write_atomically
+    real = files.write_atomically
 
     def killed(file: Path, content: bytes) -> None:
         if file.name == "unit.json":
             raise KeyboardInterrupt
         real(file, content)
 
-    monkeypatch.setattr(storage, "write_atomically", killed)
+    monkeypatch.setattr(files, "write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         write(run, "half")
     assert (run.folder("half") / "truth.png").is_file()
@@ -222,7 +223,7 @@ def test_a_unit_killed_between_its_pictures_and_its_record_is_not_there(
 WORKER = """
 import sys, numpy as np
 from pathlib import Path
-from docleak.evidence.run import Run
+from docleak.runs.run import Run
 run, worker = Run.load(Path(sys.argv[1])), int(sys.argv[2])
 for index in range(5):
     picture = np.full((4, 5, 3), index, np.uint8)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from docleak.documents.storage import (
+from docleak.errors import RunError
+from docleak.files import (
     drafted,
     drafted_folder,
     make_private,
@@ -20,7 +21,6 @@ from docleak.documents.storage import (
     write_atomically,
     write_json,
 )
-from docleak.errors import RunError
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077])

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
-from docleak.documents.storage import TEMPORARY, private_folder, reported
 from docleak.errors import RunError
+from docleak.files import TEMPORARY, private_folder, reported
 
 CLAIM = f"{TEMPORARY}claim"
 #: What a file system says that has no locks: there the file itself is the lock, and names its process.

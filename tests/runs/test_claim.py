@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from filelock import SoftFileLock, UnixFileLock
 
-from docleak.documents import claim
-from docleak.documents.claim import claimed
 from docleak.errors import RunError
+from docleak.runs import claim
+from docleak.runs.claim import claimed
 
 HOLD = """
 import sys
 from pathlib import Path
-from docleak.documents.claim import claimed
+from docleak.runs.claim import claimed
 with claimed(Path(sys.argv[1]), whole=sys.argv[2] == "whole"):
     print("claimed", flush=True)
     sys.stdin.readline()

@@ -30,10 +30,9 @@ import numpy as np
 import PIL.Image
 
 import docleak
-from docleak.documents.claim import claimed
 from docleak.documents.page import Image
-from docleak.documents.sources import changed_sources, sources_of
-from docleak.documents.storage import (
+from docleak.errors import RunError
+from docleak.files import (
     TEMPORARY,
     private_folder,
     read_json_object,
@@ -41,7 +40,8 @@ from docleak.documents.storage import (
     write_json,
     write_png,
 )
-from docleak.errors import RunError
+from docleak.runs.claim import claimed
+from docleak.runs.sources import changed_sources, sources_of
 
 #: Packages whose version may change a number.
 VERSIONED = ("torch", "transformers", "numpy", "scipy", "rapidocr", "rapidfuzz")

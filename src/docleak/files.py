@@ -1,7 +1,8 @@
 """Write files whole or not at all, so that a killed process leaves nothing half done, and for their owner only.
 
 What docleak writes shows pages of people, or was computed from them: files are 0600 and folders 0700, whatever the
-umask says. A folder that was there before keeps its mode.
+umask says. A folder that was there before keeps its mode. JSON is read with every fault as a
+JSONDecodeError, also those for which Python's reader has other names.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import errno
 import io
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -17,13 +19,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from docleak.documents.strict import parse_json
 from docleak.errors import DocleakError, RunError
 
 if TYPE_CHECKING:
-    from docleak.documents.page import Image
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: How the names of files begin that are being written.
 TEMPORARY = ".docleak-"
@@ -31,6 +33,9 @@ TEMPORARY = ".docleak-"
 OWNERS_FILE, OWNERS_FOLDER = 0o600, 0o700
 #: What the operating system says where nothing more fits: a full disk, a quota, a limit on the size of files.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: Objects and lists within one another, at most; Python's reader fails at its own depth of calls.
+DEEPEST = 100
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 
 
 def write_json(file: Path, value: object) -> None:
@@ -71,7 +76,7 @@ def undamaged(path: Path) -> Iterator[None]:
         ) from fault
 
 
-def write_png(file: Path, image: Image) -> None:
+def write_png(file: Path, image: NDArray[np.uint8]) -> None:
     """Save a picture, whole or not at all; raises RunError if it is not uint8 RGB (H, W, 3)."""
     import PIL.Image
 
@@ -171,3 +176,56 @@ def reported(path: Path) -> Iterator[None]:
         else:
             what = f"{fault}. Pass an --out that you may write to"
         raise RunError(f"cannot write {path}: {what}.") from fault
+
+
+def parse_json(text: str, *, strict: bool = True) -> Any:
+    """The value of ``text``. Raises json.JSONDecodeError, a ValueError, for what is no JSON and for what is too deep.
+
+    ``strict`` is for files of others: a key given twice, NaN and infinities, and halves of characters (lone
+    surrogates), which JSON can spell and UTF-8 cannot, are refused as well. Files that docleak wrote may hold them.
+    An error about a value, not a place, has an empty ``doc``.
+    """
+    _check_depth(text)
+    if not strict:
+        return json.loads(text, parse_int=_integer)
+    value = json.loads(text, parse_int=_integer, object_pairs_hook=_object, parse_constant=_constant)
+    if "\\u" in text and (half := _half_character(value)) is not None:
+        raise json.JSONDecodeError(f"the text {half[:60]!r} holds half of a character (a lone surrogate)", "", 0)
+    return value
+
+
+def _check_depth(text: str) -> None:
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return
+    depth = 0
+    for match in _BRACKETS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match.group(), 0)
+        if depth > DEEPEST:
+            raise json.JSONDecodeError(f"nested more than {DEEPEST} deep", text, match.start())
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 400:
+        raise json.JSONDecodeError(f"a number of {len(digits)} digits", "", 0)
+    return int(digits)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise json.JSONDecodeError(f"the key {twice[:60]!r} is given twice", "", 0)
+    return found
+
+
+def _constant(name: str) -> NoReturn:
+    raise json.JSONDecodeError(f"{name} is no number", "", 0)
+
+
+def _half_character(value: Any) -> str | None:
+    """A text somewhere in the value that UTF-8 cannot hold."""
+    if isinstance(value, str):
+        return value if any("\ud800" <= character <= "\udfff" for character in value) else None
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return next((half for item in inner if (half := _half_character(item)) is not None), None)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from docleak.errors import RunError
-from docleak.evidence.workers import OnProgress, _told_of_death, compute
+from docleak.runs.pool import OnProgress, _told_of_death, compute
 
 
 class Counting:
@@ -118,8 +118,8 @@ import sys, time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from docleak.evidence.workers import compute
-from tests.evidence.test_workers import Counting
+from docleak.runs.pool import compute
+from tests.runs.test_pool import Counting
 if __name__ == "__main__":
     compute(Counting(Path(sys.argv[1])), range(10_000), workers=2, on_progress=lambda *event: None)
 """
