@@ -7,7 +7,7 @@
 The commands are those of ``scripts.kills``, apart from what draws secret noise or keys. Of everything that a command
 leaves in JSON, JSON lines and CSV, the numbers are taken by the name that each has (the key or column it stands under),
 wherever they lie: ``{"psnr": [14.2, 25.7], ...}``, sorted, to six digits. So files may be arranged anew and names of
-folders change, and a number that moved, came or went is still seen. What says how long something took is left out.
+folders change, and a number that moved or went is still seen; new ones are told. What says how long something took is left out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import json
 import math
 import sys
 import tempfile
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,17 +81,21 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else 1e308
 
 
-def differences(golden: dict[str, list[float]], now: dict[str, list[float]]) -> list[str]:
-    """A line per name whose numbers are others than they were; the last digit may differ by rounding."""
-    lines = [f"gone: {name} ({len(golden[name])} numbers)" for name in golden if name not in now]
-    lines += [f"new: {name} ({len(now[name])} numbers)" for name in now if name not in golden]
-    for name in golden:
-        before, after = golden[name], now.get(name, golden[name])
-        if len(before) != len(after):
-            lines.append(f"{name}: {len(before)} numbers before, {len(after)} now")
-        elif moved := [(a, b) for a, b in zip(before, after, strict=True) if not math.isclose(a, b, rel_tol=2e-5)]:
-            lines.append(f"{name}: {len(moved)} of {len(before)} moved, first {moved[0][0]} to {moved[0][1]}")
-    return lines
+def differences(golden: dict[str, list[float]], now: dict[str, list[float]]) -> tuple[list[str], list[str]]:
+    """A line per name of which numbers are gone (how often each stands there does not count, the last digit may differ
+    by rounding), and a line per name under which there are new ones."""
+    lost, come = [], []
+    for name in {**golden, **now}:
+        before, after = sorted(set(golden.get(name, []))), sorted(set(now.get(name, [])))
+        for one, other, lines, what in ((before, after, lost, "gone"), (after, before, come, "new")):
+            if missing := [value for value in one if not _among(value, other)]:
+                lines.append(f"{name}: {len(missing)} of {len(one)} {what}, such as {missing[0]}")
+    return lost, come
+
+
+def _among(value: float, others: list[float]) -> bool:
+    place = bisect_left(others, value)
+    return any(math.isclose(value, other, rel_tol=2e-5) for other in others[max(0, place - 1) : place + 1])
 
 
 def main() -> None:
@@ -114,7 +119,9 @@ def main() -> None:
                 GOLDENS.mkdir(exist_ok=True)
                 file.write_text(json.dumps(now).replace("], ", "],\n ") + "\n")
             elif not lines:
-                lines = differences(json.loads(file.read_text()), now) if file.is_file() else ["there is no golden"]
+                golden = json.loads(file.read_text()) if file.is_file() else {"there is no golden": [0.0]}
+                lines, come = differences(golden, now)
+                print(*(f"{name}, {line}" for line in come), sep="\n")
             wrong += bool(lines)
             print(f"{name}: {sum(map(len, now.values()))} numbers of {len(now)} names", *lines[:20], sep="\n    ")
             sys.stdout.flush()

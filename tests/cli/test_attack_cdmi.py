@@ -44,7 +44,7 @@ def test_a_game_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run("cdmi", *QUICK, "--task", task, "--out", str(out), "--json") == 0
     again = capsys.readouterr()
     value = json.loads(again.out)
-    assert value["improvement_factor"]["n_fields"] == 2 and "epoch" not in again.err
+    assert value["improvement_factor"]["n"] == 2 and "epoch" not in again.err
     assert f"{value['improvement_factor']['value']:.3f}" in shown.out
     report = Path(value["report"])
     assert value["verdict"] in shown.out and value["verdict"] in report.read_text(encoding="utf-8")

@@ -110,7 +110,7 @@ def test_every_number_is_recomputed_from_the_units(run: Run, page: Outline) -> N
             for column, mean in means.items():
                 estimate = attack["estimates"][column]
                 assert estimate["value"] == pytest.approx(mean)
-                assert estimate["n_documents"] == 2 and estimate["low"] <= mean + 1e-9 <= estimate["high"] + 2e-9
+                assert estimate["groups"] == 2 and estimate["low"] <= mean + 1e-9 <= estimate["high"] + 2e-9
             assert f"{attack['estimates']['psnr']['value']:,.1f}" in page.text
             assert f"{attack['estimates']['mse']['low']:,.0f} to {attack['estimates']['mse']['high']:,.0f}" in page.text
             assert f"{attack['explained']['mean']:.3f}" in page.text

@@ -78,7 +78,7 @@ def stated(run: Run, tmp_path: Path) -> list[dict[str, Any]]:
             told = re.search(r"read by any route: ([^,]+), .*? \(n = (\d+) fields\)", card)
             assert told is None or (told[1] == share and int(told[2]) == said["of"])
             assert (told is None) is (model["documents"] < 2)
-        assert said["share"]["n_fields"] == said["of"]
+        assert said["share"]["n"] == said["of"]
         found.append({"model": model["model"], **said, "card": re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", card))})
     return found
 

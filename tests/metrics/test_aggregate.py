@@ -38,12 +38,12 @@ def test_values_and_counts_agree_with_a_loop(layout: list[tuple[str, list[bool]]
     assert set(found) == COLUMNS
     flat = [exact for _, exacts in layout for exact in exacts]
     assert found["binary"].value == (pytest.approx(np.mean(flat)) if flat else None)
-    assert found["binary"].n_fields == found["psnr"].n_fields == len(flat)
-    assert found["binary"].n_documents == len({document for document, exacts in layout if exacts})
+    assert found["binary"].n == found["psnr"].n == len(flat)
+    assert found["binary"].groups == len({document for document, exacts in layout if exacts})
     assert found["psnr"].value == (pytest.approx(np.mean([10.0 * i for i in range(len(layout))])) if layout else None)
-    assert found["psnr"].n_documents == len({document for document, _ in layout})
+    assert found["psnr"].groups == len({document for document, _ in layout})
     for estimate in found.values():
-        assert (estimate.low is None) == (estimate.high is None) == (estimate.n_documents < 2)
+        assert (estimate.low is None) == (estimate.high is None) == (estimate.groups < 2)
         if estimate.low is not None and estimate.high is not None and estimate.value is not None:
             assert estimate.low <= estimate.value + 1e-9 and estimate.value <= estimate.high + 1e-9
 

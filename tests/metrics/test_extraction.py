@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import (
     Match,
     accuracy_auc,
@@ -25,7 +26,6 @@ from docleak.metrics.extraction import (
     over_documents,
     ranking,
 )
-from docleak.metrics.score import Estimate
 
 GOLDEN = Path(__file__).parent / "golden" / "token_distances.json"
 
@@ -176,7 +176,7 @@ def test_tables_have_values_and_intervals() -> None:
     assert set(multi) == {"hamming_aac", "accuracy_auc", "accuracy_at_1%", "accuracy_at_5%", "accuracy_at_100%"}
     everything = multi["accuracy_at_100%"]
     assert everything.value == pytest.approx(np.mean([m.perfect for m in made]))
-    assert everything.n_fields == 60 and everything.n_documents == 15
+    assert everything.n == 60 and everything.groups == 15
     reverse = multi_shot_table(made, [-s for s in scores], documents, rng=rng)
     assert (multi["accuracy_auc"].value or 0) > (reverse["accuracy_auc"].value or 0)
     one = one_shot_table(made, made, documents, rng=rng)["improvement_factor"]
@@ -207,5 +207,5 @@ def test_two_documents_have_an_interval_and_one_has_none() -> None:
         return over_documents(documents, lambda chosen: float(values[chosen].mean()), rng=rng, resamples=200)
 
     two, one = share_of("a", "a", "b"), share_of("a", "a", "a")
-    assert (two.n_documents, two.low, two.high) == (2, 0.05, 0.2), "the means of either document alone"
-    assert (one.n_documents, one.low, one.high) == (1, None, None) and one.value == pytest.approx(0.1)
+    assert (two.groups, two.low, two.high) == (2, 0.05, 0.2), "the means of either document alone"
+    assert (one.groups, one.low, one.high) == (1, None, None) and one.value == pytest.approx(0.1)

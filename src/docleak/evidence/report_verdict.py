@@ -147,8 +147,8 @@ def _of_share(model: ModelResult, severity: Severity) -> list[str]:
     if severity in (Severity.UNMEASURED, Severity.UNTOLD) or found.value is None:
         return []
     return [
-        f"Share of the fields read by any route: {share(found)}, {between(found)} over {found.n_documents} documents "
-        f"(n = {found.n_fields} fields), as far as other pages are like these."
+        f"Share of the fields read by any route: {share(found)}, {between(found)} over {found.groups} documents "
+        f"(n = {found.n} fields), as far as other pages are like these."
     ]
 
 

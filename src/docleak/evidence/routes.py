@@ -13,7 +13,7 @@ import numpy as np
 
 from docleak.evidence.severity import OUTSIDE, Cell, Judgement, Route, judge, union
 from docleak.metrics import Estimate, FieldScore
-from docleak.metrics.score import ratio_interval
+from docleak.metrics.estimate import ratio_interval
 
 if TYPE_CHECKING:
     from docleak.evidence.report_data import Unit

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rapidfuzz.distance import Hamming, JaroWinkler, Levenshtein
 from scipy import stats
 
-from docleak.metrics.score import Estimate
+from docleak.metrics.estimate import Estimate
 
 #: The epsilon of eq. 6, which the paper does not give: it bounds the factor where a baseline reads nothing.
 EPSILON = 1e-3

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from docleak.errors import AttackError
-from docleak.metrics.score import DRAWS_AT_ONCE, expanded_tail
+from docleak.metrics.estimate import DRAWS_AT_ONCE, expanded_tail
 
 #: False positive rates at which the true positive rate is asked for.
 LOW_RATES = (0.10, 0.03, 0.01)

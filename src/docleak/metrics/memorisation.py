@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from docleak.metrics.score import ratio_interval
+from docleak.metrics.estimate import ratio_interval
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,14 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
 
 from docleak.documents.page import Field, Image, Page
 from docleak.documents.scrub import private_mask
 from docleak.errors import DocumentError, RunError
+from docleak.metrics.estimate import Estimate, ratio_interval
 from docleak.metrics.image import box_slices, fft2d_distance, mse, psnr_from_mse, ssim
 from docleak.metrics.ocr import OcrEngine, Reading, read_inked
 from docleak.metrics.text import exact, fuzz_ratio, normalise
-
-#: Documents drawn at once by the bootstrap, which bounds its memory.
-DRAWS_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -75,22 +71,6 @@ class PageScore:
         for field in saved["fields"]:
             _check_keys(FieldScore, field)
         return cls(**{**saved, "fields": tuple(FieldScore(**field) for field in saved["fields"])})
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean with its interval and what it rests on.
-
-    ``value`` is None if nothing was scored; ``low`` and ``high`` are None with fewer than two documents. ``n_fields``
-    fields of ``n_documents`` documents were scored, ``n_not_scored`` fields were not and do not enter the value.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n_fields: int
-    n_documents: int
-    n_not_scored: int = 0
 
 
 def score_page(page: Page, reconstruction: Image, engine: OcrEngine | None, *, margin: int = 2) -> PageScore:
@@ -166,7 +146,7 @@ def aggregate(
     engines = {score.engine for score in scores}
     if len(engines) > 1:
         raise RunError(f"scores were read by different OCR engines ({engines}); score all pages with the same one")
-    n_fields = sum(len(score.fields) for score in scores)
+    n = sum(len(score.fields) for score in scores)
     estimates = {}
     for name, (units, is_scored) in _COLUMNS.items():
         scored = sum(is_scored(field) for score in scores for field in score.fields)
@@ -178,7 +158,7 @@ def aggregate(
         counts = np.array([len(values) for values in by_document.values()])
         low, high = ratio_interval(sums, counts, rng, level, resamples, share=name in ("binary", "fuzz_ratio"))
         value = float(sums.sum() / counts.sum()) if len(sums) else None
-        estimates[name] = Estimate(value, low, high, scored, len(sums), n_fields - scored)
+        estimates[name] = Estimate(value, low, high, scored, len(sums), n - scored)
     return estimates
 
 
@@ -191,39 +171,6 @@ _COLUMNS: dict[str, tuple[Callable[[PageScore], list[float]], Callable[[FieldSco
     "binary": (lambda page: _present([field.exact for field in page.fields]), lambda field: field.exact is not None),
     "fuzz_ratio": (lambda page: _present([field.fuzz for field in page.fields]), lambda field: field.fuzz is not None),
 }
-
-
-def ratio_interval(
-    sums: NDArray[np.float64],
-    counts: NDArray[np.int64],
-    rng: np.random.Generator,
-    level: float,
-    resamples: int,
-    share: bool,
-) -> tuple[float | None, float | None]:
-    """Interval of sum(sums) / sum(counts) over documents, (D,) each, as in ``aggregate``; None with fewer than two.
-
-    ``share`` says that every value lies in 0..1.
-    """
-    n = len(sums)
-    if n < 2:
-        return None, None
-    tail = (1 - level) / 2
-    if share and (not sums.any() or np.array_equal(sums, counts)):
-        unseen = 1 - tail ** (1 / n)
-        return (0.0, unseen) if not sums.any() else (1 - unseen, 1.0)
-    means: list[float] = []
-    for _ in range(0, resamples, step := max(1, DRAWS_AT_ONCE // n)):
-        drawn = rng.integers(n, size=(min(step, resamples - len(means)), n))  # (resamples of this round, D)
-        means.extend(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
-    widened = expanded_tail(n, level)
-    low, high = np.quantile(means, (widened, 1 - widened))
-    return float(low), float(high)
-
-
-def expanded_tail(n: int, level: float) -> float:
-    """The percentile at which an interval of ``level`` over n >= 2 resampled units begins (Hesterberg, as above)."""
-    return float(stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf((1 + level) / 2, n - 1)))
 
 
 def _score_field(page: Page, field: Field, reconstruction: Image, reading: Reading | None) -> FieldScore:

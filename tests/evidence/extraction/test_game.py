@@ -51,7 +51,7 @@ def test_a_game_is_played_and_resumed(tmp_path: Path, task: str) -> None:
     assert records(run) == whole
     assert {file: file.stat().st_mtime_ns for file in trained} == trained, "nothing was trained again"
     table = read_table(run, rng=np.random.default_rng(0))
-    assert table.estimates["improvement_factor"].n_fields == 4
+    assert table.estimates["improvement_factor"].n == 4
     assert "IpF" in as_text(table) and all(field.value in as_text(table) for field in table.fields)
 
 
@@ -73,7 +73,7 @@ def test_the_stronger_variant_is_played_and_read_from_disk(tmp_path: Path, task:
     config = replace(SMALL, task=task, attack=StrongConfig(candidates=8, beam=2))  # type: ignore[arg-type]
     run = open_game(config, tmp_path / "a")
     play(run, config)
-    assert read_table(run, rng=np.random.default_rng(0)).estimates["improvement_factor"].n_fields == 4
+    assert read_table(run, rng=np.random.default_rng(0)).estimates["improvement_factor"].n == 4
     with pytest.raises(RunError, match="attack"):
         open_game(SMALL if task == "mlm" else replace(SMALL, task="ee-bio"), tmp_path / "a")
 
@@ -176,7 +176,7 @@ def test_forms_are_played(tmp_path: Path, shared_data: Path, task: str) -> None:
     config = replace(SMALL, task=task, documents=f"funsd:{shared_data / 'funsd'}", pages=8, fields=2)  # type: ignore[arg-type]
     run = open_game(config, tmp_path / "a")
     play(run, config)
-    assert read_table(run, rng=np.random.default_rng(0)).estimates["improvement_factor"].n_fields == 2
+    assert read_table(run, rng=np.random.default_rng(0)).estimates["improvement_factor"].n == 2
 
 
 # -- a planted leak, and none ------------------------------------------------------------------------------------------

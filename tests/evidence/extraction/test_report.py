@@ -24,8 +24,8 @@ from docleak.evidence.extraction.play import open_game, play
 from docleak.evidence.extraction.report import verdict_in, write_report
 from docleak.evidence.extraction.table import GameTable, Ranked, read_table
 from docleak.evidence.extraction.verdict import verdict_of
+from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import at, match
-from docleak.metrics.score import Estimate
 from docleak.runs.run import Run
 from docleak.training.extraction.fit import FitConfig
 

@@ -171,7 +171,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         main()
     assert not stop.value.code
     value = json.loads(capsys.readouterr().out)
-    assert value["rows"][0]["attack"] == "mmgia" and value["rows"][0]["estimates"]["ssim"]["n_fields"] == 1
+    assert value["rows"][0]["attack"] == "mmgia" and value["rows"][0]["estimates"]["ssim"]["n"] == 1
     assert any("length" in line or "tokens" in line for line in value["knows"])
     assert Run.load(out).has("mmgia-0000")
     assert torch.get_num_threads() == 1
@@ -185,7 +185,7 @@ def test_gains_are_paired_by_batch() -> None:
     other = [unit("b", 0, 0.4, 0.4), unit("b", 1, 0.6), unit("b", 3, 0.1)]
     found = gain(ours, other, "ssim", np.random.default_rng(0))
     assert found.value == pytest.approx((0.1 + 0.3 - 0.2) / 3)
-    assert (found.n_fields, found.n_documents) == (3, 2)
+    assert (found.n, found.groups) == (3, 2)
     same = gain(ours, ours, "ssim", np.random.default_rng(0))
     assert (same.value, same.low, same.high) == (0, 0, 0)
     assert gain(ours[2:], other, "ssim", np.random.default_rng(0)).value is None

@@ -72,7 +72,7 @@ def test_a_whole_table(shows: str, home: Path) -> None:
     text = (out / "table.md").read_text()
     if shows == "attack":
         assert "(paper 1.395)" in text and "- (paper 1.164)" in text and "Mean IpF, task: mlm" in text
-        assert saved[0]["ours"]["ipf"]["n_fields"] == 4
+        assert saved[0]["ours"]["ipf"]["n"] == 4
     if shows != "examples":
         assert saved[1]["ours"]["epoch"]["value"] == 2
     assert (out / "pictures.png").stat().st_size > 2000
@@ -161,7 +161,7 @@ def test_means_over_rows_are_ipf_for_one_row_and_the_mean_of_two() -> None:
     one = Measured({}, {}, tuple(outcome(f"d{i % 5}", *rng.random(2)) for i in range(20)))
     ours, theirs = (as_array([getattr(o, side) for o in one.outcomes]) for side in ("ours", "theirs"))
     mean = mean_over_rows([one], "ipf", rng=rng)
-    assert mean.value == pytest.approx(improvement_factor(ours, theirs)) and (mean.n_fields, mean.n_documents) == (
+    assert mean.value == pytest.approx(improvement_factor(ours, theirs)) and (mean.n, mean.groups) == (
         20,
         5,
     )

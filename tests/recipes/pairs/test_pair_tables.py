@@ -71,7 +71,7 @@ def test_a_miniature_is_run_once_and_its_table_holds_what_was_saved(tmp_path: Pa
     rows = {(r["row"], r["model"]): r for r in saved["rows"]}
     assert set(rows) == {(row, model) for row in ("MMGIA", "DLG") for model in ("lenet5",)}
     for row in rows.values():
-        assert row["ours"]["estimates"]["ssim"]["n_fields"] == 2 and not row["failed"]
+        assert row["ours"]["estimates"]["ssim"]["n"] == 2 and not row["failed"]
         assert max(row["ours"]["evaluations_per_modality"]) <= 16
     assert page.read_text().count("data:image/png") == 1
     units = {f: f.stat().st_mtime_ns for f in tmp_path.glob("rows/*/units/*/unit.json")}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from docleak.metrics import Estimate, two_stage_average
-from docleak.metrics.score import ratio_interval
+from docleak.metrics.estimate import ratio_interval
 from docleak.recipes.trainings.scores import row_scores, two_stage
 from docleak.recipes.trainings.unit import Result, SetScores
 
@@ -31,7 +31,7 @@ def test_the_average_is_the_metrics_own() -> None:
     assert found.metrics == {"a": "anls", "b": "accuracy"}
     assert found.loss.value == pytest.approx(3) and found.by_training == (found.average.value,)
     assert found.average.low is None, "one document has no interval, so the average has none"
-    assert (found.average.n_fields, found.average.n_documents) == (6, 3)
+    assert (found.average.n, found.average.groups) == (6, 3)
 
 
 def test_one_set_keeps_its_own_interval() -> None:
@@ -72,4 +72,4 @@ def test_several_trainings_count_by_document() -> None:
     two = result(a=scores("anls", [0.0, 1.0], [2, 2]))
     found = row_scores([one, two], rng=np.random.default_rng(0))
     assert found.by_training == (0.5, 0.25)
-    assert found.average.value == pytest.approx(0.375) and found.average.n_documents == 2
+    assert found.average.value == pytest.approx(0.375) and found.average.groups == 2

@@ -14,8 +14,8 @@ import numpy as np
 from docleak.attacks.answers.features import GROUPS, FeatureTable, Reply
 from docleak.attacks.answers.membership import ApkConfig, AzkConfig, Guess, apk, azk, cls1, cls2, hard_vote
 from docleak.errors import AttackError
+from docleak.metrics.estimate import ratio_interval
 from docleak.metrics.membership import draw_known, membership_rates, over_seeds
-from docleak.metrics.score import ratio_interval
 from docleak.privacy.empirical import LowerBound, from_one_run, from_scores, right_guesses
 
 #: Share of the providers that a one-run audit calls members, and as many non-members; the rest are not guessed.

@@ -92,7 +92,7 @@ def section(run: Run, table: GameTable) -> dict[str, Any]:
         "threat": run.info.get("threat", ""),
         "measures": [_measure(table, *row) for row in MEASURES],
         "fields": len(table.fields),
-        "documents": table.estimates["improvement_factor"].n_documents,
+        "documents": table.estimates["improvement_factor"].groups,
         "exhibits": [
             {**exhibit(run, i, units[name], copies.get(name)), "stated": stated_of(answers, name)}
             for i, name in enumerate(_saved(run, EXHIBITS, []))

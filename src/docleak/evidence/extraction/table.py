@@ -12,8 +12,8 @@ import numpy as np
 from docleak.attacks.weights import PUBLISHED_METRIC, Attempt, choose, plausibility
 from docleak.attacks.weights.membership import perplexity
 from docleak.errors import RunError
+from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import EPSILON, Match, match, multi_shot_table, one_shot_table
-from docleak.metrics.score import Estimate
 from docleak.runs.run import Run
 
 #: What the terminal prints, in order: name in the table -> words.
@@ -113,7 +113,7 @@ def as_text(table: GameTable, *, shown: int = 5) -> str:
     some = table.estimates["improvement_factor"]
     lines += [
         "",
-        f"{some.n_fields} fields of {some.n_documents} documents; 95 % intervals, bootstrap over documents; epsilon of "
+        f"{some.n} fields of {some.groups} documents; 95 % intervals, bootstrap over documents; epsilon of "
         f"IpF {EPSILON:g}; {table.calls} model calls in {table.seconds:.0f} s.",
         "",
         "Surest reconstructions (field: read | true)",

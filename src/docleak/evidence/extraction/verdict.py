@@ -8,7 +8,7 @@ from typing import Any
 
 from docleak.evidence.extraction.table import GameTable, Ranked
 from docleak.evidence.severity import Severity
-from docleak.metrics.score import Estimate
+from docleak.metrics.estimate import Estimate
 
 LABELS = {
     Severity.SEVERE: "Fields can be read back",
@@ -100,7 +100,7 @@ def _of_factor(factor: Estimate) -> str:
     beyond = "above" if factor.low > 1 else "below" if factor.high < 1 else "within its interval no different from"
     return (
         f"Improvement factor IpF {factor.value:.2f} [{factor.low:.2f}, {factor.high:.2f}], {beyond} 1, which is "
-        f"what public data alone give ({factor.n_fields} fields of {factor.n_documents} documents, 95 % interval)."
+        f"what public data alone give ({factor.n} fields of {factor.groups} documents, 95 % interval)."
     )
 
 

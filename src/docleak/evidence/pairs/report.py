@@ -16,7 +16,7 @@ from docleak.evidence.pairs.table import COLUMNS, PairRow, gain
 from docleak.evidence.severity import Severity
 from docleak.evidence.templating import render
 from docleak.files import reported, write_atomically
-from docleak.metrics.score import Estimate
+from docleak.metrics.estimate import Estimate
 from docleak.runs.run import Run
 
 PAGE = "report.html"
@@ -43,7 +43,7 @@ def write_report(run: Run, rows: Sequence[PairRow]) -> Path:
         attacks=[row.attack for row in rows],
         verdict=verdict(rows, units), pairs=_pairs(run, rows, units), limits=LIMITS, knows=run.info["knows"],
         model=run.info["model"], privacy=run.info.get("privacy", {}), added=_added(rows, units), config=run.config,
-        shown=SHOWN, n=rows[0].estimates["ssim"].n_fields,
+        shown=SHOWN, n=rows[0].estimates["ssim"].n,
     )  # fmt: skip
     with reported(run.path / PAGE):
         write_atomically(run.path / PAGE, html.encode("utf-8", "backslashreplace"))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from docleak.errors import RunError
-from docleak.metrics.score import Estimate, ratio_interval
+from docleak.metrics.estimate import Estimate, ratio_interval
 from docleak.runs.run import Run
 
 #: Columns: name -> heading. All but PSNR lie in 0..1.
@@ -97,7 +97,7 @@ def as_text(rows: list[PairRow], *, shown: int = 4) -> str:
     first = rows[0].estimates["ssim"]
     lines += [
         "",
-        f"{first.n_fields} pairs in {first.n_documents} batches; 95 % intervals, bootstrap over batches; at most "
+        f"{first.n} pairs in {first.groups} batches; 95 % intervals, bootstrap over batches; at most "
         f"{max(max(r.evaluations) for r in rows)} gradient evaluations per modality and batch.",
     ]
     for row in rows:

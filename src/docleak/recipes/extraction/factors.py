@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import Floats, as_array, improvement_factor
-from docleak.metrics.score import Estimate
 from docleak.recipes.extraction.config import ExtractionConfig
 from docleak.recipes.extraction.measures import Measured, three_distances
 

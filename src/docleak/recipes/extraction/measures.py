@@ -14,8 +14,8 @@ from docleak.attacks.weights import PublicKnowledge
 from docleak.evidence.extraction.game import Game, GameConfig, assemble
 from docleak.evidence.extraction.play import attack_field
 from docleak.evidence.extraction.table import Ranked, read_table
+from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import Floats, Match, as_array, match, over_documents
-from docleak.metrics.score import Estimate
 from docleak.models.encoders.loading import load_encoder
 from docleak.models.encoders.questions import suits
 from docleak.models.encoders.tokens import TokenPage

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import curve
-from docleak.metrics.score import Estimate
 from docleak.recipes.extraction.factors import Level
 from docleak.recipes.extraction.measures import Measured, Reading
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from docleak.errors import RecipeError
-from docleak.metrics.score import Estimate
+from docleak.metrics.estimate import Estimate
 from docleak.models.loading import short_name
 from docleak.models.shipped import SHIPPED_ENCODERS
 from docleak.recipes.extraction.config import SETTINGS, ExtractionConfig

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from docleak.metrics import Estimate
-from docleak.metrics.score import ratio_interval
+from docleak.metrics.estimate import ratio_interval
 from docleak.recipes.trainings.unit import Result
 
 RESAMPLES = 2000
@@ -68,7 +68,7 @@ def two_stage(sets: Mapping[str, Estimate], *, top: float = 1.0) -> Estimate:
     one of the sets has none.
     """
     values = [e.value for e in sets.values() if e.value is not None]
-    fields, documents = (sum(getattr(e, name) for e in sets.values()) for name in ("n_fields", "n_documents"))
+    fields, documents = (sum(getattr(e, name) for e in sets.values()) for name in ("n", "groups"))
     mean = sum(values) / len(values)
     distances = [(e.value - e.low, e.high - e.value) for e in sets.values()
                  if e.value is not None and e.low is not None and e.high is not None]  # fmt: skip

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from docleak.documents.page import Page
 from docleak.errors import FederationError
-from docleak.metrics.score import ratio_interval
+from docleak.metrics.estimate import ratio_interval
 from docleak.models.base import DocumentModel
 from docleak.privacy.gaussian import epsilon_of, multiplier_for
 from docleak.privacy.plan import DpPlan

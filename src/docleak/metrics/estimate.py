@@ -1,0 +1,111 @@
+"""A number that was measured: its value, the interval around it, and what it rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+#: Groups drawn at once by the bootstrap, which bounds its memory.
+DRAWS_AT_ONCE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """``value`` with its interval ``low`` to ``high``, from ``n`` measurements of ``groups`` that stand or fall as one.
+
+    ``value`` is None where nothing was measured, ``low`` and ``high`` where nothing says how sure it is: fewer than two
+    groups, say. ``missing`` were to be measured and could not be; they do not enter. ``of`` names what was counted
+    ("fields", "providers"), ``why`` says why there is no value or no interval.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    groups: int = 0
+    missing: int = 0
+    of: str = ""
+    why: str = ""
+
+    @classmethod
+    def exactly(cls, value: float | None, *, n: int = 0, of: str = "") -> Estimate:
+        """A number that is counted or computed and has no interval."""
+        return cls(None if value is None else float(value), n=n, of=of)
+
+    @classmethod
+    def spread(cls, values: Sequence[float | None]) -> Estimate:
+        """Mean, least and greatest of the values that are there: a spread, and no interval of confidence."""
+        known = [float(value) for value in values if value is not None]
+        if not known:
+            return cls(None)
+        return cls(float(np.mean(known)), min(known), max(known), len(known), len(known), len(values) - len(known))
+
+    @classmethod
+    def of_json(cls, saved: Mapping[str, Any]) -> Estimate:
+        """The inverse of ``to_json``."""
+        return cls(**saved)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; the words are left out where there are none."""
+        return {name: value for name, value in asdict(self).items() if value != ""}
+
+    def text(self, digits: int = 3, *, percent: bool = False, signed: bool = False) -> str:
+        """ "0.512 [0.400, 0.624]"; "-" where nothing was measured."""
+        if self.value is None:
+            return "-"
+        value = number_text(self.value, digits, percent=percent, signed=signed)
+        interval = self.interval_text(digits, percent=percent, signed=signed)
+        return f"{value} [{interval}]" if interval else value
+
+    def interval_text(self, digits: int = 3, *, percent: bool = False, signed: bool = False, to: str = ", ") -> str:
+        """ "0.400, 0.624"; "" without an interval."""
+        if self.low is None or self.high is None:
+            return ""
+        return to.join(number_text(end, digits, percent=percent, signed=signed) for end in (self.low, self.high))
+
+
+def number_text(value: float, digits: int, *, percent: bool = False, signed: bool = False) -> str:
+    """The value with so many digits; as a percentage, or with its sign, if asked for."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    sign = "+" if signed else ""
+    return f"{100 * value:{sign}.{digits}f}%" if percent else f"{value:{sign}.{digits}f}"
+
+
+def ratio_interval(
+    sums: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    rng: np.random.Generator,
+    level: float,
+    resamples: int,
+    share: bool,
+) -> tuple[float | None, float | None]:
+    """Interval of sum(sums) / sum(counts) over groups, (G,) each, as in ``score.aggregate``; None with fewer than two.
+
+    ``share`` says that every value lies in 0..1.
+    """
+    n = len(sums)
+    if n < 2:
+        return None, None
+    tail = (1 - level) / 2
+    if share and (not sums.any() or np.array_equal(sums, counts)):
+        unseen = 1 - tail ** (1 / n)
+        return (0.0, unseen) if not sums.any() else (1 - unseen, 1.0)
+    means: list[float] = []
+    for _ in range(0, resamples, step := max(1, DRAWS_AT_ONCE // n)):
+        drawn = rng.integers(n, size=(min(step, resamples - len(means)), n))  # (resamples of this round, G)
+        means.extend(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
+    widened = expanded_tail(n, level)
+    low, high = np.quantile(means, (widened, 1 - widened))
+    return float(low), float(high)
+
+
+def expanded_tail(n: int, level: float) -> float:
+    """The percentile at which an interval of ``level`` over n >= 2 resampled groups begins (Hesterberg, 2015, 4.3)."""
+    return float(stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf((1 + level) / 2, n - 1)))
