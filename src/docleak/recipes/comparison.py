@@ -34,8 +34,8 @@ from docleak.recipes.audits import AuditExperiment, experiments
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.runner import OnUnit, reproduce
 from docleak.recipes.table import Line, cells, lines_of
+from docleak.runs.identity import sources_of
 from docleak.runs.run import Run
-from docleak.runs.sources import sources_of
 
 DEFAULT = ("noise:sigma=1e-4", "clip:norm=0.1", "top-k:share=0.01", "freeze", "safe-template:epsilon=8/255")
 

@@ -9,7 +9,7 @@ from typing import Any
 import docleak
 from docleak.errors import RunError
 from docleak.files import read_stored, reported, write_json
-from docleak.runs.sources import changed_sources, sources_of
+from docleak.runs.identity import changed_sources, sources_of
 
 MANIFEST = "row.json"
 

@@ -1,7 +1,7 @@
-"""Units in worker processes of one thread each; their progress comes back through a queue.
+"""The one pool: tasks in worker processes of one thread each, on this machine or on a Dask cluster.
 
-A worker ends with the process that started it. One that dies takes the others with it, and the error says at which unit
-it was: what is finished stays on disk.
+A worker ends with the process that started it. One that dies takes the others with it, and ``WorkerDied`` says at which
+task it was; who began the pool decides what to do about that (``docleak.studies.engine`` tries it once more, alone).
 """
 
 from __future__ import annotations
@@ -10,70 +10,148 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.process import BaseProcess
-from multiprocessing.queues import SimpleQueue
 from typing import Any, TypeVar
 
-import torch
+from docleak.errors import MissingExtraError, RunError
 
-from docleak.errors import RunError
-
-#: Called with (unit id, evaluations done, budget); from worker processes through a queue.
+#: Called with (task, how far it is, of how much); from worker processes through a queue, from a cluster never.
 OnProgress = Callable[[str, int, int], None]
-Unit = TypeVar("Unit")
+Task = TypeVar("Task")
+#: What is done to a task; it is pickled once for each process, and may keep things from task to task.
+Work = Callable[[Task, OnProgress], None]
 #: Seconds between two looks at whether the process that started this one is still there.
 WATCH_SECONDS = 1.0
 #: Seconds in which the pool ends and gathers its other workers after one died.
 GATHERED_WITHIN = 10.0
+CLUSTER_TIMEOUT = "10s"
 
 #: In a worker process: what it was started with.
 _started_with: dict[str, Any] = {}
 
 
-def compute(
-    work: Callable[[Unit, OnProgress], None], units: Sequence[Unit], *, workers: int, on_progress: OnProgress
-) -> None:
-    """Call ``work(unit, report)`` for every unit: in this process, if one worker or one unit is all there is.
+class WorkerDied(RunError):
+    """A worker process ended in the middle of a task."""
 
-    Else each of ``workers`` processes gets a copy of ``work``, pickled once, which may keep things from unit to unit.
-    An error ends all of them and is raised; RunError names the unit at which a worker died.
+
+def results(
+    work: Work[Task],
+    tasks: Sequence[Task],
+    *,
+    workers: int,
+    on_progress: OnProgress,
+    apart: bool = False,
+    cluster: str = "",
+) -> Generator[tuple[Task, Exception | None]]:
+    """Each task as it comes to its end, with the error that it ended with; ``str(task)`` names it in what is told.
+
+    One worker works in this process, unless ``apart`` asks for another; ``cluster`` is the address of a Dask scheduler,
+    whose workers do the work instead. Raises WorkerDied; Ctrl-C ends all
+    workers, and so does closing it early.
     """
-    torch.set_num_threads(1)
-    if workers == 1 or len(units) <= 1:
-        for unit in units:
-            work(unit, on_progress)
-        return
+    if cluster:
+        yield from _on_cluster(work, tasks, cluster)
+    elif (workers > 1 and len(tasks) > 1) or apart:
+        yield from _in_processes(work, tasks, min(workers, len(tasks)), on_progress)
+    else:
+        _one_thread()
+        for task in tasks:
+            yield task, _error(work, task, on_progress)
+
+
+def compute(work: Work[Task], tasks: Sequence[Task], *, workers: int, on_progress: OnProgress) -> None:
+    """Every task; the first error ends them all and is raised."""
+    with closing(results(work, tasks, workers=workers, on_progress=on_progress)) as ended:
+        for _, error in ended:
+            if error is not None:
+                raise error
+
+
+def _error(work: Work[Task], task: Task, on_progress: OnProgress) -> Exception | None:
+    try:
+        work(task, on_progress)
+    except Exception as error:
+        return error
+    return None
+
+
+def _in_processes(
+    work: Work[Task], tasks: Sequence[Task], workers: int, on_progress: OnProgress
+) -> Iterator[tuple[Task, Exception | None]]:
+    import cloudpickle  # classes of notebooks and scripts, too
+
     context = get_context("spawn")
-    events: SimpleQueue[tuple[int, str, int, int]] = context.SimpleQueue()
-    pool = ProcessPoolExecutor(
-        min(workers, len(units)), mp_context=context, initializer=_start, initargs=(work, events)
-    )
+    events = context.SimpleQueue()
+    pickled = cloudpickle.dumps((work, list(tasks)))
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(pickled, events))
     processes: dict[int, BaseProcess] = {}
     at_work: dict[int, str] = {}
     try:
-        waiting: set[Future[None]] = {pool.submit(_in_worker, unit) for unit in units}
+        futures = {pool.submit(_in_worker, number): task for number, task in enumerate(tasks)}
+        waiting: set[Future[Exception | None]] = set(futures)
         while waiting:
             processes |= dict(pool._processes or {})
             done, waiting = wait(waiting, timeout=0.3, return_when=FIRST_COMPLETED)
             _tell(events, at_work, on_progress)
             for future in done:
-                future.result()
+                yield futures[future], future.result()
     except BrokenProcessPool as fault:
         _tell(events, at_work, on_progress)
         why = _told_of_death(processes, at_work)
         pool.shutdown(wait=True, cancel_futures=True)
-        raise RunError(why) from fault
+        raise WorkerDied(why) from fault
     except BaseException:
         for process in list((pool._processes or {}).values()):
             process.terminate()
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+def _on_cluster(work: Work[Task], tasks: Sequence[Task], cluster: str) -> Iterator[tuple[Task, Exception | None]]:
+    from dask.distributed import as_completed
+
+    with cluster_at(cluster) as client:
+        client.wait_for_workers(1, timeout=60)
+        shared = client.scatter(work, broadcast=True)
+        futures = {client.submit(_remote, shared, task, pure=False): task for task in tasks}
+        for future in as_completed(list(futures)):  # type: ignore[no-untyped-call]
+            error = future.exception()  # of the cluster itself: a worker that died, say
+            yield futures[future], error if error is not None else future.result()
+
+
+@contextmanager
+def cluster_at(address: str) -> Iterator[Any]:
+    """A client of the Dask scheduler at that address; RunError where none answers."""
+    try:
+        from dask.distributed import Client
+    except ImportError as fault:
+        raise MissingExtraError("--cluster needs Dask: pip install 'docleak[cluster]'.") from fault
+    try:
+        client = Client(address, timeout=CLUSTER_TIMEOUT)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, TimeoutError) as fault:
+        raise RunError(f"no Dask scheduler answers at {address!r} ({fault}). Start one: dask scheduler.") from fault
+    try:
+        yield client
+    finally:
+        client.close()  # type: ignore[no-untyped-call]
+
+
+def _remote(work: Work[Task], task: Task) -> Exception | None:
+    _one_thread()
+    return _error(work, task, lambda *event: None)
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)  # other numbers of threads round differently
 
 
 def end_with(parent: int) -> None:
@@ -92,30 +170,34 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, name="ends with its parent", daemon=True).start()
 
 
-def _start(work: Callable[[Any, OnProgress], None], events: Any) -> None:
+def _start(pickled: bytes, events: Any) -> None:
+    import cloudpickle
+
     started_by = parent_process()
     if started_by is not None and started_by.pid is not None:
         end_with(started_by.pid)
-    torch.set_num_threads(1)
+    _one_thread()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled once, by the parent
-    _started_with.update(work=work, report=lambda *event: events.put((os.getpid(), *event)), events=events)
+    work, tasks = cloudpickle.loads(pickled)
+    _started_with.update(work=work, tasks=tasks, report=lambda *event: events.put((os.getpid(), *event)))
 
 
-def _in_worker(unit: Any) -> None:
-    name = str(getattr(unit, "id", unit))
-    _started_with["events"].put((os.getpid(), name, -1, 0))
-    _started_with["work"](unit, _started_with["report"])
-    _started_with["events"].put((os.getpid(), "", -1, 0))
+def _in_worker(number: int) -> Exception | None:
+    task, report = _started_with["tasks"][number], _started_with["report"]
+    report(str(task), -1, 0)
+    error = _error(_started_with["work"], task, report)
+    report("", -1, 0)
+    return error
 
 
 def _tell(events: Any, at_work: dict[int, str], on_progress: OnProgress) -> None:
-    """Pass on what the workers told since; a count of -1 says at which unit a worker is, or that it is at none."""
+    """Pass on what the workers told since; -1 says at which task a worker is, or that it is at none."""
     while not events.empty():
-        process, unit, number, budget = events.get()
+        process, task, number, total = events.get()
         if number < 0:
-            at_work[process] = unit
+            at_work[process] = task
         else:
-            on_progress(unit, number, budget)
+            on_progress(task, number, total)
 
 
 def _told_of_death(processes: Mapping[int, BaseProcess], at_work: Mapping[int, str]) -> str:
@@ -125,11 +207,11 @@ def _told_of_death(processes: Mapping[int, BaseProcess], at_work: Mapping[int, s
         time.sleep(0.05)
     ended = {number: process.exitcode for number, process in processes.items()}
     dead = [number for number, code in ended.items() if code not in (None, 0, -signal.SIGTERM)] or list(ended)
-    units = [at_work[number] for number in dead if at_work.get(number)]
+    tasks = [at_work[number] for number in dead if at_work.get(number)]
     codes = {ended[number] for number in dead} - {None, 0, -signal.SIGTERM}
     why = f"exit code {', '.join(map(str, codes))}" if codes else "nothing says how"
     why = "killed from outside, or for want of memory" if -9 in codes else why
     return (
-        f"a worker process died ({why}) {'at ' + ' or '.join(units) if units else 'before its first unit'}. What is "
+        f"a worker process died ({why}) {'at ' + ' or '.join(tasks) if tasks else 'before its first unit'}. What is "
         "finished is kept: the same command goes on from there; with fewer --workers it needs less memory."
     )

@@ -1,9 +1,11 @@
 """A run on disk: ``run.json`` says what was asked for, one folder per unit holds what came out of it.
 
-    OUT/run.json                      version, config, hashes of the files it names, environment, info
+    OUT/run.json                      kind, config; build of docleak, hashes of weights, pages and named files; info
     OUT/units/UNIT/truth.png ...      the pictures of a unit, written first
     OUT/units/UNIT/snapshots/00050.png
     OUT/units/UNIT/unit.json          written last: without it the unit does not count as done
+    OUT/attempts/UNIT.json            how earlier attempts at a unit ended that is not done
+    OUT/failed/UNIT.json              a unit that was given up, and why
 
 Every file appears whole or not at all, so a killed run is resumed by opening it again. Worker processes may write
 different units of one run at the same time; ``run.json`` is written only by the process that opened the run.
@@ -17,7 +19,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,22 +31,24 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-import docleak
 from docleak.documents.page import Image
 from docleak.errors import RunError
 from docleak.files import (
     TEMPORARY,
     private_folder,
     read_json_object,
+    read_stored,
     reported,
     write_json,
     write_png,
 )
 from docleak.runs.claim import claimed
-from docleak.runs.sources import changed_sources, sources_of
+from docleak.runs.identity import SCHEMA, build, changed_sources, other_build, sources_of
 
 #: Packages whose version may change a number.
 VERSIONED = ("torch", "transformers", "numpy", "scipy", "rapidocr", "rapidfuzz")
+#: What stays of an attempt where a worker died.
+BEGAN = "began"
 #: Folder of a run in which a comparison of defences may lie, with its numbers as JSON.
 DEFENCES, COMPARISON = "defences", "defences.json"
 FOLDER_LENGTH = 100  # characters of a unit id that are kept in its folder's name
@@ -57,15 +61,31 @@ class Run:
     path: Path
 
     @classmethod
-    def open(cls, path: Path, config: dict[str, object]) -> Run:
-        """Begin a run in ``path``, or resume the one that is there if it has the same ``config``.
+    def open(
+        cls,
+        path: Path,
+        config: Mapping[str, object],
+        *,
+        kind: str = "",
+        identity: Mapping[str, str] | None = None,
+        command: str = "",
+    ) -> Run:
+        """Begin a run in ``path``, or resume the one that is there if it is the same.
 
-        The files that the config names must be the same, too, see ``documents.sources``. A key that only one of the
-        two configs has counts as None in the other. A run without a finished unit holds no
-        results, so another config or docleak version simply takes its place. Raises RunError if the directory belongs
-        to something else or to a run with another config or version, or cannot be written.
+        The same are ``kind``, ``config`` (a key that only one of two configs has counts as None in the other), build of
+        docleak, the files that the config names, and ``identity``: hashes of weights and pages by name. A run without
+        a finished unit holds no results, so another one simply takes its place. Raises RunError if the directory
+        belongs to something else or to another run, or cannot be written.
         """
-        run, wanted = cls(Path(path)), _plain(config, "config")
+        run = cls(Path(path))
+        wanted = {
+            **build(),
+            "kind": kind,
+            "config": _plain(config, "config"),
+            "identity": dict(identity or {}),
+            "sources": sources_of(config, apart_from=run.path),
+            "command": command,
+        }
         with reported(run.path):
             private_folder(run.path)
             if (run.path / "run.json").exists():
@@ -81,7 +101,7 @@ class Run:
                     f"{run.path} is no docleak run: it has no run.json but holds {', '.join(foreign[:5])}"
                     f"{' ...' if len(foreign) > 5 else ''}. Expected an empty or new directory: pass another --out."
                 )
-            write_json(run.path / "run.json", run._new_manifest(wanted))
+            write_json(run.path / "run.json", _manifest(wanted))
         return run
 
     @classmethod
@@ -97,7 +117,9 @@ class Run:
         if not self.path.is_dir() or not file.is_file():
             raise RunError(f"{self.path} is no docleak run: it has no run.json. Pass the --out directory of an audit.")
         manifest = _read(file)
-        kinds = {"docleak": str, "config": dict, "environment": dict, "created": str, "info": dict}
+        if manifest.get("schema") != SCHEMA and isinstance(manifest.get("docleak"), str):
+            raise RunError(other_build(manifest, self.path))
+        kinds = {"docleak": str, "kind": str, "config": dict, "environment": dict, "created": str, "info": dict}
         faults = [key for key, kind in kinds.items() if not isinstance(manifest.get(key), kind)]
         if faults:
             raise RunError(f"{file} lacks {', '.join(faults)}: it is damaged or no docleak run. Delete it or rerun.")
@@ -106,6 +128,11 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         return dict(self.manifest()["config"])
+
+    @property
+    def kind(self) -> str:
+        """Which study it is of."""
+        return str(self.manifest()["kind"])
 
     @property
     def info(self) -> dict[str, Any]:
@@ -177,12 +204,35 @@ class Run:
     def _finished_any(self) -> bool:
         return any((self.path / "units").glob("*/unit.json"))
 
-    def _begin_again(self, config: dict[str, Any]) -> None:
-        """Put ``config`` in the place of a run that has no finished unit; its pictures are of other units."""
+    def attempts(self, unit_id: str) -> list[str]:
+        """What became of each attempt at a unit so far; BEGAN stays where a worker died."""
+        file = self._file_of("attempts", unit_id)
+        return [str(item) for item in read_stored(file)] if file.is_file() else []
+
+    def note_attempts(self, unit_id: str, attempts: Sequence[str]) -> None:
+        """Record ``attempts``."""
+        with reported(self.path):
+            write_json(self._file_of("attempts", unit_id), list(attempts))
+
+    def give_up(self, unit_id: str, error: str) -> None:
+        """Record that a unit failed for good."""
+        with reported(self.path):
+            write_json(self._file_of("failed", unit_id), {"unit": unit_id, "error": error})
+
+    def failures(self) -> dict[str, str]:
+        """Units that were given up: id -> the last error."""
+        records = [_read(file) for file in sorted((self.path / "failed").glob("*.json"))]
+        return {str(record["unit"]): str(record["error"]) for record in records}
+
+    def _file_of(self, folder: str, unit_id: str) -> Path:
+        return self.path / folder / f"{_folder_name(unit_id)}.json"
+
+    def _begin_again(self, wanted: dict[str, Any]) -> None:
+        """Put another run in the place of one that has no finished unit; its pictures are of other units."""
         with self.claimed():
             for file in [*(self.path / "units").glob("*/*.png"), *(self.path / "units").glob("*/snapshots/*.png")]:
                 file.unlink(missing_ok=True)
-            write_json(self.path / "run.json", self._new_manifest(config))
+            write_json(self.path / "run.json", _manifest(wanted))
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -190,38 +240,30 @@ class Run:
         with claimed(self.path):
             yield
 
-    def _new_manifest(self, config: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "docleak": docleak.__version__,
-            "config": config,
-            "sources": sources_of(config, apart_from=self.path),
-            "environment": _environment(),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "info": {},
-        }
-
-    def _unresumable(self, wanted: dict[str, Any]) -> str:
-        """Why results under ``wanted`` may not be added to what is there; "" if they may."""
+    def _unresumable(self, wanted: Mapping[str, Any]) -> str:
+        """Why results of ``wanted`` may not be added to what is there; "" if they may."""
+        advice = "Pass another --out, or delete the directory."
+        noted = _read(self.path / "run.json")
+        if isinstance(noted.get("docleak"), str) and (why := other_build(noted, self.path)):
+            return why
         manifest = self.manifest()
-        if manifest["docleak"] != docleak.__version__:
+        if manifest["kind"] != wanted["kind"]:
+            return f"{self.path} holds a run of the kind {manifest['kind']!r}, not {wanted['kind']!r}. {advice}"
+        if changed := "".join(changed_sources(manifest[key], wanted[key]) for key in ("identity", "sources")):
             return (
-                f"{self.path} was begun by docleak {manifest['docleak']}, this is {docleak.__version__}; their numbers "
-                "do not belong in one table. Pass another --out, or delete the directory."
+                f"{self.path} holds results of other weights, pages or records under the same names:{changed}\n{advice}"
             )
-        if "sources" in manifest and (
-            changed := changed_sources(manifest["sources"], sources_of(wanted, apart_from=self.path))
-        ):
-            return (
-                f"{self.path} holds results of other weights, pages or records under the same names:{changed}\n"
-                "Pass another --out, or delete the directory."
-            )
-        found = manifest["config"]
-        differing = [key for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key)]
+        found, asked = manifest["config"], wanted["config"]
+        differing = [key for key in sorted({*found, *asked}) if found.get(key) != asked.get(key)]
         if not differing:
             return ""
-        lines = [f"\n  - {key}: {_shown(found, key)} there, {_shown(wanted, key)} asked for" for key in differing]
-        advice = "Pass another --out, or delete the directory."
+        lines = [f"\n  - {key}: {_shown(found, key)} there, {_shown(asked, key)} asked for" for key in differing]
         return f"{self.path} holds a run with another config:{''.join(lines)}\n{advice}"
+
+
+def _manifest(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return {**wanted, "environment": _environment(), "created": created, "info": {}}
 
 
 def _environment() -> dict[str, Any]:

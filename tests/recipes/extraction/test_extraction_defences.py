@@ -21,7 +21,7 @@ from docleak.recipes.extraction.experiment import STORE, experiments, facts_of
 from docleak.recipes.extraction.store import FITTING, card_of, divided, fitted, folder_of
 from docleak.recipes.extraction.table import write_table
 from docleak.recipes.runner import reproduce
-from docleak.runs.sources import digest_of
+from docleak.runs.identity import digest_of
 from docleak.training.lineage import lineage_of
 
 SMALL = {

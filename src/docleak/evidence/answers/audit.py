@@ -39,9 +39,9 @@ from docleak.metrics.memorisation import remembered
 from docleak.privacy.empirical import LowerBound, held_against
 from docleak.privacy.lineage import Claim
 from docleak.privacy.mechanism import Unit
+from docleak.runs.identity import changed_sources, sources_of
 from docleak.runs.pool import OnProgress as OnUnit
 from docleak.runs.pool import compute
-from docleak.runs.sources import changed_sources, sources_of
 from docleak.training.federated.record import MANIFEST as RUN_MANIFEST
 from docleak.training.federated.record import load_run
 from docleak.training.lineage import claim_for

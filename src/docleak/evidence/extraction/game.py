@@ -25,7 +25,7 @@ from docleak.models.encoders.scrubbing import SecretField, extract, unplayable
 from docleak.models.encoders.tasks import NEEDS, Task, classes_for, label_of
 from docleak.models.encoders.tokens import TokenPage
 from docleak.models.encoders.vision import VisionConfig
-from docleak.runs.sources import digest_of
+from docleak.runs.identity import digest_of
 from docleak.training.extraction.fit import Epoch, FitConfig, Fitted, fit
 
 Criterion = Literal["precision", "loss", "last"]

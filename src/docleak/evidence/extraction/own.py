@@ -35,7 +35,7 @@ from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import EncoderConfig, EncoderModel
 from docleak.models.encoders.tasks import entities_of
 from docleak.models.shipped import SHIPPED_ENCODERS
-from docleak.runs.sources import digest_of
+from docleak.runs.identity import digest_of
 from docleak.training.extraction.fit import FitConfig
 
 TRAINED = "target"

@@ -22,8 +22,8 @@ from docleak.models.encoders.tokens import TokenPage
 from docleak.recipes.extraction.config import ExtractionConfig
 from docleak.recipes.extraction.store import card_of, divided, drawing, fitted, folder_of
 from docleak.runs.claim import claimed
+from docleak.runs.identity import digest_of
 from docleak.runs.run import Run
-from docleak.runs.sources import digest_of
 
 #: Names of a table's numbers: ours -> ``evidence.extraction.table``'s.
 NAMES = {

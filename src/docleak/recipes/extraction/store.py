@@ -43,7 +43,7 @@ from docleak.recipes.extraction.config import BEST, Data, Fitting
 from docleak.recipes.extraction.duplicates import with_copies, without_duplicates
 from docleak.recipes.manifest import require_version
 from docleak.runs.claim import claimed
-from docleak.runs.sources import digest_of
+from docleak.runs.identity import digest_of
 from docleak.training.extraction.fit import Epoch, Fitted, fit
 from docleak.training.extraction.private import fit_privately
 from docleak.training.lineage import lineage_of, write_lineage

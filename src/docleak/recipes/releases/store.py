@@ -43,7 +43,7 @@ from docleak.recipes.manifest import require_version
 from docleak.recipes.releases.config import Target
 from docleak.recipes.releases.presets import CENTRAL, NONE, Data
 from docleak.runs.claim import claimed
-from docleak.runs.sources import digest_of
+from docleak.runs.identity import digest_of
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.summary import save_model

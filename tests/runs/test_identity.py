@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from docleak.runs.sources import changed_sources, digest_of, sources_of
+from docleak.runs.identity import changed_sources, digest_of, sources_of
 
 
 @pytest.fixture

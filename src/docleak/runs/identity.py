@@ -1,4 +1,6 @@
-"""Hashes of the files that a configuration names, so that no result is continued with other weights or pages.
+"""What makes results comparable: the version and code of docleak, and the files that a configuration names.
+
+A folder that was begun with other ones is not continued, so that no table mixes two models, page sets or docleaks.
 
 Whatever a configuration calls by a path (a model, pages as PATH or FORMAT:PATH, a capture, a recorded gradient) counts,
 with all that is below it. Names of what docleak ships are no paths: the version of docleak stands for those.
@@ -12,8 +14,50 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import docleak
 from docleak.files import reported
+
+#: Of the layout of run folders and of what their files mean. Folders of another one are refused.
+SCHEMA = 2
+#: What only arranges, prints and parses: it may change without a run being another.
+PRINTING = ("cli", "report", "recipes")
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Ten hexadecimal digits over docleak's own code, apart from PRINTING: what its version number does not tell."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        relative = file.relative_to(package)
+        if relative.parts[0] not in PRINTING:
+            digest.update(f"{relative.as_posix()}\0".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:10]
+
+
+def build() -> dict[str, Any]:
+    """Version, schema and code of this docleak, as a run notes them."""
+    return {"docleak": docleak.__version__, "schema": SCHEMA, "code": code_digest()}
+
+
+def other_build(noted: Mapping[str, Any], folder: Path) -> str:
+    """Why what another docleak ``noted`` in ``folder`` is not continued by this one; "" where it is this one."""
+    if differing := [key for key, value in build().items() if noted.get(key) != value]:
+        version, here = noted.get("docleak", "0.1.0"), docleak.__version__
+        if differing == ["code"]:
+            return (
+                f"{folder} was begun by docleak {version} with other code ({noted.get('code')}, now {code_digest()}); "
+                "their numbers do not belong in one table. Pass another --out, or delete the folder."
+            )
+        return (
+            f"{folder} was begun by docleak {version} (schema {noted.get('schema', 1)}), this is {here} (schema "
+            f"{SCHEMA}); their numbers do not belong in one table. Docleak {version} reads it; with this one pass "
+            "another --out, or delete the folder."
+        )
+    return ""
 
 
 def sources_of(config: Mapping[str, object], *, apart_from: Path | None = None) -> dict[str, str]:
