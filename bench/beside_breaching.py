@@ -35,10 +35,10 @@ from docleak.attacks.gradients.levenberg import LevenbergMarquardt
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Objective, Solver
 from docleak.attacks.pairs.view import inputs_of
 from docleak.documents.pairs import make_scenes
-from docleak.evidence.pairs.case import build_pair_case
 from docleak.metrics.image import psnr
 from docleak.models.pair import build_pair
 from docleak.models.pair.model import PairModel
+from docleak.studies.pairs.case import build_pair_case
 
 PLACE = "BREACHING"
 CLASSES = ("scatter", "tower")

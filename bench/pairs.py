@@ -11,10 +11,10 @@ import torch
 
 from docleak.attacks.pairs import load_pair_attack
 from docleak.documents.pairs import make_scenes
-from docleak.evidence.pairs.case import build_pair_case
 from docleak.models.pair import build_pair
 from docleak.models.pair.aligner import load_aligner
 from docleak.models.pair.language import fit_trigrams
+from docleak.studies.pairs.case import build_pair_case
 
 PAIRS, BUDGET = 3, 60
 #: Stage 2 may add this share of stage 1's time.

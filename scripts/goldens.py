@@ -7,7 +7,8 @@
 The commands are those of ``scripts.kills``, apart from what draws secret noise or keys. Of everything that a command
 leaves in JSON, JSON lines and CSV, the numbers are taken by the name that each has (the key or column it stands under),
 wherever they lie: ``{"psnr": [14.2, 25.7], ...}``, sorted, to six digits. So files may be arranged anew and names of
-folders change, and a number that moved or went is still seen; new ones are told. What says how long something took is left out.
+folders change, and a number that moved or went is still seen; new ones are
+told. What says how long something took is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,19 @@ GOLDENS = Path(__file__).parent / "goldens"
 #: Secret noise and masks: nothing of them is the same twice.
 SECRET = ("train-private", "train-records", "train-secure")
 #: Names whose numbers say where or when, or of what build, and not what came out.
-APART = TIMES | {"format", "schema", "pid", "threads", "bytes", "up", "down", "load", "cores", "milliseconds_per_step"}
+APART = TIMES | {
+    "allow_pickle",
+    "format",
+    "schema",
+    "pid",
+    "threads",
+    "bytes",
+    "up",
+    "down",
+    "load",
+    "cores",
+    "milliseconds_per_step",
+}
 #: Files of words, whose numbers are places in a list.
 VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer_config.json")
 DIGITS = 6

@@ -33,13 +33,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     # No metrics: they hold the truth, which an attack never sees.
     "attacks": {"errors", "files", "documents", "models", "training"},
     "defenses": {"errors", "documents", "models", "attacks"},
-    "evidence": {*COMPUTING, "runs"},
-    "recipes": {*COMPUTING, "runs", "evidence"},
-    "cli": {*COMPUTING, "runs", "evidence", "recipes"},
+    "report": {"errors", "files", "documents", "metrics"},
+    "studies": {*COMPUTING, "runs", "report"},
+    "evidence": {*COMPUTING, "runs", "report", "studies"},
+    "recipes": {*COMPUTING, "runs", "report", "studies", "evidence"},
+    "cli": {*COMPUTING, "runs", "report", "studies", "evidence", "recipes"},
 }
 LONGEST_MODULE = 400
-MOST_TOP_LEVEL_NAMES = 14
-WITHOUT_TORCH = ("documents", "metrics", "privacy")
+MOST_TOP_LEVEL_NAMES = 18
+WITHOUT_TORCH = ("documents", "metrics", "privacy", "report", "runs")
 
 
 def label(path: Path) -> str:

@@ -13,9 +13,9 @@ from docleak.cli.extraction import config_of
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.evidence.extraction.game import GameConfig
-from docleak.evidence.severity import Severity
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.tasks import classes_of
+from docleak.report.severity import Severity
 
 QUICK = ["--pages=9", "--fields=2", "--attempts=2", "--candidates=5", "--epochs=1", "--workers=1", "--seed=4"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from docleak.evidence import update_report, updates
-from docleak.evidence.severity import Severity
+from docleak.report.severity import Severity
 
 pytest.importorskip("flwr")
 SCRIPT = Path(__file__).parents[2] / "scripts" / "misdescribed_captures.py"

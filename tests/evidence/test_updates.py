@@ -19,7 +19,6 @@ from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
 from docleak.evidence import update_report, updates
-from docleak.evidence.severity import Severity
 from docleak.evidence.update_case import OF_TRANSFORMERS, assumed, batching_of, open_case, plan_of
 from docleak.evidence.update_check import Check, check
 from docleak.evidence.update_leaks import sight_of
@@ -27,6 +26,7 @@ from docleak.evidence.updates import UpdatesConfig, run_updates, units_of
 from docleak.metrics import Reading
 from docleak.models import load_model, pixels_of
 from docleak.models.tiny import donut_start
+from docleak.report.severity import Severity
 from docleak.runs.run import Run
 from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.federated.local import LocalPlan, parameters_of, train_locally

@@ -18,7 +18,7 @@ from docleak.evidence.identity import model_key
 from docleak.evidence.markdown import write_markdown
 from docleak.evidence.report import summary_text, verdict_json, write_report
 from docleak.evidence.report_data import prepare
-from docleak.evidence.severity import Severity
+from docleak.report.severity import Severity
 from docleak.runs.run import COMPARISON, DEFENCES, Run
 
 MakeRun = Callable[..., Run]

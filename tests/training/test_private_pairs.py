@@ -10,13 +10,13 @@ import torch
 
 from docleak.documents.pairs import make_scenes
 from docleak.errors import PrivacyError
-from docleak.evidence.pairs.case import build_pair_case, pair_gradient
-from docleak.evidence.pairs.private import PairPrivacy, encodings_of, noise_of, sent
 from docleak.models.base import trainable
 from docleak.models.pair import PairModel, build_pair
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
+from docleak.studies.pairs.case import build_pair_case, pair_gradient
+from docleak.studies.pairs.privacy import PairPrivacy, encodings_of, noise_of, sent
 from docleak.training.private.pairs import accuracy_of, train_pairs
 
 PAIRS = make_scenes(6, seed=0)

@@ -102,6 +102,65 @@ def _left(first: Sequence[tuple[float, int]], done: int, total: int) -> str:
     return f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"
 
 
+class Progress:
+    """Watches studies: a bar over all units' sizes with ETA on stderr, a line per unit where it is no terminal.
+
+    The ETA is about what is left, at the speed of this call. ``quiet`` shows nothing.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
+        self._sizes: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+        self._first: list[tuple[float, int]] = []  # when, and how many units were finished before
+
+    def __enter__(self) -> Progress:
+        if self.quiet:
+            return self
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self._console = Console(stderr=True)
+        self._bar = Bar(
+            TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(), console=self._console, transient=True,
+        )  # fmt: skip
+        self._bar.start()
+        self._task = self._bar.add_task("starting", total=None)
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        if not self.quiet:
+            self._bar.stop()
+
+    def began(self, sizes: Mapping[str, int], finished: Collection[str]) -> None:
+        """How many units there are, and how many are done already."""
+        self._sizes = dict(sizes)
+        self._done = {label: size if label in finished else 0 for label, size in sizes.items()}
+        if not self.quiet:
+            there = "1 unit" if len(sizes) == 1 else f"{len(sizes)} units"
+            self.said(f"{there}{f', {len(finished)} done already' if finished else ''}.")
+            self._bar.update(self._task, total=sum(sizes.values()) or 1, completed=sum(self._done.values()))
+
+    def reached(self, label: str, number: int, of: int) -> None:
+        """A unit is so far."""
+        if self.quiet:
+            return
+        first = self._done.get(label, 0) < of <= number
+        self._done[label] = min(of, max(number, self._done.get(label, 0)))
+        self._bar.update(self._task, completed=sum(self._done.values()), description=visible(label))
+        if first and not self._console.is_terminal:
+            through, total = sum(self._done[one] >= size for one, size in self._sizes.items()), len(self._sizes)
+            self.said(f"{label}: {through} of {total} units{_left(self._first, through, total)}")
+            self._first = self._first or [(time.monotonic(), through)]
+
+    def said(self, text: str) -> None:
+        """A line of its own."""
+        if not self.quiet:
+            self._console.print(visible(text), highlight=False, markup=False)
+
+
 @contextmanager
 def working_in(out: Path, *, whole: bool = False, resumes: bool = True) -> Iterator[None]:
     """Claim the folder of a long command (``whole``: it appears as a whole), and tell whoever presses Ctrl-C what is

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit, working_in
-from docleak.cli.settings import default_workers, parse_size, split_names
+from docleak.cli.settings import parse_size, split_names
+from docleak.cli.studies import run_and_report
 from docleak.errors import AttackError
 
 #: Commands: name -> what --list says.
@@ -94,7 +94,8 @@ def _command(name: str) -> Callable[..., None]:
         size = parse_size(image_size)
         if size is None:
             raise AttackError("the image size is empty; expected WIDTHxHEIGHT, for instance 64x16.")
-        from docleak.evidence.pairs.play import PairConfig
+        from docleak.studies.pairs.client import PairConfig
+        from docleak.studies.pairs.study import PairStudy
 
         config = PairConfig(
             pairs=pairs, count=count, skip=skip, public=public, image=image, text=text, fused=fused,
@@ -104,35 +105,6 @@ def _command(name: str) -> Callable[..., None]:
             shuffle=shuffle, threshold=threshold, rounds=rounds, strength=strength, generator=generator,
             trained=trained, noise=noise, epsilon=epsilon, allow_pickle=allow_pickle, seed=seed,
         )  # fmt: skip
-        _play(config, out, workers or default_workers(), json_output)
+        run_and_report(PairStudy(config), out, workers, json_output)
 
     return attack
-
-
-def _play(config: object, out: Path, workers: int, json_output: bool) -> None:
-    import numpy as np
-
-    from docleak.evidence.pairs.play import PairConfig, open_pairs, play
-    from docleak.evidence.pairs.report import write_report
-    from docleak.evidence.pairs.table import as_text, read_pairs
-
-    assert isinstance(config, PairConfig)
-    with working_in(out):
-        run = open_pairs(config, out)
-        with counter(quiet=json_output) as on_unit:
-            play(run, config, workers=workers, on_unit=on_unit)
-        rows = read_pairs(run, rng=np.random.default_rng(config.seed))
-        report = write_report(run, rows)
-    knows = "; ".join(run.info["knows"])
-    value = {
-        "run": str(out),
-        "report": str(report),
-        "model": run.info["model"],
-        "knows": run.info["knows"],
-        "rows": [r.as_json() for r in rows],
-    }
-    emit(
-        value,
-        f"{run.info['model']}. The server knows {knows}.\n\n{as_text(rows)}\n\nReport: {report}",
-        json_output=json_output,
-    )

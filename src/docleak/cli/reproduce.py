@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from docleak.cli.output import counter, emit, note, working_in
+from docleak.cli.output import Progress, counter, emit, note, working_in
 from docleak.cli.settings import default_workers, parse_size, pick_device
+from docleak.cli.studies import command_line
 
 if TYPE_CHECKING:
     from docleak.recipes.recipe import Recipe
     from docleak.recipes.runner import Planned
+    from docleak.studies.study import TableStudy
 
 
 def reproduce(
@@ -62,7 +64,7 @@ def reproduce(
         return
     from docleak.errors import RecipeError
     from docleak.recipes import find_recipe
-    from docleak.recipes.kinds import kind_named
+    from docleak.recipes.kinds import kind_named, study_named
     from docleak.recipes.runner import failures, jobs_of
     from docleak.recipes.runner import reproduce as run_recipe
 
@@ -72,6 +74,9 @@ def reproduce(
     given = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
              "rounds": rounds, "budget": budget}  # fmt: skip
     chosen = _changes(recipe, kind.options, model or [], image_size or [], given, seed)
+    if (study := study_named(recipe.kind)) is not None:
+        _reproduce(recipe, study, folder, scale, chosen, rows, dry_run, device, workers, cluster, json_output)
+        return
     planned = [e for e in kind.experiments(recipe, scale, folder, chosen) if rows in e.row.name]
     if not planned:
         raise RecipeError(f"recipe {name!r} has no row with {rows!r} in its name.")
@@ -90,6 +95,37 @@ def reproduce(
     lost = {f"{e.row.name}, {e.model}: {unit}": why for e in planned for unit, why in failures(e.folder).items()}
     text = (folder / "table.md").read_text()
     emit({"table": str(page), "units": len(jobs_of(planned, where)), "failed": lost}, text, json_output=json_output)
+    if lost:
+        note(f"docleak: {len(lost)} units failed twice: {next(iter(lost.items()))}")
+        raise typer.Exit(1)
+
+
+def _reproduce(
+    recipe: Recipe, study: type[TableStudy[Any]], out: Path, scale: str, changes: Mapping[str, Any], only: str,
+    dry_run: bool, device: str, workers: int, cluster: str, json_output: bool,
+) -> None:  # fmt: skip
+    """Run the recipe's rows, which are studies, and write their table."""
+    from docleak.recipes.rows import failures_of, reproduce, rows_of, write_table
+
+    rows = rows_of(recipe, study, scale, out, changes, device=pick_device(device), only=only)
+    if dry_run:
+        plan = [
+            {"row": r.name, "model": r.model, "units": len(r.study.units()), "words": r.study.planned()} for r in rows
+        ]
+        lines = [f"{row['row']!s:45} {row['model']!s:20} {row['words']}" for row in plan]
+        lines.append(f"{sum(len(row.study.units()) for row in rows)} units; how long they take is told while it runs")
+        emit({"plan": plan}, "\n".join(lines), json_output=json_output)
+        return
+    began = time.perf_counter()
+    with working_in(out):
+        with Progress(quiet=json_output) as watcher:
+            reproduce(
+                recipe, rows, out, scale=scale, workers=workers or default_workers(), cluster=cluster,
+                command=command_line(), watcher=watcher,
+            )  # fmt: skip
+        page = write_table(recipe, scale, rows, out, _facts({}, command_line(), time.perf_counter() - began))
+    lost, units = failures_of(rows), sum(len(row.study.units()) for row in rows)
+    emit({"table": str(page), "units": units, "failed": lost}, (out / "table.md").read_text(), json_output=json_output)
     if lost:
         note(f"docleak: {len(lost)} units failed twice: {next(iter(lost.items()))}")
         raise typer.Exit(1)

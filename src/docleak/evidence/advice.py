@@ -9,7 +9,7 @@ from typing import Any
 
 from docleak.evidence.identity import model_key
 from docleak.evidence.report_data import ReportData
-from docleak.evidence.severity import Severity
+from docleak.report.severity import Severity
 
 Row = Mapping[str, Any]
 #: Leakages closer than this count as equal.

@@ -12,7 +12,7 @@ from docleak.evidence.report_data import AttackResult, ModelResult, ReportData
 from docleak.evidence.report_verdict import of_batches, verdict
 from docleak.evidence.report_words import notices
 from docleak.evidence.routes import ROUTES, FieldFound
-from docleak.evidence.severity import Cell, Overall, Part, Route, Severity, judge, overall, routes_sentence
+from docleak.report.severity import Cell, Overall, Part, Route, Severity, judge, overall, routes_sentence
 
 #: Lines that a terminal is shown at most.
 LINES = 15

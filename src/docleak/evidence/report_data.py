@@ -13,8 +13,8 @@ import numpy as np
 from docleak.errors import RunError
 from docleak.evidence.report_checks import check_comparable, doubts_of, grouped
 from docleak.evidence.routes import FLOORS, Findings, findings_of, mark
-from docleak.evidence.severity import Severity, worst
 from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
+from docleak.report.severity import Severity, worst
 from docleak.runs.run import COMPARISON, DEFENCES, Run
 
 #: Share of a batch's tokens, with at least this precision, from which its words count as told though no field can be

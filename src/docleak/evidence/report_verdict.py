@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from docleak.evidence.report_data import MOMENTS, ModelResult
 from docleak.evidence.report_words import LARGER, between, duration, share
 from docleak.evidence.routes import FLOORS, text_recovered
-from docleak.evidence.severity import LEGIBLE_SHARE, Cell, Severity, routes_sentence
+from docleak.report.severity import LEGIBLE_SHARE, Cell, Severity, routes_sentence
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from docleak.evidence.severity import OUTSIDE, Cell, Judgement, Route, judge, union
 from docleak.metrics import Estimate, FieldScore
 from docleak.metrics.estimate import ratio_interval
+from docleak.report.severity import OUTSIDE, Cell, Judgement, Route, judge, union
 
 if TYPE_CHECKING:
     from docleak.evidence.report_data import Unit

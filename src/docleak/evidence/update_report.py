@@ -10,10 +10,10 @@ from typing import Any
 
 from docleak.errors import RunError
 from docleak.evidence.report_pictures import ALTS, KINDS, picture
-from docleak.evidence.templating import render
 from docleak.evidence.update_verdicts import Pictures, doubts_of, name_of, sentences, severity_of, verdict_on
 from docleak.files import reported, write_atomically
 from docleak.metrics import PageScore
+from docleak.report.templating import render
 from docleak.runs.run import Run
 
 THREAT = (

@@ -24,8 +24,6 @@ from docleak.evidence.audit import FLOOR, AuditConfig, model_of, require_applica
 from docleak.evidence.case import build_case, pages_for
 from docleak.evidence.identity import model_key
 from docleak.evidence.report_data import ModelResult, prepare
-from docleak.evidence.severity import routes_sentence
-from docleak.evidence.templating import render
 from docleak.evidence.utility import Utility, undefended, utility_under
 from docleak.files import read_stored, write_atomically, write_png
 from docleak.metrics.image import ssim
@@ -34,6 +32,8 @@ from docleak.recipes.audits import AuditExperiment, experiments
 from docleak.recipes.recipe import Recipe, Row
 from docleak.recipes.runner import OnUnit, reproduce
 from docleak.recipes.table import Line, cells, lines_of
+from docleak.report.severity import routes_sentence
+from docleak.report.templating import render
 from docleak.runs.identity import sources_of
 from docleak.runs.run import Run
 
@@ -281,7 +281,7 @@ def write_comparison(choices: Sequence[Choice], out: Path, facts: Mapping[str, s
     write_atomically(out / "defences.md", _markdown(rows, facts).encode())
     beside = sorted((out / "templates").glob("*-000-beside-clean.png"))
     html = render(
-        "defences.html.j2", package="docleak.recipes", rows=rows, chart=chart(choices), facts=facts,
+        "defences.html.j2", rows=rows, chart=chart(choices), facts=facts,
         templates=[(file.stem, _uri(file)) for file in beside],
     )  # fmt: skip
     write_atomically(out / "defences.html", html.encode("utf-8", "backslashreplace"))

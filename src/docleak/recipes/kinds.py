@@ -13,6 +13,7 @@ from docleak.errors import RecipeError
 if TYPE_CHECKING:
     from docleak.recipes.recipe import Recipe
     from docleak.recipes.runner import Planned
+    from docleak.studies.study import TableStudy
 
 E = TypeVar("E")
 
@@ -22,7 +23,7 @@ KINDS: dict[str, str] = {
     AUDIT: "docleak.recipes.table:AUDITS",
     "training": "docleak.recipes.trainings.table:TRAININGS",
     "release": "docleak.recipes.releases.table:RELEASES",
-    "pairs": "docleak.recipes.pairs.table:PAIRS",
+    "pairs": "docleak.studies.pairs.study:PairStudy",
     "extraction": "docleak.recipes.extraction.table:EXTRACTIONS",
 }
 
@@ -52,10 +53,27 @@ def field_types(*configs: type) -> dict[str, str]:
     return {item.name: str(item.type) for config in configs for item in fields(config)}
 
 
+def study_named(name: str) -> type[TableStudy[Any]] | None:
+    """The study of that kind, None for a kind that is none yet."""
+    from docleak.studies.study import TableStudy
+
+    module, attribute = KINDS.get(name, KINDS[AUDIT]).split(":")
+    study = getattr(import_module(module), attribute)
+    return study if isinstance(study, type) and issubclass(study, TableStudy) else None
+
+
 def kind_named(name: str) -> Kind[Any]:
     """The kind of that name; RecipeError lists the known ones."""
     if name not in KINDS:
         raise RecipeError(f"there is no recipe of the kind {name!r}; known: {', '.join(KINDS)}.")
     module, attribute = KINDS[name].split(":")
-    kind: Kind[Any] = getattr(import_module(module), attribute)
-    return kind
+    kind = getattr(import_module(module), attribute)
+    return _as_kind(kind) if isinstance(kind, type) else kind
+
+
+def _as_kind(study: Any) -> Kind[Any]:
+    """What a recipe's reader asks of a study: which settings and printed numbers there are."""
+    names = {field.name for field in fields(study.Config)} | set(study.extra)
+    metrics = (*study.columns, *(f"{name}_{data}" for name in study.columns for data in study.printed_sets))
+    types = {**field_types(study.Config), **study.extra}
+    return Kind(study.about, frozenset(names), types, metrics, study.options, None, None, None, None)  # type: ignore[arg-type]

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from docleak.documents.visible import in_markdown, without_html
-from docleak.evidence.templating import render
 from docleak.files import write_atomically
 from docleak.metrics import Estimate
 from docleak.recipes.recipe import Recipe
+from docleak.report.templating import render
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def write_page(
     value = {"recipe": recipe.name, "scale": scale, **facts, "rows": list(saved)}
     write_atomically(out / "table.json", (json.dumps(value, indent=1) + "\n").encode())
     html = render(
-        "table.html.j2", package="docleak.recipes", recipe=recipe, scale=scale, groups=groups, heads=heads, facts=facts,
+        "recipe_old.html.j2", recipe=recipe, scale=scale, groups=groups, heads=heads, facts=facts,
         footnote=footnote, picture=picture, uri=uri,
     )  # fmt: skip
     write_atomically(out / "table.html", html.encode("utf-8", "backslashreplace"))

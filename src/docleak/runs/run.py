@@ -210,9 +210,13 @@ class Run:
         return [str(item) for item in read_stored(file)] if file.is_file() else []
 
     def note_attempts(self, unit_id: str, attempts: Sequence[str]) -> None:
-        """Record ``attempts``."""
+        """Record ``attempts``; none leaves no file."""
+        file = self._file_of("attempts", unit_id)
         with reported(self.path):
-            write_json(self._file_of("attempts", unit_id), list(attempts))
+            if attempts:
+                write_json(file, list(attempts))
+            else:
+                file.unlink(missing_ok=True)
 
     def give_up(self, unit_id: str, error: str) -> None:
         """Record that a unit failed for good."""

@@ -14,9 +14,9 @@ from PIL import Image as Pillow
 
 from docleak.evidence.answers.audit import ReleasesConfig
 from docleak.evidence.report_pictures import picture
-from docleak.evidence.severity import Overall, Part, Severity, overall
-from docleak.evidence.templating import render
 from docleak.files import reported, write_atomically
+from docleak.report.severity import Overall, Part, Severity, overall
+from docleak.report.templating import render
 
 PAGE, RESULTS = "report.html", "results.json"
 #: Accuracy, and ANLS, of a share [accuracy, ANLS] in the records.

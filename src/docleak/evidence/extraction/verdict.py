@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from docleak.evidence.extraction.table import GameTable, Ranked
-from docleak.evidence.severity import Severity
 from docleak.metrics.estimate import Estimate
+from docleak.report.severity import Severity
 
 LABELS = {
     Severity.SEVERE: "Fields can be read back",

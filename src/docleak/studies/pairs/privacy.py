@@ -1,4 +1,4 @@
-"""Clients of pairs under DP-SGD: what they send, and what their classifiers are good for."""
+"""Clients of pairs: how they were trained, what they send under DP-SGD, and what their classifiers are good for."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.private.pairs import SHARE, Encodings, accuracy_of, train_pairs
 
-#: Seed of the scenes that the classifiers are trained on: none that is attacked, and none that is public.
-TRAINED_SEED = 104_729
+#: Seeds of scenes: those on which the measured classifiers are trained, and those that networks saw before the step
+#: that the server sees. None is attacked, public, or in both.
+UTILITY_SEED, SEED = 104_729, 1_299_709
+#: Scenes that networks saw before, and how they are trained on them.
+SCENES, BATCH_SIZE, LEARNING_RATE = 1000, 16, 1e-3
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,18 @@ def utility(
 ) -> tuple[float, float]:
     """Accuracy of pictures and of texts on ``tested``, of a model trained on as many scenes as the plan has records."""
     model = fresh()
-    scenes = make_scenes(privacy.records, seed=TRAINED_SEED + seed)
+    scenes = make_scenes(privacy.records, seed=UTILITY_SEED + seed)
     train_pairs(
         model, encodings_of(model, scenes), steps=privacy.steps, batch_size=batch_size,
         learning_rate=privacy.learning_rate, plan=privacy.plan(batch_size), randomness=Randomness.seeded("pairs", seed),
     )  # fmt: skip
     return accuracy_of(model, encodings_of(model, tested))
+
+
+def train_on_scenes(model: PairModel, steps: int, *, seed: int) -> None:
+    """``steps`` of Adam in place. The model's classes must hold those of scenes."""
+    scenes = encodings_of(model, make_scenes(SCENES, seed=SEED + seed))
+    train_pairs(
+        model, scenes, steps=steps, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE, plan=None,
+        randomness=Randomness.seeded("trained", seed),
+    )  # fmt: skip

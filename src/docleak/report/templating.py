@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -23,29 +23,26 @@ def _finalised(value: Any) -> Any:
 
 
 @cache
-def environment(package: str) -> jinja2.Environment:
-    """The templates of a package. ``policy`` is known to all of them, for the page's head."""
+def environment() -> jinja2.Environment:
+    """The templates. ``policy`` is known to all of them, for the page's head."""
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader(package), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, finalize=_finalised,
+        loader=jinja2.PackageLoader("docleak.report"), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, finalize=_finalised,
     )  # fmt: skip
     made.globals["policy"] = POLICY
     made.filters["percent"] = percent
     return made
 
 
-def render(
-    template: str, *, filters: dict[str, Callable[..., Any]] | None = None, package: str = "docleak.evidence",
-    **values: Any,
-) -> str:  # fmt: skip
-    """The template of ``package`` filled with ``values``, as HTML. ``percent`` is always among the filters.
+def render(template: str, *, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> Markup:
+    """The template filled with ``values``, as HTML. ``percent`` is always among the filters.
 
     Raises jinja2.UndefinedError for a name that the template uses and nobody gave.
     """
-    known = environment(package)
+    known = environment()
     chosen = known.overlay()
     chosen.filters = {**known.filters, **(filters or {})}
-    return chosen.get_template(template).render(**values)
+    return Markup(chosen.get_template(template).render(**values))
 
 
 def percent(value: float | None, digits: int = 0) -> str:

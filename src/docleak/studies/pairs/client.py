@@ -1,10 +1,9 @@
-"""Several pair attacks on the same clients, saved batch by batch, so that an interrupted run goes on."""
+"""The client of pairs that is attacked, and what the adversary knows of it in public: everything loaded and drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,13 @@ from docleak.documents.pairs import Pair, load_pairs, make_scenes, shuffled
 from docleak.documents.pairs.loading import SCENES
 from docleak.documents.pairs.scenes import LABELS as SCENE_LABELS
 from docleak.errors import AttackError, RunError
-from docleak.evidence.pairs.case import PairCase, build_pair_case, self_tests
-from docleak.evidence.pairs.private import PairPrivacy, noise_of, utility
-from docleak.evidence.pairs.score import pictures_of, score_pairs
-from docleak.evidence.pairs.trained import train_on_scenes
 from docleak.models.pair.aligner import SHIPPED_ALIGNER, Aligner, load_aligner
 from docleak.models.pair.generator import SHIPPED_GENERATOR
 from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causal
 from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
-from docleak.runs.pool import OnProgress, compute
-from docleak.runs.run import Run
+from docleak.studies.pairs.case import PairCase, build_pair_case
+from docleak.studies.pairs.privacy import PairPrivacy, noise_of, train_on_scenes, utility
 
 #: Scenes whose sentences are public, and the seed they are made with: none that is attacked (those have others).
 PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919
@@ -37,8 +32,6 @@ PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919
 NOISE_SEED = 500_000_003
 #: What a record is here, in the claims of privacy.
 PAIR = "one pair of picture and text"
-#: done, total, label
-OnUnit = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -123,10 +116,6 @@ class PairConfig:
             return attack
         return with_refinement(attack, **self.refinement)
 
-    def units(self) -> list[tuple[str, int]]:
-        """(attack, number of the batch), batch by batch."""
-        return [(name, number) for number in range(self.count // self.batch_size) for name in self.attacks]
-
 
 @dataclass(frozen=True, eq=False)
 class Setting:
@@ -209,46 +198,6 @@ def _texts(config: PairConfig) -> tuple[tuple[Pair, ...], list[Pair]]:
     return tuple(targets), public
 
 
-def play(run: Run, config: PairConfig, *, workers: int = 1, on_unit: OnUnit = lambda done, total, label: None) -> None:
-    """Attack every batch that has no result yet; ``workers`` processes of one thread each."""
-    torch.set_num_threads(1)
-    units = config.units()
-    with run.claimed():
-        setting = set_up(config)
-        case = setting.case(0)
-        run.write_info("knows", list(case.knowledge.sentences()))
-        run.write_info("model", setting.model.name)
-        if "privacy" not in run.info:
-            run.write_info("privacy", privacy_of(setting))
-        todo = [unit_id(*unit) for unit in units if not run.has(unit_id(*unit))]
-        done = len(units) - len(todo)
-
-        def on_progress(unit: str, number: int, budget: int) -> None:
-            nonlocal done
-            done += 1
-            on_unit(done, len(units), unit)
-
-        compute(Player(run, config, setting), todo, workers=workers, on_progress=on_progress)
-
-
-class Player:
-    """Attacks batches by the names of their units. Pickled, it is only what the setting is made of."""
-
-    def __init__(self, run: Run, config: PairConfig, setting: Setting | None = None) -> None:
-        self.run, self.config, self._setting = run, config, setting
-
-    def __call__(self, unit: str, report: OnProgress) -> None:
-        """One attack on one batch, which is saved as a unit."""
-        if self._setting is None:
-            self._setting = set_up(self.config)
-        (asked,) = [one for one in self.config.units() if unit_id(*one) == unit]
-        attack_batch(self.run, self._setting, *asked)
-        report(unit, 1, 1)
-
-    def __reduce__(self) -> tuple[type[Player], tuple[Run, PairConfig]]:
-        return Player, (self.run, self.config)
-
-
 def privacy_of(setting: Setting) -> dict[str, Any]:
     """What the client's noise guarantees, and the accuracy of picture and text where it is asked for.
 
@@ -267,44 +216,3 @@ def privacy_of(setting: Setting) -> dict[str, Any]:
         found["accuracy"] = utility(setting.fresh, privacy, tested, batch_size=config.batch_size, seed=config.seed)
         found["tested"] = len(tested)
     return found
-
-
-def unit_id(attack: str, number: int) -> str:
-    """The name of an attack on a batch."""
-    return f"{attack}-{number:04d}"
-
-
-def attack_batch(run: Run, setting: Setting, name: str, number: int) -> None:
-    """One attack on one batch, after the self-test; scores, texts and pictures are saved as a unit."""
-    case, config = setting.case(number), setting.config
-    for test in self_tests(setting.case(number, plain=True)).values():
-        test.require()
-    generator = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
-    found = config.attack(name).run(case.view, case.knowledge, budget=config.budget, generator=generator)
-    scores = score_pairs(case, found)
-    images = {
-        f"{which}-{target}": image
-        for target in range(len(scores))
-        for which, image in pictures_of(case, found, target).items()
-    }
-    record = {
-        "attack": name,
-        "scores": [score.as_json() for score in scores],
-        "quality": [found.image_quality, found.text_quality],
-        "evaluations": [found.image_evaluations, found.text_evaluations],
-        "seconds": [found.image_seconds, found.text_seconds, found.align_seconds],
-        "rounds": [asdict(turn) for turn in found.rounds],
-    }
-    run.write_unit(unit_id(name, number), record, images)
-
-
-@lru_cache(maxsize=32)
-def setting_of(config: PairConfig) -> Setting:
-    """``set_up`` with one thread, kept for further units: the rows of a table take turns."""
-    torch.set_num_threads(1)
-    return set_up(config)
-
-
-def open_pairs(config: PairConfig, out: Path) -> Run:
-    """Begin or resume the run of ``config`` in ``out``."""
-    return Run.open(out, asdict(config))

@@ -186,8 +186,8 @@ class Overall:
 
     @property
     def label(self) -> str:
-        """The words beside the colour."""
-        return self.severity.label
+        """The words beside the colour: those of the only part, if there is but one."""
+        return self.parts[0].said if len(self.parts) == 1 else self.severity.label
 
     @property
     def sentence(self) -> str:

@@ -16,14 +16,19 @@ import torch
 from docleak.attacks.pairs import PairFinding
 from docleak.documents.pairs import Pair, make_scenes
 from docleak.errors import AttackError, ModelError, RunError
-from docleak.evidence.pairs.case import PairCase, build_pair_case, self_tests
-from docleak.evidence.pairs.play import PairConfig, client_of, open_pairs, play, set_up
-from docleak.evidence.pairs.private import encodings_of
-from docleak.evidence.pairs.report import verdict, write_report
-from docleak.evidence.pairs.score import assign, pictures_of, score_pairs
-from docleak.evidence.pairs.table import as_text, gain, read_pairs
 from docleak.models.pair import PairModel, build_pair
+from docleak.recipes.rows import tables_of
+from docleak.report.page import Reading
 from docleak.runs.run import Run
+from docleak.studies.engine import Silence, begin, carry_out
+from docleak.studies.pairs.case import PairCase, build_pair_case, self_tests
+from docleak.studies.pairs.client import PairConfig, client_of, set_up
+from docleak.studies.pairs.privacy import encodings_of
+from docleak.studies.pairs.reading import gain, verdict
+from docleak.studies.pairs.score import assign, pictures_of, score_pairs
+from docleak.studies.pairs.study import PairStudy
+from docleak.studies.registry import report_on
+from docleak.studies.study import TableRow
 from docleak.training.private.pairs import accuracy_of
 
 CONFIG = PairConfig(count=2, public=3, attacks=("mmgia", "tag"), budget=12, image_size=(32, 16))
@@ -96,40 +101,54 @@ def test_only_classifiers_of_scenes_can_be_trained_on_scenes() -> None:
         client_of(replace(CONFIG, pairs="cifar100:DIR", trained=1), ["apple", "bee"])
 
 
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    out, done = tmp_path / "run", []
-    run = open_pairs(CONFIG, out)
+class Stopping(Silence):
+    """Notes which units are finished, and presses Ctrl-C after so many."""
 
-    def stop(count: int, total: int, label: str) -> None:
-        done.append(label)
-        if len(done) == 3:
+    def __init__(self, after: int = 10**9) -> None:
+        self.after, self.done = after, list[str]()
+
+    def reached(self, label: str, number: int, of: int) -> None:
+        if number == of:
+            self.done.append(label)
+        if len(self.done) == self.after:
             raise KeyboardInterrupt
 
+
+def reading_of(run: Run) -> Reading:
+    return PairStudy.read([run], np.random.default_rng(0))
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    out, first, then = tmp_path / "run", Stopping(after=3), Stopping()
     with pytest.raises(KeyboardInterrupt):
-        play(run, CONFIG, on_unit=stop)
-    kept = {u["unit"]: u["scores"] for u in run.units()}
-    play(open_pairs(CONFIG, out), CONFIG, on_unit=lambda count, total, label: done.append(f"again {label}"))
-    assert done[:3] == ["mmgia-0000", "tag-0000", "mmgia-0001"] and done[3:] == ["again tag-0001"]
+        carry_out(PairStudy(CONFIG), out, watcher=first)
+    kept = {u["unit"]: u["scores"] for u in Run.load(out).units()}
+    run = carry_out(PairStudy(CONFIG), out, watcher=then)
+    assert first.done == ["mmgia-0000", "tag-0000", "mmgia-0001"] and then.done == ["tag-0001"]
     records = {u["unit"]: u["scores"] for u in run.units()}
     assert all(records[name] == scores for name, scores in kept.items())
-    rows = read_pairs(run, rng=np.random.default_rng(0))
-    assert [row.attack for row in rows] == ["mmgia", "tag"]
+    table = reading_of(run).tables["attacks"]
+    assert [row.name for row in table.rows] == ["mmgia", "tag"]
     by_hand = np.mean([s["ssim"] for u in run.units() if u["attack"] == "mmgia" for s in u["scores"]])
-    assert rows[0].estimates["ssim"].value == pytest.approx(by_hand)
-    assert rows[0].evaluations == (12, 12)
-    assert "stage 2 took" in as_text(rows)
+    assert table.rows[0].values["ssim"].value == pytest.approx(by_hand)  # type: ignore[union-attr]
+    assert table.rows[0].facts["evaluations_per_modality"] == [12, 12]
+    assert any("stage 2 took" in line for line in reading_of(run).lines)
     assert (run.folder("mmgia-0000") / "reconstruction-0.png").is_file()
+    assert not list((out / "attempts").glob("*.json"))
 
 
 def test_an_empty_run_has_no_table(tmp_path: Path) -> None:
+    run = begin(PairStudy(CONFIG), tmp_path / "run")
     with pytest.raises(RunError, match="no finished attack"):
-        read_pairs(open_pairs(CONFIG, tmp_path / "run"), rng=np.random.default_rng(0))
+        reading_of(run)
+    (table,) = tables_of([TableRow("MMGIA", "pair", PairStudy(CONFIG), run)])
+    assert table.cells(table.rows[0]) == ["-", "-"]
 
 
 def test_public_texts_hold_none_of_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(
-        "docleak.evidence.pairs.play.fit_trigrams",
+        "docleak.studies.pairs.client.fit_trigrams",
         lambda texts, tokenizer, name: seen.extend(texts),
     )
     setting = set_up(replace(CONFIG, count=20, public=200))
@@ -171,7 +190,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         main()
     assert not stop.value.code
     value = json.loads(capsys.readouterr().out)
-    assert value["rows"][0]["attack"] == "mmgia" and value["rows"][0]["estimates"]["ssim"]["n"] == 1
+    assert value["rows"][0]["row"] == "mmgia" and value["rows"][0]["ours"]["ssim"]["n"] == 1
     assert any("length" in line or "tokens" in line for line in value["knows"])
     assert Run.load(out).has("mmgia-0000")
     assert torch.get_num_threads() == 1
@@ -179,7 +198,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_gains_are_paired_by_batch() -> None:
     def unit(attack: str, batch: int, *values: float) -> dict[str, object]:
-        return {"unit": f"{attack}-{batch:04d}", "scores": [{"ssim": value} for value in values]}
+        return {"unit": f"{attack}-{batch:04d}", "batch": batch, "scores": [{"ssim": value} for value in values]}
 
     ours = [unit("a", 0, 0.5, 0.7), unit("a", 1, 0.4), unit("a", 2, 0.9)]
     other = [unit("b", 0, 0.4, 0.4), unit("b", 1, 0.6), unit("b", 3, 0.1)]
@@ -193,36 +212,36 @@ def test_gains_are_paired_by_batch() -> None:
 
 def test_the_claim_of_a_private_client_is_about_pairs(tmp_path: Path) -> None:
     config = replace(CONFIG, count=1, attacks=("mmgia-stage1",), budget=4, epsilon=10.0)
-    run = open_pairs(config, tmp_path)
-    play(run, config)
-    page = write_report(run, read_pairs(run, rng=np.random.default_rng(0))).read_text()
-    said = page[page.index("The client ran DP-SGD") :].partition("</li>")[0]
+    carry_out(PairStudy(config), tmp_path)
+    page = report_on([tmp_path])[0].read_text()
+    said = page[page.index("The client ran DP-SGD") :].partition("</p>")[0]
     assert "epsilon 9.995 at delta 1e-05 per record (one pair of picture and text added or removed)" in said
     assert "question" not in page and ".." not in said
 
 
 def test_the_report_shows_both_modalities_and_says_how_bad_it_is(tmp_path: Path) -> None:
     config = PairConfig(count=2, attacks=("mmgia", "mmgia-stage1"), budget=12, public=5)
-    run = open_pairs(config, tmp_path)
-    play(run, config)
-    rows = read_pairs(run, rng=np.random.default_rng(0))
-    page = write_report(run, rows).read_text()
+    run = carry_out(PairStudy(config), tmp_path)
+    page_file, (reading,) = report_on([tmp_path])
+    page = page_file.read_text()
     assert page.count("data:image/png;base64,") == 2 * (1 + 2)
-    for row in rows:
-        for read, true in row.examples:
-            assert (
-                html.escape(read, quote=False).split()[0] in page and html.escape(true, quote=False).split()[0] in page
-            )
+    for row in reading.tables["attacks"].rows:
+        for text in row.facts["texts"]:
+            assert all(html.escape(text[side], quote=False).split()[0] in page for side in ("read", "true"))
     places = [page.index(f'<section id="{name}">') for name in ("verdict", "pairs", "attacks", "threat", "limits")]
     assert places == sorted(places)
     assert "Against stage 1 alone" in page
     units = [u for u in run.units() if "scores" in u]
     read_all = [{**u, "scores": [{**s, "tokens": 1.0, "ssim": 0.9} for s in u["scores"]]} for u in units]
     nothing = [{**u, "scores": [{**s, "tokens": 0.0, "ssim": 0.01} for s in u["scores"]]} for u in units]
-    assert (verdict(rows, read_all)["severity"], verdict(rows, nothing)["severity"]) == ("severe", "none")
-    assert verdict(rows, read_all)["sentence"].startswith("2 of 2 texts")
+    both = ["mmgia", "mmgia-stage1"]
+    assert (
+        verdict(both, read_all)["severity"],
+        verdict(both, nothing)["severity"],
+    ) == ("severe", "none")
+    assert verdict(both, read_all)["sentence"].startswith("2 of 2 texts")
     other = [full if full["attack"] == "mmgia-stage1" else none for full, none in zip(read_all, nothing, strict=True)]
-    found = verdict(rows, other)
+    found = verdict(both, other)
     assert found["severity"] == "severe" and found["sentence"].startswith("2 of 2 texts")
     assert "Texts: the best of mmgia and mmgia-stage1 for each pair: " in found["lines"][0]
     assert "by attack: mmgia 0 texts and 0 pictures, mmgia-stage1 2 texts and 2 pictures" in found["lines"][-1]

@@ -1,6 +1,6 @@
 import pytest
 
-from docleak.evidence.severity import (
+from docleak.report.severity import (
     LABELS,
     Cell,
     Part,

@@ -11,10 +11,10 @@ from scipy.optimize import linear_sum_assignment
 
 from docleak.attacks.pairs.together import PairFinding
 from docleak.documents.page import Image
-from docleak.evidence.pairs.case import PairCase
 from docleak.metrics import psnr, ssim
 from docleak.metrics.rouge import rouge
 from docleak.models.base import image_of
+from docleak.studies.pairs.case import PairCase
 
 #: Of two texts that fit alike, a target gets the one that came with its picture.
 TIE = 1e-6

@@ -17,11 +17,11 @@ from docleak.attacks.pairs.view import PairKnowledge, PairView, inputs_of, words
 from docleak.defenses.noise import GradientNoise
 from docleak.documents.pairs import Pair, resized
 from docleak.errors import DocumentError
-from docleak.evidence.pairs.private import PairPrivacy, noise_of, sent
 from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
 from docleak.models.pair.aligner import Aligner
 from docleak.models.pair.language import LanguageModel
 from docleak.models.pair.model import MODALITIES, Modality, PairModel
+from docleak.studies.pairs.privacy import PairPrivacy, noise_of, sent
 
 #: Tokens with special ones after which a text is cut.
 LONGEST = 40

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from docleak.errors import RecipeError
-from docleak.recipes.pairs.experiment import config_of, plan
-from docleak.recipes.pairs.table import PAIRS, unfinished
 from docleak.recipes.recipe import Recipe, find_recipe
-from docleak.recipes.runner import reproduce
-from docleak.runs.run import Run
+from docleak.recipes.rows import reproduce, rows_of, write_table
+from docleak.studies.pairs.reading import privacy_in
+from docleak.studies.pairs.rows import unfinished
+from docleak.studies.pairs.study import PairStudy
+from docleak.studies.study import TableRow
 
 NLVR = Path(__file__).parents[4] / "shared" / "data" / "nlvr"
 PAPER = Path(__file__).parents[4] / "shared" / "papers" / "003_933a3e8cca596205.txt"
@@ -32,10 +33,14 @@ def mini(name: str, *rows: str) -> Recipe:
     return replace(recipe, rows=own, scales={**recipe.scales, "tiny": first})
 
 
-def run(recipe: Recipe, out: Path, **more: object) -> tuple[list[object], Path]:
-    planned = PAIRS.experiments(recipe, "tiny", out, {**SMALL, **more})
-    reproduce(recipe, planned, out, scale="tiny", device="cpu", workers=1)
-    return planned, PAIRS.write_table(recipe, "tiny", planned, out, PAIRS.facts(planned))
+def rows(recipe: Recipe, out: Path) -> list[TableRow]:
+    return rows_of(recipe, PairStudy, "tiny", out, SMALL)
+
+
+def run(recipe: Recipe, out: Path) -> tuple[list[TableRow], Path]:
+    planned = rows(recipe, out)
+    reproduce(recipe, planned, out, scale="tiny", workers=1)
+    return planned, write_table(recipe, "tiny", planned, out, {})
 
 
 @pytest.mark.skipif(not PAPER.is_file(), reason="the paper is not at ../shared/papers")
@@ -54,12 +59,10 @@ def test_every_scale_of_every_table_can_be_read() -> None:
     for name in NAMES:
         recipe = find_recipe(f"mmgia/{name}")
         for scale in ("tiny", "paper"):
-            for row in recipe.rows:
-                for model in recipe.scales[scale]["models"]:
-                    config, show = config_of(recipe, row, model, scale, {"documents": ("scenes",)})
-                    assert config.count % config.batch_size == 0 and show
+            for row in rows_of(recipe, PairStudy, scale, Path("out"), {"documents": ("scenes",)}):
+                assert row.study.config.count % row.study.config.batch_size == 0 and row.study.shown()
     with pytest.raises(RecipeError, match="--documents nlvr-true:DIR"):
-        config_of(recipe, recipe.rows[0], "pair", "tiny", {})
+        rows_of(recipe, PairStudy, "tiny", Path("out"), {})
 
 
 def test_a_miniature_is_run_once_and_its_table_holds_what_was_saved(tmp_path: Path) -> None:
@@ -68,11 +71,11 @@ def test_a_miniature_is_run_once_and_its_table_holds_what_was_saved(tmp_path: Pa
     table = (tmp_path / "table.md").read_text()
     assert "| MMGIA | " in table and "0.771" in table and "paper, cifar100: SSIM" in table
     saved = json.loads((tmp_path / "table.json").read_text())
-    rows = {(r["row"], r["model"]): r for r in saved["rows"]}
-    assert set(rows) == {(row, model) for row in ("MMGIA", "DLG") for model in ("lenet5",)}
-    for row in rows.values():
-        assert row["ours"]["estimates"]["ssim"]["n"] == 2 and not row["failed"]
-        assert max(row["ours"]["evaluations_per_modality"]) <= 16
+    lines = {(r["row"], r["model"]): r for r in saved["rows"]}
+    assert set(lines) == {(row, model) for row in ("MMGIA", "DLG") for model in ("lenet5",)}
+    for row in lines.values():
+        assert row["ours"]["ssim"]["n"] == 2 and not row["failed"]
+        assert max(row["evaluations_per_modality"]) <= 16
     assert page.read_text().count("data:image/png") == 1
     units = {f: f.stat().st_mtime_ns for f in tmp_path.glob("rows/*/units/*/unit.json")}
     assert len(units) == 4
@@ -84,19 +87,18 @@ def test_a_miniature_is_run_once_and_its_table_holds_what_was_saved(tmp_path: Pa
 @pytest.mark.parametrize("name", ["figure3", "trained"])
 def test_the_plan_of_real_pairs_counts_batches(tmp_path: Path, name: str) -> None:
     first = find_recipe(f"mmgia/{name}").rows[0].name
-    planned = PAIRS.experiments(mini(name, first), "tiny", tmp_path, {"documents": (f"nlvr-true:{NLVR}",)})
-    (found,) = plan(planned)
-    assert (found.row, found.units) == (first, 20) and "20 batches x" in found.words
+    (row,) = rows_of(mini(name, first), PairStudy, "tiny", tmp_path, {"documents": (f"nlvr-true:{NLVR}",)})
+    assert (row.name, len(row.study.units())) == (first, 20) and "20 batches x" in row.study.planned()
 
 
 def test_a_table_of_a_part_of_its_units_says_so(tmp_path: Path) -> None:
     recipe = mini("trained", "LAMP, as drawn", "LAMP, trained")
     planned, _ = run(recipe, tmp_path)
     assert unfinished(planned) == {}
-    shutil.rmtree(planned[1].folder / "units" / "lamp-0001")
-    PAIRS.write_table(recipe, "tiny", planned, tmp_path, PAIRS.facts(planned))
+    shutil.rmtree(planned[1].run.folder("lamp-0001"))
+    write_table(recipe, "tiny", planned, tmp_path, {})
     assert "Batches attacked in unfinished rows: LAMP, trained (pair) 1 of 2 " in (tmp_path / "table.md").read_text()
-    drawn, trained = (next(u["scores"] for u in Run(e.folder).units()) for e in planned)
+    drawn, trained = (next(u["scores"] for u in row.run.units()) for row in planned)
     assert drawn[0]["true"] == trained[0]["true"] and drawn != trained
 
 
@@ -105,11 +107,11 @@ def test_private_rows_say_what_they_guarantee_and_cost(tmp_path: Path) -> None:
     short = replace(recipe, fixed={**recipe.fixed, "steps": 10, "records": 60})
     planned, _ = run(short, tmp_path)
     noise = {}
-    for experiment in planned:
-        found = experiment.privacy()
+    for row in planned:
+        found = privacy_in(row.run)
         assert all(0 <= value <= 1 for value in found["accuracy"])
-        noise[experiment.row.name] = found["noise"]
-        assert ("claim" in found) == (experiment.row.name != "no DP")
+        noise[row.name] = found["noise"]
+        assert ("claim" in found) == (row.name != "no DP")
         assert "claim" not in found or "per record (one pair of picture and text added or removed)" in found["claim"]
     assert noise["epsilon 1"] > noise["epsilon 10, B = 2"] > noise["no DP"] == 0
     assert "0.530" in (tmp_path / "table.md").read_text()

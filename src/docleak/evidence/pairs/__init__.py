@@ -1,1 +1,0 @@
-"""Pair attacks against the truth: a case, its scores, a run of several, and its table."""

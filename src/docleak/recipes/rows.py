@@ -1,0 +1,163 @@
+"""The rows of a recipe as studies: begun or resumed side by side, then one table beside the printed numbers.
+
+OUT/recipe.json                   which recipe at which scale
+OUT/rows/03-model/                one run per row and model
+OUT/table.md, .json, .html, .csv  the table; pictures.png what stands beside it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from docleak.documents.visible import in_markdown, without_html
+from docleak.errors import RecipeError
+from docleak.files import TEMPORARY, read_stored, reported, write_atomically, write_json
+from docleak.recipes.recipe import Recipe
+from docleak.report.pictures import data_uri
+from docleak.report.table import Column, Row, Table
+from docleak.report.templating import render
+from docleak.runs.run import Run
+from docleak.studies.engine import SILENCE, Assignment, Watcher, begin, compute
+from docleak.studies.study import TableRow, TableStudy
+
+#: What the command line changes of the rows of some kinds, each in its own way.
+SPECIAL = ("documents", "test_documents", "image_sizes")
+
+
+def rows_of(
+    recipe: Recipe,
+    kind: type[TableStudy[Any]],
+    scale: str,
+    out: Path,
+    changes: Mapping[str, Any],
+    *,
+    device: str = "cpu",
+    only: str = "",
+) -> list[TableRow]:
+    """Every row on each of its models that the scale has a checkpoint of; ``only`` rows with that in their name.
+
+    RecipeError for a scale that the recipe does not have, and where no row is left.
+    """
+    if scale not in recipe.scales:
+        known = ", ".join(recipe.scales) or "none"
+        raise RecipeError(f"recipe {recipe.name!r} has no scale {scale!r}; it has {known}.")
+    names = {field.name for field in fields(kind.Config)}
+    merged = {key: value for key, value in changes.items() if key == "models" or (key in names and key not in SPECIAL)}
+    pairs = [(row, model) for row in recipe.rows for model in row.models]
+    rows = []
+    for number, (row, model) in enumerate(pairs):
+        if only not in row.name or model not in {**recipe.scales[scale].get("models", {}), **changes.get("models", {})}:
+            continue
+        source, settings = recipe.settings(row, model, scale, merged)
+        study = kind.of_row(source, settings, {**changes, "model": model}, device=device)
+        folder = study.folder(out) or out / "rows" / f"{number:02d}-{model}"
+        rows.append(TableRow(row.name, model, study, Run(folder), row.printed.get(model, {})))
+    if not rows:
+        raise RecipeError(f"recipe {recipe.name!r} has no row with {only!r} in its name at scale {scale!r}.")
+    kind.check_rows(rows)
+    return rows
+
+
+def reproduce(
+    recipe: Recipe,
+    rows: Sequence[TableRow],
+    out: Path,
+    *,
+    scale: str,
+    workers: int,
+    cluster: str = "",
+    command: str = "",
+    watcher: Watcher = SILENCE,
+) -> None:
+    """Compute what is missing; returns when every unit is finished or given up."""
+    claim_folder(out, recipe, scale)
+    studies = {row.run.path: row.study for row in rows if not row.study.missing()}
+    assignments = [Assignment(study, begin(study, path, command=command)) for path, study in studies.items()]
+    with ExitStack() as held:
+        for assignment in assignments:
+            held.enter_context(assignment.run.claimed())
+        compute(assignments, workers=workers, watcher=watcher, cluster=cluster, keep_going=True)
+
+
+def claim_folder(out: Path, recipe: Recipe, scale: str) -> None:
+    """Note which recipe at which scale ``out`` is of; RecipeError if it is of another, or no folder of a recipe."""
+    file, wanted = out / "recipe.json", {"recipe": recipe.name, "scale": scale}
+    if file.is_file():
+        if (found := read_stored(file)) != wanted:
+            raise RecipeError(f"{out} holds {found}, asked for {wanted}. Pass another --out.")
+        return
+    if out.is_dir() and (foreign := sorted(f.name for f in out.iterdir() if not f.name.startswith(TEMPORARY))):
+        raise RecipeError(
+            f"{out} holds {', '.join(foreign[:5])}{' ...' if len(foreign) > 5 else ''} and no {file.name}: it is no "
+            "folder of a recipe. Expected an empty or new one: pass another --out."
+        )
+    with reported(out):
+        write_json(file, wanted)
+
+
+def failures_of(rows: Sequence[TableRow]) -> dict[str, str]:
+    """Units that were given up: row, model and unit -> the last error."""
+    return {
+        f"{row.name}, {row.model}: {unit}": why
+        for row in rows
+        for unit, why in row.run.failures().items()
+    }  # fmt: skip
+
+
+def tables_of(rows: Sequence[TableRow]) -> list[Table]:
+    """One table per model, a row for each of its rows, printed numbers beside ours."""
+    kind = type(rows[0].study)
+    shown = list(dict.fromkeys(name for row in rows for name in row.study.shown()))
+    told = {
+        f"{name}_{data}": Column(f"paper, {data}: {kind.columns[name].head}", kind.columns[name].digits)
+        for name in shown
+        for data in kind.printed_sets
+        if any(f"{name}_{data}" in row.printed for row in rows)
+    }
+    columns = {**{name: kind.columns[name] for name in shown}, **told}
+    tables = []
+    for model in dict.fromkeys(row.model for row in rows):
+        lines = [row for row in rows if row.model == model]
+        title = next(filter(None, (row.study.title() for row in lines)), model)
+        tables.append(Table(title, columns, [_row(line, told) for line in lines]))
+    return tables
+
+
+def _row(row: TableRow, told: Mapping[str, Column]) -> Row:
+    begun = (row.run.path / "run.json").is_file()
+    numbers = row.study.numbers(row.run) if begun else {}
+    apart = {name: row.printed[name] for name in told if name in row.printed}
+    printed = {name: value for name, value in row.printed.items() if name not in told}
+    facts = {"model": row.model, **(row.study.row_values(row.run) if begun else {})}
+    return Row(row.name, {**numbers, **apart}, printed, row.run.failures() if begun else {}, facts)
+
+
+def write_table(recipe: Recipe, scale: str, rows: Sequence[TableRow], out: Path, facts: Mapping[str, str]) -> Path:
+    """Write table.md, .json, .csv, .html and pictures.png; returns the path of the page. ``facts`` stand under it."""
+    kind, tables = type(rows[0].study), tables_of(rows)
+    facts = {**kind.row_facts(rows), **facts}
+    picture = kind.picture(rows)
+    if picture is not None:
+        write_atomically(out / "pictures.png", picture.png)
+    write_atomically(out / "table.md", _markdown(recipe, scale, tables, facts).encode())
+    flat = Table("", {**tables[0].columns}, [row for table in tables for row in table.rows])
+    write_atomically(out / "table.csv", flat.to_csv().encode())
+    write_json(out / "table.json", {"recipe": recipe.name, "scale": scale, **facts, "rows": flat.to_json()})
+    html = render(
+        "recipe.html.j2", recipe=recipe, scale=scale, tables=tables, facts=facts, footnote=kind.footnote,
+        picture=picture, uri=data_uri(picture.png) if picture else "",
+    )  # fmt: skip
+    write_atomically(out / "table.html", html.encode("utf-8", "backslashreplace"))
+    return out / "table.html"
+
+
+def _markdown(recipe: Recipe, scale: str, tables: Sequence[Table], facts: Mapping[str, str]) -> str:
+    finding = without_html(f"{recipe.paper}, scale {scale}. The paper's finding: {recipe.finding}")
+    parts = [f"## {in_markdown(recipe.title)}", "", finding, ""]
+    parts += [table.to_markdown() for table in tables]
+    parts += [f"{name}: {without_html(value)}  " for name, value in facts.items()]
+    return "\n".join([*parts, *(["", without_html(recipe.note)] if recipe.note else [])]) + "\n"

@@ -1,0 +1,77 @@
+"""Pictures in pages: PNGs as data URIs, shrunk or enlarged, with the words that tell who cannot see them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+import PIL.Image
+
+from docleak.documents.page import Image
+
+#: Larger pages are shrunk to this many pixels on their longer side.
+PAGE_SIDE = 1000
+
+
+def picture(image: Image, alt: str, scale: int = 1) -> dict[str, Any]:
+    """A picture, uint8 RGB (H, W, 3), as templates show it: uri, alt, and the size at which it is shown."""
+    return {
+        "uri": data_uri(png_of(image)),
+        "alt": alt,
+        "width": image.shape[1] * scale,
+        "height": image.shape[0] * scale,
+    }
+
+
+def png_of(image: Image) -> bytes:
+    """The picture as a PNG file."""
+    buffer = io.BytesIO()
+    PIL.Image.fromarray(np.ascontiguousarray(image)).save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def decoded(png: bytes) -> Image:
+    """A PNG as uint8 RGB (H, W, 3)."""
+    with PIL.Image.open(io.BytesIO(png)) as image:
+        return np.asarray(image.convert("RGB"), dtype=np.uint8)
+
+
+def data_uri(png: bytes) -> str:
+    """A PNG as a page holds it."""
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+
+
+def shrunk(image: Image, side: int = PAGE_SIDE) -> Image:
+    """The picture with at most ``side`` pixels on its longer side."""
+    longest = max(image.shape[:2])
+    if longest <= side:
+        return image
+    size = (max(1, round(image.shape[1] * side / longest)), max(1, round(image.shape[0] * side / longest)))
+    return np.asarray(PIL.Image.fromarray(image).resize(size, PIL.Image.Resampling.LANCZOS))
+
+
+def enlarged(image: Image, width: int) -> Image:
+    """The picture enlarged by whole pixels until it is about ``width`` wide."""
+    times = max(1, width // image.shape[1])
+    return np.repeat(np.repeat(image, times, axis=0), times, axis=1)
+
+
+def png_figure(figure: Any) -> bytes:
+    """A matplotlib figure as a PNG that is the same every time."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def svg_figure(figure: Any, rc: Any = None) -> str:
+    """A matplotlib figure as an SVG element that is the same every time; its text stays text."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    FigureCanvasSVG(figure)
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "docleak", **(rc or {})}):  # ids would be drawn anew in every report
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]

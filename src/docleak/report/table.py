@@ -1,0 +1,154 @@
+"""One table: rows of values that know their interval, as Markdown, HTML, CSV, JSON or a pandas DataFrame."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from docleak.documents.visible import in_markdown, without_html
+from docleak.metrics.estimate import Estimate, number_text
+
+if TYPE_CHECKING:
+    import pandas
+
+#: What a cell may hold.
+Value = Estimate | float | int | str | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """``head`` stands over the column; its numbers are printed with so many ``digits``, or in per cent."""
+
+    head: str
+    digits: int = 3
+    percent: bool = False
+
+    def text(self, value: Value, *, printed: float | None = None) -> str:
+        """A cell: ours with its interval in square brackets, then what was ``printed`` elsewhere in round ones."""
+        if isinstance(value, Estimate):
+            ours = value.text(self.digits, percent=self.percent)
+        elif isinstance(value, str) or value is None:
+            ours = value or "-"
+        else:
+            ours = number_text(value, self.digits, percent=self.percent)
+        return ours if printed is None else f"{ours} (paper {self.number(printed)})"
+
+    def number(self, value: float) -> str:
+        """A number of the column by itself."""
+        return number_text(value, self.digits, percent=self.percent)
+
+
+@dataclass(frozen=True)
+class Row:
+    """``name`` stands first; ``values`` and ``printed`` (of a paper) by the names of columns. ``failed``: units that
+    were given up, with their errors; ``facts`` go to JSON and DataFrames alone. ``note`` stands small under the name,
+    a ``quiet`` row is a yardstick and no result."""
+
+    name: str
+    values: Mapping[str, Value]
+    printed: Mapping[str, float] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of the same columns under a ``title``; ``caption`` says what the numbers are."""
+
+    title: str
+    columns: Mapping[str, Column]
+    rows: Sequence[Row]
+    caption: str = ""
+    first: str = "row"
+
+    def cells(self, row: Row) -> list[str]:
+        """The row's cells as text, without its name; a count of failed units is added to the first."""
+        texts = [column.text(row.values.get(key), printed=row.printed.get(key)) for key, column in self.columns.items()]
+        if row.failed and texts:
+            texts[0] += f", {len(row.failed)} failed"
+        return texts
+
+    def html_cells(self, row: Row) -> list[tuple[str, str, str]]:
+        """(head, value, interval) of each cell, the interval in small type."""
+        cells = []
+        for (key, column), text in zip(self.columns.items(), self.cells(row), strict=True):
+            value = row.values.get(key)
+            small = ""
+            if isinstance(value, Estimate) and (small := value.interval_text(column.digits, percent=column.percent)):
+                text = text.replace(f" [{small}]", "", 1)
+                small = value.interval_text(column.digits, percent=column.percent, to=" to ")
+            cells.append((column.head, text, small))
+        return cells
+
+    @property
+    def heads(self) -> list[str]:
+        """What stands over the cells."""
+        return [column.head for column in self.columns.values()]
+
+    def to_markdown(self) -> str:
+        """A heading, the table, and its caption."""
+        lines = [f"### {in_markdown(self.title)}", ""] if self.title else []
+        lines += ["| " + " | ".join([self.first, *self.heads]) + " |", "|" + "---|" * (1 + len(self.columns))]
+        lines += [
+            "| " + " | ".join([in_markdown(row.name), *map(without_html, self.cells(row))]) + " |" for row in self.rows
+        ]
+        return "\n".join([*lines, *(["", without_html(self.caption)] if self.caption else [])]) + "\n"
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """A plain object per row: its name, facts, ours, printed and failed."""
+        return [
+            {
+                "row": row.name,
+                **row.facts,
+                "ours": {key: v.to_json() if isinstance(v, Estimate) else v for key, v in row.values.items()},
+                "paper": dict(row.printed),
+                "failed": dict(row.failed),
+            }
+            for row in self.rows
+        ]
+
+    def records(self) -> list[dict[str, Any]]:
+        """A flat record per row: NAME, NAME_low, NAME_high and NAME_paper for each number."""
+        found = []
+        for row in self.rows:
+            record: dict[str, Any] = {self.first: row.name, **row.facts}
+            for key, value in row.values.items():
+                if isinstance(value, Estimate):
+                    record |= {
+                        key: value.value,
+                        f"{key}_low": value.low,
+                        f"{key}_high": value.high,
+                        f"{key}_n": value.n,
+                    }
+                else:
+                    record[key] = value
+            found.append({**record, **{f"{key}_paper": value for key, value in row.printed.items()}})
+        return found
+
+    def to_csv(self) -> str:
+        """``records`` with a line of heads."""
+        records = self.records()
+        heads = list(dict.fromkeys(key for record in records for key in record))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, heads, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+        return text.getvalue()
+
+    def to_frame(self) -> pandas.DataFrame:
+        """``records`` as a DataFrame."""
+        import pandas
+
+        return pandas.DataFrame(self.records())
+
+    def to_text(self) -> str:
+        """Aligned for a terminal."""
+        lines = [[self.first, *self.heads], *([row.name, *self.cells(row)] for row in self.rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+                         for line in lines)  # fmt: skip

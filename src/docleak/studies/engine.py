@@ -1,0 +1,194 @@
+"""Carries studies out: every unit once, kept as soon as it is finished, in as many processes as there are.
+
+A unit that raises or kills its worker is tried once more, alone, where ``keep_going`` says that others shall not suffer
+for it; failing again it is given up (``Run.failures``) and reports count it. Without ``keep_going`` the first error is
+raised. The same command goes on where the last one stopped; where that was killed, what it was at counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from docleak.errors import DocleakError
+from docleak.runs.pool import OnProgress, WorkerDied, results
+from docleak.runs.run import BEGAN, Run
+from docleak.studies.study import Study, Unit
+
+ATTEMPTS = 2
+#: What a unit may raise without the others suffering for it.
+KNOWN = (DocleakError, RuntimeError, ValueError, MemoryError, OSError)
+DIED = "the worker process died (out of memory, or killed)"
+
+
+class Watcher(Protocol):
+    """Is told how far things are."""
+
+    def began(self, sizes: Mapping[str, int], finished: Collection[str]) -> None:
+        """These units there are, by label, and which of them were finished before."""
+
+    def reached(self, label: str, number: int, of: int) -> None:
+        """A unit is so far; at ``of`` it is finished."""
+
+    def said(self, text: str) -> None:
+        """A line for people: a training's epoch, say."""
+
+
+class Silence:
+    """A watcher that tells nobody."""
+
+    def began(self, sizes: Mapping[str, int], finished: Collection[str]) -> None:
+        """Nothing."""
+
+    def reached(self, label: str, number: int, of: int) -> None:
+        """Nothing."""
+
+    def said(self, text: str) -> None:
+        """Nothing."""
+
+
+SILENCE = Silence()
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A study, and the run in which its units are kept."""
+
+    study: Study[Any]
+    run: Run
+
+
+@dataclass(frozen=True)
+class Task:
+    """A unit of the assignment of that number; ``label`` names it among the units of all of them."""
+
+    number: int
+    unit: Unit
+    label: str
+
+    def __str__(self) -> str:
+        return self.label
+
+
+class Computing:
+    """Computes tasks, in whatever process it finds itself."""
+
+    def __init__(self, assignments: Sequence[Assignment]) -> None:
+        self.assignments = list(assignments)
+
+    def __call__(self, task: Task, report: OnProgress) -> None:
+        """Compute the unit and keep it. What became of the attempt is noted first and last."""
+        study, run, unit = self.assignments[task.number].study, self.assignments[task.number].run, task.unit
+        name = unit.id + study.progress(unit, run)
+        before = run.attempts(name)
+        run.note_attempts(name, [*before, BEGAN])
+        try:
+            record, images = study.compute(unit, run, lambda number: report(task.label, number, unit.size))
+            run.write_unit(unit.id, record, images)
+        except KNOWN as error:
+            run.note_attempts(unit.id + study.progress(unit, run), [*before, f"{type(error).__name__}: {error}"])
+            raise
+        except BaseException:
+            run.note_attempts(name, before)  # whoever stops it does not count as a failure
+            raise
+        run.note_attempts(name, before)
+        report(task.label, unit.size, unit.size)
+
+
+def begin(study: Study[Any], out: Path, *, command: str = "") -> Run:
+    """Begin or resume the study's run in ``out`` without computing a unit; RunError if another one is there."""
+    run = Run.open(out, study.settings(), kind=study.kind, identity=study.identity(), command=command)
+    for key, value in study.facts().items():
+        run.write_info(key, value)
+    return run
+
+
+def carry_out(study: Study[Any], out: Path, *, workers: int = 1, command: str = "", watcher: Watcher = SILENCE) -> Run:
+    """Begin or resume the study in ``out`` and compute what is missing; the first error ends it."""
+    run = begin(study, out, command=command)
+    with run.claimed():
+        study.prepare(run, watcher.said)
+        compute([Assignment(study, run)], workers=workers, watcher=watcher)
+        study.finish(run, watcher.said)
+    return run
+
+
+def compute(
+    assignments: Sequence[Assignment],
+    *,
+    workers: int,
+    watcher: Watcher = SILENCE,
+    cluster: str = "",
+    keep_going: bool = False,
+) -> None:
+    """Every unit that is missing, in turns over all assignments, whose runs the caller has claimed."""
+    work, tasks = Computing(assignments), tasks_of(assignments)
+    finished = {task.label for task in tasks if _finished(assignments[task.number], task)}
+    watcher.began({task.label: task.unit.size for task in tasks}, finished)
+    for task in tasks:
+        if task.label not in finished:
+            _forget(assignments[task.number], task, failures=not keep_going)
+    while True:
+        left = [task for task in tasks if not _over(assignments[task.number], task)]
+        tried = [task for task in left if _attempts(assignments[task.number], task)]
+        fresh = [task for task in left if task not in tried]
+        if not left:
+            return
+        # Whoever was running when a worker died is suspected until it has run alone.
+        batch, at_once = (fresh, workers) if fresh else (tried[:1], 1)
+        try:
+            with closing(
+                results(work, batch, workers=at_once, on_progress=watcher.reached, apart=not fresh, cluster=cluster)
+            ) as ended:
+                for _, error in ended:
+                    if error is not None and not (keep_going and isinstance(error, KNOWN)):
+                        raise error
+        except WorkerDied:
+            if not keep_going and not fresh:
+                raise
+
+
+def tasks_of(assignments: Sequence[Assignment]) -> list[Task]:
+    """All units of all assignments, turn by turn, so that every run has a number early."""
+    several = len(assignments) > 1
+    tasks = [
+        Task(number, unit, f"{assignment.run.path.name}: {unit.id}" if several else unit.id)
+        for number, assignment in enumerate(assignments)
+        for unit in assignment.study.units()
+    ]
+    return sorted(tasks, key=lambda task: task.unit.turn)
+
+
+def _finished(assignment: Assignment, task: Task) -> bool:
+    return assignment.run.has(task.unit.id)
+
+
+def _name(assignment: Assignment, task: Task) -> str:
+    return task.unit.id + assignment.study.progress(task.unit, assignment.run)
+
+
+def _attempts(assignment: Assignment, task: Task) -> list[str]:
+    return assignment.run.attempts(_name(assignment, task))
+
+
+def _forget(assignment: Assignment, task: Task, *, failures: bool) -> None:
+    """Nobody is at work when a command begins: a unit that had begun was killed with its command, and is no failure.
+    Other ``failures`` are forgotten where the first one ends the command, which may have been mended since."""
+    attempts = _attempts(assignment, task)
+    if attempts and task.unit.id not in assignment.run.failures():
+        kept = [] if failures else [attempt for attempt in attempts if attempt != BEGAN]
+        assignment.run.note_attempts(_name(assignment, task), kept)
+
+
+def _over(assignment: Assignment, task: Task) -> bool:
+    """Whether the unit is finished, or has to be given up."""
+    if _finished(assignment, task) or task.unit.id in assignment.run.failures():
+        return True
+    attempts = _attempts(assignment, task)
+    if len(attempts) < ATTEMPTS:
+        return False
+    assignment.run.give_up(task.unit.id, DIED if attempts[-1] == BEGAN else attempts[-1])
+    return True

@@ -1,0 +1,265 @@
+"""What a run of pair attacks says: a verdict in counts, means over pairs, and every pair beside what was read of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from docleak.errors import RunError
+from docleak.metrics.estimate import Estimate, ratio_interval
+from docleak.report.page import Reading, Section, run_facts
+from docleak.report.pictures import enlarged, picture
+from docleak.report.severity import Part, Severity
+from docleak.report.table import Column, Row, Table
+from docleak.report.templating import render
+from docleak.runs.run import Run
+
+#: All but PSNR lie in 0..1.
+SCORES = {
+    "ssim": Column("SSIM"), "psnr": Column("PSNR, dB", 1), "rouge1": Column("ROUGE-1"), "rouge2": Column("ROUGE-2"),
+    "rouge_l": Column("ROUGE-L"), "tokens": Column("tokens"), "label": Column("label"),
+}  # fmt: skip
+#: Of picture and text classifiers that were trained under the client's plan.
+ACCURACY = {"accuracy_image": Column("ACC, picture"), "accuracy_text": Column("ACC, text")}
+COLUMNS = {**SCORES, **ACCURACY}
+#: A text of which this share of tokens was read in place, and a picture of this SSIM, count as recovered, or in part.
+READ, PARTLY = 0.9, 0.5
+SEEN, BLURRED = 0.5, 0.25
+#: Pairs that are shown, and pixels that a shown picture is at least wide; texts that a terminal shows.
+SHOWN, WIDE, TOLD = 12, 320, 4
+STAGE_1 = "mmgia-stage1"
+LIMITS = (
+    "An attack that fails is not all attacks: larger budgets, other priors and several rounds of updates tell more.",
+    "Lengths of the texts are taken as known, as the published attacks do.",
+    "SSIM (1: the same picture) compares structure, not meaning: look at the pictures. ROUGE-L (1: the same text) "
+    "counts words in order.",
+    "Small networks drawn at random leak more than trained ones of the same kind (--trained).",
+)
+
+
+def attacked(run: Run) -> list[dict[str, Any]]:
+    """The finished units that are attacks."""
+    return [record for record in run.units() if "scores" in record] if (run.path / "run.json").is_file() else []
+
+
+def privacy_in(run: Run) -> dict[str, Any]:
+    """What the client's noise guarantees and costs; {} where nothing is to be told, or not yet."""
+    units = run.units() if (run.path / "run.json").is_file() else []
+    return next((dict(record["privacy"]) for record in units if "privacy" in record), {})
+
+
+def read_run(run: Run, rng: np.random.Generator) -> Reading:
+    """Everything recomputed from the run's units. RunError if none is finished.
+
+    Intervals are percentile bootstraps over batches, since the pairs of one share a gradient.
+    """
+    units = attacked(run)
+    if not units:
+        raise RunError(f"{run.path} has no finished attack on pairs. Run docleak attack mmgia first.")
+    by_attack = {name: [u for u in units if u["attack"] == name] for name in run.config["attacks"]}
+    by_attack = {name: found for name, found in by_attack.items() if found}
+    table = table_of(by_attack, rng)
+    said = verdict(list(by_attack), units)
+    pairs = sum(len(unit["scores"]) for unit in next(iter(by_attack.values())))
+    info, config = run.info, run.config
+    lines = [*said["lines"], *filter(None, [_added(by_attack)]), _privacy(run)]
+    threat = {
+        "adversary": "an honest-but-curious server that averages clients' updates, or whoever reads along",
+        "sees": ["one client's gradient of each batch, and the weights it was computed with"],
+        "knows": info["knows"],
+        "cannot": ["see the pictures or the texts; which reconstruction belongs to which original was decided "
+                   "afterwards, by the evaluator"],
+    }  # fmt: skip
+    size = "one" if config["batch_size"] == 1 else config["batch_size"]
+    part = Part(f"{' and '.join(by_attack)} against {info['model']}", said["severity"], said["sentence"], said["label"])
+    beside = _pairs(run, by_attack)
+    return Reading(
+        question="What do a client's two gradients tell about its picture and its text?",
+        lead=f"{pairs} pairs, {size} to a gradient, attacked with at most {config['budget']} evaluations of each "
+        f"gradient. Model: {info['model']}.",
+        parts=(part,),
+        counted=said["sentence"],
+        remarks=tuple(lines),
+        sections=(
+            Section("pairs", "Side by side", "Side by side: original and reconstructions",
+                    render("pairs.html.j2", pairs=beside, n=pairs)),
+            Section("attacks", "Attacks compared", "Attacks compared", render("table.html.j2", table=table)),
+            Section("threat", "Threat model", "Threat model: who could do this",
+                    render("threat.html.j2", model=threat)),
+        ),
+        lines=(f"{info['model']}. The server knows {'; '.join(info['knows'])}.", *lines, "", table.to_text(), "",
+               *_cost(by_attack), *_texts(by_attack)),
+        results={"model": info["model"], "knows": info["knows"], "rows": table.to_json(), "privacy": privacy_in(run)},
+        tables={"attacks": table},
+        limits=LIMITS,
+        runs=(run_facts(run.path, run.manifest()),),
+        synthetic=config["pairs"] == "scenes",
+    )  # fmt: skip
+
+
+def table_of(by_attack: Mapping[str, Sequence[Mapping[str, Any]]], rng: np.random.Generator) -> Table:
+    """A row per attack: means over pairs, cost, and the texts that it read."""
+    rows = [Row(name, means(units, rng), facts=cost_of(units)) for name, units in by_attack.items()]
+    pairs = sum(len(unit["scores"]) for unit in next(iter(by_attack.values())))
+    caption = (
+        f"means over {pairs} pairs, and 95 % intervals (bootstrap over gradients). All but PSNR lie between 0 and 1; "
+        "higher means more leaked."
+    )
+    return Table("", SCORES, rows, caption, first="attack")
+
+
+def means(units: Sequence[Mapping[str, Any]], rng: np.random.Generator) -> dict[str, Estimate]:
+    """SCORES over all pairs of the units, with intervals over batches."""
+    counts = np.array([len(unit["scores"]) for unit in units])
+    found = {}
+    for column in SCORES:
+        sums = np.array([sum(float(score[column]) for score in unit["scores"]) for unit in units])
+        low, high = ratio_interval(sums, counts, rng, 0.95, 2000, column != "psnr")
+        found[column] = Estimate(float(sums.sum() / counts.sum()), low, high, int(counts.sum()), len(units), of="pairs")
+    return found
+
+
+def cost_of(units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Cost of an attack: evaluations of each modality, seconds of stage 1's two parts and of stage 2; and its texts."""
+    return {
+        "evaluations_per_modality": [max(unit["evaluations"][side] for unit in units) for side in (0, 1)],
+        "seconds": [sum(unit["seconds"][part] for unit in units) for part in (0, 1, 2)],
+        "texts": [{"read": score["read"], "true": score["true"]} for unit in units for score in unit["scores"]],
+    }
+
+
+def gain(
+    units: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], column: str, rng: np.random.Generator,
+    *, level: float = 0.95, resamples: int = 2000,
+) -> Estimate:  # fmt: skip
+    """By how much ``units`` are better than ``other`` on the same batches; those that one lacks are left out."""
+    sums: dict[int, list[float]] = {}
+    counts: dict[int, int] = {}
+    for side in (units, other):
+        for unit in side:
+            batch = unit["batch"]
+            sums.setdefault(batch, []).append(sum(float(score[column]) for score in unit["scores"]))
+            counts[batch] = len(unit["scores"])
+    both = sorted(batch for batch, values in sums.items() if len(values) == 2)
+    if not both:
+        return Estimate(None)
+    differences = np.array([sums[batch][0] - sums[batch][1] for batch in both])
+    sizes = np.array([counts[batch] for batch in both])
+    low, high = ratio_interval(differences, sizes, rng, level, resamples, False)
+    return Estimate(float(differences.sum() / sizes.sum()), low, high, int(sizes.sum()), len(both))
+
+
+def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How bad it is, in counts: ``severity``, a label, a sentence, and lines. Of each pair the best score of any of the
+    attacks counts: who has the gradient may run them all."""
+    by_pair: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = {}
+    for unit in (unit for unit in units if unit["attack"] in attacks):
+        for target, score in enumerate(unit["scores"]):
+            by_pair.setdefault((unit["batch"], target), {})[unit["attack"]] = score
+    n = len(by_pair)
+    best = {
+        name: [max(float(score[name]) for score in scores.values()) for scores in by_pair.values()]
+        for name in ("tokens", "ssim", "label")
+    }
+    texts, parts = (sum(value >= least for value in best["tokens"]) for least in (READ, PARTLY))
+    pictures, blurs = (sum(value >= least for value in best["ssim"]) for least in (SEEN, BLURRED))
+    most = max(texts, pictures)
+    severity = Severity.SEVERE if most and 2 * most >= n else Severity.PARTIAL if max(parts, blurs) else Severity.NONE
+    severity = severity if n else Severity.UNMEASURED
+    both = [name for name, found in (("texts", texts), ("pictures", pictures)) if 2 * found >= n]
+    severe = f"Most {' and '.join(both)} can be recognised"
+    labels = {Severity.SEVERE: severe, Severity.PARTIAL: "Parts come out", Severity.NONE: "Nothing recognisable"}
+    of = f"the best of {' and '.join(attacks)} for each pair: " if len(attacks) > 1 else ""
+    return {
+        "severity": severity, "label": labels.get(severity, severity.label),
+        "sentence": f"{texts} of {n} texts came back almost word for word, and {pictures} of {n} pictures in outline.",
+        "lines": [
+            f"Texts: {of}{texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half.",
+            f"Pictures: {of}{pictures} with an SSIM of at least {SEEN}, {blurs - pictures} more above {BLURRED}.",
+            f"Classes: {sum(bool(value) for value in best['label'])} of {n} were read out of the gradient.",
+            *([f"Counted by attack: {_by_attack(attacks, list(by_pair.values()))}."] if len(attacks) > 1 else []),
+        ],
+    }  # fmt: skip
+
+
+def _by_attack(attacks: Sequence[str], pairs: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
+    """Texts read and pictures seen by each attack, in the words of the verdict."""
+    said = []
+    for name in attacks:
+        scores = [scores[name] for scores in pairs if name in scores]
+        texts, pictures = (sum(s[key] >= least for s in scores) for key, least in (("tokens", READ), ("ssim", SEEN)))
+        said.append(f"{name} {texts} texts and {pictures} pictures")
+    return ", ".join(said)
+
+
+def _added(by_attack: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """What the link between picture and text added to stage 1, where the run says."""
+    first = next(iter(by_attack))
+    if first == STAGE_1 or STAGE_1 not in by_attack or not any(unit["rounds"] for unit in by_attack[first]):
+        return ""  # an attack without a second stage has another first one
+    ours, theirs = by_attack[first], by_attack[STAGE_1]
+    found = {name: gain(ours, theirs, name, np.random.default_rng(0)) for name in ("ssim", "rouge_l")}
+    words = [
+        f"{SCORES[name].head} by {'nothing that could be compared' if e.value is None else e.text(signed=True)}"
+        for name, e in found.items()
+    ]
+    clear = [name for name, e in found.items() if e.low is not None and e.low > 0]
+    tail = "" if clear else " Neither is a gain beyond chance."
+    return f"Against stage 1 alone, on the same pairs, the link between the two changes {' and '.join(words)}.{tail}"
+
+
+def _privacy(run: Run) -> str:
+    told = privacy_in(run)
+    if claim := told.get("claim"):
+        return f"The client ran DP-SGD: {claim}"
+    if noise := run.config.get("noise"):
+        return f"The client added noise of standard deviation {noise} to every number."
+    return "The client protected nothing."
+
+
+def _cost(by_attack: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Evaluations, and what stage 2 took of stage 1's time."""
+    costs = {name: cost_of(units) for name, units in by_attack.items()}
+    most = max(max(cost["evaluations_per_modality"]) for cost in costs.values())
+    lines = [f"At most {most} gradient evaluations per modality and batch."]
+    for name, cost in costs.items():
+        image, text, align = cost["seconds"]
+        if align:
+            lines.append(f"{name}: stage 2 took {align / max(1e-9, image + text):.1%} of stage 1's time.")
+    return lines
+
+
+def _texts(by_attack: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    name, units = next(iter(by_attack.items()))
+    texts = cost_of(units)["texts"][:TOLD]
+    return ["", f"Texts of {name} (read | true)", *(f"  {text['read']} | {text['true']}" for text in texts)]
+
+
+def _pairs(run: Run, by_attack: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """The first pairs: the original, and what each attack made of both modalities."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for attack, units in by_attack.items():
+        for unit in units:
+            for target, score in enumerate(unit["scores"]):
+                key = (unit["batch"], target)
+                if key not in found and len(found) == SHOWN:
+                    continue
+                name = score["name"]
+                pair = found.setdefault(key, {
+                    "name": name, "true": score["true"], "made": [],
+                    "picture": _shown(run, unit["unit"], f"truth-{target}.png", f"Original picture of {name}"),
+                })  # fmt: skip
+                mark = "exact" if score["tokens"] >= READ else "near" if score["tokens"] >= PARTLY else "no"
+                alt = f"What {attack} made of the picture of {name}"
+                pair["made"].append({
+                    "attack": attack, "read": score["read"], "tokens": score["tokens"], "mark": mark,
+                    "ssim": score["ssim"], "rouge_l": score["rouge_l"],
+                    "picture": _shown(run, unit["unit"], f"reconstruction-{target}.png", alt),
+                })  # fmt: skip
+    return list(found.values())
+
+
+def _shown(run: Run, unit: str, file: str, alt: str) -> dict[str, Any]:
+    return picture(enlarged(run.read_image(unit, file), WIDE), alt)

@@ -1,0 +1,116 @@
+"""Rows of a table of pair attacks: what is said under it, and the pictures beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from docleak.report.pictures import png_figure
+from docleak.runs.run import Run
+from docleak.studies.pairs.reading import COLUMNS, attacked, gain, privacy_in
+from docleak.studies.study import TableRow
+
+#: Pairs that are pictured, and rows at most.
+SHOWN, MOST_ROWS = 4, 12
+
+
+def facts_of(rows: Sequence[TableRow]) -> dict[str, str]:
+    """What is the same in all rows, each privacy guarantee, unfinished rows, and what alignment adds to stage 1."""
+    first = rows[0].study.config
+    facts = {
+        "Models": ", ".join(dict.fromkeys(f"{row.study.config.image}+{row.study.config.text}" for row in rows)),
+        "Pairs": f"{first.count} of {first.pairs.split(':')[0]}, pictures of {first.image_size[0]} x "
+        f"{first.image_size[1]} pixels",
+        "Budget": f"{first.budget} gradient evaluations of each modality per batch",
+        "Aligner": first.aligner,
+        "Seed": str(first.seed),
+    }
+    facts |= {row.name: str(claim) for row in rows if (claim := privacy_in(row.run).get("claim"))}
+    return {**facts, **unfinished(rows), **gains(rows)}
+
+
+def unfinished(rows: Sequence[TableRow]) -> dict[str, str]:
+    """How many batches rows have, where a table is written of a part of its units."""
+    parts = []
+    for row in rows:
+        batches, done = row.study.config.count // row.study.config.batch_size, len(attacked(row.run))
+        if done < batches:
+            parts.append(f"{row.name} ({row.model}) {done} of {batches}")
+    return {"Batches attacked in unfinished rows": ", ".join(parts)} if parts else {}
+
+
+def gains(rows: Sequence[TableRow]) -> dict[str, str]:
+    """What each row has more than stage 1 alone on the same batches, pair by pair; none where no row is stage 1."""
+    found: dict[str, str] = {}
+    for row in rows:
+        base = next((b for b in rows if _is_stage_one(b) and _alike(b, row)), None)
+        if base is None or _is_stage_one(row):
+            continue
+        drawn = np.random.default_rng
+        told = [
+            f"{COLUMNS[name].head} "
+            + gain(attacked(row.run), attacked(base.run), name, drawn(row.study.config.seed)).text(signed=True)
+            for name in ("ssim", "rouge_l")
+        ]
+        found[f"{row.name} ({row.model}), more than {base.name!r}"] = ", ".join(told)
+    return found
+
+
+def _attack(row: TableRow) -> Any:
+    return row.study.config.attack(row.study.config.attacks[0])
+
+
+def _is_stage_one(row: TableRow) -> bool:
+    return _attack(row).refine is None
+
+
+def _alike(base: TableRow, row: TableRow) -> bool:
+    """Whether ``base`` is stage 1 of what ``row`` runs, on the same pictures."""
+    ours, theirs = _attack(row), _attack(base)
+    same = all(
+        getattr(base.study.config, key) == getattr(row.study.config, key)
+        for key in ("batch_size", "noise", "epsilon", "trained")
+    )
+    return base.model == row.model and same and ours.image.name == theirs.image.name and ours.text == theirs.text
+
+
+def draw(rows: Sequence[TableRow]) -> bytes:
+    """A PNG: the first pairs' pictures in columns, originals on top, a row per attack, its texts below each."""
+    from matplotlib.figure import Figure
+
+    shown = [row for row in rows if row.model == rows[0].model][:MOST_ROWS]
+    pairs = [_firsts(row.run) for row in shown]
+    first = next((found for found in pairs if found), [])
+    figure = Figure(figsize=(2.7 * max(1, len(first)) + 1.5, 0.98 * (len(shown) + 1)), dpi=110, layout="constrained")
+    axes = figure.subplots(len(shown) + 1, max(1, len(first)), squeeze=False)
+    for axis in axes.flat:
+        axis.set_xticks([])
+        axis.set_yticks([])
+        for side in axis.spines.values():
+            side.set_visible(False)
+    for line, (name, found) in enumerate([("original", first), *zip([row.name for row in shown], pairs, strict=True)]):
+        axes[line, 0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=7)
+        for column, (truth, made, true, read) in enumerate(found[: len(first)]):
+            axes[line, column].imshow(made if line else truth, interpolation="nearest")
+            axes[line, column].set_xlabel(_short(read if line else true), fontsize=6)
+    return png_figure(figure)
+
+
+def _firsts(run: Run) -> list[tuple[Any, Any, str, str]]:
+    """(original, reconstruction, true text, text read) of the first pairs of a row."""
+    found: list[tuple[Any, Any, str, str]] = []
+    for unit in attacked(run):
+        for target, score in enumerate(unit["scores"]):
+            truth, made = (
+                run.read_image(unit["unit"], f"{which}-{target}.png") for which in ("truth", "reconstruction")
+            )
+            found.append((truth, made, score["true"], score["read"]))
+            if len(found) == SHOWN:
+                return found
+    return found
+
+
+def _short(text: str, most: int = 46) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,0 +1,157 @@
+"""The study of pairs: attacks on clients of pictures with texts, batch by batch, and the client's privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from docleak.documents.page import Image
+from docleak.errors import RecipeError
+from docleak.metrics.estimate import Estimate
+from docleak.report.page import Reading
+from docleak.runs.run import Run
+from docleak.studies.pairs.case import self_tests
+from docleak.studies.pairs.client import PairConfig, Setting, privacy_of, set_up
+from docleak.studies.pairs.reading import ACCURACY, COLUMNS, attacked, cost_of, means, privacy_in, read_run
+from docleak.studies.pairs.rows import draw, facts_of
+from docleak.studies.pairs.score import pictures_of, score_pairs
+from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit, one_of
+
+#: What stands in a recipe where the user's own directory belongs.
+PLACEHOLDER = "PATH"
+#: The unit that says what the client's noise guarantees and costs.
+PRIVACY = "privacy"
+
+
+class PairStudy(TableStudy[PairConfig]):
+    """A unit is one attack on one batch; where there is something to tell of the client's privacy, that is one, too."""
+
+    kind = "pairs"
+    about = "attacks on clients of pictures with texts"
+    Config = PairConfig
+    permissions = ("allow_pickle",)
+    columns = COLUMNS
+    printed_sets = ("cifar100", "openi", "flickr30k")
+    extra: ClassVar = {"attack": "str", "show": "tuple[str, ...]"}
+    options = ("documents", "pages", "budget", "seed")
+    footnote = (
+        "Ours with 95 % intervals in square brackets (bootstrap over batches, whose pairs share a gradient); the "
+        "paper's value in round brackets, or in columns of its own where it prints several data sets. SSIM, ROUGE and "
+        "tokens (the share read exactly in place) lie in 0 to 1. All rows have the same budget of gradient evaluations "
+        "per modality."
+    )
+    show: tuple[str, ...] = ("ssim", "rouge_l")
+
+    @cached_property
+    def setting(self) -> Setting:
+        """Everything loaded and drawn, once in each process."""
+        return set_up(self.config)
+
+    def units(self) -> list[Unit]:
+        """Every attack on every batch, batch by batch; first what the privacy is, where there is some."""
+        c = self.config
+        told = [Unit(PRIVACY)] if c.epsilon or c.utility else []
+        return told + [
+            Unit(f"{name}-{number:04d}", c.budget, number, (name, number))
+            for number in range(c.count // c.batch_size)
+            for name in c.attacks
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """The client's model, and what the server knows."""
+        knows = list(self.setting.case(0).knowledge.sentences())
+        return {"model": self.setting.model.name, "knows": knows}
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
+        """One attack on one batch, after the self-test: scores, texts and pictures."""
+        if unit.id == PRIVACY:
+            return {"privacy": privacy_of(self.setting)}, {}
+        name, number = unit.what
+        case = self.setting.case(number)
+        for test in self_tests(self.setting.case(number, plain=True)).values():
+            test.require()
+        generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)
+        found = self.config.attack(name).run(case.view, case.knowledge, budget=self.config.budget, generator=generator)
+        scores = score_pairs(case, found)
+        images = {
+            f"{which}-{target}": image
+            for target in range(len(scores))
+            for which, image in pictures_of(case, found, target).items()
+        }
+        record = {
+            "attack": name,
+            "batch": number,
+            "scores": [score.as_json() for score in scores],
+            "quality": [found.image_quality, found.text_quality],
+            "evaluations": [found.image_evaluations, found.text_evaluations],
+            "seconds": [found.image_seconds, found.text_seconds, found.align_seconds],
+            "rounds": [asdict(turn) for turn in found.rounds],
+        }
+        return record, images
+
+    @classmethod
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+        """The verdict on the first run's pairs, then every pair side by side."""
+        return read_run(one_of(runs), rng)
+
+    def numbers(self, run: Run) -> dict[str, Estimate]:
+        """Means over pairs of the row's attack, and the accuracies."""
+        units, accuracy = attacked(run), privacy_in(run).get("accuracy") or ()
+        found = means(units, np.random.default_rng(self.config.seed)) if units else {}
+        return found | {name: Estimate.exactly(value) for name, value in zip(ACCURACY, accuracy, strict=False)}
+
+    def row_values(self, run: Run) -> dict[str, Any]:
+        """The attack, its cost and texts, and what the client's noise is worth."""
+        units = attacked(run)
+        cost = cost_of(units) if units else {}
+        return {"attack": self.config.attacks[0], **cost, "privacy": privacy_in(run)}
+
+    def shown(self) -> tuple[str, ...]:
+        """What the recipe's row shows."""
+        return self.show
+
+    def title(self) -> str:
+        """The two networks."""
+        return f"{self.config.image} + {self.config.text}"
+
+    def planned(self) -> str:
+        """Batches and evaluations."""
+        c = self.config
+        return f"{c.count // c.batch_size} batches x {c.budget} evaluations of each modality"
+
+    @classmethod
+    def of_row(cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str) -> PairStudy:
+        """``source`` is "IMAGE+TEXT"; of the command line's changes documents are the pairs, and pages their count."""
+        image, plus, text = source.partition("+")
+        if not plus or not image or not text:
+            raise RecipeError(f"the recipe names {source!r}; expected IMAGE+TEXT.")
+        chosen: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
+        }
+        show, attack = chosen.pop("show", cls.show), str(chosen.pop("attack", "mmgia"))
+        for asked, name in (("documents", "pairs"), ("pages", "count")):
+            if value := changes.get(asked):
+                chosen[name] = value[0] if asked == "documents" else value
+        study = cls(PairConfig(image=image, text=text, attacks=(attack,), **chosen), device=device)
+        study.show = tuple(show)
+        if PLACEHOLDER in study.config.pairs:
+            raise RecipeError(
+                f"the recipe needs its pairs: --documents {study.config.pairs.replace(PLACEHOLDER, 'DIR')}; "
+                "docs/pairs.md says which layouts are read."
+            )
+        return study
+
+    @classmethod
+    def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:
+        """What is the same in all rows, what each privacy guarantee is, and what the alignment adds to stage 1."""
+        return facts_of(rows)
+
+    @classmethod
+    def picture(cls, rows: Sequence[TableRow]) -> Picture:
+        """Originals, and what each attack made of them."""
+        return Picture(draw(rows), "What the server saw", "Originals, and what each attack made of them")

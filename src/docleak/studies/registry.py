@@ -1,0 +1,60 @@
+"""Studies by name, one's own by "module:Class", and the report of whatever runs there are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from docleak.errors import RunError
+from docleak.files import undamaged
+from docleak.report.page import Reading, write_report
+from docleak.runs.run import Run
+from docleak.studies.study import Study
+
+#: Kind -> "module:Class". A new study is a file, and a line in this table.
+STUDIES: dict[str, str] = {
+    "pairs": "docleak.studies.pairs.study:PairStudy",
+}
+
+
+def load_study(kind: str) -> type[Study[Any]]:
+    """The study of that kind, or the one at "module:Class"; RunError lists the known ones."""
+    place = STUDIES.get(kind, kind)
+    module, _, name = place.partition(":")
+    if not name:
+        raise RunError(f"there is no study {kind!r}; known: {', '.join(STUDIES)}, or MODULE:CLASS of one's own.")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as fault:
+        raise RunError(f"the study {place!r} cannot be loaded ({fault}). Is its file on the path?") from fault
+    if not (isinstance(found, type) and issubclass(found, Study)):
+        raise RunError(f"{place!r} is no study; expected a class made of docleak.studies.study.Study.")
+    return found
+
+
+def read_runs(runs: Sequence[Run]) -> list[Reading]:
+    """What the runs say, kind by kind in the order in which they come; intervals are drawn by the first run's seed."""
+    kinds = {kind: [run for run in runs if run.kind == kind] for kind in dict.fromkeys(run.kind for run in runs)}
+    where = Path(os.path.commonpath([run.path.absolute() for run in runs])) if len(runs) > 1 else runs[0].path
+    with undamaged(where):
+        return [
+            load_study(kind).read(group, np.random.default_rng(int(group[0].config.get("seed") or 0)))
+            for kind, group in kinds.items()
+        ]
+
+
+def report_on(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, list[Reading]]:
+    """Write the report of these runs, and of those that lie in a single one's folder, into ``out``; where it is, and
+    what they say. RunError where several are to be joined and ``out`` does not say where."""
+    runs = [Run.load(path) for path in paths]
+    if len(runs) > 1 and out is None:
+        raise RunError(f"{len(runs)} runs are to be joined; say with --out into which folder the report goes.")
+    if len(runs) == 1:
+        runs += [Run(file.parent) for file in sorted(runs[0].path.glob("*/run.json"))]
+    readings = read_runs(runs)
+    return write_report(readings, out or runs[0].path), readings

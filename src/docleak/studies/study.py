@@ -1,0 +1,217 @@
+"""What a study is: everything else (runs on disk, worker processes, reports, tables, command line) is made of these.
+
+A unit is the least that is computed at once and kept: one attack on one page, one field of a model, one training.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from docleak.documents.page import Image
+from docleak.errors import RunError
+from docleak.metrics.estimate import Estimate
+from docleak.report.page import Reading
+from docleak.report.table import Column
+from docleak.runs.run import Run
+
+#: A frozen dataclass: everything that changes a number of the study, and nothing else.
+C = TypeVar("C")
+#: Told how far a unit is, of its ``size``.
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """``id`` names the unit in the run. ``size`` is how much work it is beside others, in evaluations; units of a lower
+    ``turn`` come first. ``what`` is for the study itself."""
+
+    id: str
+    size: int = 1
+    turn: int = 0
+    what: Any = None
+
+    def __str__(self) -> str:
+        return self.id
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG beside a table, its heading, and what it shows in words."""
+
+    png: bytes
+    heading: str
+    shows: str
+
+
+class Study(ABC, Generic[C]):
+    """One kind of measurement under one configuration.
+
+    Pickled, a study is its configuration and device; what it loads it loads once in each process. Only ``units`` and
+    ``compute`` have to be written, and ``read`` to say what came of it.
+    """
+
+    #: Name of the kind, in run.json and in recipes.
+    kind: ClassVar[str]
+    #: One line, for lists.
+    about: ClassVar[str] = ""
+    #: The configuration's class.
+    Config: ClassVar[type]
+    #: Fields of the configuration that let a unit be computed but change none of its numbers.
+    permissions: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: C, *, device: str = "cpu") -> None:
+        self.config, self.device = config, device
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (type(self), self.config, self.device)
+
+    @abstractmethod
+    def units(self) -> Sequence[Unit]:
+        """All units, whether they are finished or not; raises what can be known to be wrong before any is computed."""
+
+    @abstractmethod
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[Mapping[str, Any], Mapping[str, Image]]:
+        """The record of one unit and its pictures (name -> uint8 RGB (H, W, 3)), which the caller saves in ``run``."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+        """What finished units of one run, or of several that can be compared, say; from disk alone. ``rng`` draws the
+        intervals: the same seed gives the same ones.
+
+        RunError where there is nothing to say, or the runs do not belong together.
+        """
+
+    def identity(self) -> Mapping[str, str]:
+        """Hashes of the weights and pages that results rest on, by name. What the configuration names by a path is
+        hashed without a word."""
+        return {}
+
+    def facts(self) -> Mapping[str, Any]:
+        """What the run says of itself besides: who the adversary is, which models these are."""
+        return {}
+
+    def prepare(self, run: Run, say: Callable[[str], None]) -> None:
+        """What all units need, before the first: a model to train, say. It is called in one process, and resumes."""
+
+    def finish(self, run: Run, say: Callable[[str], None]) -> None:
+        """What is made of all finished units."""
+
+    def progress(self, unit: Unit, run: Run) -> str:
+        """How far an unfinished unit that can go on is; further on, attempts at it count anew."""
+        return ""
+
+    def settings(self) -> dict[str, Any]:
+        """The configuration as plain values, as run.json holds it; permissions are left out."""
+        return {key: value for key, value in plain(self.config).items() if key not in self.permissions}
+
+
+class TableStudy(Study[C]):
+    """A study whose runs can be the rows of a table beside printed numbers."""
+
+    #: Name -> column, of all numbers that a row may show; a paper's printed values have the same names.
+    columns: ClassVar[Mapping[str, Column]]
+    #: Sets of data of which a paper prints numbers (COLUMN_SET) that stand in columns of their own.
+    printed_sets: ClassVar[tuple[str, ...]] = ()
+    #: What a recipe's rows may set besides the fields of the configuration, with their types.
+    extra: ClassVar[Mapping[str, str]] = {}
+    #: What the command line may change of a row.
+    options: ClassVar[tuple[str, ...]] = ("pages", "seed")
+    footnote: ClassVar[str] = "Ours with 95 % intervals in square brackets; the paper's value in round brackets."
+
+    @classmethod
+    @abstractmethod
+    def of_row(cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str) -> Any:
+        """The study that a row asks for: ``source`` is the model's checkpoint. Of ``changes``, the command line's,
+        those that are fields of the configuration are in ``settings`` already."""
+
+    @abstractmethod
+    def numbers(self, run: Run) -> Mapping[str, Estimate]:
+        """The row's numbers by column, from disk; {} while there is none."""
+
+    def shown(self) -> Sequence[str]:
+        """The columns that the row shows."""
+        return tuple(self.columns)
+
+    def missing(self) -> str:
+        """Why the row cannot be computed here ("" if it can): pages that were not given."""
+        return ""
+
+    def title(self) -> str:
+        """What stands over the rows of the same model."""
+        return ""
+
+    def planned(self) -> str:
+        """What the row will compute, in words."""
+        return f"{len(self.units())} units"
+
+    def folder(self, out: Path) -> Path | None:
+        """Where the row's run is if other rows and tables share it, beside ``out``; None for a place of its own."""
+        return None
+
+    def row_values(self, run: Run) -> Mapping[str, Any]:
+        """What the table's JSON says of the row besides its numbers."""
+        return {}
+
+    @classmethod
+    def check_rows(cls, rows: Sequence[TableRow]) -> None:
+        """RecipeError where rows do not make a table, or something that all of them need is missing."""
+
+    @classmethod
+    def row_facts(cls, rows: Sequence[TableRow]) -> Mapping[str, str]:
+        """Lines under the table: what is the same in all rows, and what only some claim."""
+        return {}
+
+    @classmethod
+    def picture(cls, rows: Sequence[TableRow]) -> Picture | None:
+        """A picture of the rows."""
+        return None
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row of a table on one model: what it computes, where, and what the paper printed."""
+
+    name: str
+    model: str
+    study: TableStudy[Any]
+    run: Run
+    printed: Mapping[str, float] = field(default_factory=dict)
+
+
+def one_of(runs: Sequence[Run]) -> Run:
+    """The only run; RunError where several are to be joined whose numbers stand for different things."""
+    if len(runs) != 1:
+        raise RunError(
+            f"{len(runs)} runs of the kind {runs[0].kind} are to be joined; report them one by one: their units are of "
+            "different clients or models."
+        )
+    return runs[0]
+
+
+def _made(kind: type[Study[Any]], config: Any, device: str) -> Study[Any]:
+    return kind(config, device=device)
+
+
+def plain(value: Any) -> Any:
+    """A configuration as plain values: dataclasses by their fields, objects of others by where they are and their own
+    fields, so that another object of the same name is another configuration."""
+    if is_dataclass(value) and not isinstance(value, type):
+        inner = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        foreign = not type(value).__module__.startswith("docleak.")
+        return {"object": f"{type(value).__module__}:{type(value).__qualname__}", **inner} if foreign else inner
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if hasattr(value, "__fspath__"):
+        return str(value)
+    return {"object": f"{type(value).__module__}:{type(value).__qualname__}", **plain(getattr(value, "__dict__", {}))}
