@@ -17,12 +17,13 @@ from docleak.evidence.report_data import ModelResult, ReportData, Spread, prepar
 from docleak.evidence.report_pictures import PAGES_SHOWN, pictures_of, text_of
 from docleak.evidence.report_verdict import verdict
 from docleak.evidence.report_words import ADVICE, LIMITS, METRICS, between, duration, notices, share
-from docleak.evidence.routes import FLOORS, NEAR
+from docleak.evidence.routes import FLOORS
 from docleak.files import reported, write_atomically
 from docleak.metrics import PSNR_CAP_DB, Estimate
 from docleak.report.severity import Cell
 from docleak.report.templating import render
 from docleak.runs.run import Run
+from docleak.studies.fields import NEAR
 
 
 def write_report(run: Run | Sequence[Run], *, rng: np.random.Generator, out: Path | None = None) -> Path:

@@ -12,10 +12,11 @@ import numpy as np
 
 from docleak.errors import RunError
 from docleak.evidence.report_checks import check_comparable, doubts_of, grouped
-from docleak.evidence.routes import FLOORS, Findings, findings_of, mark
+from docleak.evidence.routes import FLOORS, Findings, findings_of
 from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
 from docleak.report.severity import Severity, worst
 from docleak.runs.run import COMPARISON, DEFENCES, Run
+from docleak.studies.fields import mark
 
 #: Share of a batch's tokens, with at least this precision, from which its words count as told though no field can be
 #: counted.

@@ -16,10 +16,11 @@ import PIL.Image
 from docleak.documents.page import Box, Image, Word
 from docleak.evidence.applicable import CLOSED_FORM
 from docleak.evidence.report_data import AttackResult, Unit
-from docleak.evidence.routes import FLOORS, mark
+from docleak.evidence.routes import FLOORS
 from docleak.evidence.texts import words_in
 from docleak.metrics import FieldScore, PageScore
 from docleak.metrics.image import box_slices
+from docleak.studies.fields import mark
 
 #: Larger pages are shrunk to this many pixels on their longer side; crops are cut before that.
 PAGE_SIDE = 1000

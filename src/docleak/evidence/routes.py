@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from docleak.metrics import Estimate, FieldScore
+from docleak.metrics import Estimate
 from docleak.metrics.estimate import ratio_interval
 from docleak.report.severity import OUTSIDE, Cell, Judgement, Route, judge, union
+from docleak.studies.fields import cell_of
 
 if TYPE_CHECKING:
     from docleak.evidence.report_data import Unit
 
-#: Fuzz ratio from which a field that is not exact counts as nearly read.
-NEAR = 0.8
 #: Attacks that see no gradient: what they draw is a floor, and no finding.
 FLOORS = ("random",)
 #: The order in which routes are told.
@@ -123,25 +122,6 @@ def picture_cell(unit: Unit, index: int) -> Cell:
     the blank template shows."""
     field, floor, ceiling = (score.fields[index] for score in (unit.score, unit.floor, unit.ceiling))
     return cell_of(field, floor, ceiling, given=unit.given(field))
-
-
-def cell_of(read: FieldScore, blank: FieldScore, truth: FieldScore, *, given: bool) -> Cell:
-    """What the pictures say of one field: the reconstruction, the blank template, and the true page."""
-    said, before = mark(read), mark(blank)
-    if said == "unscored":
-        return Cell.UNSCORED
-    if said == "no":
-        return Cell.ILLEGIBLE if mark(truth) == "no" else Cell.NOT
-    if before == "exact" or said == before == "near":
-        return Cell.PUBLIC
-    return Cell.GIVEN if given else Cell.READ if said == "exact" else Cell.NEAR
-
-
-def mark(field: FieldScore) -> str:
-    """How well one field was read: "exact", "near" (fuzz ratio of NEAR or more), "no", or "unscored"."""
-    if field.exact is None:
-        return "unscored"
-    return "exact" if field.exact else "near" if (field.fuzz or 0.0) >= NEAR else "no"
 
 
 def text_recovered(record: Mapping[str, Any]) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from docleak.evidence.routes import cell_of
 from docleak.evidence.update_check import beyond_chance
 from docleak.metrics import PageScore
 from docleak.report.severity import Cell, Overall, Part, Severity, judge, overall, worst
 from docleak.report.templating import percent
+from docleak.studies.fields import cell_of
 
 #: Share of tokens, with at least this precision, from which the words count as told.
 TOLD, SURE = 0.5, 0.8
