@@ -14,9 +14,10 @@ from docleak.documents import Page
 from docleak.documents.page import Question
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
-from docleak.evidence.case import Case, Exposure, build_case
-from docleak.evidence.texts import text_record
 from docleak.models import DocumentModel, load_model
+from docleak.studies.gradient.case import Case, build_case
+from docleak.studies.gradient.config import Exposure
+from docleak.studies.gradient.texts import text_record
 
 
 @pytest.fixture(scope="module")

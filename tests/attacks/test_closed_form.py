@@ -18,8 +18,9 @@ from docleak.attacks.gradients.matching import relative
 from docleak.attacks.gradients.solvers import Adam
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
-from docleak.evidence.case import Case, Exposure, build_case
 from docleak.models import load_model
+from docleak.studies.gradient.case import Case, build_case
+from docleak.studies.gradient.config import Exposure
 
 Psnr = Callable[[Tensor, Tensor, Tensor], float]
 

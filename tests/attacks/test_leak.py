@@ -12,8 +12,9 @@ import torch
 from docleak.attacks.gradients import GradientView, load_attack
 from docleak.documents import private_mask
 from docleak.documents.synthetic import make_pages
-from docleak.evidence.case import Case, Exposure, build_case
 from docleak.models import STAGES, load_model, trainable
+from docleak.studies.gradient.case import Case, build_case
+from docleak.studies.gradient.config import Exposure
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,11 @@ from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.documents import Question
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
-from docleak.evidence.case import Case, Exposure, build_case
 from docleak.models import DocumentModel, Encoded, load_model, pixels_of
 from docleak.models.donut import Donut
 from docleak.models.tiny import donut_start
+from docleak.studies.gradient.case import Case, build_case
+from docleak.studies.gradient.config import Exposure
 from docleak.training.update import client_gradient
 
 POSITIONS = "decoder.model.decoder.embed_positions.weight"

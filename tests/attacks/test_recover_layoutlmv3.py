@@ -21,8 +21,9 @@ from docleak.attacks.gradients.algebra.subset_sums import Cover, Floats, Precisi
 from docleak.documents import load_pages
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
-from docleak.evidence.case import Case, Exposure, build_case
 from docleak.models import DocumentModel, Encoded, load_model
+from docleak.studies.gradient.case import Case, build_case
+from docleak.studies.gradient.config import Exposure
 
 Psnr = Callable[[Tensor, Tensor, Tensor], float]
 

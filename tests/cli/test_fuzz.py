@@ -245,7 +245,7 @@ def test_runs(ground: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_tensors(ground: Path) -> None:
     """A recorded gradient, and the state of a federated training, of any content."""
-    from docleak.evidence.case import read_gradient
+    from docleak.studies.gradient.case import read_gradient
     from docleak.training.federated.federation import Federation
     from docleak.training.federated.record import FederatedRun
 

@@ -19,8 +19,9 @@ from docleak.defenses.safe_template import SafeTemplate
 from docleak.documents import blank_template, private_mask
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DefenseError
-from docleak.evidence.case import MADE_UP, Exposure, blank_page, build_case
 from docleak.models import DocumentModel, load_model, pixels_of, trainable
+from docleak.studies.gradient.case import MADE_UP, blank_page, build_case
+from docleak.studies.gradient.config import Exposure
 
 GRADIENT_SPECS = ("noise:sigma=1e-3", "clip:norm=0.5", "top-k:share=0.1", "freeze", "freeze:stages=output")
 

@@ -373,7 +373,7 @@ def hub_cache(home: Path, repository: str, revisions: dict[str, Path]) -> None:
 
 REVISIONS = """
 import json, sys
-from docleak.evidence.audit import weights_hash
+from docleak.studies.identity import weights_hash
 from docleak.models import load_model
 found = {}
 for source in sys.argv[1:]:

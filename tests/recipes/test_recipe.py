@@ -8,8 +8,11 @@ import pytest
 
 from docleak.errors import AttackError, DefenseError, RecipeError
 from docleak.recipes import find_recipe, list_recipes, read_recipe
-from docleak.recipes.audits import config_of
 from docleak.recipes.kinds import KINDS, kind_named
+from docleak.recipes.recipe import Recipe
+from docleak.recipes.rows import rows_of
+from docleak.studies.gradient.config import GradientConfig
+from docleak.studies.gradient.study import GradientStudy
 
 GOOD = """
 title = "T"
@@ -32,6 +35,10 @@ printed.m = { binary = 0.5 }
 """
 
 
+def configs(recipe: Recipe, scale: str = "tiny", **changes: object) -> list[GradientConfig]:
+    return [row.study.config for row in rows_of(recipe, GradientStudy, scale, Path("out"), changes)]
+
+
 def written(folder: Path, text: str) -> Path:
     file = folder / "mine.toml"
     file.write_text(text)
@@ -46,30 +53,28 @@ def test_the_papers_tables_are_all_there() -> None:
 MIXED = ("gi-dqa/table1", "gi-dqa/closed-form", "gi-dqa/evaluations", "gi-dqa/joint", "gi-dqa/solver")
 
 
-@pytest.mark.parametrize("name", [name for name, recipe in list_recipes().items() if recipe.kind == "audit"])
+@pytest.mark.parametrize("name", [name for name, recipe in list_recipes().items() if recipe.kind == "gradient"])
 @pytest.mark.parametrize("scale", ["tiny", "paper"])
 def test_every_row_of_every_shipped_recipe_is_a_config(name: str, scale: str) -> None:
     recipe = find_recipe(name)
     assert recipe.title and recipe.finding and recipe.paper
-    for row in recipe.rows:
-        assert set(row.printed) <= set(row.models)
-        for model in row.models:
-            config = config_of(recipe, row, model, scale, {})
-            assert config.pages >= 1 and len(config.attacks) == 1
-            if scale == "paper" and "paper's" not in row.name and "ours" not in row.name and name not in MIXED:
-                assert config.attacks[0].startswith("gi-dqa-adam") and config.budget == 5000
+    assert all(set(row.printed) <= set(row.models) for row in recipe.rows)
+    for row in rows_of(recipe, GradientStudy, scale, Path("out"), {}):
+        config = row.study.config
+        assert config.pages >= 1 and len(config.attacks) == 1
+        if scale == "paper" and "paper's" not in row.name and "ours" not in row.name and name not in MIXED:
+            assert config.attacks[0].startswith("gi-dqa-adam") and config.budget == 5000
 
 
 def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> None:
     recipe = read_recipe(written(tmp_path, GOOD), "mine")
-    first, second = recipe.rows
-    assert config_of(recipe, first, "m", "tiny", {}).pages == 2
-    config = config_of(recipe, second, "m", "tiny", {})
+    first, config = configs(recipe)
+    assert first.pages == 2
     assert (config.pages, config.budget, config.batch_size) == (1, 30, 2)
     assert config.attacks == ("gi-dqa:grey=no",)
     assert config.exposure.stages == ("vision",) and config.exposure.defense == "noise:sigma=1"
-    assert config_of(recipe, second, "m", "tiny", {"pages": 7, "models": {"m": "donut-start"}}).pages == 7
-    assert config_of(recipe, second, "m", "tiny", {"models": {"m": "donut-start"}}).models == ("donut-start",)
+    assert configs(recipe, pages=7, models={"m": "donut-start"})[1].pages == 7
+    assert configs(recipe, models={"m": "donut-start"})[1].models == ("donut-start",)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +87,7 @@ def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> N
         (("[scales.tiny]", "[scales.tinny]"), "unknown key 'tinny'; did you mean 'tiny'"),
         (('name = "a"', 'title = "a"'), "row 1 has no name"),
         (('models = ["m"]', 'models = "m"'), "models is a str, expected a list"),
-        (('title = "T"', 'title = "T"\nkind = "dance"'), "no recipe of the kind 'dance'; known: audit, training"),
+        (('title = "T"', 'title = "T"\nkind = "dance"'), "no recipe of the kind 'dance'; known: gradient, training"),
         (('title = "T"', 'title = "T"\nkind = "training"'), r"row 2 \(b\): unknown key 'attack_options'"),
         (("[[rows]]", "[[rows]"), "cannot be read as TOML"),
     ],
@@ -95,12 +100,13 @@ def test_wrong_recipes_name_the_fault(tmp_path: Path, change: tuple[str, str], n
 def test_wrong_values_are_refused_before_anything_runs(tmp_path: Path) -> None:
     recipe = read_recipe(written(tmp_path, GOOD.replace("noise:sigma=1", "noise:sigma=nan")), "mine")
     with pytest.raises(DefenseError, match="sigma is nan"):
-        config_of(recipe, recipe.rows[1], "m", "tiny", {})
+        configs(recipe)
     recipe = read_recipe(written(tmp_path, GOOD.replace("grey=no", "grey=maybe")), "mine")
     with pytest.raises(AttackError, match="grey"):
-        config_of(recipe, recipe.rows[1], "m", "tiny", {})
+        configs(recipe)
+    nameless = read_recipe(written(tmp_path, GOOD.replace('m = "layoutlmv3-start"', 'n = "layoutlmv3-start"')), "mine")
     with pytest.raises(RecipeError, match="no checkpoint for 'm'"):
-        config_of(recipe, recipe.rows[0], "m", "paper", {})
+        configs(nameless)
 
 
 def test_unknown_recipes_list_the_known() -> None:

@@ -9,9 +9,8 @@ import jinja2
 import pytest
 
 import docleak
-from docleak.recipes.comparison import write_comparison
-from docleak.recipes.page import Group, write_page
 from docleak.recipes.recipe import Recipe
+from docleak.report.table import Column, Row, Table
 from docleak.report.templating import POLICY, environment, render
 
 SOURCE = Path(docleak.__file__).parent
@@ -55,20 +54,19 @@ def test_what_comes_from_data_is_shown_and_cannot_act() -> None:
         known.from_string("{{ nobody }}").render()
 
 
-def test_tables_of_recipes_and_defences_show_hostile_names(tmp_path: Path) -> None:
+def test_tables_of_recipes_show_hostile_names() -> None:
     recipe = Recipe("mine", HOSTILE, HOSTILE, HOSTILE, (), {}, {})
-    groups = [Group(HOSTILE, [(HOSTILE, (HOSTILE,))], {HOSTILE: {HOSTILE: HOSTILE}})]
-    table = write_page(
-        recipe, "tiny", tmp_path, groups=groups, heads=(HOSTILE,), facts={HOSTILE: HOSTILE}, saved=(), footnote="f",
-        picture=None,
+    row = Row(HOSTILE, {HOSTILE: HOSTILE}, failed={HOSTILE: HOSTILE}, note=HOSTILE)
+    table = Table(HOSTILE, {HOSTILE: Column(HOSTILE)}, [row], HOSTILE)
+    page = render(
+        "recipe.html.j2", recipe=recipe, scale="tiny", tables=[table], facts={HOSTILE: HOSTILE}, footnote="f",
+        picture=None, uri="",
     )  # fmt: skip
-    defences = write_comparison([], tmp_path, {HOSTILE: HOSTILE})
-    for file in (table, defences):
-        page = file.read_text("utf-8")
-        assert not set(page) & set("\x1b\x00\u202e\u2066\x9b") and "<script" not in page and "\\u202egpj." in page
+    for text in (page, table.to_markdown()):
+        assert not set(text) & set("\x1b\x00\u202e\u2066\x9b") and "<script" not in text and "\\u202egpj." in text
 
 
 def test_filters_of_one_page_are_not_those_of_the_next() -> None:
     with pytest.raises(jinja2.TemplateError):
-        render("report.html.j2")
+        render("page.html.j2")
     assert "share" not in environment().filters

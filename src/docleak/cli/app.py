@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
@@ -23,7 +21,7 @@ from docleak.cli.extraction import (
     weights_example,
 )
 from docleak.cli.guard import Guarded
-from docleak.cli.output import counter, emit, note, progress, working_in
+from docleak.cli.output import Progress, emit, working_in
 from docleak.cli.releases import (
     BlueRedFolder,
     PublicModel,
@@ -37,6 +35,9 @@ from docleak.cli.reproduce import reproduce
 from docleak.cli.settings import default_workers, parse_size, pick_device, split_attacks, split_stages
 from docleak.cli.updates import Clients, LocalTraining, Round, Updates, audit_updates, refuse_several
 from docleak.errors import DocleakError
+
+if TYPE_CHECKING:
+    from docleak.studies.gradient.config import GradientConfig
 
 app = typer.Typer(
     cls=Guarded,
@@ -175,9 +176,7 @@ def audit(
     With --blue-red DIR: what released models remember of providers, and who can be told to have taken part.
     With --extraction MODEL: which blacked-out fields can be read out of the weights of an extraction model.
     """
-    from docleak.evidence.applicable import CLOSED_FORM, with_closed_form
-    from docleak.evidence.audit import AuditConfig
-    from docleak.evidence.case import Exposure
+    from docleak.studies.gradient.config import CLOSED_FORM, Exposure, GradientConfig, with_closed_form
 
     if extraction:
         audit_extraction(extraction, documents, public_documents, public, out, seed, device, workers, json_output)
@@ -202,9 +201,9 @@ def audit(
     named: dict[str, Any] = {}
     asked = split_attacks(attacks)
     if asked or batch_size > 1:
-        others = [name for name in AuditConfig().attacks if name != CLOSED_FORM]
+        others = [name for name in GradientConfig().attacks if name != CLOSED_FORM]
         named["attacks"] = with_closed_form(asked or others, batch_size=batch_size)
-    config = AuditConfig(
+    config = GradientConfig(
         **chosen, **named, documents=documents, pages=pages, budget=budget, seed=seed, batch_size=batch_size,
         exposure=Exposure(
             train_mode, split_stages(stages), not no_question, not no_answer, recover_text=recover_text,
@@ -221,8 +220,7 @@ def audit(
         )
     compared = plain and not attacks if compare_defenses is None else compare_defenses
     shipped = compared and not model and documents == "synthetic"
-    asked = asked or (config.attacks if recover_text else ())
-    _run_and_report(config, out, device, workers, json_output, compared=compared, shipped=shipped, asked=asked)
+    _audit(config, out, device, workers, json_output, compared=compared, shipped=shipped)
 
 
 @attacks.app.command(attacks.BY_NAME, hidden=True)
@@ -257,8 +255,7 @@ def attack(
 ) -> None:
     """Run one attack on one model, with all its knobs."""
     from docleak.attacks.gradients import ATTACKS, load_attack
-    from docleak.evidence.audit import AuditConfig
-    from docleak.evidence.case import Exposure
+    from docleak.studies.gradient.config import Exposure, GradientConfig
 
     if show_list:
         rows = {key: load_attack(key).summary for key in ATTACKS} | attacks.OTHERS
@@ -268,62 +265,41 @@ def attack(
         train_mode, split_stages(stages), not no_question, not no_answer, gradient or None, recover_text=recover_text,
         defense=defense, clean_template=clean_template,
     )  # fmt: skip
-    config = AuditConfig(
+    config = GradientConfig(
         models=(model,), attacks=(load_attack(name).name,), documents=documents, pages=pages, budget=budget, seed=seed,
         batch_size=batch_size, exposure=known, ocr=ocr, rounds=rounds, image_size=parse_size(image_size),
         allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
     )  # fmt: skip
-    _run_and_report(config, out, device, workers, json_output)
+    _audit(config, out, device, workers, json_output)
 
 
-def _run_and_report(
-    config: object, out: Path, device: str, workers: int, json_output: bool, *, compared: bool = False,
-    shipped: bool = False, asked: tuple[str, ...] = (),
+def _audit(
+    config: GradientConfig, out: Path, device: str, workers: int, json_output: bool, *, compared: bool = False,
+    shipped: bool = False,
 ) -> None:  # fmt: skip
-    import numpy as np
+    """Carry the audit out, then what may follow it: a comparison of defences, and the shipped examples."""
+    from docleak.cli.studies import command_line as typed
+    from docleak.cli.studies import say
+    from docleak.studies.engine import carry_out
+    from docleak.studies.gradient.defences import DefenceStudy, most_exposed
+    from docleak.studies.gradient.reading import DEFENCES
+    from docleak.studies.gradient.study import GradientStudy
+    from docleak.studies.registry import report_on
 
-    from docleak.evidence.audit import AuditConfig, compute_units, open_audit, planned_units, require_applicable
-    from docleak.evidence.report import summary_text, verdict_json, write_report
-    from docleak.runs.run import DEFENCES
-
-    assert isinstance(config, AuditConfig)
-    device = pick_device(device)
-    require_applicable(config, device)
+    device, processes = pick_device(device), workers or default_workers()
     with working_in(out):
-        run = open_audit(config, out, device=device, command="docleak " + shlex.join(sys.argv[1:]))
-        units = {unit.id: config.budget for unit in planned_units(config, device)}
-        finished = {unit for unit in units if run.has(unit)}
-        if run.info["shortage"]:
-            note(run.info["shortage"])
-        for left_out in run.info["skipped"]:
-            if left_out["attack"] not in asked:
-                continue  # the closed form, which nobody asked for: the report says why it is missing
-            note(f"{left_out['attack']} is left out on {left_out['model']}: {left_out['why']}.")
-        if not json_output:
-            there = "1 unit" if len(units) == 1 else f"{len(units)} units"
-            before = f", {len(finished)} done already" if finished else ""
-            print(f"{there}{before}; pictures appear in {out / 'units'} while this runs.", file=sys.stderr)
-        with progress(units, finished=finished, quiet=json_output) as report:
-            compute_units(run, config, device=device, workers=workers or default_workers(), on_progress=report)
-        if compared:
-            from docleak.recipes import comparison
-
-            most = comparison.most_exposed(config, run)
-            with counter(quiet=json_output) as on_unit:
-                comparison.compare(
-                    comparison.DEFAULT, most, out / DEFENCES, device=device, workers=workers or default_workers(),
-                    command="docleak " + shlex.join(sys.argv[1:]), on_unit=on_unit,
-                )  # fmt: skip
+        with Progress(quiet=json_output) as watcher:
+            study = GradientStudy(config, device=device)
+            run = carry_out(study, out, workers=processes, command=typed(), watcher=watcher)
+            if compared:
+                comparison = DefenceStudy(most_exposed(config, run), device=device)
+                carry_out(comparison, out / DEFENCES, workers=processes, command=typed(), watcher=watcher)
         examples = []
         if shipped:
             examples.append(audit_example(out, config.seed, device, workers, quiet=json_output))
             examples.append(weights_example(out, device, workers, quiet=json_output))
-        page = write_report(run, rng=np.random.default_rng(config.seed))
-    said = "\n".join((summary_text(run, np.random.default_rng(config.seed)), *examples))
-    text = f"{said}\n\nReport: {page}"
-    said_json = verdict_json(run, np.random.default_rng(config.seed))
-    facts = {"units": len(units), "shortage": run.info["shortage"], "verdict": said_json}
-    emit({"report": str(page), "results": str(run.path / "results.json"), **facts}, text, json_output=json_output)
+        page, readings = report_on([out])
+    say(page, readings, json_output=json_output)
 
 
 @cache

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit, working_in
-from docleak.cli.settings import default_workers, pick_device
+from docleak.cli.output import emit
+from docleak.cli.settings import pick_device
+from docleak.cli.studies import run_and_report
 
 
 def defend(
@@ -41,23 +40,16 @@ def defend(
     Safe Template also writes the templates to publish, each beside the clean one.
     """
     from docleak.defenses import DEFENSES
-    from docleak.evidence.audit import AuditConfig
-    from docleak.recipes import comparison
 
     if show_list:
         emit(dict(DEFENSES), "\n".join(DEFENSES), json_output=json_output)
         return
-    config = AuditConfig(
+    from docleak.studies.gradient.config import GradientConfig
+    from docleak.studies.gradient.defences import DEFAULT, DefenceConfig, DefenceStudy
+
+    audit = GradientConfig(
         models=(model,), attacks=(attack,), documents=documents, pages=pages, budget=budget, seed=seed,
         allow_pickle=allow_pickle,
     )  # fmt: skip
-    with counter(quiet=json_output) as on_unit, working_in(out):
-        page, choices = comparison.compare(
-            defenses or comparison.DEFAULT, config, out, device=pick_device(device),
-            workers=workers or default_workers(), command="docleak " + shlex.join(sys.argv[1:]),
-            utility_steps=utility_steps, on_unit=on_unit,
-        )  # fmt: skip
-    lost = {c.spec: dict(c.line.failed) for c in choices if c.line.failed}
-    emit({"page": str(page), "failed": lost}, (out / "defences.md").read_text() + f"\n{page}", json_output=json_output)
-    if lost:
-        raise typer.Exit(1)
+    config = DefenceConfig(audit, tuple(defenses or DEFAULT), utility_steps)
+    run_and_report(DefenceStudy(config, device=pick_device(device)), out, workers, json_output)

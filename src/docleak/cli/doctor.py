@@ -63,7 +63,8 @@ def _ocr() -> str:
 
 def _double_backward() -> str:
     from docleak.attacks.gradients.matching import dummy_gradient
-    from docleak.evidence.case import Exposure, build_case, pages_for
+    from docleak.studies.gradient.case import build_case, pages_for
+    from docleak.studies.gradient.config import Exposure
 
     model = load_model("layoutlmv3-start")
     case = build_case(model, pages_for(model, "synthetic", count=1, seed=0), Exposure(), seed=0)

@@ -12,7 +12,7 @@ from docleak.errors import RunError
 MARKS = {
     "run.json": "docleak audit or attack",
     "releases.json": "docleak audit --blue-red",
-    "recipe.json": "docleak reproduce or defend",
+    "recipe.json": "docleak reproduce",
     "federation.json": "docleak train federated or central",
     "records.json": "docleak train central --unit record",
     "capture.json": "docleak.tap, or a training's updates",
@@ -32,7 +32,7 @@ OWN = {
     "attack canaries": ("result.json",),
     "attack membership": ("result.json",),
     "attack memorisation": ("result.json",),
-    "defend": ("recipe.json",),
+    "defend": ("run.json",),
     "reproduce": ("recipe.json",),
     "train federated": ("federation.json",),
     "train central": ("federation.json", "records.json"),

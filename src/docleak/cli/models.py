@@ -111,9 +111,9 @@ def attention(
 ) -> None:
     """Where a Donut's decoder looks for each character of an answer (GI-DQA, figure 5)."""
     from docleak.evidence.attention import attention_maps, attention_picture, spread_of
-    from docleak.evidence.case import pages_for, question_of
     from docleak.files import write_png
     from docleak.models import load_model
+    from docleak.studies.gradient.case import pages_for, question_of
 
     loaded = [load_model(name) for name in models]
     page = pages_for(loaded[0], documents, count=1, seed=seed)[0]

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from docleak.errors import RunError
-from docleak.evidence.report_pictures import ALTS, KINDS, picture
 from docleak.evidence.update_verdicts import Pictures, doubts_of, name_of, sentences, severity_of, verdict_on
 from docleak.files import reported, write_atomically
 from docleak.metrics import PageScore
+from docleak.report.pictures import picture
 from docleak.report.templating import render
 from docleak.runs.run import Run
+from docleak.studies.gradient.pictures import ALTS, KINDS
 
 THREAT = (
     "It is the server of a federated training, or whoever reads its traffic: it follows the protocol and looks.",

@@ -75,7 +75,7 @@ def number_text(value: float, digits: int, *, percent: bool = False, signed: boo
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     sign = "+" if signed else ""
-    return f"{100 * value:{sign}.{digits}f}%" if percent else f"{value:{sign}.{digits}f}"
+    return f"{100 * value:{sign}.{digits}f}%" if percent else f"{value:{sign},.{digits}f}"
 
 
 def ratio_interval(

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 E = TypeVar("E")
 
-AUDIT = "audit"
+AUDIT = "gradient"
 #: name -> "module:object". A new kind is a module, and a line in this table.
 KINDS: dict[str, str] = {
-    AUDIT: "docleak.recipes.table:AUDITS",
+    AUDIT: "docleak.studies.gradient.study:GradientStudy",
     "training": "docleak.recipes.trainings.table:TRAININGS",
     "release": "docleak.recipes.releases.table:RELEASES",
     "pairs": "docleak.studies.pairs.study:PairStudy",

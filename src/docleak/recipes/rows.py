@@ -38,7 +38,7 @@ def rows_of(
     device: str = "cpu",
     only: str = "",
 ) -> list[TableRow]:
-    """Every row on each of its models that the scale has a checkpoint of; ``only`` rows with that in their name.
+    """Every row on each of its models; ``only`` rows with that in their name.
 
     RecipeError for a scale that the recipe does not have, and where no row is left.
     """
@@ -50,7 +50,8 @@ def rows_of(
     pairs = [(row, model) for row in recipe.rows for model in row.models]
     rows = []
     for number, (row, model) in enumerate(pairs):
-        if only not in row.name or model not in {**recipe.scales[scale].get("models", {}), **changes.get("models", {})}:
+        there = {**recipe.scales[scale].get("models", {}), **changes.get("models", {})}
+        if only not in row.name or (kind.sparse and model not in there):
             continue
         source, settings = recipe.settings(row, model, scale, merged)
         study = kind.of_row(source, settings, {**changes, "model": model}, device=device)

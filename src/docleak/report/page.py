@@ -14,6 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from docleak.documents.visible import in_markdown, without_html
 from docleak.files import reported, write_atomically
 from docleak.report.severity import Overall, Part, overall
 from docleak.report.table import Table
@@ -107,6 +108,21 @@ def results_of(readings: Sequence[Reading]) -> dict[str, Any]:
     ]
     said = {"severity": str(verdict.severity), "label": verdict.label, "sentence": verdict.sentence, "parts": parts}
     return {"verdict": said, **{key: value for reading in reversed(readings) for key, value in reading.results.items()}}
+
+
+def write_markdown(readings: Sequence[Reading], file: Path) -> Path:
+    """Write the verdict, all tables, and how they came about, as Markdown for documentation."""
+    verdict = joined(readings)
+    lines = [without_html(f"**{verdict.label}.** {verdict.sentence}"), ""]
+    lines += [without_html(f"- {part.name}: {part.said}. {part.sentence}") for part in verdict.parts] + [""]
+    lines += [table.to_markdown() for reading in readings for table in reading.tables.values()]
+    lines += [f"{without_html(notice)}  " for reading in readings for notice in reading.notices]
+    facts = [(name, str(run[name.lower()])) for reading in readings for run in reading.runs
+             for name in ("Command", "Signature") if run[name.lower()]]  # fmt: skip
+    lines += [f"{name}: {in_markdown(text)}  " for name, text in dict.fromkeys(facts)]
+    with reported(file):
+        write_atomically(file, ("\n".join(lines) + "\n").encode())
+    return file
 
 
 def run_facts(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:

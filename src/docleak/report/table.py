@@ -20,11 +20,13 @@ Value = Estimate | float | int | str | None
 
 @dataclass(frozen=True)
 class Column:
-    """``head`` stands over the column; its numbers are printed with so many ``digits``, or in per cent."""
+    """``head`` stands over the column; its numbers are printed with so many ``digits``, or in per cent. On a page, a
+    ``bar`` shows shares, too."""
 
     head: str
     digits: int = 3
     percent: bool = False
+    bar: bool = False
 
     def text(self, value: Value, *, printed: float | None = None) -> str:
         """A cell: ours with its interval in square brackets, then what was ``printed`` elsewhere in round ones."""
@@ -73,8 +75,8 @@ class Table:
             texts[0] += f", {len(row.failed)} failed"
         return texts
 
-    def html_cells(self, row: Row) -> list[tuple[str, str, str]]:
-        """(head, value, interval) of each cell, the interval in small type."""
+    def html_cells(self, row: Row) -> list[tuple[str, str, str, Estimate | None]]:
+        """(head, value, interval, what a bar shows) of each cell; an interval of one point says nothing."""
         cells = []
         for (key, column), text in zip(self.columns.items(), self.cells(row), strict=True):
             value = row.values.get(key)
@@ -82,7 +84,9 @@ class Table:
             if isinstance(value, Estimate) and (small := value.interval_text(column.digits, percent=column.percent)):
                 text = text.replace(f" [{small}]", "", 1)
                 small = value.interval_text(column.digits, percent=column.percent, to=" to ")
-            cells.append((column.head, text, small))
+                small = "" if value.low == value.high else small
+            shown = value if column.bar and isinstance(value, Estimate) and value.value is not None else None
+            cells.append((column.head, text, small, shown))
         return cells
 
     @property

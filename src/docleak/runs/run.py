@@ -49,8 +49,6 @@ from docleak.runs.identity import SCHEMA, build, changed_sources, other_build, s
 VERSIONED = ("torch", "transformers", "numpy", "scipy", "rapidocr", "rapidfuzz")
 #: What stays of an attempt where a worker died.
 BEGAN = "began"
-#: Folder of a run in which a comparison of defences may lie, with its numbers as JSON.
-DEFENCES, COMPARISON = "defences", "defences.json"
 FOLDER_LENGTH = 100  # characters of a unit id that are kept in its folder's name
 
 

@@ -18,6 +18,8 @@ from docleak.studies.study import Study
 
 #: Kind -> "module:Class". A new study is a file, and a line in this table.
 STUDIES: dict[str, str] = {
+    "gradient": "docleak.studies.gradient.study:GradientStudy",
+    "defences": "docleak.studies.gradient.defences:DefenceStudy",
     "pairs": "docleak.studies.pairs.study:PairStudy",
 }
 
@@ -55,6 +57,7 @@ def report_on(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, lis
     if len(runs) > 1 and out is None:
         raise RunError(f"{len(runs)} runs are to be joined; say with --out into which folder the report goes.")
     if len(runs) == 1:
-        runs += [Run(file.parent) for file in sorted(runs[0].path.glob("*/run.json"))]
+        beside = [Run(file.parent) for file in sorted(runs[0].path.glob("*/run.json"))]
+        runs += [run for run in beside if run.kind in STUDIES or ":" in run.kind]
     readings = read_runs(runs)
     return write_report(readings, out or runs[0].path), readings

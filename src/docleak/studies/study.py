@@ -15,9 +15,8 @@ import numpy as np
 
 from docleak.documents.page import Image
 from docleak.errors import RunError
-from docleak.metrics.estimate import Estimate
 from docleak.report.page import Reading
-from docleak.report.table import Column
+from docleak.report.table import Column, Value
 from docleak.runs.run import Run
 
 #: A frozen dataclass: everything that changes a number of the study, and nothing else.
@@ -117,6 +116,8 @@ class TableStudy(Study[C]):
 
     #: Name -> column, of all numbers that a row may show; a paper's printed values have the same names.
     columns: ClassVar[Mapping[str, Column]]
+    #: Whether a scale may leave some models of a recipe out.
+    sparse: ClassVar[bool] = False
     #: Sets of data of which a paper prints numbers (COLUMN_SET) that stand in columns of their own.
     printed_sets: ClassVar[tuple[str, ...]] = ()
     #: What a recipe's rows may set besides the fields of the configuration, with their types.
@@ -132,7 +133,7 @@ class TableStudy(Study[C]):
         those that are fields of the configuration are in ``settings`` already."""
 
     @abstractmethod
-    def numbers(self, run: Run) -> Mapping[str, Estimate]:
+    def numbers(self, run: Run) -> Mapping[str, Value]:
         """The row's numbers by column, from disk; {} while there is none."""
 
     def shown(self) -> Sequence[str]:

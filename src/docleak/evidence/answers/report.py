@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image as Pillow
 
 from docleak.evidence.answers.audit import ReleasesConfig
-from docleak.evidence.report_pictures import picture
 from docleak.files import reported, write_atomically
+from docleak.report.pictures import picture
 from docleak.report.severity import Overall, Part, Severity, overall
 from docleak.report.templating import render
 

@@ -20,8 +20,8 @@ from docleak.evidence.extraction.exhibits import COPIES, EXHIBITS
 from docleak.evidence.extraction.shadow import CALIBRATION, EVENTS
 from docleak.evidence.extraction.table import GameTable, as_json, read_table
 from docleak.evidence.extraction.verdict import Verdict, of_answers, verdict_of
-from docleak.evidence.report_pictures import picture
 from docleak.files import read_stored, reported, write_atomically
+from docleak.report.pictures import picture
 from docleak.report.templating import render
 from docleak.runs.run import Run
 

@@ -14,6 +14,7 @@ from docleak.documents.page import Image
 from docleak.errors import RecipeError
 from docleak.metrics.estimate import Estimate
 from docleak.report.page import Reading
+from docleak.report.table import Value
 from docleak.runs.run import Run
 from docleak.studies.pairs.case import self_tests
 from docleak.studies.pairs.client import PairConfig, Setting, privacy_of, set_up
@@ -36,6 +37,7 @@ class PairStudy(TableStudy[PairConfig]):
     Config = PairConfig
     permissions = ("allow_pickle",)
     columns = COLUMNS
+    sparse = True
     printed_sets = ("cifar100", "openi", "flickr30k")
     extra: ClassVar = {"attack": "str", "show": "tuple[str, ...]"}
     options = ("documents", "pages", "budget", "seed")
@@ -99,10 +101,10 @@ class PairStudy(TableStudy[PairConfig]):
         """The verdict on the first run's pairs, then every pair side by side."""
         return read_run(one_of(runs), rng)
 
-    def numbers(self, run: Run) -> dict[str, Estimate]:
+    def numbers(self, run: Run) -> dict[str, Value]:
         """Means over pairs of the row's attack, and the accuracies."""
         units, accuracy = attacked(run), privacy_in(run).get("accuracy") or ()
-        found = means(units, np.random.default_rng(self.config.seed)) if units else {}
+        found: dict[str, Value] = {**means(units, np.random.default_rng(self.config.seed))} if units else {}
         return found | {name: Estimate.exactly(value) for name, value in zip(ACCURACY, accuracy, strict=False)}
 
     def row_values(self, run: Run) -> dict[str, Any]:

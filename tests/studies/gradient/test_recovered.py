@@ -7,9 +7,10 @@ import torch
 
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
-from docleak.evidence.case import Exposure, build_case
-from docleak.evidence.texts import text_record
 from docleak.models import load_model
+from docleak.studies.gradient.case import build_case
+from docleak.studies.gradient.config import Exposure
+from docleak.studies.gradient.texts import text_record
 
 
 @pytest.mark.parametrize("name", ["donut-start", "donut-trained", "layoutlmv3-start", "layoutlmv3-trained"])

@@ -6,20 +6,23 @@ import html
 import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from docleak.errors import RunError
-from docleak.evidence.advice import advice_of
-from docleak.evidence.identity import model_key
-from docleak.evidence.markdown import write_markdown
-from docleak.evidence.report import summary_text, verdict_json, write_report
-from docleak.evidence.report_data import prepare
-from docleak.report.severity import Severity
-from docleak.runs.run import COMPARISON, DEFENCES, Run
+from docleak.metrics import Estimate
+from docleak.report.severity import Cell, Route, Severity
+from docleak.runs.run import Run
+from docleak.studies.gradient.choices import Choice, said_of
+from docleak.studies.gradient.results import prepare
+from docleak.studies.gradient.utility import Utility
+from docleak.studies.identity import model_key
+from tests.studies.gradient.telling import summary_text, verdict_json, write_markdown, write_report
 
 MakeRun = Callable[..., Run]
 TEXT = {"exact": True, "believed_exact": True, "tokens": 9, "tokens_right": 9, "wrong_parts": [], "conditions": [],
@@ -46,20 +49,20 @@ def read_by_hand(run: Run, model: str) -> tuple[set[tuple[str, int]], int]:
 
 def stated(run: Run, tmp_path: Path) -> list[dict[str, Any]]:
     """What page, JSON, terminal, --json and table.md say of every model: read, of, n of the interval, severity."""
-    page = html.unescape(write_report(run, rng=np.random.default_rng(0)).read_text("utf-8"))
+    page = html.unescape(write_report(run).read_text("utf-8"))
     cards = re.findall(r'<article class="verdict (\w+)" id="model-\d+">(.*?)</article>', page, re.DOTALL)
     results = json.loads((run.path / "results.json").read_text("utf-8"))
-    machine = verdict_json(run, np.random.default_rng(0))
+    machine = verdict_json(run)
     assert machine == results["verdict"], "--json and results.json are one"
-    terminal = summary_text(run, np.random.default_rng(0))
+    terminal = summary_text(run)
     assert f"Verdict: {machine['label'].lower()}." in terminal and machine["sentence"] in terminal
     assert re.search(rf'class="verdict wide overall {machine["severity"]}"', page)
     assert machine["severity"] == min((m["verdict"]["severity"] for m in results["models"]), key=list(Severity).index)
-    table = write_markdown([run], tmp_path / "table.md", rng=np.random.default_rng(0)).read_text("utf-8")
+    table = write_markdown([run], tmp_path / "table.md").read_text("utf-8")
     found = []
     for (severity, card), model in zip(cards, results["models"], strict=True):
         said = model["verdict"]
-        assert severity == said["severity"] and said["label"] in card and f"**{said['label']}.**" in table
+        assert severity == said["severity"] and said["label"] in card and f": {said['label']}. " in table
         line = next(line for line in terminal.splitlines() if line.startswith(model["title"]))
         counted = f"{said['read']} of {said['of']} private fields read" if said["of"] else "No private field could be"
         assert f"{said['label'].lower()}. {counted}" in line
@@ -142,7 +145,7 @@ def test_a_route_that_a_model_lacks_takes_no_field_out_of_the_headline(trained: 
     for read in (1, 0):
         answer = [True] * read + [False] * (fields - read)
         record_of(trained, recovered={**TEXT, "fields_by": {"answer": answer}, "fields_read": answer})
-        said = verdict_json(trained, np.random.default_rng(0))["sentence"]
+        said = verdict_json(trained)["sentence"]
         assert f"{read} of {fields} private fields of 1 audited page were read by at least one route: " in said
         assert f"picture 0 of {fields}, answer {read} of {fields}." in said
 
@@ -160,7 +163,7 @@ def test_the_headline_of_two_models_counts_every_field_of_their_page(make_run: M
         seen = [True] * (fields - 1) + [False]
         found = {**TEXT, "fields_by": text, "fields_read": words, "fields_seen": seen, "token_limit": 256}
         run.write_unit(record["unit"], {**record, "recovered": found}, {})
-    said = verdict_json(run, np.random.default_rng(0))["sentence"]
+    said = verdict_json(run)["sentence"]
     assert f"1 of {fields} private fields of 1 audited page were read" in said
     assert f"words 1 of {fields - 1} that the model saw (1 lies behind its 256 tokens)" in said
 
@@ -174,17 +177,17 @@ def test_a_batch_whose_words_are_told_has_one_verdict_and_says_why(
     run = make_run(tmp_path / "out", models=("donut-trained",), attacks=(attack,), change=change)
     (said,) = stated(run, tmp_path)
     assert said["severity"] == "partial" and said["label"] == "Partial leak"
-    machine = verdict_json(run, np.random.default_rng(0))
+    machine = verdict_json(run)
     assert "the gradient tells 9 of the 10 different tokens in the batch" in machine["parts"][0]["sentence"]
-    assert "tells 9 of the 10 different tokens" in summary_text(run, np.random.default_rng(0))
+    assert "tells 9 of the 10 different tokens" in summary_text(run)
 
 
 def test_where_no_field_can_be_counted_no_count_is_printed(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change={"recovered": None})
-    said = verdict_json(run, np.random.default_rng(0))
+    said = verdict_json(run)
     assert said["sentence"].startswith("No private field of 1 audited page could be counted.")
-    page = html.unescape(write_report(run, rng=np.random.default_rng(0)).read_text("utf-8"))
-    for text in (summary_text(run, np.random.default_rng(0)), json.dumps(said), page):
+    page = html.unescape(write_report(run).read_text("utf-8"))
+    for text in (summary_text(run), json.dumps(said), page):
         assert "0 of 0" not in text and ": ." not in text
 
 
@@ -258,7 +261,7 @@ def test_the_picture_s_count_says_that_the_words_were_given(make_run: MakeRun, t
     change = {"view": view, "knowledge": known}
     run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",), change=change)
     given = "picture 6 of 6 (with the OCR words given)"
-    machine = verdict_json(run, np.random.default_rng(0))
+    machine = verdict_json(run)
     for text in (only(run, tmp_path)["card"], machine["sentence"], machine["parts"][0]["sentence"]):
         assert (given in text) is not recovered and "picture 6 of 6" in text
 
@@ -296,7 +299,7 @@ def test_what_was_not_tried_is_not_called_safe(trained: Run, tmp_path: Path) -> 
     said = only(trained, tmp_path)
     why = "Text looked for, not read: the gradient lacks its text tables."
     assert said["severity"] == "untold" and why in said["card"], "nothing that was declared explains it"
-    assert why in summary_text(trained, np.random.default_rng(0))
+    assert why in summary_text(trained)
     record_of(trained, view={**trained.units()[0]["view"], "defense": "freeze"})
     said = only(trained, tmp_path)
     assert said["severity"] == "none" and why in said["card"], "it was not sent, and the page says so"
@@ -352,7 +355,7 @@ def test_an_unfinished_run_gives_no_all_clear(make_run: MakeRun, tmp_path: Path)
     for record in run.units():
         if record["model"] == "donut-trained":
             (run.folder(record["unit"]) / "unit.json").unlink()
-    found = verdict_json(run, np.random.default_rng(0))
+    found = verdict_json(run)
     assert [(part["part"][:5], part["severity"]) for part in found["parts"]] == [
         ("Donut", "severe"), ("Donut", "unmeasured")
     ]  # fmt: skip
@@ -381,59 +384,60 @@ def test_an_attack_that_does_not_apply_is_named_with_the_reason(trained: Run, tm
 # -- what to do -------------------------------------------------------------------------------------------------------
 
 
-def row(name: str, read: int, leakage: float, severity: str, anls: str = "not measured") -> dict[str, Any]:
-    return {"number": 1, "defence": name, "read": read, "of": 6, "routes": f"picture {read} of 6", "leakage": leakage,
-            "severity": severity, "kept": "0.310", "anls": anls, "dominated": "", "failed": {}, "binary": "x",
-            "fuzz": "x", "psnr": "x", "words": ""}  # fmt: skip
+def choice(spec: str, read: int, leakage: float | None, severity: str, anls: float | None = None) -> Choice:
+    """A defence after which so many of six fields were read."""
+    utility = None if anls is None else asdict(Utility(anls, 1.0, 10, 0.1, 1000))
+    cells = tuple([Cell.READ] * read + [Cell.NOT] * (6 - read))
+    findings = SimpleNamespace(
+        judgement=SimpleNamespace(read=read, of=6), routes=(Route("picture", cells),),
+        share=SimpleNamespace(value=leakage),
+    )  # fmt: skip
+    best = SimpleNamespace(estimates={"fuzz_ratio": Estimate(leakage)})
+    context: Any = SimpleNamespace(findings=findings, best=best, severity=Severity(severity))
+    return Choice(spec, None if leakage is None else context, {"kept": 0.31, "utility": utility}, {})
 
 
-def advised(run: Run, rows: list[dict[str, Any]]) -> tuple[str, str]:
-    (run.path / DEFENCES).mkdir(exist_ok=True)
-    saved = {"rows": rows, "Attack": "gi-dqa", "Model": "m", "Budget": "1 document", "chart": ""}
-    (run.path / DEFENCES / COMPARISON).write_text(json.dumps(saved))
-    found = advice_of(prepare([run], np.random.default_rng(0)))
-    page = html.unescape(write_report(run, rng=np.random.default_rng(0)).read_text("utf-8"))
-    assert all(line in page for line in found.lines)
-    return "\n".join(found.lines), found.command
+def advised(*choices: Choice) -> str:
+    return "\n".join(said_of(choices))
 
 
-def test_advice_follows_from_the_defences_that_were_measured(trained: Run) -> None:
-    lines, command = advised(trained, [
-        row("none", 6, 1.0, "severe", "0.800"), row("noise", 0, 0.0, "none", "0.450"),
-        row("clipping", 6, 1.0, "severe", "0.790"), row("top-k", 2, 0.4, "partial", "0.700"),
-        row("odd", 0, 0.0, "untold", "0.500"), {**row("broken", 0, 0.0, "none"), "leakage": None},
-    ])  # fmt: skip
-    assert "Without a defence: 6 of 6 private fields read by any route" in lines
-    assert "Would have stopped what was tried here: noise (0 of 6" in lines and "ANLS 0.450" in lines
-    assert "Lowered what was read, without stopping it: top-k (2 of 6" in lines
-    assert "Did not lower what was read: clipping" in lines
-    assert "a check failed, so it could not be told whether it helps: odd" in lines
-    assert "Could not be measured, so nothing is known of it: broken" in lines and command == ""
+def test_advice_follows_from_the_defences_that_were_measured() -> None:
+    lines = advised(
+        choice("none", 6, 1.0, "severe", 0.8), choice("noise:sigma=1", 0, 0.0, "none", 0.45),
+        choice("clip:norm=1", 6, 1.0, "severe", 0.79), choice("top-k:share=0.5", 2, 0.4, "partial", 0.7),
+        choice("freeze", 0, 0.0, "untold", 0.5), choice("safe-template", 0, None, "none"),
+    )  # fmt: skip
+    assert "Without a defence: 6 of 6 private fields read by any route: picture 6 of 6" in lines
+    assert "Would have stopped what was tried here: Gaussian noise of 1" in lines and "ANLS 0.450" in lines
+    assert "Lowered what was read, without stopping it: only the largest 50" in lines
+    assert "Did not lower what was read: gradient clipped" in lines
+    assert "a check failed, so it could not be told whether it helps: vision and text" in lines
+    assert "Could not be measured, so nothing is known of it: published template" in lines
+    assert "was not measured here" not in lines
 
 
-@pytest.mark.parametrize("plain", [row("none", 0, 0.0, "none"), row("none", 0, 0.2, "untold")])
-def test_advice_blames_no_defence_where_nothing_was_read_without_one(trained: Run, plain: dict[str, Any]) -> None:
-    lines, _ = advised(trained, [plain, row("clipping", 0, 0.0, "none")])
+@pytest.mark.parametrize("plain", [choice("none", 0, 0.0, "none"), choice("none", 0, 0.2, "untold")])
+def test_advice_blames_no_defence_where_nothing_was_read_without_one(plain: Choice) -> None:
+    lines = advised(plain, choice("clip:norm=1", 0, 0.0, "none"))
     assert "Nothing was read without a defence, so this comparison cannot say" in lines
     assert "would have stopped it." not in lines.replace("what would have stopped it.", "")
-    assert "Measured with gi-dqa alone (1 document)." in lines
 
 
-def test_the_advised_command_names_the_most_exposed_model_and_the_seed(make_run: MakeRun, tmp_path: Path) -> None:
+def test_advice_says_where_nothing_stops_it() -> None:
+    lines = advised(choice("none", 6, 1.0, "severe"), choice("clip:norm=1", 6, 1.0, "severe"))
+    assert "None of the 1 defences measured here would have stopped it." in lines
+    assert "was not measured here" in lines
+
+
+def test_without_a_comparison_the_page_names_the_command_for_the_most_exposed_model(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     run = make_run(tmp_path / "out", models=("donut-start", "donut-trained"), attacks=("gi-dqa",))
     key = model_key("/some/where/mine", None)
     for record in run.units():
         if record["model"] == "donut-start":  # the most exposed one is somebody's own model, named second
             run.write_unit(record["unit"], {**record, "model": key}, {})
     run = reconfigured(run, models=["donut-trained", "/some/where/mine"])
-    _, command = advised(run, [])
-    assert command.startswith("docleak defend --model /some/where/mine") and "--seed 0" in command
-
-
-def test_advice_says_where_nothing_stops_it_or_nothing_was_measured(trained: Run) -> None:
-    lines, command = advised(trained, [row("none", 6, 1.0, "severe"), row("clipping", 6, 1.0, "severe")])
-    assert "None of the 1 defences measured here would have stopped it." in lines
-    assert "was not measured here" in lines and command.startswith("docleak defend --model donut-trained")
-    (trained.path / DEFENCES / COMPARISON).unlink()
-    found = advice_of(prepare([trained], np.random.default_rng(0)))
-    assert "No defence was measured in this run" in found.lines[0] and "--utility-steps 400" in found.command
+    page = html.unescape(write_report(run).read_text("utf-8"))
+    assert "No defence was measured in this run" in page
+    assert "docleak defend --model /some/where/mine --documents DIR --seed 0 --pages 10 --utility-steps 400" in page

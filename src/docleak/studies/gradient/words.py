@@ -5,8 +5,8 @@ Every sentence is computed from the numbers, or is general and says so.
 
 from __future__ import annotations
 
-from docleak.evidence.report_data import ReportData
 from docleak.metrics import Estimate
+from docleak.studies.gradient.results import ReportData
 
 #: PSNR in dB from which private pixels are usually legible, where the original is.
 ALIKE = 20
@@ -78,7 +78,7 @@ def notices(data: ReportData) -> list[str]:
                 f"The self test failed on {model.title} for {', '.join(model.self_test_failed[:5])}: the true page "
                 "does not reproduce the observed gradient, so a weak result there says nothing about safety."
             )
-        if len({attack.budget.mean for attack in model.attacks}) > 1:
+        if len({attack.budget.value for attack in model.attacks}) > 1:
             found.append(f"The attacks on {model.title} had different budgets; the table cannot rank them fairly.")
     return found
 

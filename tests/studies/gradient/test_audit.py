@@ -20,23 +20,17 @@ from docleak.documents import Field, Page, Question, Word, blank_template
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, GradientError, ModelError, RunError, SelfTestError
-from docleak.evidence import audit
-from docleak.evidence.audit import (
-    AuditConfig,
-    data_hash,
-    planned_units,
-    run_audit,
-    title_key,
-    units_of,
-    weights_hash,
-)
-from docleak.evidence.case import Exposure, build_case, pages_for
-from docleak.evidence.report import write_report
-from docleak.evidence.threat import threat_model
 from docleak.metrics import Reading
 from docleak.models import load_model
 from docleak.models.tiny import donut_start
 from docleak.runs.run import Run
+from docleak.studies.engine import Silence, carry_out
+from docleak.studies.gradient import models
+from docleak.studies.gradient.case import build_case, pages_for
+from docleak.studies.gradient.config import Exposure, GradientConfig, threat_model
+from docleak.studies.gradient.study import GradientStudy
+from docleak.studies.identity import data_hash, title_key, weights_hash
+from docleak.studies.registry import report_on
 
 SMALL = (64, 64)
 
@@ -52,7 +46,7 @@ class FakeEngine:
 
 @pytest.fixture
 def _fake_ocr(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "_engine", lambda name: FakeEngine())
+    monkeypatch.setattr(GradientStudy, "engine", FakeEngine())
 
 
 def small_page(value: str) -> Page:
@@ -66,12 +60,12 @@ def small_page(value: str) -> Page:
 
 
 @pytest.fixture(scope="module")
-def small_config(tmp_path_factory: pytest.TempPathFactory) -> AuditConfig:
+def small_config(tmp_path_factory: pytest.TempPathFactory) -> GradientConfig:
     """A Donut of 64 x 64 pixels and two pages, on disk: an attack takes a second."""
     folder = tmp_path_factory.mktemp("small")
     donut_start(seed=0, size=SMALL).save(str(folder / "model"))
     save([small_page("42"), small_page("17")], folder / "pages")
-    return AuditConfig(
+    return GradientConfig(
         models=(str(folder / "model"),),
         documents=str(folder / "pages"),
         attacks=("random", "gi-dqa"),
@@ -84,8 +78,15 @@ def quiet(unit: str, number: int, budget: int) -> None:
     """No progress."""
 
 
-def run_one(config: AuditConfig, out: Path, *, workers: int = 1, on_progress: Callable[..., None] = quiet) -> Run:
-    return run_audit(config, out, device="cpu", workers=workers, on_progress=on_progress)
+class Told(Silence):
+    """Passes on how far units are."""
+
+    def __init__(self, on_progress: Callable[..., None]) -> None:
+        self.reached = on_progress  # type: ignore[method-assign]
+
+
+def run_one(config: GradientConfig, out: Path, *, workers: int = 1, on_progress: Callable[..., None] = quiet) -> Run:
+    return carry_out(GradientStudy(config), out, workers=workers, watcher=Told(on_progress))
 
 
 def units_by_attack(run: Run) -> dict[str, dict[str, Any]]:
@@ -115,10 +116,10 @@ def assert_same_but_for_rounding(run: Run, unit: dict[str, Any], other: Run, who
 
 
 @pytest.fixture(scope="module")
-def finished(small_config: AuditConfig, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def finished(small_config: GradientConfig, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A small audit in one process, left untouched by the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(audit, "_engine", lambda name: FakeEngine())
+        patch.setattr(GradientStudy, "engine", FakeEngine())
         return run_one(small_config, tmp_path_factory.mktemp("finished") / "run")
 
 
@@ -126,8 +127,8 @@ def finished(small_config: AuditConfig, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_units_come_by_attack_so_that_pictures_of_every_model_come_early() -> None:
-    config = AuditConfig(models=("donut-start", "layoutlmv3-start"), attacks=("gi-dqa", "dlg"), pages=2)
-    ids = [unit.id for unit in units_of(config)]
+    config = GradientConfig(models=("donut-start", "layoutlmv3-start"), attacks=("gi-dqa", "dlg"), pages=2)
+    ids = [unit.id for unit in GradientStudy(config).units()]
     assert ids[:4] == [
         "donut-start--000--gi-dqa", "donut-start--001--gi-dqa", "layoutlmv3-start--000--gi-dqa",
         "layoutlmv3-start--001--gi-dqa",
@@ -146,12 +147,12 @@ def test_models_of_the_same_last_name_have_different_keys() -> None:
 @pytest.mark.parametrize("value", [0, -1])
 def test_numbers_below_one_are_refused(field: str, value: int) -> None:
     with pytest.raises(AttackError, match=f"{field} is {value}; expected at least 1"):
-        AuditConfig(**{field: value})  # type: ignore[arg-type]
+        GradientConfig(**{field: value})  # type: ignore[arg-type]
 
 
 def test_unknown_attacks_are_refused() -> None:
     with pytest.raises(AttackError, match="unknown attack 'gidqa'"):
-        AuditConfig(attacks=("dlg", "gidqa"))
+        GradientConfig(attacks=("dlg", "gidqa"))
 
 
 # -- what is written --------------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ def test_unknown_attacks_are_refused() -> None:
 
 @pytest.mark.usefixtures("_fake_ocr")
 def test_an_audit_of_the_shipped_layoutlmv3(tmp_path: Path) -> None:
-    config = AuditConfig(models=("layoutlmv3-start",), attacks=("random", "gi-dqa"), budget=30, seed=0)
+    config = GradientConfig(models=("layoutlmv3-start",), attacks=("random", "gi-dqa"), budget=30, seed=0)
     events: list[tuple[str, int, int]] = []
     run = run_one(config, tmp_path / "run", on_progress=lambda *event: events.append(event))
     model = load_model("layoutlmv3-start")
@@ -219,12 +220,12 @@ def test_every_picture_and_record_can_be_read(finished: Run) -> None:
 
 @pytest.mark.usefixtures("_fake_ocr")
 def test_a_finished_audit_computes_nothing_again(
-    finished: Run, small_config: AuditConfig, monkeypatch: pytest.MonkeyPatch
+    finished: Run, small_config: GradientConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a finished unit was computed again")
 
-    monkeypatch.setattr(audit, "run_unit", refuse)
+    monkeypatch.setattr(GradientStudy, "compute", refuse)
     before = {file: file.stat().st_mtime_ns for file in finished.path.rglob("units/**/*") if file.is_file()}
     assert before
     again = run_one(small_config, finished.path)
@@ -233,7 +234,7 @@ def test_a_finished_audit_computes_nothing_again(
 
 
 @pytest.mark.usefixtures("_fake_ocr")
-def test_a_killed_audit_is_completed(finished: Run, small_config: AuditConfig, tmp_path: Path) -> None:
+def test_a_killed_audit_is_completed(finished: Run, small_config: GradientConfig, tmp_path: Path) -> None:
     def kill(unit: str, number: int, budget: int) -> None:
         if unit.endswith("gi-dqa") and number >= 24:
             raise KeyboardInterrupt
@@ -255,7 +256,7 @@ def test_a_killed_audit_is_completed(finished: Run, small_config: AuditConfig, t
 @pytest.mark.usefixtures("_fake_ocr")
 @pytest.mark.parametrize("change", [{"seed": 1}, {"budget": 31}, {"exposure": Exposure(answer_known=False)}])
 def test_another_config_in_the_same_directory_is_refused(
-    change: dict[str, Any], finished: Run, small_config: AuditConfig
+    change: dict[str, Any], finished: Run, small_config: GradientConfig
 ) -> None:
     before = (finished.path / "run.json").read_bytes()
     with pytest.raises(RunError, match="another config") as caught:
@@ -267,7 +268,7 @@ def test_another_config_in_the_same_directory_is_refused(
 @pytest.mark.usefixtures("_fake_ocr")
 @pytest.mark.parametrize("changed", ["weights", "pages"])
 def test_other_weights_or_pages_under_the_same_name_are_refused(
-    changed: str, small_config: AuditConfig, tmp_path: Path
+    changed: str, small_config: GradientConfig, tmp_path: Path
 ) -> None:
     """Otherwise half of the units would be of the old ones, under the signature of the new ones."""
     donut_start(seed=0, size=SMALL).save(str(tmp_path / "model"))
@@ -277,16 +278,16 @@ def test_other_weights_or_pages_under_the_same_name_are_refused(
     )
     run = run_one(config, tmp_path / "run")
     signature = run.info["signature"]
-    audit._model.cache_clear()
-    audit._pages.cache_clear()
+    models._model.cache_clear()
+    models.audited_pages.cache_clear()
     assert run_one(config, tmp_path / "run").info["signature"] == signature
     if changed == "weights":
         donut_start(seed=1, size=SMALL).save(str(tmp_path / "model"))
     else:
         (image,) = (tmp_path / "pages").glob("*.png")
         Image.fromarray(small_page("17").image).save(image)
-    audit._model.cache_clear()
-    audit._pages.cache_clear()
+    models._model.cache_clear()
+    models.audited_pages.cache_clear()
     with pytest.raises(RunError, match="other weights, pages or records"):
         run_one(config, tmp_path / "run")
     assert run.info["signature"] == signature
@@ -306,7 +307,7 @@ def test_other_weights_or_pages_under_the_same_name_are_refused(
     ],
 )
 def test_a_mistyped_name_leaves_nothing_behind(
-    change: dict[str, Any], error: type[Exception], small_config: AuditConfig, tmp_path: Path
+    change: dict[str, Any], error: type[Exception], small_config: GradientConfig, tmp_path: Path
 ) -> None:
     """So that the corrected command can use the same directory."""
     with pytest.raises(error):
@@ -315,7 +316,7 @@ def test_a_mistyped_name_leaves_nothing_behind(
 
 
 @pytest.mark.usefixtures("_fake_ocr")
-def test_a_file_in_the_way_of_the_directory(small_config: AuditConfig, tmp_path: Path) -> None:
+def test_a_file_in_the_way_of_the_directory(small_config: GradientConfig, tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
     with pytest.raises(RunError, match="there is a file in the way"):
         run_one(small_config, tmp_path / "run")
@@ -333,20 +334,20 @@ def test_a_file_in_the_way_of_the_directory(small_config: AuditConfig, tmp_path:
     ],
 )
 def test_more_pages_than_there_are(
-    change: dict[str, Any], said: str, small_config: AuditConfig, tmp_path: Path
+    change: dict[str, Any], said: str, small_config: GradientConfig, tmp_path: Path
 ) -> None:
     config = replace(small_config, attacks=("random",), **change)
     run = run_one(config, tmp_path / "run")
-    units = planned_units(config, "cpu")
+    units = GradientStudy(config).units()
     assert [unit["unit"] for unit in run.units()] == [unit.id for unit in units]
     assert [unit["page"] for unit in run.units()] == ["small-42", "small-17"][: len(units)]
     assert re.fullmatch(said, run.info["shortage"])
-    page = write_report(run, rng=np.random.default_rng(0)).read_text()
+    page = report_on([run.path])[0].read_text()
     assert ("Asked for" in page) is bool(said)
 
 
 @pytest.mark.usefixtures("_fake_ocr")
-def test_a_value_printed_again_is_blanked_and_counted(small_config: AuditConfig, tmp_path: Path) -> None:
+def test_a_value_printed_again_is_blanked_and_counted(small_config: GradientConfig, tmp_path: Path) -> None:
     page = small_page("4711")
     picture = page.image.copy()
     picture[20:34, 2:30] = picture[40:54, 32:60]
@@ -357,11 +358,11 @@ def test_a_value_printed_again_is_blanked_and_counted(small_config: AuditConfig,
     assert unit["repeats"] == [{"key": "total", "value": "4711", "boxes": [[2, 20, 16, 34]]}]
     template = run.read_image(unit["unit"], "template.png")
     assert (template[20:34, 2:16] == 255).all() and (template[:14] == picture[:14]).all()
-    assert "printed again at 1 other place" in write_report(run, rng=np.random.default_rng(0)).read_text()
+    assert "printed again at 1 other place" in report_on([run.path])[0].read_text()
 
 
 @pytest.mark.usefixtures("_fake_ocr")
-def test_pages_of_another_size(small_config: AuditConfig, tmp_path: Path) -> None:
+def test_pages_of_another_size(small_config: GradientConfig, tmp_path: Path) -> None:
     config = replace(small_config, image_size=(75, 90), attacks=("gi-dqa",), budget=20)
     (unit,) = (run := run_one(config, tmp_path / "run")).units()
     assert run.config["image_size"] == [75, 90] and unit["size"] == [75, 90]
@@ -380,11 +381,11 @@ def test_synthetic_pages_are_made_at_the_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [(0, 5), (-3, 200), (320, 20_000)])
 def test_impossible_sizes_are_refused(size: tuple[int, int]) -> None:
     with pytest.raises(AttackError, match=r"image_size is .*; expected width and height of 1 to 10000"):
-        AuditConfig(image_size=size)
+        GradientConfig(image_size=size)
 
 
 @pytest.mark.usefixtures("_fake_ocr")
-def test_a_batch(small_config: AuditConfig, tmp_path: Path) -> None:
+def test_a_batch(small_config: GradientConfig, tmp_path: Path) -> None:
     """Two pages in the client's gradient, the first one is scored."""
     run = run_one(replace(small_config, batch_size=2, attacks=("gi-dqa",), budget=20), tmp_path / "run")
     (unit,) = run.units()
@@ -398,7 +399,7 @@ def test_a_batch(small_config: AuditConfig, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_fake_ocr")
-def test_a_failed_self_test_stops_the_audit_unless_allowed(small_config: AuditConfig, tmp_path: Path) -> None:
+def test_a_failed_self_test_stops_the_audit_unless_allowed(small_config: GradientConfig, tmp_path: Path) -> None:
     config = replace(small_config, exposure=Exposure(train_mode=True), attacks=("random",))
     with pytest.raises(SelfTestError, match="dropout"):
         run_one(config, tmp_path / "strict")
@@ -411,7 +412,7 @@ def test_a_failed_self_test_stops_the_audit_unless_allowed(small_config: AuditCo
 
 @pytest.mark.usefixtures("_fake_ocr")
 def test_a_recorded_gradient_gives_what_the_computed_one_gave(
-    finished: Run, small_config: AuditConfig, tmp_path: Path
+    finished: Run, small_config: GradientConfig, tmp_path: Path
 ) -> None:
     model = load_model(small_config.models[0])
     case = build_case(model, [small_page("42")], Exposure(), seed=0)
@@ -443,16 +444,16 @@ def test_a_recorded_gradient_gives_what_the_computed_one_gave(
     ],
 )
 def test_the_threat_model_says_what_was_exposed(change: dict[str, Any], key: str, said: str) -> None:
-    model = threat_model(AuditConfig(**change))
+    model = threat_model(GradientConfig(**change))
     assert said in " ".join(model[key])  # type: ignore[arg-type]
     if change:
-        assert threat_model(AuditConfig()) != model
+        assert threat_model(GradientConfig()) != model
     json.dumps(model)
 
 
 def test_what_was_read_first_is_neither_made_up_nor_given():
     exposure = Exposure(question_known=False, answer_known=False, recover_text=True)
-    said = " ".join(threat_model(AuditConfig(exposure=exposure))["knows"])  # type: ignore[arg-type]
+    said = " ".join(threat_model(GradientConfig(exposure=exposure))["knows"])  # type: ignore[arg-type]
     assert "random tokens" not in said and "those words" not in said
 
 
@@ -479,7 +480,9 @@ def test_hashes_notice_any_change() -> None:
 
 
 @pytest.mark.slow
-def test_worker_processes_give_what_one_process_gives(finished: Run, small_config: AuditConfig, tmp_path: Path) -> None:
+def test_worker_processes_give_what_one_process_gives(
+    finished: Run, small_config: GradientConfig, tmp_path: Path
+) -> None:
     """Also the text that the real OCR engine reads is there, since workers cannot be given the fake one."""
     events: list[tuple[str, int, int]] = []
     run = run_one(small_config, tmp_path / "run", workers=2, on_progress=lambda *event: events.append(event))
@@ -499,7 +502,7 @@ def test_worker_processes_give_what_one_process_gives(finished: Run, small_confi
 
 @pytest.mark.usefixtures("_fake_ocr")
 def test_an_audit_of_two_rounds(tmp_path: Path) -> None:
-    config = AuditConfig(
+    config = GradientConfig(
         models=("layoutlmv3-start",), attacks=("gi-dqa:rounds=all",), budget=40, seed=0, rounds=2, round_steps=1
     )  # fmt: skip
     run = run_one(config, tmp_path / "run")
@@ -507,15 +510,15 @@ def test_an_audit_of_two_rounds(tmp_path: Path) -> None:
     assert unit["view"]["rounds"] == 2 and unit["self_test"]["passed"]
     assert [number for number, _ in unit["finding"]["history"]] == [36, 38, 40], "17 draws and one evaluation a round"
     assert "2 rounds" in run.info["signature"] and "in 2 rounds" in run.info["threat_model"]["sees"][0]
-    (later,) = audit._later("layoutlmv3-start", "cpu", config)
-    assert weights_hash(later) != weights_hash(audit.model_of(config, "layoutlmv3-start", "cpu"))
+    (later,) = models.later_models("layoutlmv3-start", "cpu", config)
+    assert weights_hash(later) != weights_hash(models.model_of(config, "layoutlmv3-start", "cpu"))
     assert weights_hash(load_model("layoutlmv3-start")) == weights_hash(
-        audit.model_of(config, "layoutlmv3-start", "cpu")
+        models.model_of(config, "layoutlmv3-start", "cpu")
     ), "the first round's model was trained"
 
 
 def test_a_recorded_gradient_has_one_round() -> None:
     with pytest.raises(AttackError, match="found rounds = 2"):
-        AuditConfig(rounds=2, exposure=Exposure(gradient_file="update.safetensors"))
+        GradientConfig(rounds=2, exposure=Exposure(gradient_file="update.safetensors"))
     with pytest.raises(AttackError, match="rounds is 0; expected at least 1"):
-        AuditConfig(rounds=0)
+        GradientConfig(rounds=0)

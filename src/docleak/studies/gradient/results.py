@@ -1,9 +1,8 @@
-"""The numbers of a report, recomputed from the ``PageScore``s on disk: by model and attack, on equal terms."""
+"""The numbers of a gradient audit, recomputed from the ``PageScore``s on disk: by model and attack, on equal terms."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,20 +10,17 @@ from typing import Any
 import numpy as np
 
 from docleak.errors import RunError
-from docleak.evidence.report_checks import check_comparable, doubts_of, grouped
-from docleak.evidence.routes import FLOORS, Findings, findings_of
 from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
 from docleak.report.severity import Severity, worst
-from docleak.runs.run import COMPARISON, DEFENCES, Run
+from docleak.runs.run import Run
 from docleak.studies.fields import mark
+from docleak.studies.gradient.findings import FLOORS, Findings, findings_of
 
 #: Share of a batch's tokens, with at least this precision, from which its words count as told though no field can be
 #: counted.
 BATCH_TOLD, SURE = 0.5, 0.8
 #: Order of models, and the words for when their gradient was taken.
 MOMENTS = {"start": "at the start of training", "trained": "later in training", "other": "at the audited moment"}
-NEEDED = ("model", "model_title", "moment", "attack", "attack_summary", "page", "view", "knowledge", "finding",
-          "images", "fields", "score", "floor", "ceiling")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,20 +89,6 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Mean, least and greatest of a number that every unit has; None where no unit has it."""
-
-    mean: float | None
-    low: float | None
-    high: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float | None]) -> Spread:
-        known = [float(value) for value in values if value is not None]
-        return cls(float(np.mean(known)), min(known), max(known)) if known else cls(None, None, None)
-
-
-@dataclass(frozen=True)
 class AttackResult:
     """One row of the table: an attack on all pages with one model."""
 
@@ -116,10 +98,10 @@ class AttackResult:
     units: tuple[Unit, ...]
     counts: Counts
     estimates: Mapping[str, Estimate]
-    explained: Spread
-    evaluations: Spread
-    seconds: Spread
-    budget: Spread
+    explained: Estimate  # over pages: mean, least and greatest
+    evaluations: Estimate
+    seconds: Estimate
+    budget: Estimate
 
     @property
     def pages(self) -> tuple[str, ...]:
@@ -132,7 +114,7 @@ class AttackResult:
         return (self.attack in FLOORS, -len(self.units), *(-1e9 if value is None else -value for value in columns))
 
     def to_json(self) -> dict[str, Any]:
-        spreads = {name: vars(getattr(self, name)) for name in ("explained", "evaluations", "seconds", "budget")}
+        spreads = {name: getattr(self, name).to_json() for name in ("explained", "evaluations", "seconds", "budget")}
         counts, columns = vars(self.counts), estimates_json(self.estimates)
         return {"attack": self.attack, "pages": self.pages, "fields": counts, "estimates": columns, **spreads}
 
@@ -238,17 +220,6 @@ class ReportData:
         """A sentence for each run that had fewer pages than were asked for."""
         return list(dict.fromkeys(str(run.info["shortage"]) for run in self.runs if run.info.get("shortage")))
 
-    @cached_property
-    def defences(self) -> dict[str, Any] | None:
-        """The comparison of defences that the (only) run ended with, as ``docleak defend`` saved it; None without."""
-        file = self.runs[0].path / DEFENCES / COMPARISON
-        if len(self.runs) > 1 or not file.is_file():
-            return None
-        try:
-            return dict(json.loads(file.read_text("utf-8")))
-        except ValueError as fault:
-            raise RunError(f"{file} is not JSON ({fault}). Delete it, or run the comparison again.") from fault
-
     @property
     def engines(self) -> list[str]:
         return sorted({str(u.score.engine) for model in self.models for u in model.units if u.score.engine})
@@ -260,9 +231,6 @@ class ReportData:
             "signature": [manifest["info"].get("signature") for manifest in manifests],
             "ocr_engine": self.engines,
             "shortage": self.shortages,
-            "defences": [
-                {k: v for k, v in row.items() if k != "dominated"} for row in (self.defences or {}).get("rows", [])
-            ],
             "interval": "95 %, expanded percentile bootstrap over documents; spreads are least and greatest",
             "models": [model.to_json() for model in self.models],
         }
@@ -270,21 +238,26 @@ class ReportData:
 
 def estimates_json(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
     """Plain JSON of a table's row."""
-    return {name: vars(estimate) for name, estimate in estimates.items()}
+    return {name: estimate.to_json() for name, estimate in estimates.items()}
 
 
 def prepare(runs: Sequence[Run], rng: np.random.Generator) -> ReportData:
     """Aggregate the finished units of one run, or of several that can be compared.
 
-    Raises RunError if there is no finished unit, a record is damaged, or several runs differ in pages or budgets.
+    Raises RunError if there is no finished unit, or several runs differ in pages or budgets.
     """
-    if not runs:
-        raise RunError("no run was given; expected one or more --out directories of an audit.")
-    units = [_parse(run, record) for run in runs for record in run.units()]
-    if not units:
+    records = [(run, record) for run in runs for record in run.units()]
+    if not records:
         raise RunError(f"{runs[0].path} has no finished unit yet, so there is nothing to report. Run the audit first.")
+    models = model_results(records, rng)
     if len(runs) > 1:
-        check_comparable(units, runs)
+        check_comparable([unit for model in models for unit in model.units], runs)
+    return ReportData(tuple(runs), tuple(models))
+
+
+def model_results(records: Sequence[tuple[Run, Mapping[str, Any]]], rng: np.random.Generator) -> list[ModelResult]:
+    """The units' records, each with its run, by model: those at the start of training first."""
+    units, runs = [_parse(run, record) for run, record in records], list(dict.fromkeys(run for run, _ in records))
     info = [facts for run in runs for facts in run.info.get("models", {}).items()]
     drawn = rng.spawn(1)[0]  # a stream of its own: the intervals of the tables stay what they were
     models = [
@@ -292,20 +265,13 @@ def prepare(runs: Sequence[Run], rng: np.random.Generator) -> ReportData:
         for name, group in grouped(units, lambda unit: str(unit.record["model"])).items()
     ]
     order = list(MOMENTS)
-    models.sort(key=lambda m: (order.index(m.moment), m.model))
-    return ReportData(tuple(runs), tuple(models))
+    return sorted(models, key=lambda m: (order.index(m.moment), m.model))
 
 
 def _parse(run: Run, record: Mapping[str, Any]) -> Unit:
-    name = f"{run.path}: unit {record.get('unit')!r}"
-    missing = [key for key in NEEDED if key not in record]
-    if missing:
-        raise RunError(f"{name} lacks {', '.join(missing)}: it is damaged or from another docleak. Rerun the audit.")
-    if record["moment"] not in MOMENTS:
-        raise RunError(f"{name} has the moment {record['moment']!r}; expected one of {', '.join(MOMENTS)}.")
     score, floor, ceiling = (PageScore.from_json(record[key]) for key in ("score", "floor", "ceiling"))
     if not len(score.fields) == len(floor.fields) == len(ceiling.fields):
-        raise RunError(f"{name}: score, floor and ceiling do not have the same fields. Score the page again.")
+        raise RunError(f"{run.path}: unit {record['unit']!r} has scores of different fields. Score the page again.")
     return Unit(run, record, score, floor, ceiling)
 
 
@@ -336,8 +302,8 @@ def _model(
 
 
 def _attack(name: str, units: Sequence[Unit], rng: np.random.Generator) -> AttackResult:
-    def spread(key: str) -> Spread:
-        return Spread.of([unit.record["finding"].get(key) for unit in units])
+    def spread(key: str) -> Estimate:
+        return Estimate.spread([unit.record["finding"].get(key) for unit in units])
 
     first = units[0].record
     return AttackResult(
@@ -349,3 +315,77 @@ def _attack(name: str, units: Sequence[Unit], rng: np.random.Generator) -> Attac
         estimates=aggregate([unit.score for unit in units], rng=rng),
         **{key: spread(key) for key in ("explained", "evaluations", "seconds", "budget")},
     )
+
+
+def doubts_of(units: Sequence[Unit], runs: Sequence[Run], skipped: Mapping[str, str]) -> list[str]:
+    """Why what was not read of one model cannot be called unread: its self-test failed, or units are missing."""
+    tests: dict[str, bool] = {}
+    for unit in units:
+        tests[unit.page] = tests.get(unit.page, True) and unit.self_test_passed
+    failed = sum(not passed for passed in tests.values())
+    doubts = []
+    if failed:
+        doubts.append(
+            f"The self-test failed on {failed} of {len(tests)} pages: the true page does not reproduce the observed "
+            "gradient, so an attack that reads nothing says nothing."
+        )
+    tried = grouped(units, lambda unit: str(unit.record["attack"]))
+    configs = [run.config.get("audit", run.config) for run in runs]
+    asked = {str(attack) for config in configs for attack in config.get("attacks", ())} - set(skipped)
+    absent = sorted(asked - set(tried))
+    wanted = max(len(group) for group in tried.values())
+    pages = [min(int(c["pages"]), int(run.info["found"])) for c, run in zip(configs, runs, strict=True)]
+    wanted = max(wanted, sum(pages) // max(len(runs), 1))
+    short = [attack for attack, group in tried.items() if len(group) < wanted]
+    if absent or short:
+        doubts.append(f"The run is not finished: {', '.join([*absent, *short])} has not been tried on every page.")
+    return doubts
+
+
+def check_comparable(units: Sequence[Unit], runs: Sequence[Run]) -> None:
+    """RunError, with every fault, for runs that cannot stand in one report."""
+    groups = grouped(units, lambda unit: f"{unit.record['attack']} on {unit.record['model']}")
+    pages = {name: sorted(unit.page for unit in group) for name, group in groups.items()}
+    budgets = {name: sorted({unit.record["finding"].get("budget") for unit in group}) for name, group in groups.items()}
+    faults = [f"{name}: a page occurs in more than one run" for name, p in pages.items() if len(set(p)) < len(p)]
+    compared: dict[str, Mapping[str, Sequence[object]]] = {
+        "pages": pages, "budgets": budgets, "OCR engines": {"all": engines_of(units)}
+    }  # fmt: skip
+    for what, values in compared.items():
+        if len({str(value) for value in values.values()}) > 1 or (what == "OCR engines" and len(values["all"]) > 1):
+            faults.append(f"the {what} differ: " + "; ".join(f"{n}: {_short(v)}" for n, v in values.items()))
+    faults += [
+        f"{name.replace('_', ' ')} differs: {', '.join(settings)}"
+        for name in sorted({name for run in runs for name in _exposed(run)})
+        if len(settings := list(dict.fromkeys(str(_exposed(run).get(name, "not recorded")) for run in runs))) > 1
+    ]
+    if faults:
+        lines = "".join(f"\n  - {fault}" for fault in faults)
+        raise RunError(
+            f"these runs cannot be joined in one report:{lines}\nReport them one by one, or audit the same pages with "
+            "the same budget, exposed alike."
+        )
+
+
+def _exposed(run: Run) -> dict[str, Any]:
+    """What the client sends and the server knows: one report has one threat model."""
+    settings = {name: run.config[name] for name in ("batch_size", "rounds", "round_steps", "fine_tune_steps")
+                if name in run.config}  # fmt: skip
+    return {**settings, **{k: v for k, v in (run.config.get("exposure") or {}).items() if k != "gradient_file"}}
+
+
+def engines_of(units: Sequence[Unit]) -> list[str]:
+    """The OCR engines that read the units' pictures."""
+    return sorted({str(unit.score.engine) for unit in units})
+
+
+def _short(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values[:4])) + (f" and {len(values) - 4} more" if len(values) > 4 else "")
+
+
+def grouped(units: Sequence[Unit], key: Callable[[Unit], str]) -> dict[str, list[Unit]]:
+    """The units by ``key``, in the order of their first."""
+    groups: dict[str, list[Unit]] = {}
+    for unit in units:
+        groups.setdefault(key(unit), []).append(unit)
+    return groups

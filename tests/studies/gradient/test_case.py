@@ -15,8 +15,9 @@ from docleak.documents import Field, Page, Question, Word, blank_template, priva
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
-from docleak.evidence.case import Exposure, blank_page, build_case, pages_for, question_of, read_gradient
 from docleak.models import DocumentModel, image_of, load_model, pixels_of, trainable
+from docleak.studies.gradient.case import blank_page, build_case, pages_for, question_of, read_gradient
+from docleak.studies.gradient.config import Exposure
 
 
 @pytest.fixture(scope="module")

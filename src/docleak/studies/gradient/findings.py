@@ -17,7 +17,7 @@ from docleak.report.severity import OUTSIDE, Cell, Judgement, Route, judge, unio
 from docleak.studies.fields import cell_of
 
 if TYPE_CHECKING:
-    from docleak.evidence.report_data import Unit
+    from docleak.studies.gradient.results import Unit
 
 #: Attacks that see no gradient: what they draw is a floor, and no finding.
 FLOORS = ("random",)
@@ -64,7 +64,7 @@ class Findings:
         return {
             "severity": str(self.judgement.severity), "label": self.judgement.severity.label,
             "read": self.judgement.read, "of": self.judgement.of, "cells": _counts(self.judgement.cells),
-            "share": vars(self.share), "routes": routes, "doubts": list(self.judgement.doubts),
+            "share": self.share.to_json(), "routes": routes, "doubts": list(self.judgement.doubts),
             "untried": list(self.untried), "unread": list(self.unread),
             "fields": [field.to_json() for field in self.fields],
         }  # fmt: skip

@@ -1,29 +1,25 @@
-"""The pictures of a report as data URIs: pages side by side, private fields enlarged, the filmstrip.
+"""The pictures of a gradient audit: pages side by side, private fields enlarged, the filmstrip.
 
 Returns plain dicts for the template; ``alt`` texts say what a picture shows to who cannot see it.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import PIL.Image
 
 from docleak.documents.page import Box, Image, Word
-from docleak.evidence.applicable import CLOSED_FORM
-from docleak.evidence.report_data import AttackResult, Unit
-from docleak.evidence.routes import FLOORS
-from docleak.evidence.texts import words_in
 from docleak.metrics import FieldScore, PageScore
 from docleak.metrics.image import box_slices
+from docleak.report.pictures import picture, shrunk
 from docleak.studies.fields import mark
+from docleak.studies.gradient.config import CLOSED_FORM
+from docleak.studies.gradient.findings import FLOORS
+from docleak.studies.gradient.results import AttackResult, Unit
+from docleak.studies.gradient.texts import words_in
 
-#: Larger pages are shrunk to this many pixels on their longer side; crops are cut before that.
-PAGE_SIDE = 1000
 #: Pages shown in pictures per model, and frames of a filmstrip; the rest stays in the run's directory.
 PAGES_SHOWN = 8
 FRAMES_SHOWN = 6
@@ -131,7 +127,7 @@ def film_of(unit: Unit, result: Image) -> dict[str, Any] | None:
         "frames": [
             {
                 "evaluations": number,
-                "page": picture(_shrunk(image, FRAME_SIDE), f"The page after {number} evaluations: {_about(unit)}"),
+                "page": picture(shrunk(image, FRAME_SIDE), f"The page after {number} evaluations: {_about(unit)}"),
                 "crop": _crop(image, narrowest[2], f"Field {narrowest[1]} after {number} evaluations: {_about(unit)}")
                 if narrowest
                 else None,
@@ -158,7 +154,7 @@ def _about(unit: Unit) -> str:
 
 def _page(image: Image, kind: str, unit: Unit) -> dict[str, Any]:
     origin = origin_of(kind, str(unit.record["attack"]))
-    shown = picture(_shrunk(image, PAGE_SIDE), f"{KINDS[kind]}, {origin}: {_about(unit)}")
+    shown = picture(shrunk(image), f"{KINDS[kind]}, {origin}: {_about(unit)}")
     return {"kind": kind, "label": KINDS[kind], "origin": origin, **shown}
 
 
@@ -178,19 +174,3 @@ def _crop(image: Image, box: Box, alt: str) -> dict[str, Any]:
     crop = image[box_slices(box, image.shape[0], image.shape[1], MARGIN)]
     scale = int(np.clip(round(CROP_HEIGHT / max(crop.shape[0], 1)), 1, 4))
     return picture(crop, alt, scale)
-
-
-def picture(image: Image, alt: str, scale: int = 1) -> dict[str, Any]:
-    """A picture as a data URI, with what the template needs to show it."""
-    buffer = io.BytesIO()
-    PIL.Image.fromarray(np.ascontiguousarray(image)).save(buffer, format="PNG", optimize=True)
-    uri = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
-    return {"uri": uri, "alt": alt, "width": image.shape[1] * scale, "height": image.shape[0] * scale}
-
-
-def _shrunk(image: Image, side: int) -> Image:
-    longest = max(image.shape[:2])
-    if longest <= side:
-        return image
-    size = (max(1, round(image.shape[1] * side / longest)), max(1, round(image.shape[0] * side / longest)))
-    return np.asarray(PIL.Image.fromarray(image).resize(size, PIL.Image.Resampling.LANCZOS))

@@ -84,7 +84,9 @@ def fake_run(
     change: dict[str, Any] | None = None,
 ) -> Run:
     """Write a whole run; ``change`` overrides keys of every record."""
-    run = Run.open(path, {"models": list(models), "attacks": list(attacks), "pages": pages, "seed": 0, "from": page_at})
+    config = {"models": list(models), "attacks": list(attacks), "pages": pages, "seed": 0, "documents": "DIR",
+              "batch_size": 1, "budget": budget, "from": page_at}  # fmt: skip
+    run = Run.open(path, config, kind="gradient", command="docleak audit --documents synthetic --seed 0")
     recipes = {"start": "Not trained.", "trained": "1200 steps of AdamW on synthetic invoices."}
     facts = {
         name: {"title": MODELS[name][0], "parameters": 594530, "hash": "0123abcdef", "anls": None,
@@ -93,7 +95,9 @@ def fake_run(
     }  # fmt: skip
     run.write_info("models", facts)
     run.write_info("threat_model", THREAT)
-    run.write_info("command", "docleak audit --documents synthetic --seed 0")
+    run.write_info("found", page_at + pages)
+    run.write_info("shortage", "")
+    run.write_info("skipped", [])
     run.write_info("signature", f"docleak 0.1.0 | seed 0 | data 5e1f9a0b2c | {budget} evaluations")
     for page in list(load_pages("synthetic", seed=0, count=page_at + pages))[page_at:]:
         for model in models:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from docleak.evidence.report_data import MOMENTS, ModelResult
-from docleak.evidence.report_words import LARGER, between, duration, share
-from docleak.evidence.routes import FLOORS, text_recovered
 from docleak.report.severity import LEGIBLE_SHARE, Cell, Severity, routes_sentence
+from docleak.studies.gradient.findings import FLOORS, text_recovered
+from docleak.studies.gradient.results import MOMENTS, ModelResult
+from docleak.studies.gradient.words import LARGER, between, duration, share
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ def _how(model: ModelResult) -> str:
     if tried > 1:
         average = " on average" if len(best.units) > 1 else ""
         how += f", the attack that recovered most{average} of the {tried} tried"
-    if best.evaluations.mean is not None:
-        spent = best.evaluations.mean
+    if best.evaluations.value is not None:
+        spent = best.evaluations.value
         how += f", after {spent:,.0f} gradient evaluations" if spent else ", without any gradient evaluation"
-        how += f" ({duration(best.seconds.mean)})" if best.seconds.mean is not None else ""
+        how += f" ({duration(best.seconds.value)})" if best.seconds.value is not None else ""
         how += " per page" if len(best.units) > 1 else ""
     return f"{how}."
 

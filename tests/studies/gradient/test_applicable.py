@@ -13,19 +13,20 @@ from docleak.documents import Page
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
-from docleak.evidence.applicable import inapplicable, least_budget, require_budget, with_closed_form
-from docleak.evidence.audit import AuditConfig, planned_units, require_applicable, skipped
-from docleak.evidence.case import Exposure, build_case
-from docleak.evidence.texts import text_record
 from docleak.models import load_model, trainable
 from docleak.models.layoutlmv3 import LayoutLMv3
+from docleak.studies.gradient.case import build_case
+from docleak.studies.gradient.config import Exposure, GradientConfig, least_budget, require_budget, with_closed_form
+from docleak.studies.gradient.models import inapplicable, require_applicable, skipped
+from docleak.studies.gradient.study import GradientStudy
+from docleak.studies.gradient.texts import text_record
 
 
 def test_the_closed_form_is_tried_by_itself_on_single_pages() -> None:
     assert with_closed_form(("gi-dqa",), batch_size=1) == ("gi-dqa", "closed-form")
     assert with_closed_form(("closed-form", "dlg"), batch_size=1) == ("closed-form", "dlg")
     assert with_closed_form(("gi-dqa",), batch_size=2) == ("gi-dqa",)
-    assert "closed-form" in AuditConfig().attacks
+    assert "closed-form" in GradientConfig().attacks
 
 
 def test_a_budget_that_the_draws_would_spend_is_refused_beforehand() -> None:
@@ -33,26 +34,28 @@ def test_a_budget_that_the_draws_would_spend_is_refused_beforehand() -> None:
     assert least_budget("gi-dqa:rounds=all", 3) == 54 and least_budget("gi-dqa", 3) == 18
     require_budget(("gi-dqa", "dlg"), 18, rounds=1)
     with pytest.raises(AttackError, match="expected at least: gi-dqa 18"):
-        AuditConfig(attacks=("random", "gi-dqa"), budget=17)
+        GradientConfig(attacks=("random", "gi-dqa"), budget=17)
 
 
 @pytest.fixture
-def two_models(tmp_path: Path, make_small_page: Callable[[str], Page]) -> AuditConfig:
+def two_models(tmp_path: Path, make_small_page: Callable[[str], Page]) -> GradientConfig:
     save([make_small_page("42")], tmp_path / "pages")
-    return AuditConfig(("donut-start", "layoutlmv3-start"), str(tmp_path / "pages"), attacks=("closed-form",), budget=5)
+    return GradientConfig(
+        ("donut-start", "layoutlmv3-start"), str(tmp_path / "pages"), attacks=("closed-form",), budget=5
+    )
 
 
-def test_what_applies_to_one_of_two_models_runs_there(two_models: AuditConfig) -> None:
+def test_what_applies_to_one_of_two_models_runs_there(two_models: GradientConfig) -> None:
     left_out = skipped(two_models, "cpu")
     assert list(left_out) == [("donut-start", "closed-form")] and "is a donut" in left_out["donut-start", "closed-form"]
-    planned = [(unit.model, unit.attack) for unit in planned_units(two_models, "cpu")]
+    planned = [(unit.what[0], unit.what[2]) for unit in GradientStudy(two_models).units()]
     assert planned == [("layoutlmv3-start", "closed-form"), ("donut-start", "random")], "the text of both is read"
     require_applicable(two_models, "cpu")
     with pytest.raises(AttackError, match="none of the attacks applies: closed-form needs"):
         require_applicable(replace(two_models, models=("donut-start",)), "cpu")
 
 
-def test_why_it_does_not_apply(two_models: AuditConfig) -> None:
+def test_why_it_does_not_apply(two_models: GradientConfig) -> None:
     model = load_model("layoutlmv3-start")
     assert inapplicable(model, "closed-form", two_models) == ""
     unsent = replace(two_models, exposure=Exposure(stages=("text",)))
@@ -61,7 +64,7 @@ def test_why_it_does_not_apply(two_models: AuditConfig) -> None:
         frozen = replace(two_models, models=("layoutlmv3-start",), exposure=Exposure(defense=spec))
         assert "lacks layoutlmv3.pos_embed" in inapplicable(model, "closed-form", frozen)
         both = replace(frozen, attacks=("random", "closed-form"))
-        assert [unit.attack for unit in planned_units(both, "cpu")] == ["random"], "nothing fails after the work"
+        assert [unit.what[2] for unit in GradientStudy(both).units()] == ["random"], "nothing fails after the work"
     kept = replace(two_models, exposure=Exposure(defense="freeze:stages=text"))
     sent = [name for name, _ in trainable(model.module) if model.stage(name) != "text"]
     assert inapplicable(model, "closed-form", kept) == obstacle("layoutlmv3", model.name, sent, 1).rstrip(".")

@@ -11,9 +11,9 @@ from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.documents import Field, Page, repeats_of
 from docleak.documents.page import Box, Word
 from docleak.errors import AttackError
-from docleak.evidence.case import Case
 from docleak.models import DocumentModel, Encoded, Transcript
 from docleak.models.layoutlmv3 import LayoutLMv3
+from docleak.studies.gradient.case import Case
 
 
 def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:

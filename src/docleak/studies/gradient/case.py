@@ -17,7 +17,8 @@ from docleak.defenses import GradientDefense, Noisy, TemplateDefense, parse_defe
 from docleak.documents import Page, Question, blank_template, load_pages, private_mask, repeats_of
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
-from docleak.models import DocumentModel, Encoded, Stage, pixels_of, trainable
+from docleak.models import DocumentModel, Encoded, pixels_of, trainable
+from docleak.studies.gradient.config import Exposure
 from docleak.training.update import client_gradient
 
 
@@ -66,33 +67,6 @@ def question_of(page: Page) -> Question:
             return question
     field = page.private_fields[0]
     return Question(f"What is the {field.key.replace('_', ' ')}?", (field.value,), field.key)
-
-
-@dataclass(frozen=True)
-class Exposure:
-    """How the client trained and what of it the server receives and knows.
-
-    With ``random_text`` the client itself trains on random tokens, which the adversary knows (GI-DQA Table 3, last
-    row). With ``recover_text`` the adversary reads the text side out of the gradient before it looks for pixels.
-    ``defense`` is a spec for ``parse_defense``. With ``clean_template`` the adversary, who knows of Safe Template,
-    takes perturbations off the published template first (``attacks.gradients.cleaning``).
-    """
-
-    train_mode: bool = False
-    stages: tuple[Stage, ...] = ()
-    question_known: bool = True
-    answer_known: bool = True
-    gradient_file: str | None = None
-    random_text: bool = False
-    recover_text: bool = False
-    defense: str = "none"
-    clean_template: bool = False
-
-    def __post_init__(self) -> None:
-        parse_defense(self.defense)
-        if self.recover_text and self.question_known and self.answer_known:
-            object.__setattr__(self, "question_known", False)
-            object.__setattr__(self, "answer_known", False)
 
 
 def build_case(

@@ -1,0 +1,258 @@
+"""Defences side by side: what was measured of each, which dominates which, in a table, in words and in a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from docleak.defenses import TemplateDefense, parse_defense
+from docleak.errors import RunError
+from docleak.report.pictures import svg_figure
+from docleak.report.severity import Severity, routes_sentence
+from docleak.report.table import Column, Row, Table, Value
+from docleak.runs.run import Run
+from docleak.studies.gradient.results import ModelResult, model_results
+from docleak.studies.gradient.utility import Utility
+
+NONE = "none"
+#: Leakages and benefits closer than this are taken to be equal.
+SAME = 0.002
+#: Leakages further apart than this are another amount.
+EQUAL = 1e-9
+COLUMNS = {
+    "read": Column("by any route"), "binary": Column("Picture: read exactly", 1, percent=True),
+    "fuzz": Column("fuzz ratio"), "psnr": Column("PSNR, dB", 1), "words": Column("fields in the text", 0, percent=True),
+    "kept": Column("update kept"), "anls": Column("ANLS after training"), "loss": Column("loss", 2),
+    "kilobytes": Column("kB per round", 0), "milliseconds": Column("a step takes, ms", 0),
+    "ssim": Column("SSIM of the template"),
+}  # fmt: skip
+MEANING = (
+    "The attacker knows the defence and does to its own gradients what the client does. Leakage is what was read of "
+    "the private fields, 0 to 1: in the picture (mean fuzz ratio, 95 % intervals over documents) or the share of "
+    "fields that any route gives exactly (picture, words, answer, question), whichever is more. Update kept is the "
+    "cosine between what is sent and the client's gradient. ANLS and loss are those of a model trained from the "
+    "audited weights under the defence, then asked about unseen pages; a template defence leaves training alone. Quiet "
+    "rows are dominated: another choice leaks less and costs no more."
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One defence with what was measured of it; ``dominated`` names a choice that leaks less and costs no more."""
+
+    spec: str
+    context: ModelResult | None
+    cost: Mapping[str, Any]
+    failed: Mapping[str, str]
+    dominated: str = ""
+
+    @property
+    def summary(self) -> str:
+        """In words."""
+        return parse_defense(self.spec).summary
+
+    @property
+    def words(self) -> float | None:
+        """Share of the private fields in the text that linear algebra reads, of those that the model saw; None where
+        that was not tried."""
+        routes = self.context.findings.routes if self.context else ()
+        return max((r.read / r.of for r in routes if r.name in ("words", "answer") and r.of), default=None)
+
+    @property
+    def leakage(self) -> float | None:
+        """The larger of the picture's mean fuzz ratio (finer than the share of exact fields where pages are few) and
+        the share of fields read by any route."""
+        if self.context is None:
+            return None
+        fuzz = self.context.best.estimates["fuzz_ratio"].value
+        return None if fuzz is None else max(fuzz, self.context.findings.share.value or 0.0)
+
+    @property
+    def utility(self) -> Utility | None:
+        """Of a model trained under it."""
+        return Utility(**self.cost["utility"]) if self.cost.get("utility") else None
+
+    @property
+    def benefit(self) -> float | None:
+        """ANLS of a model trained under it, or where none was trained, the share of the update's direction kept."""
+        return self.cost.get("kept") if self.utility is None else self.utility.anls
+
+
+def choices_of(run: Run, rng: np.random.Generator) -> list[Choice]:
+    """Every defence with its numbers from disk, dominated ones marked. RunError if nothing is finished."""
+    records, failures = run.units(), run.failures()
+    if not records:
+        raise RunError(f"{run.path} has no finished unit of a comparison of defences. Run docleak defend again.")
+    costs = {record["cost"]: record for record in records if "cost" in record}
+    plain = costs.get(NONE, {}).get("utility")
+    found = []
+    for number, spec in enumerate(run.config["defenses"]):
+        attacks = [record for record in records if record.get("defence") == spec]
+        context = model_results([(run, record) for record in attacks], np.random.default_rng(0))[0] if attacks else None
+        cost = dict(costs.get(spec, {}))
+        if plain and not cost.get("utility") and isinstance(parse_defense(spec), TemplateDefense):
+            cost["utility"] = {**plain, "bytes_per_round": cost.get("bytes_per_round", plain["bytes_per_round"])}
+        failed = {unit: why for unit, why in failures.items() if unit.startswith(f"{number:02d}--")}
+        found.append(Choice(spec, context, cost, failed))
+    return [replace(choice, dominated=_dominating(choice, found)) for choice in found]
+
+
+def _dominating(choice: Choice, others: Sequence[Choice]) -> str:
+    if choice.leakage is None or choice.benefit is None:
+        return ""
+    for other in others:
+        if other is choice or other.leakage is None or other.benefit is None:
+            continue
+        less, no_worse = other.leakage < choice.leakage - SAME, other.benefit >= choice.benefit - SAME
+        if less and no_worse:
+            return other.summary
+    return ""
+
+
+def table_of(choices: Sequence[Choice]) -> Table:
+    """Defences side by side; dominated ones are quiet."""
+    rows = []
+    for number, choice in enumerate(choices):
+        estimates = choice.context.best.estimates if choice.context else {}
+        said = choice.context.findings.judgement if choice.context else None
+        u = choice.utility
+        values: dict[str, Value] = {
+            "read": f"{said.read} of {said.of}" if said and said.of else "–",
+            "binary": estimates.get("binary"),
+            "fuzz": estimates.get("fuzz_ratio"),
+            "psnr": estimates.get("psnr"),
+            "words": "not tried" if choice.words is None else choice.words,
+            "kept": choice.cost.get("kept"),
+            "anls": "not measured" if u is None else u.anls,
+            "loss": "not measured" if u is None else u.loss,
+            "kilobytes": None if u is None else u.bytes_per_round / 1000,
+            "milliseconds": None if u is None else 1000 * u.seconds_per_step,
+            "ssim": choice.cost.get("ssim") or "",
+        }
+        note = f"dominated by: {choice.dominated}" if choice.dominated else ""
+        facts = {"spec": choice.spec, "leakage": choice.leakage, "benefit": choice.benefit}
+        name = f"{number + 1}. {choice.summary}"
+        rows.append(Row(name, values, {}, choice.failed, facts, note, bool(choice.dominated)))
+    return Table("", COLUMNS, rows, MEANING, first="defence")
+
+
+def row_json(choice: Choice) -> dict[str, Any]:
+    """A choice for machines."""
+    findings = choice.context.findings if choice.context else None
+    return {
+        "spec": choice.spec, "defence": choice.summary, "leakage": choice.leakage, "benefit": choice.benefit,
+        "words": choice.words, "kept": choice.cost.get("kept"), "ssim": choice.cost.get("ssim"),
+        "utility": choice.cost.get("utility"),
+        "severity": str(choice.context.severity) if choice.context else None,
+        "read": findings and findings.judgement.read, "of": findings and findings.judgement.of,
+        "estimates": {k: e.to_json() for k, e in choice.context.best.estimates.items()} if choice.context else {},
+        "dominated": choice.dominated, "failed": dict(choice.failed),
+    }  # fmt: skip
+
+
+def said_of(choices: Sequence[Choice]) -> list[str]:
+    """What the comparison shows, in sentences."""
+    plain, tried = choices[0], [choice for choice in choices[1:] if choice.leakage is not None]
+    if plain.leakage is None or not tried:
+        return ["No defence could be compared: nothing is known of the attack without one, or of any other."]
+    lines = _compared(plain, tried)
+    if lost := [choice.summary for choice in choices if choice.leakage is None]:
+        lines.append(f"Could not be measured, so nothing is known of it: {'; '.join(lost)}.")
+    if all(choice.utility is None for choice in choices):
+        lines.append(
+            "What a defence costs in right answers was not measured here: “update kept” is the share of the update's "
+            "direction that still arrives, 1 = all of it; it is no measure of the trained model. docleak defend trains "
+            "under each defence and measures it."
+        )
+    return lines
+
+
+def _compared(plain: Choice, tried: Sequence[Choice]) -> list[str]:
+    stopped = [row for row in tried if _stopped(plain, row)]
+    unsure = [row for row in tried if row not in stopped and not _read_count(row) and _untold(row)]
+    lower = (plain.leakage or 0.0) - EQUAL
+    lowered = [row for row in tried if row not in (*stopped, *unsure) and (row.leakage or 0.0) < lower]
+    useless = [row for row in tried if row not in (*stopped, *unsure, *lowered)]
+    lines = [f"Without a defence: {_read(plain)}."]
+    for group, words in (
+        (stopped, "would have stopped what was tried here"),
+        (lowered, "lowered what was read, without stopping it"),
+        (useless, "did not lower what was read"),
+        (unsure, "nothing was read, but a check failed, so it could not be told whether it helps"),
+    ):
+        if group:
+            named = "; ".join(f"{row.summary} ({_read(row)}; {_cost(row)})" for row in group)
+            lines.append(f"{words[0].upper()}{words[1:]}: {named}.")
+    if not _read_count(plain):
+        lines.append("Nothing was read without a defence, so this comparison cannot say what would have stopped it.")
+    elif not stopped:
+        lines.append(f"None of the {len(tried)} defences measured here would have stopped it.")
+    return lines
+
+
+def _read_count(choice: Choice) -> int:
+    return choice.context.findings.judgement.read if choice.context else 0
+
+
+def _stopped(plain: Choice, choice: Choice) -> bool:
+    none = choice.context is not None and choice.context.severity is Severity.NONE
+    return bool(_read_count(plain)) and not _read_count(choice) and none
+
+
+def _untold(choice: Choice) -> bool:
+    return choice.context is not None and choice.context.severity in (Severity.UNTOLD, Severity.UNMEASURED)
+
+
+def _read(choice: Choice) -> str:
+    assert choice.context is not None and choice.leakage is not None
+    said = choice.context.findings
+    if said.judgement.of:
+        routes = routes_sentence(said.routes)
+        return f"{said.judgement.read} of {said.judgement.of} private fields read by any route: {routes}"
+    return f"{100 * choice.leakage:.0f} % of the private text read"
+
+
+def _cost(choice: Choice) -> str:
+    kept = choice.cost.get("kept")
+    costs = [f"update kept {kept:.3f}"] if kept is not None else []
+    costs += [f"right answers after training, ANLS {choice.utility.anls:.3f}"] if choice.utility else []
+    return ", ".join(costs) or "cost not measured"
+
+
+def chart(choices: Sequence[Choice]) -> str:
+    """Leakage against utility as SVG; dominated choices grey. Empty where no utility was measured."""
+    shown = [c for c in choices if c.leakage is not None and c.benefit is not None]
+    if not shown:
+        return ""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axes = figure.add_subplot()
+    for place, numbers in _places(choices).items():
+        colour = "#9aa3af" if all(choices[n].dominated for n in numbers) else "#0b6e4f"
+        axes.scatter(*place, s=60, color=colour, zorder=3)
+        label = ", ".join(str(n + 1) for n in numbers)
+        axes.annotate(label, place, xytext=(7, 5), textcoords="offset points", color=colour, fontsize=11)
+    trained = any(c.utility for c in shown)
+    axes.set_xlabel(
+        "utility: ANLS on unseen pages after training under the defence (right is better)"
+        if trained
+        else "share of the update's direction that arrives (cosine; right is better)"
+    )
+    axes.set_ylabel("leakage: private text read, 0 to 1 (low is better)")
+    axes.set_ylim(-0.04, 1.08)
+    axes.margins(x=0.12)
+    axes.grid(alpha=0.3)
+    return svg_figure(figure, {"svg.fonttype": "none"})
+
+
+def _places(choices: Sequence[Choice]) -> dict[tuple[float, float], list[int]]:
+    """(benefit, leakage) -> the numbers of the choices that lie there, to three digits."""
+    found: dict[tuple[float, float], list[int]] = {}
+    for number, c in enumerate(choices):
+        if c.leakage is not None and c.benefit is not None:
+            found.setdefault((round(c.benefit, 3), round(c.leakage, 3)), []).append(number)
+    return found

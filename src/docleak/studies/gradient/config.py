@@ -1,0 +1,147 @@
+"""What is audited of a client's gradient, under which exposure; the threat model in words a report can print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from docleak.attacks.gradients import GradientAttack, load_attack
+from docleak.defenses import parse_defense
+from docleak.errors import AttackError
+from docleak.models import Stage
+
+#: Tried by itself wherever it applies: linear algebra, which costs next to nothing where it determines the page.
+CLOSED_FORM = "closed-form"
+#: What stands for the picture of a model that no attack applies to: it sees no gradient.
+FLOOR = "random"
+#: Pixels a side of a page may have; more is a slip of the keyboard.
+LONGEST_SIDE = 10_000
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """How the client trained and what of it the server receives and knows.
+
+    With ``random_text`` the client itself trains on random tokens, which the adversary knows (GI-DQA Table 3, last
+    row). With ``recover_text`` the adversary reads the text side out of the gradient before it looks for pixels.
+    ``defense`` is a spec for ``parse_defense``. With ``clean_template`` the adversary, who knows of Safe Template,
+    takes perturbations off the published template first (``attacks.gradients.cleaning``).
+    """
+
+    train_mode: bool = False
+    stages: tuple[Stage, ...] = ()
+    question_known: bool = True
+    answer_known: bool = True
+    gradient_file: str | None = None
+    random_text: bool = False
+    recover_text: bool = False
+    defense: str = "none"
+    clean_template: bool = False
+
+    def __post_init__(self) -> None:
+        parse_defense(self.defense)
+        if self.recover_text and self.question_known and self.answer_known:
+            object.__setattr__(self, "question_known", False)
+            object.__setattr__(self, "answer_known", False)
+
+
+@dataclass(frozen=True)
+class GradientConfig:
+    """What is audited. Everything that changes a number is here, and nothing else."""
+
+    models: tuple[str, ...] = ("donut-start", "donut-trained", "layoutlmv3-start", "layoutlmv3-trained")
+    documents: str = "synthetic"
+    pages: int = 1
+    attacks: tuple[str, ...] = ("gi-dqa", "april", "inverting-gradients", "dlg", "random", CLOSED_FORM)
+    budget: int = 100
+    seed: int = 5
+    batch_size: int = 1
+    exposure: Exposure = Exposure()
+    ocr: str = "rapidocr"
+    fine_tune_steps: int = 0  # training steps on synthetic pages before the client's gradient is taken
+    image_size: tuple[int, int] | None = None  # width and height of the pages; None: the checkpoint's own
+    rounds: int = 1  # in which the client sends a gradient of the same batch, each with the weights of its round
+    round_steps: int = 10  # training steps on other pages (synthetic ones) between two rounds
+    allow_failed_self_test: bool = False
+    allow_pickle: bool = False
+
+    def __post_init__(self) -> None:
+        for name in self.attacks:
+            load_attack(name)
+        for what in ("pages", "budget", "batch_size", "rounds", "round_steps"):
+            if getattr(self, what) < 1:
+                raise AttackError(f"{what} is {getattr(self, what)}; expected at least 1.")
+        require_budget(self.attacks, self.budget, rounds=self.rounds)
+        if self.fine_tune_steps < 0:
+            raise AttackError(f"fine_tune_steps is {self.fine_tune_steps}; expected 0 or more.")
+        if self.rounds > 1 and self.exposure.gradient_file:
+            raise AttackError(f"a recorded gradient is that of one round; found rounds = {self.rounds}. Leave one out.")
+        if self.image_size is not None and not all(1 <= side <= LONGEST_SIDE for side in self.image_size):
+            raise AttackError(f"image_size is {self.image_size}; expected width and height of 1 to {LONGEST_SIDE}.")
+
+
+def with_closed_form(attacks: Sequence[str], *, batch_size: int) -> tuple[str, ...]:
+    """``attacks``, and behind them the closed form, unless it is among them or the gradient mixes several pages."""
+    named = {attack.partition(":")[0] for attack in attacks}
+    return (*attacks,) if batch_size > 1 or CLOSED_FORM in named else (*attacks, CLOSED_FORM)
+
+
+def require_budget(attacks: Sequence[str], budget: int, *, rounds: int) -> None:
+    """AttackError where ``budget`` does not suffice for an attack to begin: its whitening draws come out of it."""
+    least = {name: least_budget(name, rounds) for name in attacks}
+    short = {name: needed for name, needed in least.items() if needed > budget}
+    if short:
+        named = ", ".join(f"{name} {needed}" for name, needed in short.items())
+        raise AttackError(
+            f"the budget is {budget} gradient evaluations, which the draws of whitened matching alone would spend; "
+            f"expected at least: {named}. Raise --budget."
+        )
+
+
+def least_budget(name: str, rounds: int) -> int:
+    """The fewest gradient evaluations with which the attack of that name can begin."""
+    attack = load_attack(name)
+    return attack.least_budget(rounds) if isinstance(attack, GradientAttack) else 1
+
+
+def threat_model(config: GradientConfig) -> dict[str, object]:
+    """Who the adversary is, what it sees and knows, what it wants and cannot do."""
+    exposure = config.exposure
+    number = "one example" if config.batch_size == 1 else f"a batch of {config.batch_size} pages, averaged"
+    parts = f"of the {' and '.join(exposure.stages)} parameters" if exposure.stages else "of every trainable parameter"
+    sent = f"one client's gradient {parts}, computed on {number}, "
+    weights = "the weights the client started from"
+    if config.rounds > 1:
+        sent = f"one client's gradients {parts} in {config.rounds} rounds, all computed on {number}, "
+        weights = f"the weights of each of these rounds, {config.round_steps} training steps on other pages apart"
+    dropout = "in training mode (dropout on)" if exposure.train_mode else "with dropout off"
+    return {
+        "title": "Honest-but-curious server of a federated training",
+        "adversary": "the server (or whoever reads its traffic): it follows the protocol and looks at what it receives",
+        "sees": [
+            sent + dropout,
+            weights,
+        ],
+        "knows": [
+            "the blank template of the page and where its private fields are",
+            *_text_known(config),
+        ],
+        "wants": "the private fields' pixels, legible enough for an OCR engine to read",
+        "cannot": ["change the model or the protocol", "see any page, or the other clients' data"],
+    }
+
+
+def _text_known(config: GradientConfig) -> list[str]:
+    """What the adversary has of the text side before it looks for pixels."""
+    exposure = config.exposure
+    if exposure.recover_text:
+        return [
+            "nothing of the text: no question, no answer, no OCR words; what the attacks use of them was read out of "
+            "the gradient first"
+        ]
+    return [
+        "the client's question" if exposure.question_known else "no question: random tokens stand in for it",
+        "the answer" if exposure.answer_known else "no answer: random tokens stand in for it",
+        "for models that read OCR words beside the picture (LayoutLMv3): those words and boxes, as in the paper; "
+        "there the attack shows what the picture alone gives away",
+    ]

@@ -1,0 +1,176 @@
+"""The study of defences: the same attack, pages and budget under each, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from docleak.defenses import GradientDefense, TemplateDefense, parse_defense
+from docleak.documents import blank_template
+from docleak.documents.page import Image
+from docleak.errors import AttackError
+from docleak.metrics.image import ssim
+from docleak.models import image_of
+from docleak.report.page import Reading, Section, run_facts
+from docleak.report.pictures import picture
+from docleak.report.templating import render
+from docleak.runs.run import Run
+from docleak.studies.gradient.case import build_case
+from docleak.studies.gradient.choices import NONE, chart, choices_of, row_json, said_of, table_of
+from docleak.studies.gradient.config import FLOOR, GradientConfig, least_budget
+from docleak.studies.gradient.models import audited_pages, model_of
+from docleak.studies.gradient.results import prepare
+from docleak.studies.gradient.study import GradientStudy
+from docleak.studies.gradient.utility import sent_bytes, utility_under
+from docleak.studies.gradient.words import ADVICE
+from docleak.studies.identity import model_key
+from docleak.studies.study import Study, Tell, Unit, one_of
+
+DEFAULT = ("noise:sigma=1e-4", "clip:norm=0.1", "top-k:share=0.01", "freeze", "safe-template:epsilon=8/255")
+LIMITS = (
+    "A defence that stopped this attack may not stop the next one.",
+    "The comparison is of one model and few pages: a first look, not a rate.",
+)
+
+
+@dataclass(frozen=True)
+class DefenceConfig:
+    """``audit`` has one model and one attack; ``utility_steps`` of training under each defence measure its utility (0:
+    none is measured)."""
+
+    audit: GradientConfig
+    defenses: tuple[str, ...] = DEFAULT
+    utility_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.audit.models) != 1 or len(self.audit.attacks) != 1:
+            raise AttackError(
+                f"defences are compared on one model by one attack; found {len(self.audit.models)} and "
+                f"{len(self.audit.attacks)}."
+            )
+        chosen = dict.fromkeys((NONE, *self.defenses))
+        for spec in chosen:
+            parse_defense(spec)
+        object.__setattr__(self, "defenses", tuple(chosen))
+
+
+class DefenceStudy(Study[DefenceConfig]):
+    """A unit is an attack on one page under one defence, or what that defence costs."""
+
+    kind = "defences"
+    about = "what defences leave of the leak, and what they cost"
+    Config = DefenceConfig
+
+    @cached_property
+    def studies(self) -> dict[str, GradientStudy]:
+        """The audit under each defence."""
+        audit = self.config.audit
+        return {
+            spec: GradientStudy(replace(audit, exposure=replace(audit.exposure, defense=spec)), device=self.device)
+            for spec in self.config.defenses
+        }
+
+    def units(self) -> list[Unit]:
+        """Page by page under every defence, then the costs."""
+        attacks = [
+            Unit(f"{number:02d}--{unit.id}", unit.size, unit.turn, (spec, unit))
+            for number, (spec, study) in enumerate(self.studies.items())
+            for unit in study.units()
+        ]
+        costs = [Unit(f"{number:02d}--cost", 1, 10**6, (spec, None)) for number, spec in enumerate(self.studies)]
+        return [*attacks, *costs]
+
+    def identity(self) -> Mapping[str, str]:
+        """The audit's."""
+        return self.studies[NONE].identity()
+
+    def facts(self) -> Mapping[str, Any]:
+        """The audit's."""
+        return self.studies[NONE].facts()
+
+    def settings(self) -> dict[str, Any]:
+        """Without permissions, as an audit's."""
+        return {**super().settings(), "audit": self.studies[NONE].settings()}
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
+        """One attack, or what a defence costs, with the templates that are published under it."""
+        spec, attack = unit.what
+        if attack is None:
+            return self._cost(spec)
+        record, images = self.studies[spec].compute(replace(attack, id=unit.id), run, tell)
+        return {**record, "defence": spec}, dict(images)
+
+    def _cost(self, spec: str) -> tuple[dict[str, Any], dict[str, Image]]:
+        audit, defense = self.studies[spec].config, parse_defense(spec)
+        (source,) = audit.models
+        model, kept, likeness, images = model_of(audit, source, self.device), [], [], dict[str, Image]()
+        for number, page in enumerate(audited_pages(source, self.device, audit)):
+            case = build_case(model, [page], audit.exposure, seed=audit.seed + number)
+            ours = torch.cat([value.flatten() for value in case.clean.gradient.values()])
+            blank = {name: torch.zeros_like(value) for name, value in case.clean.gradient.items()}
+            sent = torch.cat([value.flatten() for value in {**blank, **case.view.gradient}.values()])
+            kept.append(float(torch.nn.functional.cosine_similarity(ours.double(), sent.double(), dim=0)))
+            if isinstance(defense, TemplateDefense):
+                published, clean = image_of(case.knowledge.template[0]), blank_template(page)
+                images[f"template-{number:03d}"] = published
+                images[f"beside-clean-{number:03d}"] = np.hstack([clean, published])
+                likeness.append(ssim(clean, published, np.ones(clean.shape[:2], dtype=bool)))
+        steps = self.config.utility_steps
+        trained = steps and not isinstance(defense, TemplateDefense)  # which leaves training alone
+        record = {
+            "cost": spec,
+            "kept": float(np.mean(kept)) if isinstance(defense, GradientDefense) else 1.0,
+            "ssim": float(np.mean(likeness)) if likeness else None,
+            "bytes_per_round": sent_bytes(spec, source),
+            "utility": asdict(utility_under(spec, source, steps=steps, seed=audit.seed)) if trained else None,
+        }
+        return record, images
+
+    @classmethod
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+        """Which defence would have stopped what was tried, and the table of all of them."""
+        run = one_of(runs)
+        choices = choices_of(run, rng)
+        table, lines = table_of(choices), said_of(choices)
+        audit = run.config["audit"]
+        documents = f"{audit['pages']} document{'s' * (audit['pages'] > 1)}"
+        how = f"{audit['attacks'][0]} on {audit['models'][0]}, {documents}, {audit['budget']} gradient evaluations each"
+        templates = [
+            {"name": choice.summary, **picture(run.read_image(choice.cost["unit"], choice.cost["images"][name]),
+                                               f"Clean and published template side by side: {choice.summary}")}
+            for choice in choices for name in ("beside-clean-000",) if name in choice.cost.get("images", {})
+        ]  # fmt: skip
+        body = render(
+            "defences.html.j2", lines=lines, how=how, chart=chart(choices), table=table, advice=ADVICE,
+            templates=templates,
+        )  # fmt: skip
+        return Reading(
+            question="Which defence would have stopped it?",
+            lead=f"The same attack under each defence: {how}.",
+            parts=(),
+            counted=lines[0],
+            sections=(Section("advice", "What to do", "What to do about it", body),),
+            lines=(*lines, "", table.to_text()),
+            results={"defences": [row_json(choice) for choice in choices], "measured": lines},
+            tables={"defences": table},
+            limits=LIMITS,
+            runs=(run_facts(run.path, run.manifest()),),
+            synthetic=audit["documents"] == "synthetic",
+        )
+
+
+def most_exposed(config: GradientConfig, run: Run) -> DefenceConfig:
+    """What a comparison at the end of an audit runs: one page, half the budget, on the model of which most was read by
+    any route (of equals, the one that is attacked fastest), by the first attack made on it."""
+    models = prepare([run], np.random.default_rng(0)).models
+    keys = {model_key(source, config.image_size): source for source in config.models}
+    chosen = min(models, key=lambda m: (-(m.findings.share.value or 0.0), m.best.seconds.value or 0.0))
+    made = {found.attack for found in chosen.attacks}
+    attack = next((name for name in config.attacks if name in made), FLOOR)
+    budget = max(config.budget // 2, least_budget(attack, config.rounds))
+    return DefenceConfig(replace(config, models=(keys[chosen.model],), attacks=(attack,), pages=1, budget=budget))

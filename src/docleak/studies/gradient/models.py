@@ -1,0 +1,124 @@
+"""The audited models and their pages, loaded once in each process, and which attack applies to which model."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from docleak.attacks.gradients.algebra.patches import obstacle
+from docleak.defenses import parse_defense
+from docleak.documents import Page
+from docleak.documents.synthetic import make_pages
+from docleak.errors import AttackError, DocumentError
+from docleak.models import DocumentModel, load_model, trainable
+from docleak.studies.gradient.case import pages_for
+from docleak.studies.gradient.config import CLOSED_FORM, GradientConfig
+from docleak.studies.gradient.texts import text_obstacle
+from docleak.training.pretrain import PretrainConfig, pretrain
+
+#: Training before the audited gradient (GI-DQA figure 6 counts its steps but not their learning rate; ours is this).
+FINE_TUNING = PretrainConfig(
+    pages_per_step=4,
+    questions_per_page=2,
+    learning_rate=1e-3,
+    warmup_steps=1,
+    reading_weight=0.0,
+    dropout=False,
+    decay=False,
+)
+
+
+def skipped(config: GradientConfig, device: str) -> dict[tuple[str, str], str]:
+    """(model, attack) -> why the attack cannot be made on that model; empty where nothing at all can be."""
+    pairs = [(source, attack) for source in config.models for attack in config.attacks]
+    reasons = {(m, a): inapplicable(model_of(config, m, device), a, config) for m, a in pairs}
+    left_out = {pair: why for pair, why in reasons.items() if why}
+    return left_out if len(left_out) < len(pairs) else {}
+
+
+def require_applicable(config: GradientConfig, device: str) -> None:
+    """AttackError, before anything is written, where none of the attacks can be made on any of the models."""
+    left_out = skipped(config, device)
+    reasons = [inapplicable(model_of(config, m, device), a, config) for m in config.models for a in config.attacks]
+    if not left_out and all(reasons):
+        raise AttackError(f"none of the attacks applies: {'; '.join(dict.fromkeys(reasons))}.")
+
+
+def shortage(config: GradientConfig, device: str) -> str:
+    """A sentence if there are fewer pages with private fields than asked for, else ""."""
+    found = min(len(audited_pages(source, device, config)) for source in config.models)
+    audited = found - config.batch_size + 1
+    if audited >= config.pages:
+        return ""
+    batches = f" in batches of {config.batch_size}" if config.batch_size > 1 else ""
+    return (
+        f"Asked for {config.pages} pages{batches}; {config.documents} has {found} with private fields, so {audited} "
+        f"{'is' if audited == 1 else 'are'} audited."
+    )
+
+
+def inapplicable(model: DocumentModel, attack: str, config: GradientConfig) -> str:
+    """Why ``attack`` cannot be made on this model under ``config``; "" where it can."""
+    exposure = config.exposure
+    if exposure.recover_text and (why := text_obstacle(model, config.batch_size)):
+        return f"{why}, which --recover-text asks for"
+    if attack.partition(":")[0] != CLOSED_FORM:
+        return ""
+    frozen = getattr(parse_defense(exposure.defense), "frozen", ())
+    stages = {model.stage(name) for name, _ in trainable(model.module)} - set(frozen)
+    stages &= set(exposure.stages or stages)
+    sent = [name for name, _ in trainable(model.module) if model.stage(name) in stages]
+    return obstacle(model.architecture, model.name, sent, config.batch_size, one_page=False).rstrip(".")
+
+
+@lru_cache(maxsize=2)
+def _model(
+    source: str, device: str, fine_tune_steps: int, seed: int, image_size: tuple[int, int] | None
+) -> DocumentModel:
+    model = load_model(source, device=device, image_size=image_size)
+    if fine_tune_steps:
+        _fine_tune(model, fine_tune_steps, seed)
+    return model
+
+
+def _fine_tune(model: DocumentModel, steps: int, seed: int) -> None:
+    pages = make_pages(4 * FINE_TUNING.pages_per_step * steps, seed=seed, size=model.image_size, split="train")
+    pretrain(model, pages, replace(FINE_TUNING, steps=steps), rng=np.random.default_rng(seed))
+
+
+def model_of(config: GradientConfig, source: str, device: str) -> DocumentModel:
+    """The audited model, after the training steps that the config asks for."""
+    seed = config.seed if config.fine_tune_steps else 0
+    return _model(source, device, config.fine_tune_steps, seed, config.image_size)
+
+
+@lru_cache(maxsize=1)
+def later_models(source: str, device: str, config: GradientConfig) -> tuple[DocumentModel, ...]:
+    """The models of the rounds after the first: each the one before it, trained on by others."""
+    found = [model_of(config, source, device)]
+    for number in range(1, config.rounds):
+        found.append(deepcopy(found[-1]))
+        _fine_tune(found[-1], config.round_steps, config.seed + number)
+    return tuple(found[1:])
+
+
+@lru_cache(maxsize=4)
+def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Page, ...]:
+    """The pages with private fields that batches are made of, as the model sees them: fewer where there are fewer."""
+    count = config.pages + config.batch_size - 1
+    model = model_of(config, source, device)
+    return tuple(pages_for(model, config.documents, count=count, seed=config.seed, allow_pickle=config.allow_pickle))
+
+
+def require_pages(config: GradientConfig, device: str) -> None:
+    """DocumentError where a model has fewer pages than one batch needs."""
+    for source in config.models:
+        found = len(audited_pages(source, device, config))
+        if found < config.batch_size:
+            raise DocumentError(
+                f"{config.documents!r} has {found} pages with private fields, fewer than a batch of "
+                f"{config.batch_size}. Lower --batch-size or give more pages."
+            )

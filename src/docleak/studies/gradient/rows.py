@@ -1,0 +1,63 @@
+"""The picture beside a table of gradient attacks: one document, and what each row made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import PIL.ImageDraw
+import PIL.ImageFont
+
+from docleak.documents.page import Image
+from docleak.report.pictures import png_of
+from docleak.runs.run import Run
+
+SCALE_UP = 2
+
+
+def sheet_of(rows: Sequence[tuple[str, Run]]) -> bytes | None:
+    """A PNG of the first document that all finished rows (name, run) have: the true page, then each row's
+    reconstruction; None without one."""
+    finished = [(name, run, {str(unit["page"]): unit for unit in _units(run)}) for name, run in rows]
+    finished = [row for row in finished if row[2]]
+    shared = set.intersection(*(set(units) for _, _, units in finished)) if finished else set()
+    if not shared:
+        return None
+    page, strips = sorted(shared)[0], list[tuple[str, Image]]()
+    for name, run, units in finished:
+        unit = units[page]
+        x0, y0, x1, y1 = _region(unit["fields"])
+        kinds = (("true page", "truth"), (name, "reconstruction")) if not strips else ((name, "reconstruction"),)
+        for title, kind in kinds:
+            image = run.read_image(str(unit["unit"]), unit["images"][kind])
+            strips.append((title, np.asarray(image[y0:y1, x0:x1])))
+    return png_of(_sheet(strips))
+
+
+def _units(run: Run) -> list[dict[str, Any]]:
+    return run.units() if (run.path / "run.json").is_file() else []
+
+
+def _region(fields: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
+    """One rectangle around the private fields that lie close together at the top, in page pixels."""
+    boxes = [box for f in fields for box in f["boxes"]]
+    x0, y0 = min(b[0] for b in boxes), min(b[1] for b in boxes)
+    x1, y1 = max(b[2] for b in boxes), max(b[3] for b in boxes)
+    return max(0, int(x0) - 4), max(0, int(y0) - 4), int(x1) + 5, int(min(y1, y0 + 120)) + 5
+
+
+def _sheet(strips: Sequence[tuple[str, Image]]) -> Image:
+    font = PIL.ImageFont.load_default(13)
+    height, width = (side * SCALE_UP for side in strips[0][1].shape[:2])
+    columns = max(1, min(len(strips), 1200 // (width + 8)))
+    rows = -(-len(strips) // columns)
+    sheet = PIL.Image.new("RGB", (columns * (width + 8), rows * (height + 26)), "white")
+    draw = PIL.ImageDraw.Draw(sheet)
+    for index, (name, image) in enumerate(strips):
+        x, y = index % columns * (width + 8), index // columns * (height + 26)
+        draw.text((x + 2, y + 4), name, fill=(0, 0, 0), font=font)
+        big = PIL.Image.fromarray(image).resize((width, height), PIL.Image.Resampling.NEAREST)
+        sheet.paste(big, (x, y + 22))
+    return np.asarray(sheet)

@@ -1,0 +1,288 @@
+"""The study of gradients: every chosen model x page x attack is a unit, on what one client sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import docleak
+from docleak.attacks.gradients import load_attack
+from docleak.attacks.gradients.selftest import self_test
+from docleak.documents import repeats_of
+from docleak.documents.page import Image
+from docleak.errors import RecipeError
+from docleak.metrics import Estimate, load_engine, score_page
+from docleak.models import DocumentModel, image_of, model_card, trainable
+from docleak.models.base import STAGES
+from docleak.report.page import Reading
+from docleak.report.table import Value
+from docleak.runs.run import Run
+from docleak.studies.gradient.case import Case, build_case, read_gradient
+from docleak.studies.gradient.config import FLOOR, Exposure, GradientConfig, threat_model
+from docleak.studies.gradient.models import (
+    audited_pages,
+    inapplicable,
+    later_models,
+    model_of,
+    require_applicable,
+    require_pages,
+    shortage,
+    skipped,
+)
+from docleak.studies.gradient.reading import COLUMNS, read, tokens_read
+from docleak.studies.gradient.results import prepare
+from docleak.studies.gradient.rows import sheet_of
+from docleak.studies.gradient.texts import text_obstacle, text_record
+from docleak.studies.identity import data_hash, model_key, model_title, title_key, weights_hash
+from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit
+
+SNAPSHOTS = 8
+EXPOSURE = frozenset(field.name for field in fields(Exposure))
+
+
+class GradientStudy(TableStudy[GradientConfig]):
+    """Page by page, the default attack on every model first, so that pictures come early."""
+
+    kind = "gradient"
+    about = "attacks on what a client sends"
+    Config = GradientConfig
+    permissions = ("allow_failed_self_test", "allow_pickle")
+    columns = COLUMNS
+    extra: ClassVar = {
+        **{field.name: str(field.type) for field in fields(Exposure)}, "attack": "str", "attack_options": "str",
+    }  # fmt: skip
+    options = ("models", "image_sizes", "documents", "pages", "budget", "seed")
+    footnote = (
+        "Ours with 95 % intervals over documents in square brackets; the paper's value in round brackets. MSE is the "
+        "true one in 0-255 units; the paper's printed values are not comparable."
+    )
+
+    def units(self) -> list[Unit]:
+        """The units whose pages there are, and whose attack applies to their model.
+
+        A model that none of the attacks applies to has units of the floor, so that its text is read all the same.
+        """
+        c = self.config
+        left_out = skipped(c, self.device)
+        pairs = [(source, attack) for attack in c.attacks for source in c.models if (source, attack) not in left_out]
+        bare = [source for source in c.models if source not in {source for source, _ in pairs}]
+        pairs += [(source, FLOOR) for source in bare if not text_obstacle(self._model(source), c.batch_size)]
+        there = {source: len(audited_pages(source, self.device, c)) - c.batch_size + 1 for source in c.models}
+        return [
+            Unit(f"{title_key(source)}--{page:03d}--{attack}", c.budget, page, (source, page, attack))
+            for source, attack in pairs
+            for page in range(min(c.pages, there[source]))
+        ]
+
+    def _model(self, source: str) -> DocumentModel:
+        return model_of(self.config, source, self.device)
+
+    def identity(self) -> dict[str, str]:
+        """Weights and pages of every model, and the recorded gradient; raises early what can be known early."""
+        c = self.config
+        require_applicable(c, self.device)
+        require_pages(c, self.device)
+        load_engine(c.ocr)
+        if c.exposure.gradient_file:
+            read_gradient(Path(c.exposure.gradient_file))
+        found = {f"weights of {source}": weights_hash(self._model(source)) for source in c.models}
+        return found | {"pages": data_hash([page for s in c.models for page in audited_pages(s, self.device, c)])}
+
+    def facts(self) -> dict[str, Any]:
+        """Models, threat model, what is left out and why, and the signature that names what was compared."""
+        c, identity = self.config, self.identity()
+        models = {}
+        for source in c.models:
+            card = model_card(source)
+            models[model_key(source, c.image_size)] = {
+                "title": model_title(source, c.image_size),
+                "parameters": sum(p.numel() for _, p in trainable(self._model(source).module)),
+                "hash": identity[f"weights of {source}"],
+                "trained": card.get("recipe", ""),
+                "anls": card.get("anls"),
+            }
+        rounds = f", {c.rounds} rounds, {c.round_steps} steps apart" if c.rounds > 1 else ""
+        signature = (
+            f"docleak {docleak.__version__} | seed {c.seed} | data {identity['pages']} | "
+            + " ".join(f"{name}:{entry['hash']}" for name, entry in models.items())
+            + f" | gradient view, B = {c.batch_size}{rounds} | {', '.join(c.attacks)} | {c.budget} evaluations"
+        )
+        left_out = skipped(c, self.device)
+        return {
+            "models": models,
+            "threat_model": threat_model(c),
+            "signature": signature,
+            "shortage": shortage(c, self.device),
+            "found": min(len(audited_pages(source, self.device, c)) for source in c.models) - c.batch_size + 1,
+            "skipped": [
+                {"model": model_key(source, c.image_size), "attack": attack, "why": why}
+                for (source, attack), why in left_out.items()
+            ],
+        }
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
+        """One attack on one page; the self-test comes first and stops it if the truth does not match."""
+        c, (source, number, name) = self.config, unit.what
+        model = self._model(source)
+        batch = audited_pages(source, self.device, c)[number : number + c.batch_size]
+        later = later_models(source, self.device, c)
+        case = build_case(model, batch, c.exposure, seed=c.seed + number, later=later)
+        test = self_test(case.clean, case.pixels, case.inputs)
+        if not c.allow_failed_self_test:
+            test.require()
+        step = max(1, c.budget // SNAPSHOTS)
+
+        def on_evaluation(count: int, loss: float, pixels: Tensor) -> None:
+            tell(count)
+            if count % step == 0 and name != FLOOR:
+                run.write_snapshot(unit.id, count, image_of(pixels[0].clamp(0, 1)))
+
+        attack = load_attack(name)
+        finding = attack.run(
+            case.view, case.knowledge, budget=c.budget, on_evaluation=on_evaluation,
+            generator=torch.Generator().manual_seed(c.seed * 1000 + number),
+        )  # fmt: skip
+        images = {
+            "truth": batch[0].image,
+            "template": image_of(case.knowledge.template[0]),
+            "reconstruction": image_of(finding.pixels[0]),
+        }
+        scores = {"score": "reconstruction", "floor": "template", "ceiling": "truth"}
+        record = {
+            **self._described(source, name, case),
+            "recovered": text_record(case, look=name == self._first_attack(model)),
+            "attack_summary": attack.summary,
+            "attack_paper": attack.paper,
+            "self_test": {"distance": test.distance, "passed": test.passed, "note": "; ".join(test.causes)},
+            "finding": {
+                "matching": finding.matching if finding.evaluations else None,
+                "explained": finding.explained,
+                "evaluations": finding.evaluations,
+                "budget": c.budget,
+                "seconds": finding.seconds,
+                "history": [list(item) for item in finding.history],
+            },
+            **{key: score_page(batch[0], images[which], self.engine).to_json() for key, which in scores.items()},
+        }
+        return record, images
+
+    @cached_property
+    def engine(self) -> Any:
+        """The OCR engine that reads the pictures."""
+        return load_engine(self.config.ocr)
+
+    def _first_attack(self, model: DocumentModel) -> str:
+        """The attack whose unit also reads the text: the first that can be made on this model."""
+        return next((name for name in self.config.attacks if not inapplicable(model, name, self.config)), FLOOR)
+
+    def _described(self, source: str, attack: str, case: Case) -> dict[str, object]:
+        c, page = self.config, case.pages[0]
+        moment = next((word for word in ("start", "trained") if source.endswith(f"-{word}")), "other")
+        places: dict[str, object] = {
+            key: [{"key": f.key, "value": f.value, "boxes": [list(b) for b in page.field_boxes(f)]} for f in group]
+            for key, group in (("fields", page.private_fields), ("repeats", repeats_of(page)))
+        }
+        return {
+            "model": model_key(source, c.image_size),
+            "model_title": model_title(source, c.image_size),
+            "architecture": case.view.model.architecture,
+            "moment": moment,
+            "attack": attack,
+            "page": page.name,
+            "document": page.document,
+            "provider": page.provider,
+            "size": [page.width, page.height],
+            "question": case.question.text,
+            "answer": case.question.answers[0],
+            "view": {
+                "batch_size": c.batch_size,
+                "rounds": c.rounds,
+                "train_mode": c.exposure.train_mode,
+                "words_known": case.knowledge.words_known and bool(case.inputs[0].words_seen),
+                "answer_known": case.knowledge.answer_known,
+                "defense": c.exposure.defense,
+                "tensors": len(case.view.gradient),
+                "numbers": sum(v.numel() for v in case.view.gradient.values()),
+            },
+            "knowledge": list(case.knowledge.sentences()),
+            **places,
+        }
+
+    @classmethod
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+        """Verdicts on every model, then the evidence field by field; several runs of the same pages are joined."""
+        return read(runs, rng)
+
+    def numbers(self, run: Run) -> dict[str, Value]:
+        """The picture's scores, what linear algebra read of the text, and the cost."""
+        if not run.units():
+            return {"documents": f"0 of {self.config.pages}"}
+        context = prepare([run], np.random.default_rng(0)).models[0]
+        best = context.best
+        return {
+            **{name: best.estimates[name] for name in ("binary", "fuzz_ratio", "psnr", "fft2d", "mse")},
+            "documents": Estimate.exactly(len(best.units)),
+            "evaluations": Estimate.exactly(best.evaluations.value),
+            "seconds": Estimate.exactly(best.seconds.value),
+            "text": tokens_read(context),
+        }
+
+    def shown(self) -> tuple[str, ...]:
+        """All columns; that of the text where it is read."""
+        return tuple(name for name in self.columns if name != "text" or self.config.exposure.recover_text)
+
+    def title(self) -> str:
+        """The checkpoint's title."""
+        return model_title(self.config.models[0], self.config.image_size)
+
+    def planned(self) -> str:
+        """Documents and gradient evaluations."""
+        return f"{self.config.pages} documents x {self.config.budget} evaluations"
+
+    @classmethod
+    def of_row(
+        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
+    ) -> GradientStudy:
+        """A row attacks one model by one ``attack`` with ``attack_options``; settings of Exposure stand beside the
+        others. Of the command line's changes documents is one data set, image_sizes are by model."""
+        chosen: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
+        }
+        sizes = {**chosen.pop("image_sizes", {}), **changes.get("image_sizes", {})}
+        if size := sizes.get(changes["model"]):
+            chosen["image_size"] = size
+        if documents := changes.get("documents"):
+            if len(documents) != 1:
+                raise RecipeError(f"the recipe attacks pages of one data set, and was given {len(documents)}.")
+            chosen["documents"] = documents[0]
+        if unknown := [stage for stage in chosen.get("stages", ()) if stage not in STAGES]:
+            raise RecipeError(f"unknown stage {', '.join(map(str, unknown))}; expected some of {', '.join(STAGES)}.")
+        exposed = {key: chosen.pop(key) for key in list(chosen) if key in EXPOSURE}
+        attack, options = chosen.pop("attack", "gi-dqa"), chosen.pop("attack_options", "")
+        attack = f"{attack}:{options}" if options else attack
+        config = GradientConfig(models=(source,), attacks=(attack,), exposure=Exposure(**exposed), **chosen)
+        return cls(config, device=device)
+
+    @classmethod
+    def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:
+        """Models as in their signatures, seed and documents, which are the same in all rows."""
+        done = [row.run for row in rows if (row.run.path / "run.json").is_file()]
+        if not done:
+            return {}
+        signatures = dict.fromkeys(str(run.info["signature"]).split(" | ")[3] for run in done)
+        first = done[0].config
+        return {"Models": ", ".join(signatures), "Seed": str(first["seed"]), "Documents": str(first["documents"])}
+
+    @classmethod
+    def picture(cls, rows: Sequence[TableRow]) -> Picture | None:
+        """The first document that all rows of the first model have."""
+        sheet = sheet_of([(row.name, row.run) for row in rows if row.model == rows[0].model])
+        shows = "Private fields of one document: true page and each row's reconstruction"
+        return None if sheet is None else Picture(sheet, "One document", shows)

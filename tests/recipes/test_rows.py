@@ -1,0 +1,82 @@
+"""A recipe's rows as studies: its folder, its table beside the paper's numbers, and what failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from docleak.errors import DocleakError, RecipeError
+from docleak.recipes import Recipe, Row
+from docleak.recipes.rows import failures_of, reproduce, rows_of, write_table
+from docleak.studies.gradient.study import GradientStudy
+from docleak.studies.study import TableRow
+
+ROWS = (Row("first", ("m",), {}), Row("second", ("m",), {"batch_size": 1}, {"m": {"binary": 0.5}}))
+RECIPE = Recipe(
+    "test", "A test", "nobody", "none", ROWS, {"pages": 2, "budget": 18, "seed": 0},
+    {"tiny": {"models": {"m": "layoutlmv3-start"}}}, kind="gradient",
+)  # fmt: skip
+
+
+def rows(out: Path, only: str = "", **changes: object) -> list[TableRow]:
+    return rows_of(RECIPE, GradientStudy, "tiny", out, changes, only=only)
+
+
+def test_the_real_work_gives_a_table_with_the_papers_column(tmp_path: Path) -> None:
+    planned = rows(tmp_path, only="second", pages=1)
+    reproduce(RECIPE, planned, tmp_path, scale="tiny", workers=1)
+    assert len(planned[0].run.units()) == 1
+    write_table(RECIPE, "tiny", planned, tmp_path, {"Command": "test"})
+    text = (tmp_path / "table.md").read_text()
+    assert "(paper 50.0%)" in text and "| 18 |" in text and "Seed: 0" in text
+    saved = json.loads((tmp_path / "table.json").read_text())
+    assert saved["rows"][0]["paper"] == {"binary": 0.5} and saved["rows"][0]["row"] == "second"
+    assert (tmp_path / "table.csv").read_text().splitlines()[0].startswith("row,model,binary,binary_low")
+    assert (tmp_path / "pictures.png").is_file()
+
+
+def test_failed_units_are_counted_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    def broken(self: GradientStudy, unit: object, run: object, tell: object) -> None:
+        tries.append(str(unit))
+        raise DocleakError("planted")
+
+    monkeypatch.setattr(GradientStudy, "compute", broken)
+    monkeypatch.setattr("docleak.runs.pool._in_processes", lambda work, tasks, workers, report: (
+        (task, _error(work, task)) for task in tasks))  # fmt: skip
+    planned = rows(tmp_path)
+    reproduce(RECIPE, planned, tmp_path, scale="tiny", workers=1)
+    assert len(tries) == 8 and set(failures_of(planned).values()) == {"DocleakError: planted"}
+    page = write_table(RECIPE, "tiny", planned, tmp_path, {})
+    assert "2 failed" in (tmp_path / "table.md").read_text() and "planted" in page.read_text()
+
+
+def _error(work: object, task: object) -> Exception | None:
+    try:
+        work(task, lambda *event: None)  # type: ignore[operator]
+    except DocleakError as error:
+        return error
+    return None
+
+
+def test_folders_of_others_are_refused_untouched(tmp_path: Path) -> None:
+    other, audit = tmp_path / "other", tmp_path / "audit"
+    for folder in (other, audit):
+        folder.mkdir()
+    (other / "recipe.json").write_text('{"recipe": "other", "scale": "tiny"}')
+    with pytest.raises(RecipeError, match="other"):
+        reproduce(RECIPE, rows(other), other, scale="tiny", workers=1)
+    (audit / "run.json").write_text("{}")
+    with pytest.raises(RecipeError, match=r"holds run\.json and no recipe\.json.*another --out"):
+        reproduce(RECIPE, rows(audit), audit, scale="tiny", workers=1)
+    assert [file.name for file in audit.iterdir()] == ["run.json"]
+
+
+def test_what_is_asked_for_and_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no scale 'paper'; it has tiny"):
+        rows_of(RECIPE, GradientStudy, "paper", tmp_path, {})
+    with pytest.raises(RecipeError, match="no row with 'third' in its name"):
+        rows(tmp_path, only="third")

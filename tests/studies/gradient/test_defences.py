@@ -1,0 +1,143 @@
+"""Defences side by side: who dominates whom, what each costs, and the page that says so."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from docleak.errors import AttackError
+from docleak.metrics import Estimate
+from docleak.runs.run import Run
+from docleak.studies.engine import carry_out
+from docleak.studies.gradient import choices, defences
+from docleak.studies.gradient.choices import Choice, chart, choices_of
+from docleak.studies.gradient.config import GradientConfig
+from docleak.studies.gradient.defences import DefenceConfig, DefenceStudy, most_exposed
+from docleak.studies.gradient.reading import DEFENCES
+from docleak.studies.gradient.study import GradientStudy
+from docleak.studies.gradient.utility import Utility, sent_bytes, utility_under
+from docleak.studies.registry import report_on
+
+NAMES = {"none": "none", "good": "clip:norm=1", "dear": "clip:norm=2", "useless": "clip:norm=3",
+         "unmeasured": "clip:norm=4", "failed": "clip:norm=5", "free": "clip:norm=6"}  # fmt: skip
+AUDIT = GradientConfig(models=("layoutlmv3-start",), attacks=("random",), budget=1)
+
+
+def choice(name: str, leakage: float | None, anls: float | None, kept: float | None = None) -> Choice:
+    findings = SimpleNamespace(share=SimpleNamespace(value=None), routes=())
+    best = SimpleNamespace(estimates={"fuzz_ratio": Estimate(leakage)})
+    context: Any = None if leakage is None else SimpleNamespace(findings=findings, best=best)
+    utility = None if anls is None else asdict(Utility(anls, 1.0, 10, 0.1, 1000))
+    return Choice(NAMES[name], context, {"kept": kept, "utility": utility}, {})
+
+
+@pytest.mark.parametrize(
+    ("found", "dominated"),
+    [
+        ([choice("none", 1.0, 0.9), choice("good", 0.1, 0.9)], ["good", ""]),
+        ([choice("none", 1.0, 0.9), choice("dear", 0.1, 0.5)], ["", ""]),
+        ([choice("none", 0.5, 0.9), choice("useless", 0.5, 0.9)], ["", ""]),
+        ([choice("none", 1.0, 0.9), choice("unmeasured", 0.1, None), choice("failed", None, 0.9)], ["", "", ""]),
+        ([choice("none", 1.0, None, 1.0), choice("free", 0.1, None, 0.9999)], ["free", ""]),
+        ([choice("none", 1.0, None, 1.0), choice("dear", 0.1, None, 0.4)], ["", ""]),
+    ],
+)
+def test_a_choice_is_dominated_by_one_that_leaks_less_and_answers_as_well(
+    found: list[Choice], dominated: list[str]
+) -> None:
+    names = {Choice(spec, None, {}, {}).summary: name for name, spec in NAMES.items()} | {"": ""}
+    assert [names[choices._dominating(c, found)] for c in found] == dominated
+
+
+def test_the_chart_shows_every_measured_choice_and_no_date() -> None:
+    found = [choice("none", 1.0, 0.9), choice("good", 0.1, 0.9), choice("unmeasured", 0.5, None)]
+    assert chart(found).startswith("<svg") and chart(found).count("PathCollection") == 2
+    assert chart([choice("none", 1.0, None)]) == ""
+    assert chart(found) == chart(found)
+
+
+def test_bytes_of_an_update() -> None:
+    whole = sent_bytes("none", "layoutlmv3-start")
+    assert whole == sent_bytes("noise:sigma=1", "layoutlmv3-start")
+    assert sent_bytes("top-k:share=0.01", "layoutlmv3-start") == pytest.approx(0.02 * whole, rel=0.1)
+    assert sent_bytes("freeze", "layoutlmv3-start") < 0.8 * whole
+
+
+def test_utility_is_reproducible_and_noise_costs_some() -> None:
+    plain = utility_under("none", "layoutlmv3-start", steps=4, seed=0, test_pages=1)
+    again = utility_under("none", "layoutlmv3-start", steps=4, seed=0, test_pages=1)
+    noisy = utility_under("noise:sigma=10", "layoutlmv3-start", steps=4, seed=0, test_pages=1)
+    assert plain.loss == again.loss and plain.anls == again.anls
+    assert noisy.loss > plain.loss
+
+
+def test_a_comparison_end_to_end(tmp_path: Path) -> None:
+    config = DefenceConfig(AUDIT, ("safe-template:steps=1", "clip", "clip"))
+    assert config.defenses == ("none", "safe-template:steps=1", "clip")
+    run = carry_out(DefenceStudy(config), tmp_path)
+    found = choices_of(run, np.random.default_rng(0))
+    ssim = found[1].cost["ssim"]
+    assert 0.2 < ssim < 1 and len(list(run.folder("01--cost").glob("*.png"))) == 2
+    assert [c.cost["kept"] for c in found] == pytest.approx([1] * 3)  # clipping changes the length only
+    assert [c.words for c in found] == [1.0] * 3 and [c.leakage for c in found] == [1.0] * 3
+    page, (reading,) = report_on([tmp_path])
+    text = page.read_text()
+    assert "not measured" in text and "clean on the left" in text and f"{ssim:.3f}" in text
+    assert "None of the 2 defences measured here would have stopped it." in reading.lines
+    assert [row["spec"] for row in reading.results["defences"]] == list(config.defenses)
+
+
+def test_little_of_a_sparse_or_noisy_update_arrives() -> None:
+    study = DefenceStudy(DefenceConfig(AUDIT, ("top-k:share=0.01", "noise:sigma=1", "freeze")))
+    none, sparse, noisy, frozen = (study._cost(spec)[0]["kept"] for spec in study.config.defenses)
+    assert none == pytest.approx(1) and 0.1 < sparse < 0.8 and abs(noisy) < 0.1 and 0.2 < frozen < 0.95
+
+
+def test_a_template_defence_leaves_training_alone(tmp_path: Path) -> None:
+    run = carry_out(DefenceStudy(DefenceConfig(AUDIT, ("safe-template:steps=1",), utility_steps=2)), tmp_path)
+    none, template = choices_of(run, np.random.default_rng(0))
+    assert none.utility is not None and template.utility is not None
+    assert replace(template.utility, bytes_per_round=0) == replace(none.utility, bytes_per_round=0)
+
+
+def test_a_model_that_has_only_units_of_the_floor_is_compared_by_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = GradientConfig(models=("donut-start",), attacks=("closed-form",), budget=9)
+    found = SimpleNamespace(model="donut-start", attacks=[SimpleNamespace(attack="random")],
+                            findings=SimpleNamespace(share=SimpleNamespace(value=0.5)),
+                            best=SimpleNamespace(seconds=SimpleNamespace(value=1.0)))  # fmt: skip
+    monkeypatch.setattr(defences, "prepare", lambda runs, rng: SimpleNamespace(models=[found]))
+    assert most_exposed(config, Run(tmp_path)).audit.attacks == ("random",)
+
+
+def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    config = GradientConfig(models=("donut-start",), attacks=("closed-form",), budget=9)
+    with pytest.raises(AttackError, match="none of the attacks applies: closed-form needs"):
+        carry_out(DefenceStudy(DefenceConfig(config, ("clip",))), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(AttackError, match="on one model by one attack; found 4 and 6"):
+        DefenceConfig(GradientConfig())
+
+
+def test_leave_to_read_pickles_reaches_every_defence_and_is_no_part_of_the_run() -> None:
+    study = DefenceStudy(DefenceConfig(replace(AUDIT, allow_pickle=True), ("clip",)))
+    assert all(audit.config.allow_pickle for audit in study.studies.values())
+    assert "allow_pickle" not in study.settings()["audit"]
+
+
+def test_an_audit_ends_with_the_most_exposed_model(tmp_path: Path) -> None:
+    config = replace(AUDIT, budget=9, pages=2)
+    run = carry_out(GradientStudy(config), tmp_path / "run")
+    chosen = most_exposed(config, run).audit
+    assert (chosen.models, chosen.attacks, chosen.pages, chosen.budget) == (config.models, ("random",), 1, 4)
+    assert "No defence was measured" in report_on([run.path])[0].read_text()
+    carry_out(DefenceStudy(DefenceConfig(chosen, ("clip",))), run.path / DEFENCES)
+    text = report_on([run.path])[0].read_text()
+    assert "None of the 1 defences measured here would have stopped it." in text
+    assert "No defence was measured" not in text and text.count('id="advice"') == 1
