@@ -71,7 +71,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "defenses/noise.py": ("defenses/test_defenses.py",),
     "defenses/safe_template.py": ("defenses/test_defenses.py",),
     "evidence/answers/membership.py": ("evidence/test_answers_membership.py",),
-    "evidence/attention.py": ("evidence/test_attention.py",),
+    "models/attention.py": ("models/test_attention.py",),
     "evidence/canaries.py": ("evidence/test_canaries.py",),
     "evidence/case.py": ("evidence/test_case.py",),
     "metrics/calibration.py": ("metrics/test_calibration.py",),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from docleak.documents.fonts import Type
+import numpy as np
+from numpy.typing import NDArray
+
+from docleak.documents.fonts import Type, blend
 from docleak.documents.synthetic_layouts import Block, Sheet
-from docleak.documents.synthetic_logos import draw_logo
 
 WHITE = (255, 255, 255)
 PALE = 236
+#: Samples per pixel and axis when a shape's edge is antialiased.
+FINE = 4
 
 
 def header_block(sheet: Sheet) -> Block:
@@ -43,9 +47,8 @@ def header_block(sheet: Sheet) -> Block:
         x0, x1 = inner
         if logo:
             logo_x = x1 - logo if align == "left" and owner.index % 3 == 0 else x0
-            draw_logo(
-                sheet.image, owner.logo, logo_x, top + pad + sheet.px(1), logo, ink if ink == WHITE else owner.accent
-            )
+            colour = ink if ink == WHITE else owner.accent
+            blend(sheet.image, logo_ink(owner.logo, logo), logo_x, top + pad + sheet.px(1), colour)
             x0 = x0 + logo + sheet.px(6) if logo_x == x0 else x0
         baseline = top + pad + sheet.heading.ascent
         for number, (text, type_) in enumerate(lines):
@@ -238,6 +241,25 @@ def footer_block(sheet: Sheet) -> Block | None:
         sheet.write(text, sheet.text, x, top + sheet.text.ascent, (110, 110, 110))
 
     return Block(sheet.text.ascent + sheet.text.descent, draw)
+
+
+def logo_ink(shape: str, side: int) -> NDArray[np.uint8]:
+    """Ink of a logo in a square of ``side`` pixels."""
+    axis = (np.arange(side * FINE) + 0.5) / (side * FINE) * 2 - 1
+    x, y = np.meshgrid(axis, axis)
+    radius = np.hypot(x, y)
+    inside = {
+        "disc": radius < 0.95,
+        "ring": (radius < 0.95) & (radius > 0.5),
+        "square": (np.abs(x) < 0.85) & (np.abs(y) < 0.85) & ~((np.abs(x) < 0.3) & (np.abs(y) < 0.3)),
+        "diamond": np.abs(x) + np.abs(y) < 0.95,
+        "bars": (np.floor((x + 1) * 2.5) % 2 == 0) & (y > -0.8 + 0.5 * np.abs(np.floor((x + 1) * 1.25) - 1)),
+        "triangle": (y < 0.8) & (np.abs(x) < (y + 0.9) / 1.8),
+        "cross": (np.abs(x) < 0.3) | (np.abs(y) < 0.3),
+    }[shape]
+    coverage = inside.reshape(side, FINE, side, FINE).mean(axis=(1, 3))
+    ink: NDArray[np.uint8] = np.round(coverage * 255).astype(np.uint8)
+    return ink
 
 
 BODIES: dict[str, Callable[[Sheet, Sequence[str]], list[Block]]] = {

@@ -13,8 +13,8 @@ from torch import Tensor
 from docleak.defenses import GradientDefense, parse_defense
 from docleak.documents.page import Page
 from docleak.documents.synthetic import make_pages
-from docleak.evidence.checkpoints import Remembered, measure
 from docleak.models import load_model, trainable
+from docleak.training.checkpoints import Remembered, measure
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 #: A LayoutLMv3 learns from words and boxes first, as in its recorded recipe; others see everything at once.

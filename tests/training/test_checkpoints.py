@@ -13,9 +13,9 @@ import torch
 from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
-from docleak.evidence import checkpoints
-from docleak.evidence.checkpoints import RECIPES, VARIANTS, Remembered, make_checkpoints, measure, phases_of
 from docleak.models import Answer, load_model, trainable
+from docleak.training import checkpoints
+from docleak.training.checkpoints import RECIPES, VARIANTS, Remembered, make_checkpoints, measure, phases_of
 
 
 class Oracle:
