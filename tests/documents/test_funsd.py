@@ -103,4 +103,4 @@ def test_the_real_forms(shared_data: Path) -> None:
     assert page.height == 1000
     date = next(f for f in page.fields if f.key == "Date")
     assert date.value.replace(" ", "") == "9/3/92"
-    pages[::40].check()
+    assert all(page.words for page in pages[::40])

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 
 from docleak.documents.issuers import LAST, make_issuers
 from docleak.documents.page import Page
+from docleak.documents.pages import remembered
 from docleak.documents.synthetic import make_pages
 from docleak.documents.synthetic_providers import PROVIDERS
 from docleak.errors import ModelError
@@ -77,28 +77,6 @@ def phases_of(architecture: str, steps: int | None) -> tuple[PretrainConfig, ...
     )
 
 
-class Remembered(Sequence[Page]):
-    """Pages kept in memory once made."""
-
-    def __init__(self, pages: Sequence[Page]) -> None:
-        self._pages = pages
-        self._made: dict[int, Page] = {}
-
-    def __len__(self) -> int:
-        return len(self._pages)
-
-    @overload
-    def __getitem__(self, index: int) -> Page: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Page]: ...
-    def __getitem__(self, index: int | slice) -> Page | list[Page]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if index not in self._made:
-            self._made[index] = self._pages[index]
-        return self._made[index]
-
-
 def start_model(architecture: str, pages: Sequence[Page], *, seed: int) -> DocumentModel:
     """The start checkpoint; all but Donut learn their vocabulary from the first 1,000 pages."""
     if architecture == "donut":
@@ -139,11 +117,11 @@ def make_checkpoints(
     """
     recipe_name, architecture = architecture, VARIANTS.get(architecture, architecture)
     size = DONUT_SIZE if architecture == "donut" else (LAYOUTLMV3_SIZE, LAYOUTLMV3_SIZE)
-    pages = Remembered(make_pages(PAGES.get(recipe_name, 1), seed=seed, split="train", size=size))
+    pages = remembered(make_pages(PAGES.get(recipe_name, 1), seed=seed, split="train", size=size))
     model = start_model(architecture, pages, seed=seed)
     unseen: Sequence[Page] = make_pages(100, seed=seed, split="validation", size=size)
     if recipe_name in READS_ISSUERS:
-        pages = Remembered(make_issuers(range(PROVIDERS), [PAGES[recipe_name] // PROVIDERS] * PROVIDERS, seed=seed))
+        pages = remembered(make_issuers(range(PROVIDERS), [PAGES[recipe_name] // PROVIDERS] * PROVIDERS, seed=seed))
         unseen = make_issuers(range(LAST - 100, LAST), [1] * 100, seed=seed)
     phases = phases_of(recipe_name, steps)
     total = sum(phase.steps for phase in phases)
