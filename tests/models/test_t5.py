@@ -21,9 +21,8 @@ from docleak.models import Encoded, load_model, pixels_of, trainable
 from docleak.models.base import pad
 from docleak.models.fedocvqa import MAE_BASE, FeDocVQA
 from docleak.models.shipped import CHECKPOINTS
-from docleak.models.t5 import FRAME, QUESTION, T5_BASE, T5Reader
-from docleak.models.t5_files import ReaderConfig
-from docleak.models.tiny_t5 import fedocvqa_start, reader_texts, reader_tokenizer, vt5_start
+from docleak.models.t5 import FRAME, QUESTION, T5_BASE, ReaderConfig, T5Reader
+from docleak.models.tiny import fedocvqa_start, reader_texts, reader_tokenizer, vt5_start
 from docleak.models.vt5 import DIT_BASE, VT5
 
 NAMES = ("vt5-start", "fedocvqa-start")

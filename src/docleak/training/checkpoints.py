@@ -22,8 +22,14 @@ from docleak.models.base import DocumentModel, pixels_of
 from docleak.models.encoders.loading import save_encoder
 from docleak.models.encoders.model import BACKBONES
 from docleak.models.encoders.tiny import shipped_tokenizer, tiny_encoder
-from docleak.models.tiny import DONUT_SIZE, LAYOUTLMV3_SIZE, donut_start, layoutlmv3_start
-from docleak.models.tiny_t5 import fedocvqa_start, vt5_start
+from docleak.models.tiny import (
+    DONUT_SIZE,
+    LAYOUTLMV3_SIZE,
+    donut_start,
+    fedocvqa_start,
+    layoutlmv3_start,
+    vt5_start,
+)
 from docleak.training.extraction.fit import Epoch, FitConfig, fit
 from docleak.training.lineage import SYNTHETIC, write_lineage
 from docleak.training.pretrain import PretrainConfig, pretrain
