@@ -357,7 +357,7 @@ def damaged(name: str, directory: Path, damage: str) -> None:
         ("missing", r"lacks 1 of the network's parameters, first: t5\.shared"),
         ("unknown", "1 unknown parameters, first: more"),
         ("shape", "parameters of another shape, first: t5.encoder"),
-        ("keys", r"unknown keys \['box_scal'\] and lacks \['text'\]"),
+        ("keys", "text is missing; box_scal is an unknown key"),
         ("values", "prompt is 'no question'.*box_scale is 5000"),
         ("mixed", "either both are names of checkpoints or neither"),
         ("tokenizer", "could not be loaded"),

@@ -7,7 +7,7 @@ name, a tied one once) and, where they have one, a tokenizer's files. Those of t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from docleak.errors import ModelError
-from docleak.files import parse_json, write_atomically, write_json
+from docleak.files import parse_json, shaped, write_atomically, write_json
 from docleak.models.loading import loadable, split_revision
 
 Config = TypeVar("Config")
@@ -200,19 +200,10 @@ def save_module(folder: Path, kind: str, config: Any, module: nn.Module) -> None
 
 
 def config_from(kind: type[Config], values: Mapping[str, Any], source: str) -> Config:
-    """The dataclass whose values config.json holds, lists as tuples; ModelError for unknown or missing keys."""
-    given = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key != "model_type"}
-    needed = {f.name: f.default is MISSING for f in fields(kind)}  # type: ignore[arg-type]
-    unknown, missing = (
-        sorted(set(given) - set(needed)),
-        sorted(key for key in needed if needed[key] and key not in given),
-    )
-    if unknown or missing:
-        raise ModelError(
-            f"config.json of the {values.get('model_type')} model {source!r} has unknown keys {unknown} and lacks "
-            f"{missing}; expected {', '.join(needed)}. Save the model again."
-        )
-    return kind(**given)
+    """The dataclass whose values config.json holds; ModelError for missing and unknown keys and for other types."""
+    given = {key: value for key, value in values.items() if key != "model_type"}
+    what = f"config.json of the {values.get('model_type')} model {source!r}"
+    return shaped(kind, given, ModelError, what, "Save the model again.")
 
 
 @torch.no_grad()

@@ -80,9 +80,6 @@ def named_weights(model: EncoderModel) -> dict[str, Tensor]:
 
 
 def _load_own(where: str, values: dict[str, Any], revision: str | None, *, name: str) -> EncoderModel:
-    eye = values.get("vision")
-    if eye is not None:
-        values = {**values, "vision": config_from(VisionConfig, eye, name)}
     tokenizer = tokenizer_of(where, revision=revision, kind="PreTrainedTokenizerFast")
     model = build(config_from(EncoderConfig, values, name), tokenizer, seed=0, name=name)
     fill(model.module, weights_in(where, revision), source=name)
