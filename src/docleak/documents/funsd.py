@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from docleak.documents import page as nouns
@@ -21,8 +20,8 @@ from docleak.documents.files import (
     read_json,
     to_box,
 )
-from docleak.documents.page import Field, Page, Question, Word, fault_list
-from docleak.documents.pages import LazyPages, PageEntry, at_most, read_page
+from docleak.documents.page import Field, Question, Word, fault_list
+from docleak.documents.pages import LazyPages, PageEntry, at_most, entry_of
 from docleak.errors import DocumentError
 
 SPLITS = {"train": "training_data", "test": "testing_data"}
@@ -111,10 +110,11 @@ def _entry(annotation: Path, image: Path) -> tuple[PageEntry, int]:
     fields = linked_fields(entities, place)
     stem = annotation.stem
     kept, links = kept_entities(entities, place)
-    blank = partial(
-        Page, name=stem, fields=fields, questions=questions_of(fields), document=stem, entities=kept, links=links
-    )
-    return PageEntry(stem, annotation, partial(read_page, blank, image, tuple(words)), stem), empty
+    entry = entry_of(
+        annotation, image, words, name=stem, fields=fields, questions=questions_of(fields), document=stem,
+        entities=kept, links=links,
+    )  # fmt: skip
+    return entry, empty
 
 
 def linked_fields(entities: Sequence[Entity], place: Mapping[int, tuple[int, ...]]) -> tuple[Field, ...]:

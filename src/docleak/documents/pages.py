@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from docleak.documents.files import read_image
 from docleak.documents.page import Page, Word
@@ -125,6 +125,12 @@ def read_page(page: Callable[..., Page], image: Path, words: Iterable[Word], *, 
     pixels = read_image(image, upright=upright)
     height, width = pixels.shape[:2]
     return page(image=pixels, words=tuple(clip_overshoot(word, width, height) for word in words))
+
+
+def entry_of(source: Path, image: Path, words: Iterable[Word], *, upright: bool = False, **page: Any) -> PageEntry:
+    """A page whose image is decoded when it is asked for; ``page`` has the rest of ``Page``, its name among it."""
+    make = partial(read_page, partial(Page, **page), image, tuple(words), upright=upright)
+    return PageEntry(page["name"], source, make, page["document"], page.get("provider", ""))
 
 
 def clip_overshoot(word: Word, width: int, height: int) -> Word:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from docleak.documents.files import describe_folder, read_json
+from docleak.documents.files import describe_folder, read_json, require_new
 from docleak.documents.folder import save
 from docleak.documents.page import Page
 from docleak.documents.partition import Share
@@ -64,8 +64,7 @@ def write_silos(
     pages. Pages are made and written one at a time; ``on_page`` is told how many of all are done. Raises DocumentError
     if ``out`` exists and is not empty.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DocumentError(f"{out} {describe_folder(out)}; silos are only written to a new folder.")
+    require_new(out, "silos")
     total = sum(len(share.pages) for share in shares)
     silos: list[Silo] = []
     with drafted_folder(out) as draft:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from docleak.documents.files import describe_folder, first_folder, raise_faults, read_text
+from docleak.documents.files import raise_faults, read_text, require_folder
 from docleak.documents.page import Page, Question
 from docleak.documents.pages import LazyPages, PageEntry, at_most
 from docleak.documents.table_pages import PAGE_SIZE, style_rng, table_page
@@ -48,13 +48,11 @@ def _find(path: Path) -> tuple[Path, Path]:
     """The data set's folder and the file of questions that ``path`` means."""
     if path.is_file() and path.suffix == ".tsv":
         return path.parent.parent, path
-    root = first_folder([path, path / "WikiTableQuestions"], ["csv", "data/training.tsv"])
-    if root is None:
-        raise DocumentError(
-            f"{path} {describe_folder(path)}; expected WikiTableQuestions' folder with csv/ and data/training.tsv, or "
-            f"another file of questions ({', '.join(f'data/{name}.tsv' for name in SPLITS[1:])}). Unpack the data set "
-            "and give that path."
-        )
+    expected = (
+        "WikiTableQuestions' folder with csv/ and data/training.tsv, or another file of questions "
+        f"({', '.join(f'data/{name}.tsv' for name in SPLITS[1:])}). Unpack the data set and give that path."
+    )
+    root = require_folder(path, ("WikiTableQuestions",), ["csv", "data/training.tsv"], expected)
     return root, root / "data" / "training.tsv"
 
 
