@@ -182,7 +182,7 @@ def first_folder(candidates: Iterable[Path], parts: Sequence[str]) -> Path | Non
 
 
 def require_folder(path: Path, inner: Sequence[str], parts: Sequence[str], expected: str) -> Path:
-    """``path`` or the first of its ``inner`` folders that has all of ``parts``; else DocumentError, with ``expected``."""
+    """``path`` or the first of its ``inner`` folders with all of ``parts``; else a DocumentError."""
     found = first_folder([path, *(path / name for name in inner)], parts)
     if found is None:
         raise DocumentError(f"{path} {describe_folder(path)}; expected {expected}")

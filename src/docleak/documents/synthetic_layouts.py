@@ -151,11 +151,10 @@ class Sheet:
         """Paint a rectangle."""
         self.image[y0:y1, x0:x1] = colour
 
-    def rule(self, y: int, x0: int | None = None, x1: int | None = None, grey: int | None = None) -> None:
+    def rule(self, y: int, grey: int | None = None) -> None:
         """Draw a horizontal hairline."""
         colour = self.owner.accent if grey is None else (grey, grey, grey)
-        thick = max(1, round(self.unit / 1.5))
-        self.fill(self.left if x0 is None else x0, y, self.right if x1 is None else x1, y + thick, colour)
+        self.fill(self.left, y, self.right, y + max(1, round(self.unit / 1.5)), colour)
 
     def frame(self, x0: int, y0: int, x1: int, y1: int, grey: int | None = None) -> None:
         """Draw the outline of a rectangle (x1, y1 exclusive)."""

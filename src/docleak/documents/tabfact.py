@@ -15,7 +15,7 @@ from typing import Literal
 from docleak.documents.files import describe_folder, first_folder, raise_faults, read_json, read_text
 from docleak.documents.page import Page, Question
 from docleak.documents.pages import LazyPages, PageEntry, at_most
-from docleak.documents.table_pages import PAGE_SIZE, style_rng, table_page
+from docleak.documents.table_pages import style_rng, table_page
 from docleak.documents.tables import Table, make_table
 from docleak.errors import DocumentError
 from docleak.files import shaped
@@ -28,11 +28,11 @@ ANSWERS = ("no", "yes")
 Examples = dict[str, tuple[tuple[str, ...], tuple[Literal[0, 1], ...], str]]
 
 
-def load(path: Path, *, seed: int, limit: int | None = None, size: tuple[int, int] = PAGE_SIZE) -> LazyPages:
+def load(path: Path, *, seed: int, limit: int | None = None) -> LazyPages:
     """One page per table, in the order of the examples; the looks of a table follow from ``seed`` and its name.
 
     ``path`` is the data set's folder or one of its ``*_examples.json``. A folder means its train examples; where there
-    are none it means all examples there are (``notes`` says so). A page is at most ``size`` (width, height); tables
+    are none it means all examples there are (``notes`` says so). A page is at most PAGE_SIZE; tables
     are read and drawn on access, with the caption above, and what does not fit is told in the page's ``notes``. Raises
     DocumentError, listing every fault.
     """
@@ -46,7 +46,7 @@ def load(path: Path, *, seed: int, limit: int | None = None, size: tuple[int, in
     raise_faults(root, faults, "Restore these tables, or take their statements out of the examples.")
     if not chosen:
         raise DocumentError(f"{files[0]}: holds no statement. Download it again.")
-    return LazyPages(root, [_entry(tables / name, *example, seed, size) for name, example in chosen], notes=notes)
+    return LazyPages(root, [_entry(tables / name, *example, seed) for name, example in chosen], notes=notes)
 
 
 def _find(path: Path) -> tuple[Path, list[Path], list[str]]:
@@ -87,13 +87,11 @@ def read_table(path: Path, name: str, caption: str) -> Table:
     return make_table(name, lines, caption=caption)
 
 
-def _entry(
-    path: Path, texts: Sequence[str], labels: Sequence[int], caption: str, seed: int, size: tuple[int, int]
-) -> PageEntry:
+def _entry(path: Path, texts: Sequence[str], labels: Sequence[int], caption: str, seed: int) -> PageEntry:
     name = path.name.removesuffix(".html.csv")
     questions = tuple(Question(text, (ANSWERS[label],)) for text, label in zip(texts, labels, strict=True))
-    return PageEntry(name, path, partial(_page, path, name, caption, questions, seed, size), document=name)
+    return PageEntry(name, path, partial(_page, path, name, caption, questions, seed), document=name)
 
 
-def _page(path: Path, name: str, caption: str, questions: Sequence[Question], seed: int, size: tuple[int, int]) -> Page:
-    return table_page(read_table(path, name, caption), questions, rng=style_rng(seed, "tabfact", name), size=size)
+def _page(path: Path, name: str, caption: str, questions: Sequence[Question], seed: int) -> Page:
+    return table_page(read_table(path, name, caption), questions, rng=style_rng(seed, "tabfact", name))

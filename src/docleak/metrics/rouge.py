@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rapidfuzz.distance import LCSseq
+
 
 @dataclass(frozen=True)
 class Rouge:
@@ -24,7 +26,7 @@ class Rouge:
 def rouge(read: str, truth: str) -> Rouge:
     """Of one text read against the true one; symmetric."""
     a, b = words_of(read), words_of(truth)
-    return Rouge(_overlap(a, b, 1), _overlap(a, b, 2), _f(_common(a, b), len(a), len(b)))
+    return Rouge(_overlap(a, b, 1), _overlap(a, b, 2), _f(LCSseq.similarity(a, b), len(a), len(b)))
 
 
 def words_of(text: str) -> list[str]:
@@ -35,16 +37,6 @@ def words_of(text: str) -> list[str]:
 def _overlap(a: Sequence[str], b: Sequence[str], n: int) -> float:
     first, second = (Counter(tuple(row[i : i + n]) for i in range(len(row) - n + 1)) for row in (a, b))
     return _f((first & second).total(), first.total(), second.total())
-
-
-def _common(a: Sequence[str], b: Sequence[str]) -> int:
-    """Length of the longest common subsequence."""
-    row = [0] * (len(b) + 1)
-    for word in a:
-        before = row[:]
-        for j, other in enumerate(b, start=1):
-            row[j] = before[j - 1] + 1 if word == other else max(before[j], row[j - 1])
-    return row[-1]
 
 
 def _f(shared: int, first: int, second: int) -> float:

@@ -53,7 +53,6 @@ class AlignerConfig:
     longest: int = 64
     inner: int = 64
     space: int = 64
-    text_space: int | None = None
 
 
 class AlignerNetwork(nn.Module):
@@ -62,12 +61,6 @@ class AlignerNetwork(nn.Module):
     def __init__(self, config: AlignerConfig) -> None:
         super().__init__()
         inner, space = config.inner, config.space
-        text_space = space if config.text_space is None else config.text_space
-        if text_space != space:
-            raise ModelError(
-                f"the aligner's towers end in {space} (image) and {text_space} (text) numbers; expected the same "
-                "width, or the two cannot be compared."
-            )
         self.config = config
         self.eye = nn.Sequential(
             nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.GELU(),
@@ -78,7 +71,7 @@ class AlignerNetwork(nn.Module):
         self.words = nn.Embedding(config.vocabulary, inner)
         self.places = nn.Parameter(0.1 * torch.randn(config.longest, inner))
         self.near = nn.Conv1d(inner, inner, 3, padding=1)
-        self.text_out = nn.Sequential(nn.Linear(inner, inner), nn.GELU(), nn.Linear(inner, text_space))
+        self.text_out = nn.Sequential(nn.Linear(inner, inner), nn.GELU(), nn.Linear(inner, space))
         self.scale = nn.Parameter(torch.tensor(2.0))
 
     def image(self, pixels: Tensor) -> Tensor:
