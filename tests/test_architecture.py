@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": {"errors"},
     "documents": {"errors", "lazy", "files"},
     "runs": {"errors", "files", "documents"},
-    "metrics": {"errors", "documents"},
+    "metrics": {"errors", "files", "documents"},
     "models": {"errors", "lazy", "files", "documents"},
     "privacy": {"errors", "files"},
     "training": {"errors", "files", "documents", "runs", "models", "metrics", "privacy"},

@@ -2,7 +2,7 @@
 
 What docleak writes shows pages of people, or was computed from them: files are 0600 and folders 0700, whatever the
 umask says. A folder that was there before keeps its mode. JSON is read with every fault as a
-JSONDecodeError, also those for which Python's reader has other names.
+JSONDecodeError, also those for which Python's reader has other names, and held against dataclasses by pydantic.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from docleak.errors import DocleakError, RunError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
 
 #: How the names of files begin that are being written.
 TEMPORARY = ".docleak-"
@@ -35,6 +39,8 @@ OWNERS_FILE, OWNERS_FOLDER = 0o600, 0o700
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Objects and lists within one another, at most; Python's reader fails at its own depth of calls.
 DEEPEST = 100
+#: Characters of a value that a fault of its shape shows, and faults that are told; the others are counted.
+SHOWN, MOST_TOLD = 60, 20
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -229,3 +235,39 @@ def _half_character(value: Any) -> str | None:
         return value if any("\ud800" <= character <= "\udfff" for character in value) else None
     inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
     return next((half for item in inner if (half := _half_character(item)) is not None), None)
+
+
+def shaped(kind: Callable[..., T], value: object, error: type[DocleakError], what: str, advice: str) -> T:
+    """A JSON value as ``kind``; nothing is converted but lists to tuples and sets, and whole numbers to floats.
+
+    Raises ``error``, which begins with ``what`` and ends with ``advice``, naming every key that is missing, unknown or
+    of another type.
+    """
+    from pydantic import ValidationError
+
+    try:
+        shape: T = _adapter(kind).validate_json(json.dumps(value), strict=True, extra="forbid")
+        return shape
+    except ValidationError as fault:
+        told = [_phrase(one) for one in fault.errors(include_url=False)]
+        more = f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+        raise error(f"{what} cannot be used: {'; '.join(told[:MOST_TOLD])}{more}. {advice}") from None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _phrase(fault: Any) -> str:
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]]
+    place = "".join(parts).removeprefix(".") or "it"
+    if fault["type"] == "missing":
+        return f"{place} is missing"
+    if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return f"{place} is an unknown key"
+    value = repr(fault["input"])
+    shown = value if len(value) <= SHOWN else f"{value[:SHOWN]} ..."
+    return f"{place} is {shown}, {fault['msg'].removeprefix('Value error, ').replace('Input should be', 'expected')}"

@@ -86,11 +86,6 @@ def test_splits_and_tools(tmp_path: Path) -> None:
     assert [e.name for e in pages.entries] == ["pybv_1", "b_2"]
     assert pages.notes[0] == "no train split: dev and test were read instead"
     assert len(due.load(tmp_path, limit=1)) == 1 and len(due.load(tmp_path / "test")) == 1
-    assert due.load(tmp_path, tool="tesseract")[0].words == ()
-    with pytest.raises(
-        DocumentError, match=r"line 1: has no contents of the tool 'abbyy'; expected one of tesseract, mi"
-    ):
-        due.load(tmp_path, tool="abbyy")[0]
 
 
 def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from docleak.documents import LazyPages, Page, Word, provider_names
-from docleak.documents.pages import PageEntry, at_most, clip_overshoot
+from docleak.documents.pages import (
+    PageEntry,
+    at_most,
+    clip_overshoot,
+    document_names,
+    joined,
+    page_names,
+    picked,
+    remembered,
+)
 from docleak.errors import DocumentError
 
 PAPER = np.full((40, 100, 3), 255, dtype=np.uint8)
@@ -37,14 +46,24 @@ def test_pages_are_made_only_when_asked_for_and_slices_stay_lazy() -> None:
         pages[5]
 
 
-def test_check_reports_the_faults_of_all_pages_and_where_they_were_read() -> None:
-    bad = [PageEntry(f"p{i}", Path("x.json"), lambda: Page("p", PAPER, (Word("w", (0, 0, 500, 9)),))) for i in range(2)]
-    pages = LazyPages(Path("data"), bad)
+def test_a_fault_says_where_the_page_was_read() -> None:
+    bad = PageEntry("p", Path("x.json"), lambda: Page("p", PAPER, (Word("w", (0, 0, 500, 9)),)))
     with pytest.raises(DocumentError, match=r"leaves the page(.|\n)*read from x\.json"):
-        pages[0]
-    with pytest.raises(DocumentError, match=r"data: 2 fault\(s\)"):
-        pages.check()
-    make_pages(3, []).check()
+        LazyPages(Path("data"), [bad])[0]
+
+
+def test_remembered_pages_are_made_once() -> None:
+    made: list[str] = []
+    pages = remembered(make_pages(3, made))
+    assert [page.name for page in (pages[1], pages[1], *pages[:2])] == ["p1", "p1", "p0", "p1"]
+    assert made == ["p1", "p0"]
+
+
+def test_parts_are_joined_and_picked_without_being_made() -> None:
+    made: list[str] = []
+    pages = joined([make_pages(2, made), [Page("q", PAPER, document="d")]])
+    assert page_names(pages) == ("p0", "p1", "q") and document_names(picked(pages, [2, 0])) == ("d", "")
+    assert made == [] and picked(pages, [2])[0].name == "q" and made == []
 
 
 def test_limit() -> None:

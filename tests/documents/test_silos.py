@@ -106,8 +106,8 @@ def test_manifests_that_are_none(tmp_path: Path) -> None:
     good = {"name": "a", "source": "b", "documents": 1, "pages": 1, "questions": 1, "providers": [], "cut": 0,
             "by": "documents", "clients": 1, "seed": 0}  # fmt: skip
     for value, words in (
-        ([], "one JSON object"),
-        (good | {"x": 1}, "one JSON object"),
+        ([], "expected an object"),
+        (good | {"x": 1}, "x is an unknown key"),
         (good | {"pages": "1"}, "pages is '1'"),
     ):
         (tmp_path / MANIFEST).write_text(json.dumps(value))

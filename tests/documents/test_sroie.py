@@ -103,4 +103,4 @@ def test_the_real_receipts(shared_data: Path) -> None:
     (total,) = (f for f in first.fields if f.key == "total")
     assert first.words[total.words[0]].box[1] == 703  # the line of the rounded total
     assert len(sroie.load(shared_data / "sroie", limit=3)) == 3
-    pages[::50].check()
+    assert all(page.words for page in pages[::50])

@@ -6,8 +6,7 @@ import pytest
 from docleak.documents import Page
 from docleak.documents.table_layout import break_lines, lay_out, share
 from docleak.documents.table_pages import PAGE_SIZE, style_rng, table_page
-from docleak.documents.table_styles import HEADERS, RULES, TableStyle, draw_style
-from docleak.documents.tables import Table, clean, make_table
+from docleak.documents.tables import HEADERS, RULES, Table, TableStyle, clean, draw_style, make_table
 
 LINES = [["Year", "Venue", ""], ["1996", "New Delhi, India", "1st"], ["2001", "Osaka", ""], ["2003", "Košice", "7th"]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from docleak.metrics.rouge import rouge, words_of
+from docleak.metrics.text import rouge, words_of
 
 GOLDEN = json.loads(Path(__file__).with_name("golden").joinpath("rouge.json").read_text())["rows"]
 

@@ -149,7 +149,7 @@ def test_json_round_trip_is_exact(page: Page) -> None:
 def test_a_damaged_score_is_refused(page: Page, change: dict[str, object]) -> None:
     saved = {**score_page(page, page.image, None).to_json(), **change}
     kept = {key: value for key, value in saved.items() if value is not ...}
-    with pytest.raises(RunError, match="expected"):
+    with pytest.raises(RunError, match="score the pages again"):
         PageScore.from_json(kept)
 
 

@@ -17,8 +17,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
 from docleak.models import load_model, model_card, pixels_of
 from docleak.models.assemble import assemble
-from docleak.models.t5 import T5_BASE, T5Reader
-from docleak.models.t5_files import ReaderConfig
+from docleak.models.t5 import T5_BASE, ReaderConfig, T5Reader
 from docleak.models.vt5 import DIT_BASE, VT5
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -239,7 +238,7 @@ def test_the_sources_may_be_at_a_revision(parts: Path, tmp_path: Path, monkeypat
         raise OSError("no network")
 
     monkeypatch.setattr(t.T5ForConditionalGeneration, "from_pretrained", classmethod(from_pretrained))
-    with pytest.raises(ModelError, match=r"'owner/t5@v1\.0' could not be loaded \(no network\)"):
+    with pytest.raises(ModelError, match=r"'owner/t5@v1\.0' could not be loaded \(OSError: no network\)"):
         VT5.build(ReaderConfig("owner/t5@v1.0", str(parts / "dit")))
     with pytest.raises(ModelError, match="could not be loaded"):
         VT5.build(ReaderConfig(str(parts / "t5"), str(parts / "dit")))

@@ -18,8 +18,8 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
 from docleak.models import load_model, pixels_of, title_of, trainable
 from docleak.models.donut import Donut
+from docleak.models.files import ImageSettings, image_settings
 from docleak.models.loading import short_name, split_revision
-from docleak.models.preprocessing import ImageSettings, image_settings
 from docleak.models.shipped import CHECKPOINTS
 
 
@@ -342,7 +342,7 @@ def test_pages_smaller_than_a_window_of_the_last_stage_are_refused(size: tuple[i
 
 
 def test_learned_absolute_positions_fix_the_size(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"LayoutLMv3.*only takes pages of 224 x 224 pixels, not 320 x 608"):
+    with pytest.raises(ModelError, match=r"layoutlmv3.*only takes pages of 224 x 224 pixels, not 320 x 608"):
         load_model("layoutlmv3-start", image_size=(320, 608))
     assert load_model("layoutlmv3-start", image_size=(224, 224)).image_size == (224, 224)
     directory = copy_of("donut-start", tmp_path)

@@ -21,9 +21,8 @@ from docleak.models import Encoded, load_model, pixels_of, trainable
 from docleak.models.base import pad
 from docleak.models.fedocvqa import MAE_BASE, FeDocVQA
 from docleak.models.shipped import CHECKPOINTS
-from docleak.models.t5 import FRAME, QUESTION, T5_BASE, T5Reader
-from docleak.models.t5_files import ReaderConfig
-from docleak.models.tiny_t5 import fedocvqa_start, reader_texts, reader_tokenizer, vt5_start
+from docleak.models.t5 import FRAME, QUESTION, T5_BASE, ReaderConfig, T5Reader
+from docleak.models.tiny import fedocvqa_start, reader_texts, reader_tokenizer, vt5_start
 from docleak.models.vt5 import DIT_BASE, VT5
 
 NAMES = ("vt5-start", "fedocvqa-start")
@@ -358,7 +357,7 @@ def damaged(name: str, directory: Path, damage: str) -> None:
         ("missing", r"lacks 1 of the network's parameters, first: t5\.shared"),
         ("unknown", "1 unknown parameters, first: more"),
         ("shape", "parameters of another shape, first: t5.encoder"),
-        ("keys", r"unknown keys \['box_scal'\] and lacks \['text'\]"),
+        ("keys", "text is missing; box_scal is an unknown key"),
         ("values", "prompt is 'no question'.*box_scale is 5000"),
         ("mixed", "either both are names of checkpoints or neither"),
         ("tokenizer", "could not be loaded"),

@@ -51,9 +51,8 @@ def pretrain(
     json_output: Json = False,
 ) -> None:
     """Make the tiny checkpoints: initialise, save the start, train on synthetic invoices, save, measure on others."""
-    from docleak.evidence.checkpoints import make_checkpoints
-    from docleak.evidence.encoders import make_encoder
     from docleak.models.encoders.model import BACKBONES
+    from docleak.training.checkpoints import make_checkpoints, make_encoder
 
     make = make_encoder if architecture in BACKBONES else make_checkpoints
     with working_in(out, resumes=False):
@@ -110,9 +109,9 @@ def attention(
     json_output: Json = False,
 ) -> None:
     """Where a Donut's decoder looks for each character of an answer (GI-DQA, figure 5)."""
-    from docleak.evidence.attention import attention_maps, attention_picture, spread_of
     from docleak.files import write_png
     from docleak.models import load_model
+    from docleak.models.attention import attention_maps, attention_picture, spread_of
     from docleak.studies.gradient.case import pages_for, question_of
 
     loaded = [load_model(name) for name in models]

@@ -6,9 +6,9 @@ from docleak.lazy import imported_on_use
 
 if TYPE_CHECKING:
     from docleak.documents.loaders import LOADERS, load_pages
+    from docleak.documents.locate import repeats_of
     from docleak.documents.page import Box, Field, Image, Page, Question, Word
     from docleak.documents.pages import LazyPages, provider_names
-    from docleak.documents.repeats import repeats_of
     from docleak.documents.scrub import blank_template, private_mask
 
 __all__ = [
@@ -33,7 +33,7 @@ __getattr__ = imported_on_use(
         **dict.fromkeys(("LOADERS", "load_pages"), "loaders"),
         **dict.fromkeys(("Box", "Field", "Image", "Page", "Question", "Word"), "page"),
         **dict.fromkeys(("LazyPages", "provider_names"), "pages"),
-        "repeats_of": "repeats",
+        "repeats_of": "locate",
         **dict.fromkeys(("blank_template", "private_mask"), "scrub"),
     },
 )

@@ -28,7 +28,7 @@ from docleak.documents.blue_red import (
     check_blue_red,
     divide_blue_red,
 )
-from docleak.documents.files import describe_folder, read_json, read_json_lines
+from docleak.documents.files import describe_folder, read_json, read_json_lines, require_new
 from docleak.documents.issuers import FIRST, LAST, draw_counts, make_issuers
 from docleak.documents.loaders import load_pages, parse_spec
 from docleak.documents.names import one_spelling
@@ -122,7 +122,7 @@ def open_official(spec: str, *, allow_pickle: bool) -> Divided:
 
 
 def _vrdu_parts(path: Path) -> dict[str, LazyPages]:
-    rows = [row for _, row in read_json_lines((find_root(path) or path) / "qa.jsonl")[0]]
+    rows = [row for _, row in read_json_lines(find_root(path) / "qa.jsonl")[0]]
     clients = {str(row["provider"]): f"{SILOS}/client-{row.get('client', 0)}" for row in rows}
     entries: dict[str, list[int]] = {}
     train = load_vrdu(path, split="train")
@@ -165,8 +165,7 @@ def write_blue_red(
 
     Raises DocumentError if ``out`` is not empty, and for members without a question to train on.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DocumentError(f"{out} {describe_folder(out)}; BLUE and RED are only written to a new folder.")
+    require_new(out, "BLUE and RED")
     silos = [share for share in divided.shares if share.name.startswith(f"{SILOS}/")]
     kept = [share for share in divided.shares if share not in silos]
     total, first = sum(len(share.pages) for share in divided.shares), sum(len(share.pages) for share in silos)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from rapidfuzz import fuzz, process
 
+from docleak.documents.locate import spelling
 from docleak.documents.page import Page
-from docleak.documents.repeats import spelling
 
 #: Likeness, in percent (rapidfuzz's ratio), from which two pages are near-duplicates of each other.
 NEAR_PAGE = 90.0
@@ -24,7 +24,7 @@ NEAR_VALUE, LONG = 90.0, 10
 
 @dataclass(frozen=True)
 class PageText:
-    """A page as the spellings of its words in reading order (``repeats.spelling``), and the document it belongs to."""
+    """A page as the spellings of its words in reading order (``locate.spelling``), and the document it belongs to."""
 
     document: str
     words: tuple[str, ...]

@@ -52,11 +52,11 @@ class Line:
         return value
 
 
-def load(path: Path, *, limit: int | None = None, tool: str | None = None) -> LazyPages:
+def load(path: Path, *, limit: int | None = None) -> LazyPages:
     """The first page of every document, in the order of document.jsonl.
 
     ``path`` is a data set's folder (its train split; without one, all splits there are, and ``notes`` says so) or a
-    split's. Words are those of ``tool``, or of the first tool that found any. Boxes are scaled from the tool's page to
+    split's. Words are those of the first tool that found any. Boxes are scaled from the tool's page to
     the image and cut at its borders, as FeDocVQA does. A question with several values is answered by all of them,
     joined with ", "; one value has its variants as alternatives. Each answer found on the page is a private field whose
     key is the question. Annotations with nested values are left out (``notes``). Indexes are read at once, contents
@@ -78,7 +78,7 @@ def load(path: Path, *, limit: int | None = None, tool: str | None = None) -> La
             questions, left_out = _questions(row)
             nested += left_out
             if not faults:
-                make = partial(_page, name, contents[name], pictures[name], questions, tool)
+                make = partial(_page, name, contents[name], pictures[name], questions)
                 entries.append(PageEntry(name, split / CONTENTS, make, document=name))
         raise_faults(
             split,
@@ -204,9 +204,9 @@ def _pictures(split: Path) -> dict[str, Path]:
     return found
 
 
-def _page(name: str, line: Line, image: Path, questions: Sequence[Question], tool: str | None) -> Page:
+def _page(name: str, line: Line, image: Path, questions: Sequence[Question]) -> Page:
     pixels = read_image(image)
-    layer = _choose(line, tool)
+    layer: Json = next((found for found in map(_layer, line.read()["contents"]) if found.get("tokens")), {})
     try:
         words = tuple(_words(layer, pixels.shape[1], pixels.shape[0]))
     except (TypeError, ValueError, IndexError, KeyError) as error:
@@ -222,19 +222,6 @@ def _page(name: str, line: Line, image: Path, questions: Sequence[Question], too
         if answer.strip():
             fields.append(Field(question.text, answer, place))
     return Page(name, pixels, words, tuple(dict.fromkeys(fields)), tuple(questions), document=name)
-
-
-def _choose(line: Line, tool: str | None) -> Json:
-    contents = line.read()["contents"]
-    if tool is None:
-        return next((layer for layer in map(_layer, contents) if layer.get("tokens")), {})
-    named = {str(content.get("tool_name")): _layer(content) for content in contents}
-    if tool not in named:
-        raise DocumentError(
-            f"{line.file}, line {line.number}: has no contents of the tool {tool!r}; expected one of "
-            f"{', '.join(named)}. Name one of them, or none for the first that found words."
-        )
-    return named[tool]
 
 
 def _words(layer: Json, width: int, height: int) -> Iterator[Word]:

@@ -181,6 +181,20 @@ def first_folder(candidates: Iterable[Path], parts: Sequence[str]) -> Path | Non
     return None
 
 
+def require_folder(path: Path, inner: Sequence[str], parts: Sequence[str], expected: str) -> Path:
+    """``path`` or the first of its ``inner`` folders with all of ``parts``; else a DocumentError."""
+    found = first_folder([path, *(path / name for name in inner)], parts)
+    if found is None:
+        raise DocumentError(f"{path} {describe_folder(path)}; expected {expected}")
+    return found
+
+
+def require_new(path: Path, what: str) -> None:
+    """DocumentError unless there is nothing at ``path``, or an empty folder; ``what`` was to be written there."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise DocumentError(f"{path} {describe_folder(path)}; {what} are only written to a new folder.")
+
+
 def describe_folder(path: Path) -> str:
     """What is at ``path``, in words, for an error message."""
     if not path.exists():

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from PIL import Image as Pillow
 
-from docleak.documents.files import describe_folder, image_size, inside, raise_faults, read_json_lines, to_box
+from docleak.documents.files import (
+    describe_folder,
+    image_size,
+    inside,
+    raise_faults,
+    read_json_lines,
+    require_new,
+    to_box,
+)
 from docleak.documents.page import Entity, Field, Page, Question, Word, box_faults
-from docleak.documents.pages import LazyPages, PageEntry, at_most, clip_overshoot, read_page
+from docleak.documents.pages import LazyPages, PageEntry, at_most, clip_overshoot, entry_of
 from docleak.documents.ranges import MOST_PIXELS, short
 from docleak.documents.scale import MOST_SHOWN, BoxScale, beyond, unit_boxes
 from docleak.errors import DocumentError
@@ -85,22 +92,21 @@ def _picture_faults(row: Json, path: Path, scale: BoxScale) -> list[str]:
 
 def _entry(path: Path, row: Json) -> PageEntry:
     words, fields = parse_words_and_fields(row)
-    name = row.get("name", Path(row["image"]).stem)
-    document, provider = row.get("document", ""), row.get("provider", "")
-    blank = partial(
-        Page,
-        name=name,
+    return entry_of(
+        path / INDEX,
+        path / row["image"],
+        words,
+        upright=True,
+        name=row.get("name", Path(row["image"]).stem),
         fields=fields,
         questions=tuple(Question(q["text"], tuple(q["answers"]), q.get("key")) for q in row.get("questions", [])),
-        document=document,
-        provider=provider,
+        document=row.get("document", ""),
+        provider=row.get("provider", ""),
         template=row.get("template"),
         notes=tuple(row.get("notes", ())),
         entities=tuple(Entity(e["label"], tuple(e["words"])) for e in row.get("entities", [])),
         links=tuple((a, b) for a, b in row.get("links", [])),
     )
-    make = partial(read_page, blank, path / row["image"], words, upright=True)
-    return PageEntry(name, path / INDEX, make, document, provider)
 
 
 def parse_words_and_fields(row: Json) -> tuple[tuple[Word, ...], tuple[Field, ...]]:
@@ -197,8 +203,7 @@ def save(pages: Iterable[Page], directory: Path) -> Path:
 
     The folder appears complete or not at all. Raises DocumentError if it exists and is not empty, or for no pages.
     """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise DocumentError(f"{directory} {describe_folder(directory)}; pages are only written to a new folder.")
+    require_new(directory, "pages")
     with drafted_folder(directory) as draft:
         lines = []
         taken: set[str] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -18,21 +19,9 @@ from docleak.documents.page import Word
 #: Height x width, 0 = no ink, 255 = full ink.
 Ink = NDArray[np.uint8]
 
+_DATA = tomllib.loads(Path(__file__).with_name("fonts.toml").read_text("utf-8"))
 #: face -> (package, file inside it). A face whose package is missing is replaced by ``FALLBACK``.
-FACES: dict[str, tuple[str, str]] = {
-    "dejavu-sans": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSans.ttf"),
-    "dejavu-sans-bold": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSans-Bold.ttf"),
-    "dejavu-serif": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSerif.ttf"),
-    "dejavu-serif-bold": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSerif-Bold.ttf"),
-    "dejavu-mono": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSansMono.ttf"),
-    "dejavu-mono-bold": ("matplotlib", "mpl-data/fonts/ttf/DejaVuSansMono-Bold.ttf"),
-    "roboto": ("font_roboto", "files/Roboto-Regular.ttf"),
-    "roboto-medium": ("font_roboto", "files/Roboto-Medium.ttf"),
-    "roboto-bold": ("font_roboto", "files/Roboto-Bold.ttf"),
-    "source-serif": ("font_source_serif_pro", "files/SourceSerifPro-Regular.ttf"),
-    "source-serif-semibold": ("font_source_serif_pro", "files/SourceSerifPro-Semibold.ttf"),
-    "source-serif-bold": ("font_source_serif_pro", "files/SourceSerifPro-Bold.ttf"),
-}
+FACES: dict[str, tuple[str, str]] = {face: (package, file) for face, (package, file) in _DATA["faces"].items()}
 #: Pillow's built-in Aileron, always there.
 FALLBACK = "aileron"
 
@@ -53,16 +42,7 @@ class Family:
     sizes: tuple[int, ...]
 
 
-FAMILIES: tuple[Family, ...] = (
-    Family("dejavu-sans", "dejavu-sans", "dejavu-sans-bold", (10, 11)),
-    Family("dejavu-serif", "dejavu-serif", "dejavu-serif-bold", (10, 11)),
-    Family("dejavu-mono", "dejavu-mono", "dejavu-mono-bold", (10, 11)),
-    Family("roboto", "roboto", "roboto-bold", (11, 12)),
-    Family("roboto-medium", "roboto-medium", "roboto-bold", (11, 12)),
-    Family("source-serif", "source-serif", "source-serif-bold", (12,)),
-    Family("source-serif-semibold", "source-serif-semibold", "source-serif-bold", (12,)),
-    Family("aileron", FALLBACK, FALLBACK, (12,)),
-)
+FAMILIES = tuple(Family(**{**family, "sizes": tuple(family["sizes"])}) for family in _DATA["families"])
 #: What a provider falls back on where its own family is too wide for the page.
 NARROW = next(family for family in FAMILIES if family.name == "roboto")
 

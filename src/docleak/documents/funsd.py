@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from docleak.documents import page as nouns
@@ -21,11 +20,11 @@ from docleak.documents.files import (
     read_json,
     to_box,
 )
-from docleak.documents.page import Field, Page, Question, Word, fault_list
-from docleak.documents.pages import LazyPages, PageEntry, at_most, read_page
+from docleak.documents.page import Field, Question, Word, fault_list
+from docleak.documents.pages import LazyPages, PageEntry, at_most, entry_of
 from docleak.errors import DocumentError
 
-SPLITS = {"train": "training_data", "test": "testing_data"}
+SPLITS = ("training_data", "testing_data")
 PARTS = ("images", "annotations")
 
 #: Key of an answer whose questions have no text.
@@ -46,34 +45,31 @@ class Entity:
         return " ".join(word.text for word in self.words)
 
 
-def find_roots(path: Path) -> dict[str, Path]:
-    """The folders with images/ and annotations/ by split: ``path`` itself, or below it or its ``dataset``."""
+def find_roots(path: Path) -> list[Path]:
+    """The folders with images/ and annotations/: ``path`` itself, or the splits below it or its ``dataset``."""
     if first_folder([path], PARTS):
-        return {{name: split for split, name in SPLITS.items()}.get(path.name, "all"): path}
-    found = {split: first_folder([path / name, path / "dataset" / name], PARTS) for split, name in SPLITS.items()}
-    return {split: root for split, root in found.items() if root is not None}
+        return [path]
+    found = [first_folder([path / split, path / "dataset" / split], PARTS) for split in SPLITS]
+    return [root for root in found if root is not None]
 
 
-def load(path: Path, *, limit: int | None = None, split: str | None = None) -> LazyPages:
-    """Forms in order of split (train, then test) and file name; ``split`` is "train", "test" or None for both.
+def load(path: Path, *, limit: int | None = None) -> LazyPages:
+    """Forms in order of split (train, then test) and file name.
 
     Each answer that is linked to a question becomes a private field whose key is the question's text (several
     questions, as for a cell of a table, are joined by ", "). The forms do not say who issued them: no provider.
     Annotations are read at once, images on access. Raises DocumentError, listing every fault of the data set.
     """
     roots = find_roots(path)
-    if split is not None:
-        roots = {split: roots[split]} if split in roots else {}
     if not roots:
-        wanted = f"{SPLITS.get(split, split)}/" if split else "training_data/ or testing_data/"
         raise DocumentError(
-            f"{path} {describe_folder(path)}; expected FUNSD's dataset folder with {wanted}, each with images/ and "
-            "annotations/. Unpack the data set and give that path."
+            f"{path} {describe_folder(path)}; expected FUNSD's dataset folder with training_data/ or testing_data/, "
+            "each with images/ and annotations/. Unpack the data set and give that path."
         )
     faults: list[str] = []
     entries: list[PageEntry] = []
     skipped = 0
-    for annotation, image in at_most(_forms(roots.values(), faults), limit):
+    for annotation, image in at_most(_forms(roots, faults), limit):
         try:
             entry, empty = _entry(annotation, image)
         except DocumentError as error:
@@ -111,10 +107,11 @@ def _entry(annotation: Path, image: Path) -> tuple[PageEntry, int]:
     fields = linked_fields(entities, place)
     stem = annotation.stem
     kept, links = kept_entities(entities, place)
-    blank = partial(
-        Page, name=stem, fields=fields, questions=questions_of(fields), document=stem, entities=kept, links=links
-    )
-    return PageEntry(stem, annotation, partial(read_page, blank, image, tuple(words)), stem), empty
+    entry = entry_of(
+        annotation, image, words, name=stem, fields=fields, questions=questions_of(fields), document=stem,
+        entities=kept, links=links,
+    )  # fmt: skip
+    return entry, empty
 
 
 def linked_fields(entities: Sequence[Entity], place: Mapping[int, tuple[int, ...]]) -> tuple[Field, ...]:

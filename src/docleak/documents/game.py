@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,21 +28,15 @@ def split_game(documents: Sequence[str], *, validation: float, rng: np.random.Ge
     ``documents`` names the document of every page; pages of unknown document ("") are documents of their own. At least
     one document goes to each part. Raises DocumentError for a share outside (0, 1) or fewer than three documents.
     """
-    groups: dict[object, list[int]] = {}
-    for number, name in enumerate(documents):
-        groups.setdefault(name or number, []).append(number)
+    groups = _grouped(documents, range(len(documents)))
     if not 0 < validation < 1 or len(groups) < 3:
         raise DocumentError(
             f"{len(groups)} documents with a validation share of {validation}; expected 3 documents or more and a "
             "share between 0 and 1."
         )
-    order = [list(groups.values())[int(i)] for i in rng.permutation(len(groups))]
+    order = [groups[i] for i in rng.permutation(len(groups)).tolist()]
     held_out = min(max(1, round(validation * len(order))), len(order) - 2)
-    rest = order[held_out:]
-    half = len(rest) // 2
-    parts = (rest[half:], rest[:half], order[:held_out])
-    private, public, valid = (tuple(sorted(page for group in part for page in group)) for part in parts)
-    return GameSplit(private, public, valid)
+    return GameSplit(*_halves(order[held_out:]), _pages(order[:held_out]))
 
 
 def shadow_split(split: GameSplit, documents: Sequence[str], *, rng: np.random.Generator) -> GameSplit:
@@ -50,17 +44,30 @@ def shadow_split(split: GameSplit, documents: Sequence[str], *, rng: np.random.G
 
     ``validation`` stays. Raises DocumentError for fewer than two public documents.
     """
-    groups: dict[object, list[int]] = {}
-    for number in split.public:
-        groups.setdefault(documents[number] or number, []).append(number)
+    groups = _grouped(documents, split.public)
     if len(groups) < 2:
         raise DocumentError(
             f"{len(groups)} public documents; a shadow game needs 2 or more, since one half of them plays the private."
         )
-    order = [list(groups.values())[int(i)] for i in rng.permutation(len(groups))]
-    half = len(order) // 2
-    private, public = (tuple(sorted(page for group in part for page in group)) for part in (order[half:], order[:half]))
-    return GameSplit(private, public, split.validation)
+    return GameSplit(*_halves([groups[i] for i in rng.permutation(len(groups)).tolist()]), split.validation)
+
+
+def _grouped(documents: Sequence[str], numbers: Iterable[int]) -> list[list[int]]:
+    """The pages with these numbers, document by document."""
+    groups: dict[object, list[int]] = {}
+    for number in numbers:
+        groups.setdefault(documents[number] or number, []).append(number)
+    return list(groups.values())
+
+
+def _halves(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The pages of the second half of the documents, and of the first."""
+    half = len(groups) // 2
+    return _pages(groups[half:]), _pages(groups[:half])
+
+
+def _pages(groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(sorted(page for group in groups for page in group))
 
 
 def require_disjoint(parts: dict[str, Sequence[str]]) -> None:

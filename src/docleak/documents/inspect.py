@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
+from docleak.documents.locate import repeats_of
 from docleak.documents.page import Box, Field, Image, Page
-from docleak.documents.repeats import repeats_of
 from docleak.documents.scrub import blank_template
 
 #: The page is enlarged by a whole number until it is at least this wide and its words this high (but not over 3 x).

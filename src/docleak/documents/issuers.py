@@ -22,7 +22,7 @@ from docleak.documents.synthetic import DEFAULT_SIZE, MINIMUM_SIZE, fill_templat
 from docleak.documents.synthetic_layouts import default_unit
 from docleak.documents.synthetic_providers import PROVIDERS, Provider, provider, provider_rng
 from docleak.documents.synthetic_templates import build_template
-from docleak.documents.synthetic_values import TAX_FORMATS, fill_digits, pick
+from docleak.documents.synthetic_values import fill_digits, listed, pick
 from docleak.errors import DocumentError
 
 #: The facts of a provider that are on all of its documents.
@@ -37,7 +37,6 @@ PRINTS_TAX, PRINTS_REGISTRATION = 0.6, 0.4
 #: Questions of a page: these are asked for with their own chance, the others fill up to QUESTIONS.
 ASKED = {"provider_name": 0.6, "provider_email": 0.35, "provider_tax_number": 0.25, "registration_id": 0.25}
 QUESTIONS = 4
-REGISTRATION_FORMATS = ("HRB ######", "RC-######", "CHE-###.###.###", "KVK ########", "No. #######", "RCS ### ### ###")
 LABELS = {"provider_tax_number": ("VAT", "Tax No", "VAT ID"), "registration_id": ("Reg.", "Reg. No", "Reg. ID")}
 
 
@@ -47,8 +46,8 @@ def facts(index: int) -> dict[str, str]:
     owner, rng = provider(index), provider_rng(index, 11)
     found = {"provider_name": owner.name, "provider_email": owner.contact}
     numbers = {
-        "provider_tax_number": (PRINTS_TAX, fill_digits(pick(rng, TAX_FORMATS), rng)),
-        "registration_id": (PRINTS_REGISTRATION, fill_digits(pick(rng, REGISTRATION_FORMATS), rng)),
+        "provider_tax_number": (PRINTS_TAX, fill_digits(pick(rng, listed("formats", "tax")), rng)),
+        "registration_id": (PRINTS_REGISTRATION, fill_digits(pick(rng, listed("formats", "registration")), rng)),
     }
     return found | {key: value for key, (share, value) in numbers.items() if rng.random() < share}
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from docleak.documents.page import Page
-from docleak.documents.pages import LazyPages, PageEntry, provider_names
+from docleak.documents.pages import MEMORY, LazyPages, PageEntry, entries_of, provider_names
 
 #: Characters that are not seen besides those of the categories Cf and Cc (Unicode's Default_Ignorable_Code_Point).
 UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]")
@@ -68,12 +68,9 @@ def one_spelling(pages: Sequence[Page]) -> Sequence[Page]:
     spelled = spellings(names)
     if all(name == spelling for name, spelling in spelled.items()):
         return pages
-    if not isinstance(pages, LazyPages):
-        return [_renamed(page, spelled) for page in pages]
-    return LazyPages(
-        pages.path, [_entry(entry, spelled) for entry in pages.entries],
-        notes=[*pages.notes, *joined_spellings(names)],
-    )  # fmt: skip
+    path, notes = (pages.path, pages.notes) if isinstance(pages, LazyPages) else (MEMORY, ())
+    entries = [_entry(entry, spelled) for entry in entries_of(pages)]
+    return LazyPages(path, entries, notes=[*notes, *joined_spellings(names)])
 
 
 def _entry(entry: PageEntry, spelled: Mapping[str, str]) -> PageEntry:
@@ -85,8 +82,3 @@ def _entry(entry: PageEntry, spelled: Mapping[str, str]) -> PageEntry:
 
 def _made(entry: PageEntry, name: str) -> Page:
     return replace(entry.make(), provider=name)
-
-
-def _renamed(page: Page, spelled: Mapping[str, str]) -> Page:
-    name = spelled[page.provider]
-    return page if name == page.provider else replace(page, provider=name)

@@ -1,14 +1,15 @@
-"""A data set on disk as a sequence of pages whose images are decoded only when a page is asked for."""
+"""Pages of which names are known before any is made: an image is decoded, or drawn, when its page is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
-from docleak.documents.files import raise_faults, read_image
+from docleak.documents.files import read_image
 from docleak.documents.page import Page, Word
 from docleak.errors import DocumentError
 
@@ -16,6 +17,8 @@ T = TypeVar("T")
 
 #: Boxes may overshoot the image by this many pixels (rounding by whoever scaled it); they are then clipped.
 CLIPPED_OVERSHOOT = 2.0
+#: Where pages are said to lie that come from no file.
+MEMORY = Path("memory")
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class PageEntry:
 
 
 class LazyPages(Sequence[Page]):
-    """Pages of a data set at ``path``; ``pages[i]`` reads page i from disk each time, ``pages[a:b]`` stays lazy.
+    """Pages of a data set at ``path``; ``pages[i]`` reads or draws page i each time, ``pages[a:b]`` stays lazy.
 
     ``entries`` has names, documents and providers without touching an image; ``notes`` says in sentences what the
     loader dropped or could not find. Raises DocumentError for an empty data set.
@@ -63,79 +66,48 @@ class LazyPages(Sequence[Page]):
                 raise
             raise DocumentError(f"{error}\nIt was read from {entry.source}.") from error
 
-    def check(self) -> None:
-        """Read every page; raises one DocumentError with the faults of all of them."""
-        faults = []
-        for index in range(len(self)):
-            try:
-                self[index]
-            except DocumentError as error:
-                faults.append(str(error).replace("\n", "\n    "))
-        raise_faults(self.path, faults, "Mend these pages or take them out of the data set.")
+
+def entries_of(pages: Sequence[Page]) -> Sequence[PageEntry]:
+    """The entries of lazy pages, or of pages in memory."""
+    if isinstance(pages, LazyPages):
+        return pages.entries
+    return [PageEntry(page.name, MEMORY, partial(_itself, page), page.document, page.provider) for page in pages]
 
 
-class Placed(Sequence[Page]):
-    """Pages by their places, each the number of a page of a part; a page is read when it is asked for."""
-
-    def __init__(self, places: Sequence[tuple[Sequence[Page], int]]) -> None:
-        self._places = places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: int) -> Page: ...
-    @overload
-    def __getitem__(self, index: slice) -> Placed: ...
-
-    def __getitem__(self, index: int | slice) -> Page | Placed:
-        if isinstance(index, slice):
-            return Placed(self._places[index])
-        part, number = self._places[index]
-        return part[number]
-
-    def names(self, of: Callable[[Sequence[Page]], Sequence[str]]) -> tuple[str, ...]:
-        """``provider_names`` or another list of names of the parts; no image is decoded where the parts are lazy."""
-        parts = {id(part): part for part, _ in self._places}
-        names = {key: of(part) for key, part in parts.items()}
-        return tuple(names[id(part)][number] for part, number in self._places)
+def _itself(page: Page) -> Page:
+    return page
 
 
-def joined(parts: Sequence[Sequence[Page]]) -> Placed:
+def joined(parts: Iterable[Sequence[Page]]) -> LazyPages:
     """Pages of several parts, one part after the other."""
-    return Placed([(part, number) for part in parts for number in range(len(part))])
+    return LazyPages(MEMORY, [entry for part in parts for entry in entries_of(part)])
 
 
-def picked(pages: Sequence[Page], numbers: Iterable[int]) -> Placed:
+def picked(pages: Sequence[Page], numbers: Iterable[int]) -> LazyPages:
     """Some of the pages, in the order of their numbers."""
-    return Placed([(pages, number) for number in numbers])
+    entries = entries_of(pages)
+    return LazyPages(pages.path if isinstance(pages, LazyPages) else MEMORY, [entries[i] for i in numbers])
+
+
+def remembered(pages: Sequence[Page]) -> LazyPages:
+    """The pages, each kept in memory once it was made."""
+    path = pages.path if isinstance(pages, LazyPages) else MEMORY
+    return LazyPages(path, [replace(entry, make=cache(entry.make)) for entry in entries_of(pages)])
 
 
 def provider_names(pages: Sequence[Page]) -> tuple[str, ...]:
     """The provider of each page, without decoding an image where the pages are lazy."""
-    if isinstance(pages, LazyPages):
-        return tuple(entry.provider for entry in pages.entries)
-    if isinstance(pages, Placed):
-        return pages.names(provider_names)
-    return tuple(page.provider for page in pages)
+    return tuple(entry.provider for entry in entries_of(pages))
 
 
 def document_names(pages: Sequence[Page]) -> tuple[str, ...]:
     """The document of each page, without decoding an image where the pages are lazy."""
-    if isinstance(pages, LazyPages):
-        return tuple(entry.document for entry in pages.entries)
-    if isinstance(pages, Placed):
-        return pages.names(document_names)
-    return tuple(page.document for page in pages)
+    return tuple(entry.document for entry in entries_of(pages))
 
 
 def page_names(pages: Sequence[Page]) -> tuple[str, ...]:
     """The name of each page, without decoding an image where the pages are lazy."""
-    if isinstance(pages, LazyPages):
-        return tuple(entry.name for entry in pages.entries)
-    if isinstance(pages, Placed):
-        return pages.names(page_names)
-    return tuple(page.name for page in pages)
+    return tuple(entry.name for entry in entries_of(pages))
 
 
 def at_most(items: Iterable[T], limit: int | None) -> list[T]:
@@ -153,6 +125,12 @@ def read_page(page: Callable[..., Page], image: Path, words: Iterable[Word], *, 
     pixels = read_image(image, upright=upright)
     height, width = pixels.shape[:2]
     return page(image=pixels, words=tuple(clip_overshoot(word, width, height) for word in words))
+
+
+def entry_of(source: Path, image: Path, words: Iterable[Word], *, upright: bool = False, **page: Any) -> PageEntry:
+    """A page whose image is decoded when it is asked for; ``page`` has the rest of ``Page``, its name among it."""
+    make = partial(read_page, partial(Page, **page), image, tuple(words), upright=upright)
+    return PageEntry(page["name"], source, make, page["document"], page.get("provider", ""))
 
 
 def clip_overshoot(word: Word, width: int, height: int) -> Word:

@@ -63,10 +63,10 @@ def find_arrays(path: Path) -> list[Path]:
     return sorted(folder.glob("*.npy")) if folder else []
 
 
-def load(path: Path, *, limit: int | None = None, images: Path | None = None, allow_pickle: bool = False) -> LazyPages:
+def load(path: Path, *, limit: int | None = None, allow_pickle: bool = False) -> LazyPages:
     """Pages in the order of their first record; all questions about one image are questions of one Page.
 
-    ``images`` is the folder of page images (default: ``images/`` beside the folder of the .npy files, or in it).
+    Page images are in ``images/`` beside the folder of the .npy files, or in it.
     Each answer that is found in the tokens is a private field whose key is the record's ``field`` or its question.
     Tokens without text and boxes without area are dropped and counted in ``notes``. The .npy files are pickles and
     are refused unless ``allow_pickle``. Raises DocumentError, listing every fault of the data set.
@@ -84,11 +84,11 @@ def load(path: Path, *, limit: int | None = None, images: Path | None = None, al
             "--allow-pickle (allow_pickle=True); `docleak data convert` then writes them once as a plain folder that "
             "needs no such trust."
         )
-    picture_folder = images or first_folder([arrays[0].parent.parent / "images", arrays[0].parent / "images"], [])
-    if picture_folder is None or not picture_folder.is_dir():
+    picture_folder = first_folder([arrays[0].parent.parent / "images", arrays[0].parent / "images"], [])
+    if picture_folder is None:
         raise DocumentError(
-            f"{picture_folder or arrays[0].parent.parent / 'images'}: there is no such folder of page images; expected "
-            "<image_name>.jpg files in it. Download the images, or name their folder."
+            f"{arrays[0].parent.parent / 'images'}: there is no such folder of page images; expected "
+            "<image_name>.jpg files in it. Download the images."
         )
     rows = [row for array in arrays for row in read_rows(array)]
     pages: dict[str, list[Row]] = {}

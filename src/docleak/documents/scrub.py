@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from docleak.documents.locate import repeats_of
 from docleak.documents.page import Box, Image, Page
-from docleak.documents.repeats import repeats_of
 
 #: Width in pixels of the ring around a private region in which the paper's colour is looked for.
 RING = 3

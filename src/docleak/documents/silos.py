@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from docleak.documents.files import describe_folder, read_json
+from docleak.documents.files import describe_folder, read_json, require_new
 from docleak.documents.folder import save
 from docleak.documents.page import Page
 from docleak.documents.partition import Share
 from docleak.errors import DocumentError
-from docleak.files import drafted_folder
+from docleak.files import drafted_folder, shaped
 
 MANIFEST = "silo.json"
 
@@ -46,15 +46,7 @@ def read_silo(directory: Path) -> Silo:
             f"{directory} {describe_folder(directory)}; expected {MANIFEST} beside pages.jsonl. Make silos with "
             "`docleak data make OUT --partition K`."
         )
-    value = read_json(path)
-    kinds = {field.name: list if field.name == "providers" else str if field.type == "str" else int
-             for field in fields(Silo)}  # fmt: skip
-    if not isinstance(value, dict) or set(value) != set(kinds):
-        raise DocumentError(f"{path}: expected one JSON object with {', '.join(kinds)}. Make the silo again.")
-    wrong = [f"{name} is {value[name]!r}" for name, kind in kinds.items() if type(value[name]) is not kind]
-    if wrong:
-        raise DocumentError(f"{path}: {'; '.join(wrong)}: values of a wrong type. Make the silo again.")
-    return Silo(**{**value, "providers": tuple(value["providers"])})
+    return shaped(Silo, read_json(path), DocumentError, f"{path}", "Make the silo again.")
 
 
 def write_silos(
@@ -72,8 +64,7 @@ def write_silos(
     pages. Pages are made and written one at a time; ``on_page`` is told how many of all are done. Raises DocumentError
     if ``out`` exists and is not empty.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DocumentError(f"{out} {describe_folder(out)}; silos are only written to a new folder.")
+    require_new(out, "silos")
     total = sum(len(share.pages) for share in shares)
     silos: list[Silo] = []
     with drafted_folder(out) as draft:

@@ -13,17 +13,16 @@ from functools import partial
 from pathlib import Path
 
 from docleak.documents.files import (
-    describe_folder,
-    first_folder,
     images_by_stem,
     paired,
     raise_faults,
     read_json,
     read_text,
+    require_folder,
 )
 from docleak.documents.locate import WordStream, letters
-from docleak.documents.page import Box, Field, Page, Question, Word
-from docleak.documents.pages import LazyPages, PageEntry, at_most, read_page
+from docleak.documents.page import Box, Field, Question, Word
+from docleak.documents.pages import LazyPages, PageEntry, at_most, entry_of
 from docleak.errors import DocumentError
 
 PARTS = ("img", "box", "entities")
@@ -38,11 +37,6 @@ QUESTIONS = {
 Line = tuple[Box, str]
 
 
-def find_root(path: Path) -> Path | None:
-    """The folder with img/, box/ and entities/ at ``path``, in its ``train`` or its ``SROIE2019/train``; or None."""
-    return first_folder([path, path / "train", path / "SROIE2019" / "train"], PARTS)
-
-
 def load(path: Path, *, limit: int | None = None) -> LazyPages:
     """Receipts in order of file name; provider = company (case, punctuation and spacing unified).
 
@@ -50,12 +44,11 @@ def load(path: Path, *, limit: int | None = None) -> LazyPages:
     characters. A key whose value is not in the words as annotated becomes a field without words (see ``notes``).
     Raises DocumentError, listing every fault of the data set, for missing files and malformed lines or JSON.
     """
-    root = find_root(path)
-    if root is None:
-        raise DocumentError(
-            f"{path} {describe_folder(path)}; expected SROIE's train folder with img/, box/ and entities/, or a folder "
-            "that holds it as train/ or SROIE2019/train/. Unpack the data set and give that path."
-        )
+    expected = (
+        "SROIE's train folder with img/, box/ and entities/, or a folder that holds it as train/ or SROIE2019/train/. "
+        "Unpack the data set and give that path."
+    )
+    root = require_folder(path, ("train", "SROIE2019/train"), PARTS, expected)
     images = images_by_stem(root / "img")
     boxes = {p.stem for p in (root / "box").glob("*.txt")}
     entities = {p.stem for p in (root / "entities").glob("*.txt")}
@@ -84,10 +77,11 @@ def _entry(root: Path, stem: str, image: Path) -> tuple[PageEntry, list[str]]:
     words = tuple(word for _, word in split)
     fields = tuple(_fields(keys, words, lines, [n for n, _ in split]))
     questions = tuple(Question(QUESTIONS[key], (value,), key) for key, value in keys.items())
-    provider = normal_name(keys.get("company", ""))
-    blank = partial(Page, name=stem, fields=fields, questions=questions, document=stem, provider=provider)
-    make = partial(read_page, blank, image, words)
-    return PageEntry(stem, root / "box" / f"{stem}.txt", make, stem, provider), [f.key for f in fields if not f.words]
+    entry = entry_of(
+        root / "box" / f"{stem}.txt", image, words, name=stem, fields=fields, questions=questions, document=stem,
+        provider=normal_name(keys.get("company", "")),
+    )  # fmt: skip
+    return entry, [field.key for field in fields if not field.words]
 
 
 def normal_name(name: str) -> str:

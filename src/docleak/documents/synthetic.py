@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import overload
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from docleak.documents.fonts import set_line
 from docleak.documents.page import Field, Page, Question, Word
+from docleak.documents.pages import LazyPages, PageEntry
 from docleak.documents.phrasings import PHRASINGS
 from docleak.documents.ranges import MOST_PIXELS
 from docleak.documents.synthetic_layouts import Slot, Template
-from docleak.documents.synthetic_providers import PROVIDERS
+from docleak.documents.synthetic_providers import PROVIDERS, provider
 from docleak.documents.synthetic_templates import build_template
 from docleak.documents.synthetic_values import GROUPS, pick
 from docleak.errors import DocumentError
 
+#: Where these pages are said to lie.
+SYNTHETIC = Path("synthetic")
 #: Width x height, in pixels.
 DEFAULT_SIZE = (192, 256)
 #: Below this width or height, some provider has no room for four legible fields.
@@ -33,6 +36,11 @@ def _generator(seed: int, split: str, index: int, size: tuple[int, int]) -> np.r
     """The page's own stream, the same on every machine."""
     name = int.from_bytes(hashlib.sha256(split.encode()).digest()[:4], "big")
     return np.random.default_rng(np.random.SeedSequence((seed, name, index, *size)))
+
+
+def _provider_of(rng: np.random.Generator) -> int:
+    """The number of a page's provider, which its stream draws first."""
+    return int(rng.integers(PROVIDERS))
 
 
 def _draw_values(template: Template, rng: np.random.Generator) -> dict[str, str]:
@@ -88,7 +96,7 @@ def make_page(
     """
     _check(seed, split, size)
     rng = _generator(seed, split, index, size)
-    template = build_template(int(rng.integers(PROVIDERS)), size)
+    template = build_template(_provider_of(rng), size)
     return fill_template(template, rng, f"{split}-{seed}-{index:06d}", filled=filled)
 
 
@@ -122,40 +130,9 @@ def fill_template(template: Template, rng: np.random.Generator, name: str, *, fi
     )
 
 
-@dataclass(frozen=True)
-class SyntheticPages(Sequence[Page]):
-    """Pages made when they are asked for."""
-
-    length: int
-    seed: int
-    size: tuple[int, int]
-    first: int
-    split: str
-
-    def __len__(self) -> int:
-        return self.length
-
-    @overload
-    def __getitem__(self, index: int) -> Page: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Page]: ...
-    def __getitem__(self, index: int | slice) -> Page | list[Page]:
-        if isinstance(index, slice):
-            return [self._make(i) for i in range(*index.indices(self.length))]
-        if not -self.length <= index < self.length:
-            raise IndexError(f"page {index} of {self.length}")
-        return self._make(index % self.length)
-
-    def __iter__(self) -> Iterator[Page]:
-        return (self._make(i) for i in range(self.length))
-
-    def _make(self, index: int) -> Page:
-        return make_page(self.first + index, seed=self.seed, size=self.size, split=self.split)
-
-
 def make_pages(
     count: int, *, seed: int, size: tuple[int, int] = DEFAULT_SIZE, first: int = 0, split: str = "audit"
-) -> Sequence[Page]:
+) -> LazyPages:
     """``count`` pages of ``size`` (width, height) from number ``first`` on, made lazily.
 
     A page depends on (seed, split, first + its place, size) only, and on the installed font packages.
@@ -166,4 +143,10 @@ def make_pages(
         raise DocumentError(f"synthetic pages: count is {count} and first is {first}; expected 0 or more")
     if count:
         make_page(first, seed=seed, size=size, split=split)  # a size too small is refused here, not later
-    return SyntheticPages(count, seed, size, first, split)
+    entries = []
+    for index in range(first, first + count):
+        name = f"{split}-{seed}-{index:06d}"
+        owner = provider(_provider_of(_generator(seed, split, index, size)))
+        make = partial(make_page, index, seed=seed, size=size, split=split)
+        entries.append(PageEntry(name, SYNTHETIC, make, name, owner.name))
+    return LazyPages(SYNTHETIC, entries)

@@ -14,40 +14,23 @@ from numpy.typing import NDArray
 from docleak.documents.fonts import NARROW, Type, set_line
 from docleak.documents.page import Word
 from docleak.documents.synthetic_providers import PROVIDERS, Provider, provider, provider_rng
-from docleak.documents.synthetic_values import GROUPS
+from docleak.documents.synthetic_values import GROUPS, INVOICES
 
 Colour = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One family: how the header, the title, the fields and the total are arranged."""
+    """One family (invoices.toml): how the header, the title, the fields and the total are arranged."""
 
     name: str
-    header: str  # left, right, centre, band, rule, frame
-    title: str  # left, right, centre, box, underline, strip
-    body: str  # rows, flush, stack, grid, wide, cells, sidebar, lines, table
-    total: str  # plain, box, rule, double, tag, big
+    header: str
+    title: str
+    body: str
+    total: str
 
 
-LAYOUTS: tuple[Layout, ...] = (
-    Layout("classic", "left", "left", "rows", "rule"),
-    Layout("letter", "right", "right", "grid", "box"),
-    Layout("receipt", "centre", "centre", "flush", "double"),
-    Layout("banner", "band", "left", "rows", "tag"),
-    Layout("ledger", "rule", "right", "lines", "double"),
-    Layout("form", "frame", "centre", "cells", "box"),
-    Layout("stacked", "left", "underline", "stack", "big"),
-    Layout("columns", "rule", "strip", "grid", "rule"),
-    Layout("sidebar", "right", "left", "sidebar", "tag"),
-    Layout("table", "left", "right", "table", "box"),
-    Layout("modern", "band", "right", "wide", "big"),
-    Layout("plain", "centre", "left", "rows", "plain"),
-    Layout("framed", "frame", "box", "flush", "rule"),
-    Layout("till", "centre", "strip", "table", "double"),
-    Layout("minimal", "right", "underline", "wide", "plain"),
-    Layout("register", "band", "box", "lines", "box"),
-)
+LAYOUTS = tuple(Layout(name, *parts) for name, parts in INVOICES["layouts"].items())
 
 
 @dataclass(frozen=True)
@@ -168,11 +151,10 @@ class Sheet:
         """Paint a rectangle."""
         self.image[y0:y1, x0:x1] = colour
 
-    def rule(self, y: int, x0: int | None = None, x1: int | None = None, grey: int | None = None) -> None:
+    def rule(self, y: int, grey: int | None = None) -> None:
         """Draw a horizontal hairline."""
         colour = self.owner.accent if grey is None else (grey, grey, grey)
-        thick = max(1, round(self.unit / 1.5))
-        self.fill(self.left if x0 is None else x0, y, self.right if x1 is None else x1, y + thick, colour)
+        self.fill(self.left, y, self.right, y + max(1, round(self.unit / 1.5)), colour)
 
     def frame(self, x0: int, y0: int, x1: int, y1: int, grey: int | None = None) -> None:
         """Draw the outline of a rectangle (x1, y1 exclusive)."""

@@ -2,87 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import date, timedelta
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
-
-def word_list(text: str) -> tuple[str, ...]:
-    """The words of a table written as running text."""
-    return tuple(text.split())
+#: What invoices are made of (invoices.toml): people, formats, providers, labels, layouts, phrasings.
+INVOICES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("invoices.toml").read_text("utf-8"))
 
 
-FIRST_NAMES = word_list(
-    """Anna Maria Elena Sara Laura Julia Emma Nora Clara Marta Eva Rosa Paula Carmen Teresa Diana Helena Monica
-    Sandra Petra Karin Astrid Freya Hanna Greta Sofia Olga Vera Nadia Tanya Katya Marina Larisa Amina
-    Fatima Leyla Yasmin Samira Aisha Zahra Noor Hana Mei Yuki Sakura Naomi Keiko Emi Akiko Jun Min Hyun Priya
-    Anjali Meera Kavita Divya Neha Asha Uma Grace Ruth Esther Joy Faith Zoe Chloe Alice Jane Mary Susan Karen
-    Nancy Betty Donna Carol Megan Rachel Amy Kate Lucy Ella Peter Thomas Martin David Daniel Marco Paolo Bruno
-    Carlos Pedro Jorge Diego Pablo Andres Victor Hugo Oscar Felix Max Jonas Lukas Stefan Markus Jan Piet Bram Lars
-    Sven Erik Bjorn Henrik Anders Magnus Aki Mika Timo Boris Dmitri Sergei Pavel Marek Tomas Jakub Adam Omar
-    Ahmed Hassan Karim Tariq Yusuf Samir Rashid Kenji Hiro Takeshi Wei Feng Chen Ming Hao Raj Arjun Vikram Sanjay
-    Anand Ravi Kofi Kwame Chidi Emeka Tunde Jabari James John Robert Michael Steven Kevin Brian George Edward Frank
-    Henry Arthur Simon Jack Harry Noah Ethan Samuel Nathan Aaron Gareth Owen Rhys Sean Conor"""
-)
-LAST_NAMES = word_list(
-    """Keller Weber Fischer Becker Hoffmann Wagner Schmidt Krause Vogel Brandt Lorenz Winter Sommer Berger Huber
-    Moser Gruber Steiner Baumann Frei Meyer Jansen Visser Bakker Smit Mulder Peters Claes Maes Dubois Durand
-    Moreau Fournier Girard Bonnet Mercier Blanc Rousseau Garnier Faure Rossi Russo Ferrari Bianchi Romano Marino
-    Greco Bruno Conti Costa Gomez Garcia Navarro Romero Torres Ramos Ortega Castro Delgado Vargas Mendoza Herrera
-    Santos Pereira Ferreira Carvalho Rocha Martins Duarte Nunes Hansen Jensen Nielsen Larsen Berg Dahl Haugen Strand
-    Andersson Eriksson Nordin Ekman Virtanen Korhonen Makinen Nowak Kowalski Wozniak Mazur Novak Svoboda
-    Dvorak Horvath Nagy Szabo Varga Popescu Petrov Sokolov Morozov Orlov Demir Kaya Yilmaz Arslan
-    Haddad Mansour Khoury Rahman Ahmadi Karimi Farouk Mensah Owusu Boateng Adeyemi Okafor Mbeki Banda Tanaka
-    Suzuki Yamada Nakamura Mori Kimura Sato Ono Chen Wang Zhang Huang Zhou Park Choi Jung Kang Nguyen Tran Pham
-    Sharma Gupta Mehta Kapoor Reddy Banerjee Fernando Perera Smith Jones Taylor Brown Evans Thomas Roberts Walker
-    Wright Turner Baker Cooper Morgan Harris Carter Murphy Kennedy Byrne Ryan Fraser Murray Stewart Hunter Parker
-    Bennett Foster Graham Hughes Jenkins Barnes Fletcher Sanders Webster Porter Mason Dixon Archer Bishop Marsh
-    Hudson Barker Norton Sutton Warner Thornton"""
-)
-MAIL_HOSTS = word_list(
-    """mail.com post.net inbox.org webmail.com mymail.net fastpost.com home.org quickmail.com postbox.eu sunmail.net
-    freemail.org netpost.com maxmail.eu"""
-)
-HANDLES = word_list(
-    """sunrise garden harbour teapot marble comet pepper walnut summer copper raven saffron meadow kestrel
-    thunder orchard ember magnet pebble voyage accounts office studio bookings orders contact"""
-)
-DATE_FORMATS = ("%d/%m/%Y", "%m/%d/%Y", "%Y-%m-%d", "%d.%m.%Y", "%d-%m-%Y", "%b %d, %Y")
-MONEY_FORMATS = ("${:,.2f}", "USD {:,.2f}", "EUR {:,.2f}", "{:,.2f} EUR", "GBP {:,.2f}", "CHF {:,.2f}", "{:,.2f}")
-INVOICE_FORMATS = (
-    "INV-#####",
-    "RE-2#-####",
-    "FA ######",
-    "#######",
-    "2#-######",
-    "A-######",
-    "SB-####-##",
-    "R########",
-    "NR-######",
-)
-ORDER_FORMATS = ("PN-######", "AB-#####", "##-####-##", "W######", "#########", "PR ####-###", "BT-#######")
-TAX_FORMATS = (
-    "DE#########",
-    "FR###########",
-    "BE##########",
-    "ES B########",
-    "##-#######",
-    "GB ### #### ##",
-    "NL#########B##",
-    "ATU########",
-)
-IBAN_FORMATS = (
-    "DE## #### #### #### ####",
-    "FR## #### #### #### ####",
-    "ES## #### #### #### ####",
-    "NL## ABNA #### #### ##",
-    "BE## #### #### ####",
-    "AT## #### #### ####",
-)
-TAX_RATES = (5, 7, 10, 19, 20, 21, 25)
+def listed(part: str, name: str) -> tuple[Any, ...]:
+    """A list of invoices.toml; one written as running text is its words."""
+    found = INVOICES[part][name]
+    return tuple(found.split() if isinstance(found, str) else found)
+
+
+FIRST_NAMES, LAST_NAMES = listed("people", "first_names"), listed("people", "last_names")
+MAIL_HOSTS, HANDLES = listed("people", "mail_hosts"), listed("people", "handles")
 
 
 @dataclass(frozen=True)
@@ -104,22 +44,14 @@ Values = Mapping[str, str]
 T = TypeVar("T")
 
 
-def pick(rng: np.random.Generator, options: tuple[T, ...]) -> T:
+def pick(rng: np.random.Generator, options: Sequence[T]) -> T:
     """One of ``options``, all equally likely."""
     return options[int(rng.integers(len(options)))]
 
 
 def make_formats(rng: np.random.Generator) -> Formats:
     """Draw the formats of a provider."""
-    return Formats(
-        pick(rng, DATE_FORMATS),
-        pick(rng, MONEY_FORMATS),
-        pick(rng, INVOICE_FORMATS),
-        pick(rng, ORDER_FORMATS),
-        pick(rng, TAX_FORMATS),
-        pick(rng, IBAN_FORMATS),
-        pick(rng, TAX_RATES),
-    )
+    return Formats(**{field.name: pick(rng, listed("formats", field.name)) for field in fields(Formats)})
 
 
 def fill_digits(pattern: str, rng: np.random.Generator) -> str:

@@ -7,35 +7,37 @@ repository is called Table-Fact-Checking. As in DUE and FeDocVQA a statement is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from docleak.documents.files import describe_folder, first_folder, raise_faults, read_json, read_text
 from docleak.documents.page import Page, Question
 from docleak.documents.pages import LazyPages, PageEntry, at_most
-from docleak.documents.table_pages import PAGE_SIZE, style_rng, table_page
+from docleak.documents.table_pages import style_rng, table_page
 from docleak.documents.tables import Table, make_table
 from docleak.errors import DocumentError
+from docleak.files import shaped
 
 SPLITS = ("train", "val", "test")
 #: Answer by label.
 ANSWERS = ("no", "yes")
 
 #: Table file -> statements, labels and caption.
-Examples = Mapping[str, tuple[Sequence[str], Sequence[int], str]]
+Examples = dict[str, tuple[tuple[str, ...], tuple[Literal[0, 1], ...], str]]
 
 
-def load(path: Path, *, seed: int, limit: int | None = None, size: tuple[int, int] = PAGE_SIZE) -> LazyPages:
+def load(path: Path, *, seed: int, limit: int | None = None) -> LazyPages:
     """One page per table, in the order of the examples; the looks of a table follow from ``seed`` and its name.
 
     ``path`` is the data set's folder or one of its ``*_examples.json``. A folder means its train examples; where there
-    are none it means all examples there are (``notes`` says so). A page is at most ``size`` (width, height); tables
+    are none it means all examples there are (``notes`` says so). A page is at most PAGE_SIZE; tables
     are read and drawn on access, with the caption above, and what does not fit is told in the page's ``notes``. Raises
     DocumentError, listing every fault.
     """
     root, files, notes = _find(path)
-    examples: dict[str, tuple[Sequence[str], Sequence[int], str]] = {}
+    examples: Examples = {}
     for file in files:
         examples.update(_read_examples(file))
     chosen = at_most(examples.items(), limit)
@@ -44,7 +46,7 @@ def load(path: Path, *, seed: int, limit: int | None = None, size: tuple[int, in
     raise_faults(root, faults, "Restore these tables, or take their statements out of the examples.")
     if not chosen:
         raise DocumentError(f"{files[0]}: holds no statement. Download it again.")
-    return LazyPages(root, [_entry(tables / name, *example, seed, size) for name, example in chosen], notes=notes)
+    return LazyPages(root, [_entry(tables / name, *example, seed) for name, example in chosen], notes=notes)
 
 
 def _find(path: Path) -> tuple[Path, list[Path], list[str]]:
@@ -65,27 +67,16 @@ def _find(path: Path) -> tuple[Path, list[Path], list[str]]:
 
 
 def _read_examples(path: Path) -> Examples:
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise DocumentError(f"{path}: a JSON {type(value).__name__}; expected an object of tables. Download it again.")
-    faults = [f"{name}: {fault}" for name, example in value.items() if (fault := _fault(name, example))]
-    raise_faults(path, faults, "Expected {table: [[statements], [labels 0 or 1], caption]}. Download the file again.")
-    return {name: (texts, labels, caption) for name, (texts, labels, caption) in value.items()}
-
-
-def _fault(name: str, example: object) -> str:
-    if Path(name).name != name:
-        return "not a plain file name"
-    if not isinstance(example, list) or len(example) != 3:
-        return "not a list of statements, labels and a caption"
-    texts, labels, caption = example
-    if not isinstance(texts, list) or not isinstance(labels, list) or not isinstance(caption, str):
-        return "not a list of statements, labels and a caption"
-    if len(texts) != len(labels):
-        return f"{len(texts)} statements but {len(labels)} labels"
-    if not all(isinstance(text, str) for text in texts) or not all(type(v) is int and v in (0, 1) for v in labels):
-        return "statements that are no texts, or labels that are not 0 or 1"
-    return ""
+    advice = "Expected {table: [[statements], [labels 0 or 1], caption]}. Download the file again."
+    examples = shaped(Examples, read_json(path), DocumentError, f"{path}", advice)
+    faults = [f"{name}: not a plain file name" for name in examples if Path(name).name != name]
+    faults += [
+        f"{name}: {len(texts)} statements but {len(labels)} labels"
+        for name, (texts, labels, _) in examples.items()
+        if len(texts) != len(labels)
+    ]
+    raise_faults(path, faults, advice)
+    return examples
 
 
 def read_table(path: Path, name: str, caption: str) -> Table:
@@ -96,13 +87,11 @@ def read_table(path: Path, name: str, caption: str) -> Table:
     return make_table(name, lines, caption=caption)
 
 
-def _entry(
-    path: Path, texts: Sequence[str], labels: Sequence[int], caption: str, seed: int, size: tuple[int, int]
-) -> PageEntry:
+def _entry(path: Path, texts: Sequence[str], labels: Sequence[int], caption: str, seed: int) -> PageEntry:
     name = path.name.removesuffix(".html.csv")
     questions = tuple(Question(text, (ANSWERS[label],)) for text, label in zip(texts, labels, strict=True))
-    return PageEntry(name, path, partial(_page, path, name, caption, questions, seed, size), document=name)
+    return PageEntry(name, path, partial(_page, path, name, caption, questions, seed), document=name)
 
 
-def _page(path: Path, name: str, caption: str, questions: Sequence[Question], seed: int, size: tuple[int, int]) -> Page:
-    return table_page(read_table(path, name, caption), questions, rng=style_rng(seed, "tabfact", name), size=size)
+def _page(path: Path, name: str, caption: str, questions: Sequence[Question], seed: int) -> Page:
+    return table_page(read_table(path, name, caption), questions, rng=style_rng(seed, "tabfact", name))

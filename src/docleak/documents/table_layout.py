@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from docleak.documents.fonts import Type, type_for
-from docleak.documents.table_styles import TableStyle
-from docleak.documents.tables import Table
+from docleak.documents.tables import Table, TableStyle
 
 #: One line of a cell: its words.
 Line = tuple[str, ...]

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from docleak.documents.fonts import Glyphs, Type, blend, draws, type_for, word_ink
 from docleak.documents.page import Field, Page, Question, Word
 from docleak.documents.table_layout import Line, Lines, Row, TableLayout, lay_out
-from docleak.documents.table_styles import BLACK, Colour, TableStyle, draw_style
-from docleak.documents.tables import Table
+from docleak.documents.tables import BLACK, Colour, Table, TableStyle, draw_style
 
 #: Largest page, width x height: letter paper at 96 dots per inch.
 PAGE_SIZE = (816, 1056)

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from docleak.documents.files import (
-    describe_folder,
-    first_folder,
     images_by_stem,
     raise_faults,
     read_json,
     read_json_lines,
+    require_folder,
     to_box,
 )
 from docleak.documents.page import Field, Page, Question, Word
@@ -46,8 +45,6 @@ def load(path: Path, *, limit: int | None = None, split: str | None = None) -> L
     on the page too. Indexes are read at once, OCR and images on access. Raises DocumentError, listing every fault.
     """
     root = find_root(path)
-    if root is None:
-        raise DocumentError(f"{path} {describe_folder(path)}; expected the folder that holds {', '.join(PARTS)}.")
     docs, located, asked = (read_table(root / name) for name in COLUMNS)
     providers = {row["doc_id"]: row["provider"] for row in docs}
     fields = grouped(located, lambda row: f"{row['doc_id']}_{row['page']}")
@@ -89,9 +86,9 @@ def _entry(
     return PageEntry(name, ocr, partial(_page, blank, ocr, image), document, provider)
 
 
-def find_root(path: Path) -> Path | None:
-    """The folder with all PARTS at ``path`` or in its ``vrdu_pfl``; or None."""
-    return first_folder([path, path / "vrdu_pfl"], PARTS)
+def find_root(path: Path) -> Path:
+    """The folder with all PARTS at ``path`` or in its ``vrdu_pfl``."""
+    return require_folder(path, ("vrdu_pfl",), PARTS, f"the folder that holds {', '.join(PARTS)}.")
 
 
 def read_table(path: Path) -> list[Row]:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from docleak.documents.files import describe_folder, first_folder, raise_faults, read_text
+from docleak.documents.files import raise_faults, read_text, require_folder
 from docleak.documents.page import Page, Question
 from docleak.documents.pages import LazyPages, PageEntry, at_most
-from docleak.documents.table_pages import PAGE_SIZE, style_rng, table_page
+from docleak.documents.table_pages import style_rng, table_page
 from docleak.documents.tables import Table, make_table
 from docleak.errors import DocumentError
 
@@ -27,11 +27,11 @@ COLUMNS = ["id", "utterance", "context", "targetValue"]
 ESCAPES = {"n": "\n", "p": "|", "\\": "\\"}
 
 
-def load(path: Path, *, seed: int, limit: int | None = None, size: tuple[int, int] = PAGE_SIZE) -> LazyPages:
+def load(path: Path, *, seed: int, limit: int | None = None) -> LazyPages:
     """One page per table, in the order of its first question; the looks of a table follow from ``seed`` and its name.
 
     ``path`` is the data set's folder, whose questions are those of data/training.tsv, or another .tsv file of it. A
-    page is at most ``size`` (width, height); tables are read and drawn on access, and what does not fit is told in the
+    page is at most PAGE_SIZE; tables are read and drawn on access, and what does not fit is told in the
     page's ``notes``. Several answers are one list, joined with ", ". Raises DocumentError, listing every fault.
     """
     root, questions = _find(path)
@@ -41,20 +41,18 @@ def load(path: Path, *, seed: int, limit: int | None = None, size: tuple[int, in
     raise_faults(root, faults, f"Restore these tables, or take their questions out of {questions.name}.")
     if not chosen:
         raise DocumentError(f"{questions}: holds no question. Download it again.")
-    return LazyPages(root, [_entry(root, context, tuple(rows), seed, size) for context, rows in chosen])
+    return LazyPages(root, [_entry(root, context, tuple(rows), seed) for context, rows in chosen])
 
 
 def _find(path: Path) -> tuple[Path, Path]:
     """The data set's folder and the file of questions that ``path`` means."""
     if path.is_file() and path.suffix == ".tsv":
         return path.parent.parent, path
-    root = first_folder([path, path / "WikiTableQuestions"], ["csv", "data/training.tsv"])
-    if root is None:
-        raise DocumentError(
-            f"{path} {describe_folder(path)}; expected WikiTableQuestions' folder with csv/ and data/training.tsv, or "
-            f"another file of questions ({', '.join(f'data/{name}.tsv' for name in SPLITS[1:])}). Unpack the data set "
-            "and give that path."
-        )
+    expected = (
+        "WikiTableQuestions' folder with csv/ and data/training.tsv, or another file of questions "
+        f"({', '.join(f'data/{name}.tsv' for name in SPLITS[1:])}). Unpack the data set and give that path."
+    )
+    root = require_folder(path, ("WikiTableQuestions",), ["csv", "data/training.tsv"], expected)
     return root, root / "data" / "training.tsv"
 
 
@@ -98,11 +96,11 @@ def read_table(path: Path, name: str) -> Table:
     return make_table(name, lines)
 
 
-def _entry(root: Path, context: str, questions: Sequence[Question], seed: int, size: tuple[int, int]) -> PageEntry:
+def _entry(root: Path, context: str, questions: Sequence[Question], seed: int) -> PageEntry:
     name = "-".join(re.findall(r"\d+", context)) or PurePosixPath(context).stem
-    make = partial(_page, root / context, name, questions, seed, size)
+    make = partial(_page, root / context, name, questions, seed)
     return PageEntry(name, root / context, make, document=name)
 
 
-def _page(path: Path, name: str, questions: Sequence[Question], seed: int, size: tuple[int, int]) -> Page:
-    return table_page(read_table(path, name), questions, rng=style_rng(seed, "wtq", name), size=size)
+def _page(path: Path, name: str, questions: Sequence[Question], seed: int) -> Page:
+    return table_page(read_table(path, name), questions, rng=style_rng(seed, "wtq", name))

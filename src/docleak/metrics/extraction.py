@@ -13,9 +13,8 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 from rapidfuzz.distance import Hamming, JaroWinkler, Levenshtein
-from scipy import stats
 
-from docleak.metrics.estimate import Estimate
+from docleak.metrics.estimate import Estimate, expanded_tail
 
 #: The epsilon of eq. 6, which the paper does not give: it bounds the factor where a baseline reads nothing.
 EPSILON = 1e-3
@@ -135,7 +134,7 @@ def over_documents(
         return Estimate(value, low, high, len(documents), n)
     groups = [np.array(indices) for indices in members.values()]
     draws = [statistic(np.concatenate([groups[i] for i in rng.integers(n, size=n)])) for _ in range(resamples)]
-    tail = float(stats.norm.cdf(-math.sqrt(n / (n - 1)) * stats.t.ppf((1 + level) / 2, n - 1)))
+    tail = expanded_tail(n, level)
     low, high = np.quantile(draws, (tail, 1 - tail))
     return Estimate(value, float(low), float(high), len(documents), n)
 

@@ -7,7 +7,7 @@ Statistics are kept per field and per page (``PageScore``, saved as JSON); every
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from docleak.documents.page import Field, Image, Page
 from docleak.documents.scrub import private_mask
 from docleak.errors import DocumentError, RunError
+from docleak.files import shaped
 from docleak.metrics.estimate import Estimate, ratio_interval
 from docleak.metrics.image import box_slices, fft2d_distance, mse, psnr_from_mse, ssim
 from docleak.metrics.ocr import OcrEngine, Reading, read_inked
@@ -67,10 +68,13 @@ class PageScore:
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> PageScore:
         """The inverse of ``to_json``; raises RunError if keys are missing or unknown."""
-        _check_keys(cls, saved)
-        for field in saved["fields"]:
-            _check_keys(FieldScore, field)
-        return cls(**{**saved, "fields": tuple(FieldScore(**field) for field in saved["fields"])})
+        advice = "Another version of docleak wrote it, or it is damaged: score the pages again."
+        score = shaped(cls, saved, RunError, "a saved score", advice)
+        if score.to_json() != saved:
+            raise RunError(
+                f"a saved score has only the keys {sorted(saved)}; expected {list(score.to_json())}. {advice}"
+            )
+        return score
 
 
 def score_page(page: Page, reconstruction: Image, engine: OcrEngine | None, *, margin: int = 2) -> PageScore:
@@ -197,12 +201,3 @@ def _score_field(page: Page, field: Field, reconstruction: Image, reading: Readi
 
 def _present(values: Sequence[float | bool | None]) -> list[float]:
     return [float(value) for value in values if value is not None]
-
-
-def _check_keys(kind: type[PageScore] | type[FieldScore], saved: Mapping[str, Any]) -> None:
-    expected = {field.name for field in fields(kind)}
-    if set(saved) != expected:
-        raise RunError(
-            f"a saved {kind.__name__} has the keys {sorted(saved)}; expected {sorted(expected)}. It was written by "
-            "another version of docleak, or is damaged: score the pages again"
-        )

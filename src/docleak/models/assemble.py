@@ -13,11 +13,9 @@ from torch import nn
 from docleak.errors import ModelError
 from docleak.files import drafted_folder, reported, write_json
 from docleak.models.fedocvqa import FeDocVQA
+from docleak.models.files import tokenizer_of, values_of
 from docleak.models.loading import config_of, split_revision
-from docleak.models.parts import values_of
-from docleak.models.preprocessing import tokenizer_of
-from docleak.models.t5 import T5Reader, join
-from docleak.models.t5_files import ReaderConfig
+from docleak.models.t5 import ReaderConfig, T5Reader
 from docleak.models.vt5 import VT5
 
 
@@ -58,7 +56,7 @@ def assemble(
 
     The spatial tables and projections that neither brings are drawn with ``seed``. The card (docleak.json) says where
     the model came from and how large it is. With ``dry_run`` only the configurations and the tokenizer are read, and
-    nothing is written. ``allow_pickle``: see ``parts.pretrained``. Raises ModelError, with all faults at once, for
+    nothing is written. ``allow_pickle``: see ``files.pretrained``. Raises ModelError, with all faults at once, for
     checkpoints of other kinds or that do not fit each other, and for an ``out`` that holds something.
     """
     if architecture not in KINDS:
@@ -85,7 +83,7 @@ def assemble(
     if dry_run:
         return card
     config = ReaderConfig(text, vision, seed=seed, **kind.settings)
-    model = join(kind.adapter, config, name=out.name, allow_pickle=allow_pickle)
+    model = kind.adapter.joined(config, name=out.name, allow_pickle=allow_pickle)
     with reported(out), drafted_folder(out) as draft:
         model.save(str(draft))
         write_json(draft / "docleak.json", card)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from docleak.documents.page import Image, Page, Question, Word
+from docleak.errors import ModelError
 
 #: Where a parameter acts: before the modalities meet (vision, text), while they meet, or after.
 Stage = Literal["vision", "text", "fusion", "output"]
@@ -102,6 +103,22 @@ def image_of(pixels: Tensor) -> Image:
     """Pixels (3, H, W) in [0, 1] as an image (H, W, 3) uint8, rounded, clipped."""
     array = (pixels.detach().cpu().clamp(0, 1) * 255.0).round().to(torch.uint8).numpy()
     return np.ascontiguousarray(array.transpose(1, 2, 0))
+
+
+def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Pixels (B, 3, H, W) less the mean of their channel, divided by its deviation."""
+    shift, scale = (pixels.new_tensor(list(values))[:, None, None] for values in (mean, std))
+    return (pixels - shift) / scale
+
+
+def require_size(name: str, size: tuple[int, int] | None, own: tuple[int, int]) -> None:
+    """ModelError if pages of another size than its ``own`` are asked of a model whose patches have their places."""
+    if size not in (None, own):
+        raise ModelError(
+            f"model {name!r} has learned absolute patch positions, so it only takes pages of {own[0]} x {own[1]} "
+            f"pixels, not {size[0]} x {size[1]}. Leave out --image-size, or name only Donut models with --model; pages "
+            "of any size are scaled to the model's."
+        )
 
 
 def trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -13,7 +13,18 @@ from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question
 from docleak.errors import ModelError
 from docleak.models.base import IGNORED as IGNORED
-from docleak.models.base import Answer, Encoded, Stage, Transcript, mean_per_example, pad, plain_ids
+from docleak.models.base import (
+    Answer,
+    Encoded,
+    Stage,
+    Transcript,
+    mean_per_example,
+    normalised,
+    pad,
+    plain_ids,
+    require_size,
+)
+from docleak.models.files import HALF, image_settings, pretrained, tokenizer_of
 
 PROMPT = "<s_docvqa><s_question>{question}</s_question><s_answer>"
 END = "</s_answer>"
@@ -34,8 +45,8 @@ class Donut:
         tokenizer: Any,
         *,
         image_size: tuple[int, int],
-        mean: tuple[float, ...] = (0.5, 0.5, 0.5),
-        std: tuple[float, ...] = (0.5, 0.5, 0.5),
+        mean: tuple[float, ...] = HALF,
+        std: tuple[float, ...] = HALF,
         name: str = "donut",
         prompt: str = PROMPT,
         max_answer_tokens: int = 64,
@@ -100,9 +111,7 @@ class Donut:
         return Transcript(question.strip(), answer.strip())
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        mean = torch.tensor(self._mean, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
-        std = torch.tensor(self._std, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
-        return (pixels - mean) / std
+        return normalised(pixels, self._mean, self._std)
 
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
         return self.decoder_loss(self.encoded(pixels), inputs, pages)
@@ -217,40 +226,31 @@ class Donut:
             size={"height": height, "width": width}, image_mean=list(self._mean), image_std=list(self._std)
         ).save_pretrained(directory)
 
+    @classmethod
+    def load(
+        cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None
+    ) -> Donut:
+        """Load from a directory or hub name, ready for double backward (eager attention).
 
-def load(
-    source: str,
-    *,
-    name: str,
-    device: torch.device,
-    revision: str | None = None,
-    image_size: tuple[int, int] | None = None,
-) -> Donut:
-    """Load a Donut from a directory or hub name, ready for double backward (eager attention).
+        Swin has no absolute positions, so ``image_size`` (width, height) may be another than the checkpoint's.
+        """
+        from transformers import VisionEncoderDecoderModel
 
-    Swin has no absolute positions, so ``image_size`` (width, height) may be another than the checkpoint's.
-    """
-    from transformers import VisionEncoderDecoderModel
+        from docleak.models.fast import quicken
 
-    from docleak.models.fast import quicken
-    from docleak.models.preprocessing import image_settings, require_weights, tokenizer_of
-
-    module, found = VisionEncoderDecoderModel.from_pretrained(
-        source, attn_implementation="eager", dtype=torch.float32, revision=revision or "main", output_loading_info=True
-    )
-    require_weights(source, module, found["missing_keys"])
-    settings = image_settings(source, revision=revision)
-    height, width = settings.size or tuple(_config_size(module))
-    if image_size is not None:
-        _check_size(module, image_size, own=(int(width), int(height)), name=name)
-    return Donut(
-        quicken(module.to(device).eval()),
-        tokenizer_of(source, revision=revision),
-        image_size=image_size or (int(width), int(height)),
-        mean=settings.mean or (0.5, 0.5, 0.5),
-        std=settings.std or (0.5, 0.5, 0.5),
-        name=name,
-    )
+        module = pretrained(VisionEncoderDecoderModel, source, revision=revision, allow_pickle=True)
+        settings = image_settings(source, revision=revision)
+        height, width = settings.size or _config_size(module)
+        if image_size is not None:
+            _check_size(module, image_size, own=(width, height), name=name)
+        return cls(
+            quicken(module.to(device).eval()),
+            tokenizer_of(source, revision=revision),
+            image_size=image_size or (width, height),
+            mean=settings.mean,
+            std=settings.std,
+            name=name,
+        )
 
 
 def _check_size(module: Any, size: tuple[int, int], *, own: tuple[int, int], name: str) -> None:
@@ -259,11 +259,8 @@ def _check_size(module: Any, size: tuple[int, int], *, own: tuple[int, int], nam
     It pads pages to whole patches and windows itself, but its last stage must be at least one window wide and high.
     """
     config = module.config.encoder
-    if config.use_absolute_embeddings and size != own:
-        raise ModelError(
-            f"model {name!r} has learned absolute patch positions, so it only takes pages of {own[0]} x {own[1]} "
-            f"pixels, not {size[0]} x {size[1]}. Leave out --image-size."
-        )
+    if config.use_absolute_embeddings:
+        require_size(name, size, own)
     stride = _stride(config)
     least = (int(config.window_size) - 1) * stride + 1
     if min(size) < least:

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from docleak.errors import ModelError
-from docleak.models.parts import pretrained, t5_of
-from docleak.models.t5 import T5Network, T5Reader, load_reader
-from docleak.models.t5_files import ReaderConfig
+from docleak.models.files import pretrained
+from docleak.models.t5 import ReaderConfig, T5Network, T5Reader, t5_of
 
 #: The picture's part with vit-mae-base's patches.
 MAE_BASE: dict[str, Any] = {"image_size": 224, "patch_size": 16}
@@ -91,15 +90,3 @@ class FeDocVQA(T5Reader):
 
     def vision_values(self) -> dict[str, Any]:
         return {"image_size": self.module.image_size, "patch_size": self.module.patch_embed.kernel_size[0]}
-
-
-def load(
-    source: str,
-    *,
-    name: str,
-    device: torch.device,
-    revision: str | None = None,
-    image_size: tuple[int, int] | None = None,
-) -> FeDocVQA:
-    """Load a FeDocVQA model from a directory or hub name; see ``load_reader``."""
-    return load_reader(FeDocVQA, source, name=name, device=device, revision=revision, image_size=image_size)

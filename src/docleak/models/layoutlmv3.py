@@ -13,7 +13,8 @@ from torch import Tensor
 from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question, Word
 from docleak.errors import ModelError
-from docleak.models.base import Answer, Encoded, Stage, Transcript, pad, plain_ids
+from docleak.models.base import Answer, Encoded, Stage, Transcript, normalised, pad, plain_ids, require_size
+from docleak.models.files import HALF, image_settings, pretrained, tokenizer_of
 
 MAX_ANSWER_TOKENS = 40
 #: ``word_ids`` of padding that the client's own code put behind an example.
@@ -37,8 +38,8 @@ class LayoutLMv3:
         module: Any,
         tokenizer: Any,
         *,
-        mean: tuple[float, ...] = (0.5, 0.5, 0.5),
-        std: tuple[float, ...] = (0.5, 0.5, 0.5),
+        mean: tuple[float, ...] = HALF,
+        std: tuple[float, ...] = HALF,
         name: str = "layoutlmv3",
     ) -> None:
         self.module = module
@@ -159,9 +160,7 @@ class LayoutLMv3:
         return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        mean = torch.tensor(self._mean, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
-        std = torch.tensor(self._std, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
-        return (pixels - mean) / std
+        return normalised(pixels, self._mean, self._std)
 
     def _logits(self, pixels: Tensor | None, inputs: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
         device = next(self.module.parameters()).device
@@ -238,41 +237,18 @@ class LayoutLMv3:
             image_std=list(self._std),
         ).save_pretrained(directory)
 
+    @classmethod
+    def load(
+        cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None
+    ) -> LayoutLMv3:
+        """Load from a directory or hub name (eager attention), at no other ``image_size`` than the checkpoint's own."""
+        from transformers import LayoutLMv3ForQuestionAnswering
 
-def load(
-    source: str,
-    *,
-    name: str,
-    device: torch.device,
-    revision: str | None = None,
-    image_size: tuple[int, int] | None = None,
-) -> LayoutLMv3:
-    """Load a LayoutLMv3 question-answering model from a directory or hub name (eager attention).
+        from docleak.models.fast import quicken
 
-    Its patches have learned absolute positions, so ``image_size`` may only be the checkpoint's own.
-    """
-    from transformers import LayoutLMv3ForQuestionAnswering
-
-    from docleak.models.fast import quicken
-    from docleak.models.preprocessing import image_settings, require_weights, tokenizer_of
-
-    module, found = LayoutLMv3ForQuestionAnswering.from_pretrained(
-        source, attn_implementation="eager", dtype=torch.float32, revision=revision or "main", output_loading_info=True
-    )
-    require_weights(source, module, found["missing_keys"])
-    settings = image_settings(source, revision=revision)
-    model = LayoutLMv3(
-        quicken(module.to(device).eval()),
-        tokenizer_of(source, revision=revision),
-        mean=settings.mean or (0.5, 0.5, 0.5),
-        std=settings.std or (0.5, 0.5, 0.5),
-        name=name,
-    )
-    if image_size not in (None, model.image_size):
-        width, height = model.image_size
-        raise ModelError(
-            f"model {name!r} is a LayoutLMv3: its patches have learned absolute positions, so it only takes pages of "
-            f"{width} x {height} pixels, not {image_size[0]} x {image_size[1]}. Leave out --image-size, or name "
-            "only Donut models with --model. Pages of any size are scaled to the model's."
-        )
-    return model
+        module = pretrained(LayoutLMv3ForQuestionAnswering, source, revision=revision, allow_pickle=True)
+        settings = image_settings(source, revision=revision)
+        tokenizer = tokenizer_of(source, revision=revision)
+        model = cls(quicken(module.to(device).eval()), tokenizer, mean=settings.mean, std=settings.std, name=name)
+        require_size(name, image_size, model.image_size)
+        return model

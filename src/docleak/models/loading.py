@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -10,18 +12,19 @@ from typing import Any, cast
 import torch
 import transformers
 
-from docleak.errors import ModelError
+from docleak.errors import DocleakError, ModelError
 from docleak.files import parse_json
 from docleak.models.base import DocumentModel
 from docleak.models.shipped import CHECKPOINTS, SHIPPED
 
-#: architecture -> "module:loader".
+#: architecture -> "module:adapter"; an adapter's ``load`` reads a checkpoint.
 ARCHITECTURES: dict[str, str] = {
-    "donut": "docleak.models.donut:load",
-    "layoutlmv3": "docleak.models.layoutlmv3:load",
-    "vt5": "docleak.models.vt5:load",
-    "fedocvqa": "docleak.models.fedocvqa:load",
+    "donut": "docleak.models.donut:Donut",
+    "layoutlmv3": "docleak.models.layoutlmv3:LayoutLMv3",
+    "vt5": "docleak.models.vt5:VT5",
+    "fedocvqa": "docleak.models.fedocvqa:FeDocVQA",
 }
+FILES = "the files save_pretrained writes: config.json, model.safetensors, and the tokenizer's files"
 
 
 def load_model(
@@ -35,30 +38,33 @@ def load_model(
     Raises ModelError if there is no such thing, if it is of an architecture docleak does not know, or if its network
     cannot take pages of that size.
     """
-    where, revision = _locate(source)
-    architecture = _architecture(_config(where, revision, source), source)
+    where, revision = locate(source)
+    architecture = _architecture(config_at(where, revision, source), source)
     transformers.utils.logging.disable_progress_bar()
-    module, function = ARCHITECTURES[architecture].split(":")
-    loader = getattr(import_module(module), function)
-    try:
-        found = loader(
+    module, adapter = ARCHITECTURES[architecture].split(":")
+    with loadable(f"model {source!r}, a {architecture} by its config.json,"):
+        model = getattr(import_module(module), adapter).load(
             where, name=short_name(source), device=torch.device(device), revision=revision, image_size=image_size
         )
-    except ModelError:
+    return cast(DocumentModel, model)
+
+
+@contextmanager
+def loadable(what: str, *, expected: str = FILES) -> Iterator[None]:
+    """Turn what the libraries raise for files that they cannot read, anything it may be, into a ModelError."""
+    try:
+        yield
+    except DocleakError:
         raise
-    except Exception as error:  # the libraries below raise anything from OSError to SafetensorError
-        raise ModelError(
-            f"model {source!r} is a {architecture} by its config.json, but could not be loaded: "
-            f"{type(error).__name__}: {error}. Expected the files save_pretrained writes: config.json, "
-            "model.safetensors, and the tokenizer's files."
-        ) from error
-    return cast(DocumentModel, found)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).strip()}"
+        raise ModelError(f"{what} could not be loaded ({reason}). Expected {expected}.") from error
 
 
 def config_of(source: str) -> dict[str, Any]:
     """config.json of a directory or hub name; ModelError if there is none, or if it is no JSON object."""
-    where, revision = _locate(source)
-    return _config(where, revision, source)
+    where, revision = locate(source)
+    return config_at(where, revision, source)
 
 
 def split_revision(source: str) -> tuple[str, str | None]:
@@ -83,37 +89,44 @@ def title_of(source: str) -> str:
     return SHIPPED.get(source, short_name(source))
 
 
-def _locate(source: str) -> tuple[str, str | None]:
-    """Directory or hub name, and the revision of the latter."""
-    if source in SHIPPED:
+def locate(
+    source: str, *, what: str = "model", shipped: Collection[str] = SHIPPED, owned: bool = True
+) -> tuple[str, str | None]:
+    """Directory or hub name of a ``shipped`` name or a source, and the revision of the latter.
+
+    ``what`` it is, for messages; ``owned`` refuses hub names without an owner, which only old models have. Raises
+    ModelError for a file, a directory without config.json, and what can be neither a directory nor a hub name.
+    """
+    if source in shipped:
         path = CHECKPOINTS / source
         if not path.is_dir():
             raise ModelError(f"shipped checkpoint {source!r} is missing at {path}. Reinstall docleak.")
         return str(path), None
     path = Path(source).expanduser()
     if path.is_file():
-        raise ModelError(f"model {source!r} is a file; expected the directory that holds config.json.")
+        raise ModelError(f"{what} {source!r} is a file; expected the directory that holds config.json.")
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"directory {source!r} has no config.json; expected a model saved by save_pretrained.")
         return str(path), None
     name, revision = split_revision(source)
-    if revision is not None and (not revision or name in SHIPPED or Path(name).expanduser().exists()):
+    if revision is not None and (not revision or name in shipped or Path(name).expanduser().exists()):
         raise ModelError(
-            f"model {source!r}: only models of the hub have revisions, as in owner/model@v1.0 or owner/model@COMMIT. "
+            f"{what} {source!r}: only models of the hub have revisions, as in owner/model@v1.0 or owner/model@COMMIT. "
             f"Pass {name!r} for what is here."
         )
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        near = get_close_matches(name, SHIPPED, n=1)
+    near = get_close_matches(name, shipped, n=1)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or ("/" not in name and (owned or near)):
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ModelError(
-            f"there is no model {source!r}.{hint} Shipped: {', '.join(SHIPPED)}; otherwise give a directory "
+            f"there is no {what} {source!r}.{hint} Shipped: {', '.join(shipped)}; otherwise give a directory "
             "written by save_pretrained, or a hub name like owner/model, or owner/model@revision."
         )
     return name, revision
 
 
-def _config(where: str, revision: str | None, source: str) -> dict[str, Any]:
+def config_at(where: str, revision: str | None, source: str) -> dict[str, Any]:
+    """config.json of a directory or a hub model; ``source`` is what it was called, for messages."""
     path = Path(where) / "config.json"
     if not path.is_file():
         from huggingface_hub import hf_hub_download

@@ -15,10 +15,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+#: Of the tiny LayoutLMv3.
+HEAD_WIDTH = 32
+
 
 @torch.no_grad()
-def spread(module: nn.Module, *, generator: torch.Generator, gain: float = 0.7, head_width: int = 32) -> None:
-    """Re-initialise in place: matrices N(0, gain²/fan_in), position tables N(0, 1), biases 0.
+def spread(module: nn.Module, *, generator: torch.Generator) -> None:
+    """Re-initialise in place: matrices N(0, 0.7²/fan_in), position tables N(0, 1), biases 0.
 
     Embedding tables that stand alone (tokens, absolute positions, boxes) are drawn as
     N(0, 1/width), so that the logits of a tied output layer start at unit size.
@@ -27,13 +30,13 @@ def spread(module: nn.Module, *, generator: torch.Generator, gain: float = 0.7, 
         if "relative_position_bias_table" in name:
             parameter.normal_(0.0, 1.0, generator=generator)
         elif ".rel_pos" in name:  # LayoutLMv3 divides these by sqrt(head width), and never trains them
-            parameter.normal_(0.0, math.sqrt(head_width), generator=generator)
+            parameter.normal_(0.0, math.sqrt(HEAD_WIDTH), generator=generator)
         elif name.endswith(("cls_token", "pos_embed")):
             parameter.normal_(0.0, 0.5, generator=generator)
         elif "embed" in name and parameter.ndim == 2:
             parameter.normal_(0.0, 1.0 / math.sqrt(parameter.shape[1]), generator=generator)
         elif parameter.ndim >= 2:
-            parameter.normal_(0.0, gain / math.sqrt(parameter[0].numel()), generator=generator)
+            parameter.normal_(0.0, 0.7 / math.sqrt(parameter[0].numel()), generator=generator)
         elif name.endswith("bias"):
             parameter.zero_()
 

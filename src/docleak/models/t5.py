@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +13,35 @@ from torch import Tensor, nn
 from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question, Word
 from docleak.errors import ModelError
-from docleak.models.base import IGNORED, Answer, Encoded, Stage, Transcript, mean_per_example, pad, plain_ids
+from docleak.models.base import (
+    IGNORED,
+    Answer,
+    Encoded,
+    Stage,
+    Transcript,
+    mean_per_example,
+    normalised,
+    pad,
+    plain_ids,
+    require_size,
+)
+from docleak.models.files import (
+    HALF,
+    ImageSettings,
+    config_from,
+    fill,
+    image_settings,
+    pretrained,
+    save_module,
+    tokenizer_of,
+    values_of,
+    weights_in,
+)
 from docleak.models.layout_tokens import LayoutTokens, add_layout_tokens, layout_tokens_of
-from docleak.models.loading import split_revision
-from docleak.models.parts import values_of
+from docleak.models.loading import config_at, split_revision
 from docleak.models.plain_words import PlainWords
-from docleak.models.preprocessing import image_settings, tokenizer_of
-from docleak.models.t5_files import ReaderConfig, read_config, read_weights, require_size, write
 
+PROMPT = "question: {question}  context: "
 #: t5-base's T5Config: 222.9 M parameters.
 T5_BASE: dict[str, Any] = {
     "vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12,
@@ -27,6 +49,59 @@ T5_BASE: dict[str, Any] = {
 
 #: ``word_ids`` of tokens that stand for no word of the page.
 QUESTION, FRAME = -1, -2
+
+
+@dataclass(frozen=True)
+class ReaderConfig:
+    """What config.json says, beside ``model_type``.
+
+    ``text`` and ``vision`` are the values of the two networks' own configurations; or the directories (relative ones
+    start at config.json's) or hub names of pretrained ones (t5-base; dit-base or vit-mae-base). In the second case
+    there is no model.safetensors, and the layers that join the two are drawn with ``seed``.
+    ``box_scale`` is what a page's width and height are scaled to: 1000, or 1 to reproduce the public VT5 code, in whose
+    integer tables boxes in [0, 1] all become 0. ``prompt_box`` is the question's box. ``lowercase`` folds words and
+    answers, but not questions. ``finetune_vision`` also trains VT5's DiT.
+    """
+
+    text: Mapping[str, Any] | str
+    vision: Mapping[str, Any] | str
+    image_mean: tuple[float, ...] = HALF
+    image_std: tuple[float, ...] = HALF
+    prompt: str = PROMPT
+    prompt_box: tuple[int, ...] = (0, 0, 1000, 1000)
+    box_scale: int = 1000
+    positions: int = 1024
+    lowercase: bool = True
+    max_tokens: int = 512
+    max_answer_tokens: int = 20
+    finetune_vision: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.prompt.count("{question}") != 1:
+            faults.append(f"prompt is {self.prompt!r}, expected one {{question}} in it")
+        if not 1 <= self.box_scale < self.positions:
+            faults.append(f"box_scale is {self.box_scale}, expected 1..{self.positions - 1} (below positions)")
+        if len(self.prompt_box) != 4 or not all(0 <= v < self.positions for v in self.prompt_box):
+            faults.append(f"prompt_box is {self.prompt_box}, expected four numbers in 0..{self.positions - 1}")
+        if min(self.max_tokens, self.max_answer_tokens) < 1:
+            faults.append("max_tokens and max_answer_tokens must be at least 1")
+        if isinstance(self.text, str) != isinstance(self.vision, str):
+            faults.append("of text and vision, either both are names of checkpoints or neither is")
+        if len(self.image_mean) != 3 or len(self.image_std) != 3 or min(self.image_std, default=0) <= 0:
+            faults.append("image_mean and image_std are of three channels, and the latter above 0")
+        if faults:
+            raise ModelError("the model's config.json cannot be used: " + "; ".join(faults) + ".")
+
+
+def t5_of(text: Mapping[str, Any] | str, *, allow_pickle: bool = False) -> Any:
+    """A ``T5ForConditionalGeneration`` from its config's values, or from a directory or hub name."""
+    import transformers as t
+
+    if not isinstance(text, str):
+        return t.T5ForConditionalGeneration._from_config(t.T5Config(**text), attn_implementation="eager")
+    return pretrained(t.T5ForConditionalGeneration, text, allow_pickle=allow_pickle)
 
 
 class T5Network(nn.Module):
@@ -173,11 +248,7 @@ class T5Reader:
         return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        mean, std = (
-            torch.tensor(values, device=pixels.device, dtype=pixels.dtype).view(1, 3, 1, 1)
-            for values in (self.config.image_mean, self.config.image_std)
-        )
-        return (pixels - mean) / std
+        return normalised(pixels, self.config.image_mean, self.config.image_std)
 
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
         return self._loss(pixels, inputs, range(len(inputs)) if pages is None else pages)
@@ -259,52 +330,50 @@ class T5Reader:
 
     def save(self, directory: str) -> None:
         config = replace(self.config, text=values_of(self.module.t5.config), vision=self.vision_values())
-        write(directory, self.architecture, config, self.module)
+        save_module(Path(directory), self.architecture, config, self.module)
         self.tokenizer.save_pretrained(directory)
 
+    @classmethod
+    def load(
+        cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None
+    ) -> Self:
+        """Load what ``save`` wrote, or join the two checkpoints that config.json names (eager attention, float32)."""
+        config = config_from(ReaderConfig, config_at(source, revision, source), source)
+        if isinstance(config.text, str):
+            text, vision = (_beside(str(part), Path(source)) for part in (config.text, config.vision))
+            model = cls.joined(replace(config, text=text, vision=vision), name=name)
+        else:
+            network = cls.drawn(config)
+            fill(network, weights_in(source, revision), source=source)
+            tokenizer = tokenizer_of(source, revision=revision, kind="PreTrainedTokenizerFast")
+            model = cls(network.eval(), tokenizer, config, name=name)
+        model.module.to(device)
+        require_size(name, image_size, model.image_size)
+        return model
 
-Reader = TypeVar("Reader", bound=T5Reader)
+    @classmethod
+    def joined(cls, config: ReaderConfig, *, name: str, allow_pickle: bool = False) -> Self:
+        """The model of the two checkpoints that ``config`` names, in evaluation mode.
+
+        Tokenizer, mean and deviation of the pixels are the checkpoints' own.
+        """
+        network = cls.drawn(config, allow_pickle=allow_pickle)
+        where, revision = split_revision(str(config.vision))
+        settings = image_settings(
+            where, revision=revision, default=ImageSettings(None, config.image_mean, config.image_std)
+        )
+        where, revision = split_revision(str(config.text))
+        config = replace(config, image_mean=settings.mean, image_std=settings.std)
+        return cls(network.eval(), tokenizer_of(where, revision=revision), config, name=name)
+
+    @classmethod
+    def drawn(cls, config: ReaderConfig, *, allow_pickle: bool = False) -> T5Network:
+        """``build``, what it draws from the config's seed; the global generator is left as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            return cls.build(config, allow_pickle=allow_pickle)
 
 
-def load_reader(
-    adapter: type[Reader],
-    source: str,
-    *,
-    name: str,
-    device: torch.device,
-    revision: str | None,
-    image_size: tuple[int, int] | None,
-) -> Reader:
-    """Load what ``save`` wrote, or join the two checkpoints that config.json names (eager attention, float32).
-
-    Joined, the layers that neither brings are drawn with the config's seed; tokenizer, mean and deviation of the pixels
-    are the checkpoints' own. The global generator is left as it was.
-    """
-    config = read_config(source, revision=revision)
-    if isinstance(config.text, str):
-        model = join(adapter, config, name=name)
-    else:
-        module = _drawn(adapter, config)
-        read_weights(source, module, revision=revision)
-        tokenizer = tokenizer_of(source, revision=revision, kind="PreTrainedTokenizerFast")
-        model = adapter(module.eval(), tokenizer, config, name=name)
-    model.module.to(device)
-    require_size(name, model.image_size, image_size)
-    return model
-
-
-def join(adapter: type[Reader], config: ReaderConfig, *, name: str, allow_pickle: bool = False) -> Reader:
-    """The model of the two checkpoints that ``config`` names, in evaluation mode; see ``load_reader``."""
-    text, vision = str(config.text), str(config.vision)
-    module = _drawn(adapter, config, allow_pickle=allow_pickle)
-    where, revision = split_revision(vision)
-    own = image_settings(where, revision=revision)
-    config = replace(config, image_mean=own.mean or config.image_mean, image_std=own.std or config.image_std)
-    where, revision = split_revision(text)
-    return adapter(module.eval(), tokenizer_of(where, revision=revision), config, name=name)
-
-
-def _drawn(adapter: type[Reader], config: ReaderConfig, *, allow_pickle: bool = False) -> T5Network:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        return adapter.build(config, allow_pickle=allow_pickle)
+def _beside(name: str, folder: Path) -> str:
+    """A directory that is named as config.json's ``folder`` sees it, as it is from here; other names as they are."""
+    return str(folder / name) if (folder / name).is_dir() else name

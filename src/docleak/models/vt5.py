@@ -13,9 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from docleak.models.parts import pretrained, t5_of, values_of
-from docleak.models.t5 import T5Network, T5Reader, load_reader
-from docleak.models.t5_files import ReaderConfig
+from docleak.models.files import pretrained, values_of
+from docleak.models.t5 import ReaderConfig, T5Network, T5Reader, t5_of
 
 #: dit-base's BeitConfig, as finetuned for document classes (no final layer norm): 85.8 M parameters.
 DIT_BASE: dict[str, Any] = {
@@ -88,15 +87,3 @@ class VT5(T5Reader):
 
     def vision_values(self) -> dict[str, Any]:
         return values_of(self.module.dit.config)
-
-
-def load(
-    source: str,
-    *,
-    name: str,
-    device: torch.device,
-    revision: str | None = None,
-    image_size: tuple[int, int] | None = None,
-) -> VT5:
-    """Load a VT5 from a directory or hub name; see ``load_reader``."""
-    return load_reader(VT5, source, name=name, device=device, revision=revision, image_size=image_size)

@@ -369,8 +369,10 @@ def test_backbones_that_transformers_saved(tmp_path: Path, architecture: str) ->
 
 
 def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no encoder 'nowhere'"):
+    with pytest.raises(ModelError, match="'nowhere' is neither a directory nor a hub model"):
         load_encoder("nowhere", task="mlm")
+    with pytest.raises(ModelError, match=r"no encoder 'layoutlm-tny'\. Did you mean 'layoutlm-tiny'"):
+        load_encoder("layoutlm-tny", task="mlm")
     save_encoder(model(), tmp_path / "a")
     weights = load_file(tmp_path / "a" / "model.safetensors")
     save_file({k: v for k, v in weights.items() if "dense" not in k}, tmp_path / "a" / "model.safetensors")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from docleak.documents.pairs import Pair, make_scenes, resized
 from docleak.errors import ModelError
 from docleak.models.pair.aligner import (
-    AlignerConfig,
-    AlignerNetwork,
     ClipAligner,
     TinyAligner,
     build_aligner,
@@ -85,15 +82,9 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert torch.equal(again.image(pixels), aligner.image(pixels))
 
 
-def test_towers_of_different_widths_and_other_vocabularies_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"64 .image. and 32 .text."):
-        AlignerNetwork(AlignerConfig(10, text_space=32))
+def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
     save_aligner(build_aligner(10, seed=0), tmp_path / "a", {})
     with pytest.raises(ModelError, match="made for 10 tokens"):
-        load_aligner(str(tmp_path / "a"), pair_tokenizer())
-    values = json.loads((tmp_path / "a" / "config.json").read_text())
-    (tmp_path / "a" / "config.json").write_text(json.dumps(values | {"text_space": 32}))
-    with pytest.raises(ModelError, match="same width"):
         load_aligner(str(tmp_path / "a"), pair_tokenizer())
 
 
@@ -163,7 +154,7 @@ def test_clip_takes_another_tokenizers_texts_and_stays_differentiable(tmp_path: 
 
 
 def test_no_such_aligner() -> None:
-    with pytest.raises(ModelError, match="Expected 'aligner-tiny'"):
+    with pytest.raises(ModelError, match=r"no aligner '/no/such/clip'.*Shipped: aligner-tiny"):
         load_aligner("/no/such/clip", pair_tokenizer())
 
 

@@ -84,7 +84,10 @@ def test_saved_and_read_again(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no generator"):
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        load_generator(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    with pytest.raises(ModelError, match="is no generator"):
         load_generator(str(tmp_path))
     with pytest.raises(ModelError, match="multiples of 4"):
         GeneratorConfig(height=10, width=16, channels=(8, 8, 8))

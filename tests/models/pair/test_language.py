@@ -86,5 +86,5 @@ def test_a_causal_model_of_other_tokens_says_that_it_is_asked_in_text(tmp_path: 
 
 
 def test_no_such_causal_model() -> None:
-    with pytest.raises(ModelError, match="no causal language model"):
+    with pytest.raises(ModelError, match="causal language model '/no/such/model' could not be loaded"):
         load_causal("/no/such/model", pair_tokenizer())

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from docleak.errors import ModelError
 from docleak.models.encoders.heads import TagHead
-from docleak.models.encoders.loading import MODEL_TYPE, config_of, load_backbone, load_encoder, weights_in
+from docleak.models.encoders.loading import MODEL_TYPE, found_encoder, load_backbone, load_encoder
 from docleak.models.encoders.model import BACKBONES, EncoderModel
-from docleak.models.loading import short_name, split_revision
+from docleak.models.files import weights_in
+from docleak.models.loading import short_name
 
 #: A tensor that a checkpoint has if it has the head.
 TAGS, WORDS = "classifier.weight", "cls.predictions.transform.dense.weight"
@@ -29,13 +30,12 @@ def load_finished(source: str, *, device: str | torch.device = "cpu") -> Encoder
     Raises ModelError for an architecture that is no token encoder, for a bare backbone or a head that docleak does not
     know, for labels that are not O, B-... and I-..., and whatever ``load_encoder`` raises.
     """
-    values = config_of(source)
+    where, revision, values = found_encoder(source)
     if values.get("model_type") == MODEL_TYPE:
         return load_encoder(source, device=device)
     kind = values.get("model_type")
     if kind not in BACKBONES:
         raise ModelError(f"model {source!r} is of architecture {kind!r}; extraction models are {', '.join(BACKBONES)}.")
-    where, revision = split_revision(source)
     weights = weights_in(where, revision)
     more: dict[str, Any] = {"vision": None, "seed": 0, "name": short_name(source)}
     if TAGS in weights:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from docleak.documents.locate import repeats_of
 from docleak.documents.page import Page
-from docleak.documents.repeats import repeats_of
 from docleak.errors import DocumentError
 from docleak.models.encoders.questions import hidden_in
 from docleak.models.encoders.tokens import BOX_SCALE, TokenPage

@@ -18,9 +18,9 @@ WIDTH, LAYERS, HEADS, LENGTH = 64, 2, 4, 512
 VOCABULARY = Path(__file__).with_name("vocabulary.txt")
 
 
-def shipped_tokenizer() -> Any:
-    """The tiny encoders' 2,000 word pieces (scripts/encoder_vocabulary.py)."""
-    pieces = VOCABULARY.read_text(encoding="utf-8").split("\n")[:-1]
+def shipped_tokenizer(vocabulary: Path = VOCABULARY) -> Any:
+    """Word pieces that ship: the tiny encoders' 2,000 (scripts/encoder_vocabulary.py), or those of another file."""
+    pieces = vocabulary.read_text(encoding="utf-8").split("\n")[:-1]
     return bert_tokenizer({piece: number for number, piece in enumerate(pieces)})
 
 

@@ -7,21 +7,19 @@ real text, softmax rows a text in the making.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from docleak.documents.page import fault_list
 from docleak.errors import ModelError
-from docleak.files import parse_json, write_atomically, write_json
-from docleak.models.loading import short_name, split_revision
-from docleak.models.preprocessing import HALF, image_settings, tokenizer_of
-from docleak.models.shipped import CHECKPOINTS
+from docleak.files import write_json
+from docleak.models.files import config_from, fill, image_settings, save_module, tokenizer_of, weights_in
+from docleak.models.loading import config_at, loadable, locate, short_name
 
 MODEL_TYPE = "docleak-aligner"
 SHIPPED_ALIGNER = "aligner-tiny"
@@ -55,7 +53,6 @@ class AlignerConfig:
     longest: int = 64
     inner: int = 64
     space: int = 64
-    text_space: int | None = None
 
 
 class AlignerNetwork(nn.Module):
@@ -64,12 +61,6 @@ class AlignerNetwork(nn.Module):
     def __init__(self, config: AlignerConfig) -> None:
         super().__init__()
         inner, space = config.inner, config.space
-        text_space = space if config.text_space is None else config.text_space
-        if text_space != space:
-            raise ModelError(
-                f"the aligner's towers end in {space} (image) and {text_space} (text) numbers; expected the same "
-                "width, or the two cannot be compared."
-            )
         self.config = config
         self.eye = nn.Sequential(
             nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.GELU(),
@@ -80,7 +71,7 @@ class AlignerNetwork(nn.Module):
         self.words = nn.Embedding(config.vocabulary, inner)
         self.places = nn.Parameter(0.1 * torch.randn(config.longest, inner))
         self.near = nn.Conv1d(inner, inner, 3, padding=1)
-        self.text_out = nn.Sequential(nn.Linear(inner, inner), nn.GELU(), nn.Linear(inner, text_space))
+        self.text_out = nn.Sequential(nn.Linear(inner, inner), nn.GELU(), nn.Linear(inner, space))
         self.scale = nn.Parameter(torch.tensor(2.0))
 
     def image(self, pixels: Tensor) -> Tensor:
@@ -168,11 +159,9 @@ def build_aligner(vocabulary: int, *, seed: int) -> TinyAligner:
 
 
 def save_aligner(aligner: TinyAligner, directory: Path, card: dict[str, object]) -> None:
-    """Write model.safetensors, docleak.json (how it was made) and last config.json, each whole or not at all."""
-    weights = {name: value.detach().cpu().contiguous() for name, value in aligner.network.state_dict().items()}
-    write_atomically(directory / "model.safetensors", save(weights))
+    """Write docleak.json (how it was made), model.safetensors and last config.json, each whole or not at all."""
     write_json(directory / "docleak.json", card)
-    write_json(directory / "config.json", {"model_type": MODEL_TYPE, **asdict(aligner.network.config)})
+    save_module(directory, MODEL_TYPE, aligner.network.config, aligner.network)
 
 
 def load_aligner(source: str, tokenizer: Any, *, device: str | torch.device = "cpu") -> Aligner:
@@ -184,38 +173,30 @@ def load_aligner(source: str, tokenizer: Any, *, device: str | torch.device = "c
     if source == RANDOM_ALIGNER:
         network = build_aligner(len(tokenizer), seed=0).network
         return TinyAligner(source, network.eval().to(device).requires_grad_(False))
-    where, revision = split_revision(str(CHECKPOINTS / source) if source == SHIPPED_ALIGNER else source)
-    file = Path(where).expanduser() / "config.json"
-    values = parse_json(file.read_text(encoding="utf-8"), strict=False) if file.is_file() else {}
-    aligner: Aligner
-    if values.pop("model_type", None) == MODEL_TYPE:
-        network = AlignerNetwork(AlignerConfig(**values))
-        if network.config.vocabulary != len(tokenizer):
-            raise ModelError(
-                f"aligner {source!r} was made for {network.config.vocabulary} tokens, the text model has "
-                f"{len(tokenizer)}; expected the same tokenizer. Give a CLIP, whose tokens are mapped, by path."
-            )
-        network.load_state_dict(load_file(file.with_name("model.safetensors")))
-        aligner = TinyAligner(short_name(source), network.eval().to(device).requires_grad_(False))
-    else:
-        aligner = _clip(str(Path(where).expanduser()) if file.is_file() else where, revision, source, tokenizer, device)
-    return _checked(aligner, len(tokenizer), device)
+    where, revision = locate(source, what="aligner", shipped=(SHIPPED_ALIGNER,), owned=False)
+    values = config_at(where, revision, source)
+    if values.get("model_type") != MODEL_TYPE:
+        return _clip(where, revision, source, tokenizer, device)
+    network = AlignerNetwork(config_from(AlignerConfig, values, source))
+    if network.config.vocabulary != len(tokenizer):
+        raise ModelError(
+            f"aligner {source!r} was made for {network.config.vocabulary} tokens, the text model has "
+            f"{len(tokenizer)}; expected the same tokenizer. Give a CLIP, whose tokens are mapped, by path."
+        )
+    fill(network, weights_in(where, revision), source=source)
+    return TinyAligner(short_name(source), network.eval().to(device).requires_grad_(False))
 
 
 def _clip(where: str, revision: str | None, source: str, tokenizer: Any, device: str | torch.device) -> ClipAligner:
     import transformers
 
-    try:
+    expected = f"{SHIPPED_ALIGNER!r}, a directory with a CLIP and its tokenizer, or a hub name that can be reached"
+    with loadable(f"aligner {source!r}", expected=expected):
         module, info = transformers.CLIPModel.from_pretrained(
             where, revision=revision or "main", attn_implementation="eager", output_loading_info=True,
             ignore_mismatched_sizes=True,  # told below
         )  # fmt: skip
         own = tokenizer_of(where, revision=revision)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(
-            f"there is no aligner {source!r} ({type(error).__name__}: {str(error).splitlines()[0]}). Expected "
-            f"{SHIPPED_ALIGNER!r}, a directory with a CLIP and its tokenizer, or a hub name that can be reached."
-        ) from error
     _require_clip(source, info, int(module.config.projection_dim))
     module = module.eval().to(device).requires_grad_(False)
     table = module.text_model.embeddings.token_embedding.weight
@@ -224,7 +205,7 @@ def _clip(where: str, revision: str | None, source: str, tokenizer: Any, device:
     tokens = _mapped(tokenizer, own, table)
     same = own.get_vocab() == tokenizer.get_vocab()
     name = short_name(source) + ("" if same else ", its tokens mapped by their characters")
-    return ClipAligner(name, module, tokens, start, end, settings.mean or HALF, settings.std or HALF)
+    return ClipAligner(name, module, tokens, start, end, settings.mean, settings.std)
 
 
 def _require_clip(source: str, info: Mapping[str, Any], width: int) -> None:
@@ -246,19 +227,6 @@ def _mapped(tokenizer: Any, own: Any, table: Tensor) -> Tensor:
     words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     rows: Sequence[Sequence[int]] = own([w.removeprefix("##") for w in words], add_special_tokens=False)["input_ids"]
     return torch.stack([table[list(r)].mean(0) if len(r) else torch.zeros_like(table[0]) for r in rows])
-
-
-@torch.no_grad()
-def _checked(aligner: Aligner, vocabulary: int, device: str | torch.device) -> Aligner:
-    weights = F.one_hot(torch.zeros(1, 2, dtype=torch.long), vocabulary).float().to(device)
-    image = aligner.image(torch.zeros(1, 3, 32, 32, device=device))
-    text = aligner.text(weights, torch.ones(1, 2, dtype=torch.bool, device=device))
-    if image.shape != text.shape:
-        raise ModelError(
-            f"aligner {aligner.name!r} gives {image.shape[1]} numbers for a picture and {text.shape[1]} for a text; "
-            "expected towers of the same width, or the two cannot be compared."
-        )
-    return aligner
 
 
 def one_hot(ids: Tensor, vocabulary: int) -> Tensor:

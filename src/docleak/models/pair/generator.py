@@ -6,19 +6,17 @@ generator makes a picture.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from docleak.errors import ModelError
-from docleak.files import parse_json, write_atomically, write_json
-from docleak.models.loading import short_name
-from docleak.models.shipped import CHECKPOINTS
+from docleak.files import write_json
+from docleak.models.files import config_from, fill, save_module, weights_in
+from docleak.models.loading import config_at, locate, short_name
 
 MODEL_TYPE = "docleak-generator"
 SHIPPED_GENERATOR = "generator-tiny"
@@ -121,24 +119,20 @@ def build_generator(config: GeneratorConfig, *, seed: int) -> Generator:
 
 
 def save_generator(generator: Generator, directory: Path, card: dict[str, object]) -> None:
-    """Write model.safetensors, docleak.json (how it was made) and last config.json, each whole or not at all."""
-    weights = {name: value.detach().cpu().contiguous() for name, value in generator.network.state_dict().items()}
-    write_atomically(directory / "model.safetensors", save(weights))
+    """Write docleak.json (how it was made), model.safetensors and last config.json, each whole or not at all."""
     write_json(directory / "docleak.json", card)
-    write_json(directory / "config.json", {"model_type": MODEL_TYPE, **asdict(generator.network.config)})
+    save_module(directory, MODEL_TYPE, generator.network.config, generator.network)
 
 
 def load_generator(source: str, *, device: str | torch.device = "cpu") -> Generator:
     """ "generator-tiny", or a directory that ``save_generator`` wrote. ModelError if there is none."""
-    where = CHECKPOINTS / source if source == SHIPPED_GENERATOR else Path(source).expanduser()
-    file = where / "config.json"
-    values = parse_json(file.read_text(encoding="utf-8"), strict=False) if file.is_file() else {}
-    if values.pop("model_type", None) != MODEL_TYPE:
+    where, revision = locate(source, what="generator", shipped=(SHIPPED_GENERATOR,))
+    values = config_at(where, revision, source)
+    if values.get("model_type") != MODEL_TYPE:
         raise ModelError(
-            f"there is no generator {source!r}. Expected {SHIPPED_GENERATOR!r}, or a directory that "
+            f"{source!r} is no generator. Expected {SHIPPED_GENERATOR!r}, or a directory that "
             "scripts/pair_files.py generator wrote."
         )
-    values["channels"] = tuple(cast(list[int], values["channels"]))
-    network = GeneratorNetwork(GeneratorConfig(**values))
-    network.load_state_dict(load_file(file.with_name("model.safetensors")))
+    network = GeneratorNetwork(config_from(GeneratorConfig, values, source))
+    fill(network, weights_in(where, revision), source=source)
     return Generator(short_name(source), network.eval().to(device).requires_grad_(False))

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 
 from docleak.errors import ModelError
-from docleak.models.loading import short_name, split_revision
-from docleak.models.preprocessing import tokenizer_of
+from docleak.models.files import tokenizer_of
+from docleak.models.loading import loadable, short_name, split_revision
 
 
 class LanguageModel(Protocol):
@@ -117,14 +117,10 @@ def load_causal(source: str, tokenizer: Any, *, device: str | torch.device = "cp
     import transformers
 
     where, revision = split_revision(source)
-    try:
+    expected = "a directory that save_pretrained wrote, with its tokenizer, or a hub name that can be reached"
+    with loadable(f"causal language model {source!r}", expected=expected):
         module: Any = transformers.AutoModelForCausalLM.from_pretrained(where, revision=revision or "main")
         own = tokenizer_of(where, revision=revision)
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"there is no causal language model {source!r} ({type(error).__name__}: {str(error).splitlines()[0]}). "
-            "Expected a directory that save_pretrained wrote, with its tokenizer, or a hub name that can be reached."
-        ) from error
     if own.bos_token_id is None and own.eos_token_id is None:
         raise ModelError(f"the tokenizer of {source!r} has neither a beginning nor an end token; expected one of them.")
     same = own.get_vocab() == tokenizer.get_vocab()

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from docleak.errors import GradientError, ModelError
-from docleak.models.base import Encoded, plain_ids
+from docleak.models.base import Encoded, normalised, plain_ids
+from docleak.models.files import HALF
 
 Modality = Literal["image", "text"]
 MODALITIES: tuple[Modality, ...] = ("image", "text")
@@ -65,8 +66,8 @@ class PairModel:
     tokenizer: Any
     classes: tuple[str, ...]
     image_size: tuple[int, int]
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    mean: tuple[float, ...] = HALF
+    std: tuple[float, ...] = HALF
 
     @property
     def table(self) -> Tensor:
@@ -114,8 +115,7 @@ class PairModel:
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Pixels (B, 3, H, W) in [0, 1] as the network takes them."""
-        mean, std = (pixels.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
-        return (pixels - mean) / std
+        return normalised(pixels, self.mean, self.std)
 
     def side(self, modality: Modality, other_logits: Tensor | None = None) -> Side:
         """One modality as an attack sees it. A fused model needs ``other_logits`` (B, K) of the other modality."""

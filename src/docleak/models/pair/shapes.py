@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from docleak.errors import ModelError
-from docleak.models.encoders.tiny import bert_tokenizer
-from docleak.models.loading import split_revision
+from docleak.models.encoders.tiny import shipped_tokenizer
+from docleak.models.files import ImageSettings, image_settings, tokenizer_of
+from docleak.models.loading import loadable, split_revision
 from docleak.models.pair.model import PairModel, PairNetwork
-from docleak.models.preprocessing import image_settings, tokenizer_of
 from docleak.models.start import spread
 
 VOCABULARY = Path(__file__).with_name("vocabulary.txt")
@@ -69,8 +69,7 @@ TEXT_SHAPES: dict[str, tuple[int, int, int, int]] = {
 
 def pair_tokenizer() -> Any:
     """The word pieces that ship for pairs (scripts/pair_files.py)."""
-    pieces = VOCABULARY.read_text(encoding="utf-8").split("\n")[:-1]
-    return bert_tokenizer({piece: number for number, piece in enumerate(pieces)})
+    return shipped_tokenizer(VOCABULARY)
 
 
 def build_pair(
@@ -94,7 +93,7 @@ def build_pair(
         raise ModelError(f"classes are {list(classes)}; expected two or more different ones, or nothing is learned.")
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    image_net, image_width, mean, std = _image_net(image, image_size, generator)
+    image_net, image_width, settings = _image_net(image, image_size, generator)
     text_net, text_width, tokenizer = _text_net(text, generator)
     module = PairNetwork(image_net, text_net, widths=(image_width, text_width), classes=len(classes), fused=fused)
     for part in (cast(nn.Linear, side["head"]) for side in (module.image, module.text)):
@@ -107,22 +106,16 @@ def build_pair(
                 parameter.requires_grad_(False)
     module.eval().to(device)
     name = f"{Path(image).name}+{Path(text).name}" + (" fused" if fused else "")
-    model = PairModel(name, module, tokenizer, tuple(classes), image_size, mean, std)
+    model = PairModel(name, module, tokenizer, tuple(classes), image_size, settings.mean, settings.std)
     _check_widths(model, (image_width, text_width))
     return model
 
 
-Normalisation = tuple[float, ...]
-
-
-def _image_net(
-    name: str, size: tuple[int, int], generator: torch.Generator
-) -> tuple[nn.Module, int, Normalisation, Normalisation]:
-    half = (0.5, 0.5, 0.5)
+def _image_net(name: str, size: tuple[int, int], generator: torch.Generator) -> tuple[nn.Module, int, ImageSettings]:
     if name == "lenet5":
         lenet = LeNet(size)
         lenet.draw(generator)
-        return lenet, lenet.width, half, half
+        return lenet, lenet.width, ImageSettings()
     import transformers
 
     if name in IMAGE_SHAPES:
@@ -133,10 +126,10 @@ def _image_net(
                 module.weight.data.normal_(0.0, math.sqrt(2 / module.weight[0].numel()), generator=generator)
         width = _without_head(net, name)
         _settle(net, size, generator)
-        return net, width, half, half
+        return net, width, ImageSettings()
     net = _from_path("AutoModelForImageClassification", name, IMAGE_SHAPES)
-    settings = image_settings(*_where(name)[:1], revision=_where(name)[1])
-    return net, _without_head(net, name), settings.mean or half, settings.std or half
+    where, revision = _where(name)
+    return net, _without_head(net, name), image_settings(where, revision=revision)
 
 
 @torch.no_grad()
@@ -179,13 +172,9 @@ def _from_path(kind: str, name: str, known: Any) -> Any:
     where, revision = _where(name)
     options: dict[str, Any] = {"revision": revision} if revision else {}
     options["attn_implementation"] = "eager"  # the fused kernels cannot be differentiated twice
-    try:
+    expected = f"one of {', '.join(known)}, a directory that save_pretrained wrote, or a hub name that can be reached"
+    with loadable(f"classifier {name!r}", expected=expected):
         return getattr(transformers, kind).from_pretrained(where, **options)
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"there is no classifier {name!r} ({type(error).__name__}: {str(error).splitlines()[0]}). Expected one of "
-            f"{', '.join(known)}, a directory that save_pretrained wrote, or a hub name that can be reached."
-        ) from error
 
 
 def _without_head(net: nn.Module, name: str) -> int:

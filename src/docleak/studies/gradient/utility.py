@@ -12,9 +12,10 @@ from torch import Tensor
 
 from docleak.defenses import GradientDefense, parse_defense
 from docleak.documents.page import Page
+from docleak.documents.pages import remembered
 from docleak.documents.synthetic import make_pages
-from docleak.evidence.checkpoints import Remembered, measure
 from docleak.models import load_model, trainable
+from docleak.training.checkpoints import measure
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 #: A LayoutLMv3 learns from words and boxes first, as in its recorded recipe; others see everything at once.
@@ -51,7 +52,7 @@ def utility_under(spec: str, source: str, *, steps: int, seed: int, test_pages: 
     losses: list[float] = []
     began = time.perf_counter()
     hook = protect if isinstance(defense, GradientDefense) else None
-    pages = Remembered(make_pages(1000, seed=seed, split="train", size=model.image_size))
+    pages = remembered(make_pages(1000, seed=seed, split="train", size=model.image_size))
     pretrain(
         model, pages, config, rng=np.random.default_rng(seed), on_step=lambda step, loss: losses.append(loss),
         protect=hook,

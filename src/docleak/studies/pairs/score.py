@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from docleak.attacks.pairs.together import PairFinding
 from docleak.documents.page import Image
 from docleak.metrics import psnr, ssim
-from docleak.metrics.rouge import rouge
+from docleak.metrics.text import rouge
 from docleak.models.base import image_of
 from docleak.studies.pairs.case import PairCase
 

@@ -15,8 +15,7 @@ from torch import nn
 from docleak.errors import RunError
 from docleak.files import drafted_folder, reported
 from docleak.models.loading import load_model
-from docleak.models.t5 import T5_BASE
-from docleak.models.t5_files import ReaderConfig
+from docleak.models.t5 import T5_BASE, ReaderConfig
 from docleak.privacy.accounting import rounded_up
 from docleak.privacy.lineage import BOUND, epsilon_with_scores
 from docleak.privacy.mechanism import Unit

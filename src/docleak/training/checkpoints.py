@@ -1,4 +1,4 @@
-"""The recorded recipe of the tiny checkpoints: start, training on synthetic invoices, ANLS on unseen ones."""
+"""The recorded recipes of the shipped tiny models: start, training on synthetic invoices, quality on unseen ones."""
 
 from __future__ import annotations
 
@@ -7,20 +7,30 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 
 from docleak.documents.issuers import LAST, make_issuers
 from docleak.documents.page import Page
+from docleak.documents.pages import remembered
 from docleak.documents.synthetic import make_pages
 from docleak.documents.synthetic_providers import PROVIDERS
 from docleak.errors import ModelError
 from docleak.files import drafted_folder, reported
 from docleak.metrics.text import accuracy, anls
 from docleak.models.base import DocumentModel, pixels_of
-from docleak.models.tiny import DONUT_SIZE, LAYOUTLMV3_SIZE, donut_start, layoutlmv3_start
-from docleak.models.tiny_t5 import fedocvqa_start, vt5_start
+from docleak.models.encoders.loading import save_encoder
+from docleak.models.encoders.model import BACKBONES
+from docleak.models.encoders.tiny import shipped_tokenizer, tiny_encoder
+from docleak.models.tiny import (
+    DONUT_SIZE,
+    LAYOUTLMV3_SIZE,
+    donut_start,
+    fedocvqa_start,
+    layoutlmv3_start,
+    vt5_start,
+)
+from docleak.training.extraction.fit import Epoch, FitConfig, fit
 from docleak.training.lineage import SYNTHETIC, write_lineage
 from docleak.training.pretrain import PretrainConfig, pretrain
 
@@ -56,6 +66,9 @@ RECIPES: dict[str, tuple[PretrainConfig, ...]] = {
         ),
     ),
 }  # fmt: skip
+#: Encoders: invoices of the split "train", which no game is played on, and of "validation"; and how they are trained.
+ENCODER_PAGES, ENCODER_VALIDATION = 2000, 100
+ENCODER_RECIPE = FitConfig(epochs=20, batch_size=16, learning_rate=2e-3)
 
 
 def phases_of(architecture: str, steps: int | None) -> tuple[PretrainConfig, ...]:
@@ -68,28 +81,6 @@ def phases_of(architecture: str, steps: int | None) -> tuple[PretrainConfig, ...
         replace(p, steps=max(1, round(p.steps * share)), text_only_steps=round(p.text_only_steps * share))
         for p in phases
     )
-
-
-class Remembered(Sequence[Page]):
-    """Pages kept in memory once made."""
-
-    def __init__(self, pages: Sequence[Page]) -> None:
-        self._pages = pages
-        self._made: dict[int, Page] = {}
-
-    def __len__(self) -> int:
-        return len(self._pages)
-
-    @overload
-    def __getitem__(self, index: int) -> Page: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Page]: ...
-    def __getitem__(self, index: int | slice) -> Page | list[Page]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if index not in self._made:
-            self._made[index] = self._pages[index]
-        return self._made[index]
 
 
 def start_model(architecture: str, pages: Sequence[Page], *, seed: int) -> DocumentModel:
@@ -132,11 +123,11 @@ def make_checkpoints(
     """
     recipe_name, architecture = architecture, VARIANTS.get(architecture, architecture)
     size = DONUT_SIZE if architecture == "donut" else (LAYOUTLMV3_SIZE, LAYOUTLMV3_SIZE)
-    pages = Remembered(make_pages(PAGES.get(recipe_name, 1), seed=seed, split="train", size=size))
+    pages = remembered(make_pages(PAGES.get(recipe_name, 1), seed=seed, split="train", size=size))
     model = start_model(architecture, pages, seed=seed)
     unseen: Sequence[Page] = make_pages(100, seed=seed, split="validation", size=size)
     if recipe_name in READS_ISSUERS:
-        pages = Remembered(make_issuers(range(PROVIDERS), [PAGES[recipe_name] // PROVIDERS] * PROVIDERS, seed=seed))
+        pages = remembered(make_issuers(range(PROVIDERS), [PAGES[recipe_name] // PROVIDERS] * PROVIDERS, seed=seed))
         unseen = make_issuers(range(LAST - 100, LAST), [1] * 100, seed=seed)
     phases = phases_of(recipe_name, steps)
     total = sum(phase.steps for phase in phases)
@@ -156,10 +147,7 @@ def make_checkpoints(
         pretrain(model, pages, phase, rng=np.random.default_rng(seed + number), on_step=show)
     minutes = (time.perf_counter() - began) / 60
     recipe = f"{start}; {describe(recipe_name, phases)}; {minutes:.0f} min on one CPU thread"
-    card: dict[str, object] = {
-        "recipe": recipe,
-        **measure(model, unseen),
-    }
+    card: dict[str, object] = {"recipe": recipe, **measure(model, unseen)}
     return write_checkpoint(model, out / (recipe_name if recipe_name in VARIANTS else f"{architecture}-trained"), card)
 
 
@@ -180,3 +168,47 @@ def write_checkpoint(model: DocumentModel, directory: Path, card: dict[str, obje
     with reported(directory), drafted_folder(directory) as draft:
         model.save(str(draft))
         return write_lineage(draft, SYNTHETIC, card)
+
+
+def make_encoder(
+    architecture: str, out: Path, *, steps: int | None, seed: int, quiet: bool = False
+) -> dict[str, object]:
+    """Write OUT/ARCH-tiny with its card (docleak.json) and return the card; ModelError for an unknown architecture.
+
+    ``steps`` other than the recipe's are rounded to whole epochs, of which there is one at least. The checkpoint is
+    that of the best validation loss. It has never seen a picture: an eye is drawn with the head when
+    a bimodal model is trained from it.
+    """
+    if architecture not in BACKBONES:
+        raise ModelError(f"unknown encoder {architecture!r}; docleak makes tiny ones of {', '.join(BACKBONES)}.")
+    per_epoch = ENCODER_PAGES // ENCODER_RECIPE.batch_size
+    config = replace(
+        ENCODER_RECIPE, epochs=ENCODER_RECIPE.epochs if steps is None else max(1, round(steps / per_epoch))
+    )
+    model = tiny_encoder(architecture, shipped_tokenizer(), seed=seed)
+    began = time.perf_counter()
+
+    def show(epoch: Epoch) -> None:
+        if not quiet:
+            left = (time.perf_counter() - began) / epoch.number * (config.epochs - epoch.number)
+            found = f"loss {epoch.train_loss:.3f}, masked tokens guessed {epoch.validation.accuracy:.1%}"
+            print(f"epoch {epoch.number} of {config.epochs}: {found}, ETA {left / 60:.0f} min", file=sys.stderr)
+
+    train, held_out = (
+        [model.encode(page) for page in make_pages(count, seed=seed, split=split)]
+        for count, split in ((ENCODER_PAGES, "train"), (ENCODER_VALIDATION, "validation"))
+    )
+    fitted = fit(model, train, held_out, config, seed=seed, on_epoch=show)
+    best = fitted.best["loss"]
+    fitted.restore(model, "loss")
+    card: dict[str, object] = {
+        "recipe": f"{config.epochs} epochs over {ENCODER_PAGES} synthetic invoices (split train), batches of "
+        f"{config.batch_size} at {config.learning_rate:g}, AdamW, seed {seed}; epoch {best.number} by validation loss",
+        "masked_accuracy": round(best.validation.accuracy, 4),
+        "masked_loss": round(best.validation.loss, 4),
+        "minutes": round((time.perf_counter() - began) / 60, 1),
+        "parameters": sum(p.numel() for p in model.module.parameters()),
+    }
+    folder = out / f"{architecture}-tiny"
+    save_encoder(model, folder)
+    return write_lineage(folder, SYNTHETIC, card)

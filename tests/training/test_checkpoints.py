@@ -13,9 +13,9 @@ import torch
 from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
-from docleak.evidence import checkpoints
-from docleak.evidence.checkpoints import RECIPES, VARIANTS, Remembered, make_checkpoints, measure, phases_of
 from docleak.models import Answer, load_model, trainable
+from docleak.training import checkpoints
+from docleak.training.checkpoints import RECIPES, VARIANTS, make_checkpoints, measure, phases_of
 
 
 class Oracle:
@@ -44,20 +44,6 @@ def test_measure() -> None:
     assert wrong == {"anls": 0.0, "accuracy": 0.0, "anls_questions": count}
     near = measure(Oracle(lambda text: text + "?"), pages)  # type: ignore[arg-type]
     assert near["accuracy"] == 0 and 0.5 < near["anls"] < 1
-
-
-def test_pages_are_made_once() -> None:
-    class Counted(list[str]):
-        asked = 0
-
-        def __getitem__(self, index: Any) -> Any:
-            self.asked += 1
-            return super().__getitem__(index)
-
-    source = Counted("abc")
-    pages: Any = Remembered(source)  # type: ignore[arg-type]
-    assert [pages[1], pages[1], *pages[:2]] == ["b", "b", "a", "b"]
-    assert len(pages) == 3 and source.asked == 2
 
 
 @pytest.mark.parametrize("architecture", RECIPES)

@@ -7,8 +7,8 @@ import pytest
 
 from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
-from docleak.evidence.attention import GAP, _panel, _strip, attention_maps, attention_picture, spread_of
 from docleak.models import load_model
+from docleak.models.attention import GAP, _panel, _strip, attention_maps, attention_picture, spread_of
 
 
 def test_maps_are_distributions_over_the_grid_one_per_answer_token() -> None:

@@ -10,15 +10,15 @@ from safetensors.torch import load_file
 
 from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
-from docleak.evidence import encoders
 from docleak.models.encoders import load_encoder
+from docleak.training import checkpoints
 
 
 @pytest.mark.parametrize("architecture", ["layoutlm", "bros", "bert"])
 def test_the_recipe_runs_and_is_repeatable(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoders, "PAGES", 20)
-    monkeypatch.setattr(encoders, "VALIDATION", 5)
-    cards = [encoders.make_encoder(architecture, tmp_path / n, steps=2, seed=1, quiet=True) for n in ("a", "b")]
+    monkeypatch.setattr(checkpoints, "ENCODER_PAGES", 20)
+    monkeypatch.setattr(checkpoints, "ENCODER_VALIDATION", 5)
+    cards = [checkpoints.make_encoder(architecture, tmp_path / n, steps=2, seed=1, quiet=True) for n in ("a", "b")]
     folder = tmp_path / "a" / f"{architecture}-tiny"
     assert json.loads((folder / "docleak.json").read_text()) == cards[0]
     assert str(cards[0]["recipe"]).startswith("2 epochs over 20 synthetic invoices")
@@ -30,4 +30,4 @@ def test_the_recipe_runs_and_is_repeatable(architecture: str, tmp_path: Path, mo
 
 def test_unknown_architectures_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="layoutlm, bros, bert"):
-        encoders.make_encoder("gpt", tmp_path, steps=1, seed=0)
+        checkpoints.make_encoder("gpt", tmp_path, steps=1, seed=0)

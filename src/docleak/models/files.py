@@ -1,0 +1,229 @@
+"""Checkpoints on disk and on the hub: weights, configurations, image settings, tokenizers; written and read.
+
+docleak's own models are config.json (``model_type`` and the values of a dataclass), model.safetensors (parameters by
+name, a tied one once) and, where they have one, a tokenizer's files. Those of transformers are read as it saves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from docleak.errors import ModelError
+from docleak.files import parse_json, shaped, write_atomically, write_json
+from docleak.models.loading import loadable, split_revision
+
+Config = TypeVar("Config")
+
+FILES = ("processor_config.json", "preprocessor_config.json")
+#: Keys of those files that change what the network is fed.
+KEYS = ("size", "image_mean", "image_std", "do_normalize", "do_rescale", "rescale_factor")
+#: Mean and deviation of transformers' Donut and LayoutLMv3 processors where the files do not say.
+HALF = (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """size is (height, width), None where the checkpoint does not say; mean and std are of pixels in [0, 1]."""
+
+    size: tuple[int, int] | None = None
+    mean: tuple[float, ...] = HALF
+    std: tuple[float, ...] = HALF
+
+
+def image_settings(
+    source: str, *, revision: str | None = None, default: ImageSettings = ImageSettings()
+) -> ImageSettings:
+    """Read the settings from a local directory, or from the hub where one can be reached; or else the ``default``.
+
+    ``do_normalize: false`` is mean 0 and deviation 1. A checkpoint that does not rescale pixels to [0, 1], or rescales
+    them otherwise, gets the mean and deviation that do the same to pixels in [0, 1]. Raises ModelError for a file that
+    is not JSON or holds impossible values.
+    """
+    for path in _settings_files(source, revision):
+        try:
+            values = parse_json(path.read_text(encoding="utf-8"), strict=False)
+        except ValueError as error:
+            raise ModelError(f"{path} is not JSON ({error}). Save the processor again, or delete the file.") from error
+        values = values.get("image_processor", values)
+        if any(key in values for key in KEYS):  # a processor_config.json may hold other things only
+            return ImageSettings(_size(values), *_normalisation(values, path, default))
+    return default
+
+
+def _size(values: dict[str, Any]) -> tuple[int, int] | None:
+    size = values.get("size")
+    if isinstance(size, dict) and {"height", "width"} <= size.keys():
+        return int(size["height"]), int(size["width"])
+    if isinstance(size, int):
+        return size, size
+    if isinstance(size, list) and len(size) == 2:  # early Donut files: [width, height]
+        return int(size[1]), int(size[0])
+    return None
+
+
+def _normalisation(
+    values: dict[str, Any], path: Path, default: ImageSettings
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of pixels in [0, 1]: the network gets (factor * pixel - mean) / std."""
+    mean, std = tuple(values.get("image_mean") or default.mean), tuple(values.get("image_std") or default.std)
+    if values.get("do_normalize") is False:
+        mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    given = values.get("rescale_factor")
+    factor = 255.0 * (1.0 if values.get("do_rescale") is False else 1 / 255 if given is None else float(given))
+    if factor <= 0 or 0 in std:
+        raise ModelError(f"{path} has the rescale_factor {given} and image_std {std}; expected values above 0.")
+    if abs(factor - 1) < 1e-9:
+        return mean, std
+    return tuple(value / factor for value in mean), tuple(value / factor for value in std)
+
+
+def _settings_files(source: str, revision: str | None) -> list[Path]:
+    if Path(source).is_dir():
+        return [Path(source) / name for name in FILES if (Path(source) / name).is_file()]
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    found = []
+    for name in FILES:
+        try:
+            found.append(local_file(source, name, revision=revision))
+        except (EntryNotFoundError, LocalEntryNotFoundError):
+            continue  # not every repository has both files
+    return found
+
+
+def tokenizer_of(source: str, *, revision: str | None = None, kind: str = "AutoTokenizer") -> Any:
+    """The checkpoint's tokenizer; ModelError where its files are missing (transformers makes an empty one then).
+
+    ``kind`` is the class in transformers that reads it: by default, the one that config.json asks for.
+    """
+    import transformers
+
+    tokenizer = getattr(transformers, kind).from_pretrained(source, revision=revision or "main")
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ModelError(
+            f"model {source!r} could not be loaded: its tokenizer has no vocabulary. Expected the files "
+            "save_pretrained writes: config.json, model.safetensors, and the tokenizer's files (tokenizer.json)."
+        )
+    return tokenizer
+
+
+def require_weights(source: str, module: Any, missing: Iterable[str]) -> None:
+    """Raise ModelError if the checkpoint lacks parameters: transformers would draw them at random."""
+    lacking = sorted({name for name, _ in module.named_parameters()} & set(missing))
+    if lacking:
+        raise ModelError(
+            f"model {source!r} could not be loaded: its model.safetensors lacks {len(lacking)} of the network's "
+            f"parameters, first: {', '.join(lacking[:5])}. Is it a base model without its question-answering head? "
+            "Save the model that is trained, head and all, with save_pretrained."
+        )
+
+
+def pretrained(kind: Any, source: str, *, allow_pickle: bool, revision: str | None = None, **options: Any) -> Any:
+    """``kind`` from a directory or hub name (with ``@revision``, or at ``revision``), float32, eager attention.
+
+    Weights are read from safetensors; with ``allow_pickle`` also from pytorch_model.bin, by torch's reader of plain
+    tensors (``weights_only``). ModelError where the files cannot be read, or weights are missing.
+    """
+    import transformers as t
+
+    where, named = split_revision(source)
+    pickled = "." if allow_pickle else "; or pytorch_model.bin and, if you trust it, --allow-pickle"
+    t.utils.logging.disable_progress_bar()
+    told = t.utils.logging.get_verbosity()
+    t.utils.logging.set_verbosity_error()  # weights of other heads are left aside; missing ones are looked for below
+    try:
+        with loadable(f"{source!r}", expected=f"config.json and model.safetensors{pickled}"):
+            module, found = kind.from_pretrained(
+                where, revision=revision or named or "main", attn_implementation="eager", dtype=torch.float32,
+                weights_only=True, use_safetensors=None if allow_pickle else True, output_loading_info=True, **options,
+            )  # fmt: skip
+    finally:
+        t.utils.logging.set_verbosity(told)
+    require_weights(source, module, found["missing_keys"])
+    return module
+
+
+def values_of(config: Any) -> dict[str, Any]:
+    """The values of a transformers config that differ from its class's defaults."""
+    return {
+        key: value for key, value in config.to_diff_dict().items() if key not in ("model_type", "transformers_version")
+    }
+
+
+def local_file(source: str, name: str, *, revision: str | None = None) -> Path:
+    """A file of a directory, or of a hub model, which is downloaded."""
+    if Path(source).is_dir():
+        return Path(source) / name
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(source, name, revision=revision))
+
+
+def weights_in(where: str, revision: str | None) -> dict[str, Tensor]:
+    """All tensors of a checkpoint: model.safetensors, or the pickled file of older ones, read without running code."""
+    try:
+        return load_file(local_file(where, "model.safetensors", revision=revision))
+    except SafetensorError as fault:
+        raise ModelError(
+            f"model {where!r} could not be loaded: its model.safetensors is damaged ({fault}). Save the model again."
+        ) from fault
+    except (OSError, FileNotFoundError):
+        path = local_file(where, "pytorch_model.bin", revision=revision)
+        if not path.is_file():
+            raise ModelError(
+                f"model {where!r} could not be loaded: it has no model.safetensors. Save it with save_pretrained."
+            ) from None
+        try:
+            return dict(torch.load(path, map_location="cpu", weights_only=True))
+        except (UnpicklingError, RuntimeError, TypeError, ValueError, EOFError, OSError) as fault:
+            reason = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
+            raise ModelError(
+                f"{path} holds more than plain weights, or is damaged ({reason}); nothing in it was run. Convert it to "
+                "model.safetensors where it is trusted."
+            ) from fault
+
+
+def save_module(folder: Path, kind: str, config: Any, module: nn.Module) -> None:
+    """Write model.safetensors and last config.json, each whole or not at all; ``config`` is a dataclass."""
+    weights = {name: value.detach().cpu().contiguous() for name, value in module.named_parameters()}
+    write_atomically(folder / "model.safetensors", save(weights, metadata={"format": "pt"}))
+    write_json(folder / "config.json", {"model_type": kind, **asdict(config)})
+
+
+def config_from(kind: type[Config], values: Mapping[str, Any], source: str) -> Config:
+    """The dataclass whose values config.json holds; ModelError for missing and unknown keys and for other types."""
+    given = {key: value for key, value in values.items() if key != "model_type"}
+    what = f"config.json of the {values.get('model_type')} model {source!r}"
+    return shaped(kind, given, ModelError, what, "Save the model again.")
+
+
+@torch.no_grad()
+def fill(
+    module: nn.Module, weights: Mapping[str, Tensor], *, source: str, required: Collection[str] | None = None
+) -> None:
+    """Copy tensors into the parameters of the same name.
+
+    ModelError, naming the first, if one of ``required`` is missing or one is of another shape; without ``required``,
+    if any is missing or unknown.
+    """
+    named = dict(module.named_parameters())
+    require_weights(source, module, set(named if required is None else required) - set(weights))
+    unknown = sorted(set(weights) - set(named)) if required is None else []
+    other = [name for name in named if name in weights and named[name].shape != weights[name].shape]
+    if unknown or other:
+        what = f"{len(unknown)} unknown parameters" if unknown else "parameters of another shape"
+        raise ModelError(
+            f"model {source!r} could not be loaded: its weights hold {what}, first: {(unknown or other)[0]}. "
+            "Its config.json belongs to another model; save the model again."
+        )
+    for name in set(named) & set(weights):
+        named[name].copy_(weights[name])
