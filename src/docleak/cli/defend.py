@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit, working_in
+from docleak.cli.output import counter, emit, list_all, working_in
 from docleak.cli.settings import default_workers, pick_device
+from docleak.defenses.registry import DEFENSES
 
 
 def defend(
@@ -40,13 +41,12 @@ def defend(
 
     Safe Template also writes the templates to publish, each beside the clean one.
     """
-    from docleak.defenses import DEFENSES
+    if show_list:
+        list_all(DEFENSES.summaries(), json_output)
+        return
     from docleak.evidence.audit import AuditConfig
     from docleak.recipes import comparison
 
-    if show_list:
-        emit(dict(DEFENSES), "\n".join(DEFENSES), json_output=json_output)
-        return
     config = AuditConfig(
         models=(model,), attacks=(attack,), documents=documents, pages=pages, budget=budget, seed=seed,
         allow_pickle=allow_pickle,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from docleak.attacks.gradients import GradientAttack, load_attack
+from docleak.attacks.gradients import ATTACKS, GradientAttack
 from docleak.attacks.gradients.algebra.patches import obstacle
-from docleak.defenses import parse_defense
+from docleak.defenses import DEFENSES
 from docleak.errors import AttackError
 from docleak.evidence.texts import text_obstacle
 from docleak.models import DocumentModel, trainable
+from docleak.spec import split_name
 
 if TYPE_CHECKING:
     from docleak.evidence.audit import AuditConfig
@@ -21,7 +22,7 @@ CLOSED_FORM = "closed-form"
 
 def with_closed_form(attacks: Sequence[str], *, batch_size: int) -> tuple[str, ...]:
     """``attacks``, and behind them the closed form, unless it is among them or the gradient mixes several pages."""
-    named = {attack.partition(":")[0] for attack in attacks}
+    named = {split_name(attack)[0] for attack in attacks}
     return (*attacks,) if batch_size > 1 or CLOSED_FORM in named else (*attacks, CLOSED_FORM)
 
 
@@ -30,9 +31,9 @@ def inapplicable(model: DocumentModel, attack: str, config: AuditConfig) -> str:
     exposure = config.exposure
     if exposure.recover_text and (why := text_obstacle(model, config.batch_size)):
         return f"{why}, which --recover-text asks for"
-    if attack.partition(":")[0] != CLOSED_FORM:
+    if split_name(attack)[0] != CLOSED_FORM:
         return ""
-    frozen = getattr(parse_defense(exposure.defense), "frozen", ())
+    frozen = getattr(DEFENSES.load(exposure.defense), "frozen", ())
     stages = {model.stage(name) for name, _ in trainable(model.module)} - set(frozen)
     stages &= set(exposure.stages or stages)
     sent = [name for name, _ in trainable(model.module) if model.stage(name) in stages]
@@ -53,5 +54,5 @@ def require_budget(attacks: Sequence[str], budget: int, *, rounds: int) -> None:
 
 def least_budget(name: str, rounds: int) -> int:
     """The fewest gradient evaluations with which the attack of that name can begin."""
-    attack = load_attack(name)
+    attack = ATTACKS.load(name)
     return attack.least_budget(rounds) if isinstance(attack, GradientAttack) else 1

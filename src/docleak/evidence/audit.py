@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import docleak
-from docleak.attacks.gradients import load_attack
+from docleak.attacks.gradients import ATTACKS
 from docleak.attacks.gradients.selftest import self_test
 from docleak.documents import Page, repeats_of
 from docleak.documents.synthetic import make_pages
@@ -25,6 +25,7 @@ from docleak.evidence.identity import data_hash, model_key, model_title, title_k
 from docleak.evidence.texts import text_obstacle, text_record
 from docleak.metrics import load_engine, score_page
 from docleak.models import DocumentModel, image_of, load_model, model_card, trainable
+from docleak.registry import Choice
 from docleak.runs.pool import OnProgress, compute
 from docleak.runs.run import Run
 from docleak.training.pretrain import PretrainConfig, pretrain
@@ -50,12 +51,15 @@ PERMISSIONS = ("allow_failed_self_test", "allow_pickle")
 
 @dataclass(frozen=True)
 class AuditConfig:
-    """What is audited. Everything that changes a number is here, and nothing else."""
+    """What is audited. Everything that changes a number is here, and nothing else.
+
+    ``attacks`` are names, objects, or ``"module:object"`` of your own (``docleak.registry``).
+    """
 
     models: tuple[str, ...] = ("donut-start", "donut-trained", "layoutlmv3-start", "layoutlmv3-trained")
     documents: str = "synthetic"
     pages: int = 1
-    attacks: tuple[str, ...] = ("gi-dqa", "april", "inverting-gradients", "dlg", "random", CLOSED_FORM)
+    attacks: tuple[Choice, ...] = ("gi-dqa", "april", "inverting-gradients", "dlg", "random", CLOSED_FORM)
     budget: int = 100
     seed: int = 5
     batch_size: int = 1
@@ -69,8 +73,7 @@ class AuditConfig:
     allow_pickle: bool = False
 
     def __post_init__(self) -> None:
-        for name in self.attacks:
-            load_attack(name)
+        object.__setattr__(self, "attacks", ATTACKS.all_chosen(self.attacks))
         for what in ("pages", "budget", "batch_size", "rounds", "round_steps"):
             if getattr(self, what) < 1:
                 raise AttackError(f"{what} is {getattr(self, what)}; expected at least 1.")
@@ -208,7 +211,7 @@ def run_unit(run: Run, config: AuditConfig, unit: Unit, device: str, report: OnP
             run.write_snapshot(unit.id, number, image_of(pixels[0].clamp(0, 1)))
 
     generator = torch.Generator().manual_seed(config.seed * 1000 + unit.page)
-    attack = load_attack(unit.attack)
+    attack = ATTACKS.load(unit.attack)
     finding = attack.run(
         case.view, case.knowledge, budget=config.budget, generator=generator, on_evaluation=on_evaluation
     )

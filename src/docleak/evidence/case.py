@@ -13,11 +13,12 @@ from docleak.attacks.gradients.algebra.recover import recover
 from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.attacks.gradients.cleaning import without_perturbation
 from docleak.attacks.gradients.view import GradientView, Knowledge, require_all
-from docleak.defenses import GradientDefense, Noisy, TemplateDefense, parse_defense
+from docleak.defenses import DEFENSES, GradientDefense, Noisy, TemplateDefense
 from docleak.documents import Page, Question, blank_template, load_pages, private_mask, repeats_of
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
 from docleak.models import DocumentModel, Encoded, Stage, pixels_of, trainable
+from docleak.registry import Choice
 from docleak.training.update import client_gradient
 
 
@@ -74,8 +75,9 @@ class Exposure:
 
     With ``random_text`` the client itself trains on random tokens, which the adversary knows (GI-DQA Table 3, last
     row). With ``recover_text`` the adversary reads the text side out of the gradient before it looks for pixels.
-    ``defense`` is a spec for ``parse_defense``. With ``clean_template`` the adversary, who knows of Safe Template,
-    takes perturbations off the published template first (``attacks.gradients.cleaning``).
+    ``defense`` is a name with options, an object, or ``"module:class"`` of your own. With ``clean_template`` the
+    adversary, who knows of Safe Template, takes perturbations off the published template first
+    (``attacks.gradients.cleaning``).
     """
 
     train_mode: bool = False
@@ -85,11 +87,11 @@ class Exposure:
     gradient_file: str | None = None
     random_text: bool = False
     recover_text: bool = False
-    defense: str = "none"
+    defense: Choice = "none"
     clean_template: bool = False
 
     def __post_init__(self) -> None:
-        parse_defense(self.defense)
+        object.__setattr__(self, "defense", DEFENSES.chosen(self.defense))
         if self.recover_text and self.question_known and self.answer_known:
             object.__setattr__(self, "question_known", False)
             object.__setattr__(self, "answer_known", False)
@@ -112,7 +114,7 @@ def build_case(
         GradientView(m, _gradient(m, pixels, inputs, exposure, seed), len(pages), exposure.train_mode)
         for m in (model, *later)
     ]
-    defense = parse_defense(exposure.defense)
+    defense = DEFENSES.load(exposure.defense)
     drawn = torch.Generator().manual_seed(seed + 2)
     sent = [_defended(r, defense, drawn) if isinstance(defense, GradientDefense) else r for r in rounds]
     clean, view = (replace(first, later=tuple(others)) for first, *others in (rounds, sent))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from docleak.errors import ModelError
 from docleak.files import parse_json
 from docleak.models.base import DocumentModel
 from docleak.models.shipped import CHECKPOINTS, SHIPPED
+from docleak.registry import resolve
 
 #: architecture -> "module:loader".
 ARCHITECTURES: dict[str, str] = {
@@ -38,8 +38,7 @@ def load_model(
     where, revision = _locate(source)
     architecture = _architecture(_config(where, revision, source), source)
     transformers.utils.logging.disable_progress_bar()
-    module, function = ARCHITECTURES[architecture].split(":")
-    loader = getattr(import_module(module), function)
+    loader = resolve(ARCHITECTURES[architecture])
     try:
         found = loader(
             where, name=short_name(source), device=torch.device(device), revision=revision, image_size=image_size

@@ -16,7 +16,7 @@ import PIL.Image
 import torch
 
 import docleak
-from docleak.defenses import GradientDefense, TemplateDefense, parse_defense
+from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense
 from docleak.documents import Page, blank_template
 from docleak.documents.visible import in_markdown, without_html
 from docleak.evidence.applicable import least_budget
@@ -83,7 +83,7 @@ class Choice:
 def recipe_of(specs: Sequence[str], config: AuditConfig) -> Recipe:
     """A row per defence, none first; everything else as in ``config``."""
     chosen = ["none", *[spec for spec in specs if spec != "none"]]
-    rows = tuple(Row(parse_defense(spec).summary, ("model",), {"defense": spec}) for spec in dict.fromkeys(chosen))
+    rows = tuple(Row(DEFENSES.load(spec).summary, ("model",), {"defense": spec}) for spec in dict.fromkeys(chosen))
     fixed = {"documents": config.documents, "pages": config.pages, "budget": config.budget, "seed": config.seed,
              "ocr": config.ocr, "attack": config.attacks[0], "image_size": config.image_size,
              **({"allow_pickle": True} if config.allow_pickle else {})}  # fmt: skip
@@ -116,7 +116,7 @@ def compare(
     ssims = {
         spec: write_templates(e, out, device)
         for spec, e in named.items()
-        if isinstance(parse_defense(spec), TemplateDefense)
+        if isinstance(DEFENSES.load(spec), TemplateDefense)
     }
     done = iter(range(1, len(planned) + 1))
     utilities = measure_utilities(
@@ -161,7 +161,7 @@ def measure_utilities(
         if saved.get("asked") == wanted:
             found[spec] = Utility(**saved["utility"])
             continue
-        if isinstance(parse_defense(spec), TemplateDefense):
+        if isinstance(DEFENSES.load(spec), TemplateDefense):
             found[spec] = undefended(found["none"], spec, source)
         else:
             found[spec] = utility_under(spec, source, steps=steps, seed=e.config.seed)
@@ -197,7 +197,7 @@ def choices_of(
 ) -> list[Choice]:
     """Every defence with its numbers, dominated ones marked."""
     found = [
-        Choice(spec, parse_defense(spec).summary, line, utilities.get(spec), ssims.get(spec), kept.get(spec))
+        Choice(spec, DEFENSES.load(spec).summary, line, utilities.get(spec), ssims.get(spec), kept.get(spec))
         for e, line in zip(planned, lines_of(planned, seed=0), strict=True)
         for spec in [e.config.exposure.defense]
     ]
@@ -218,7 +218,7 @@ def _dominating(choice: Choice, others: Sequence[Choice]) -> str:
 
 def update_kept(e: AuditExperiment, device: str) -> float:
     """Cosine between what is sent under the defence and the client's own gradient, mean over the pages."""
-    defense, config = parse_defense(e.config.exposure.defense), e.config
+    defense, config = DEFENSES.load(e.config.exposure.defense), e.config
     if not isinstance(defense, GradientDefense):
         return 1.0
     model = model_of(config, config.models[0], device)
