@@ -104,13 +104,16 @@ def test_an_object_keeps_its_name_and_travels_with_it() -> None:
 def test_what_is_registered_at_run_time_is_found_and_travels() -> None:
     thing = replace(ATTACKS.load("random"), name="quiet")
     ATTACKS.register("quiet", thing, "a test's")
+    ATTACKS.register("random-again", "docleak.attacks.gradients.random_guess:ATTACK")
     try:
+        assert ATTACKS.load("random-again").name == "random" and isinstance(ATTACKS.chosen("random-again"), Chosen)
         assert ATTACKS.load("quiet") is thing and ATTACKS.summaries()["quiet"] == "a test's"
         chosen = ATTACKS.chosen("quiet:start=light")
         with pytest.raises(AttackError, match="taken"):
             ATTACKS.register("quiet", thing)
     finally:
         ATTACKS.unregister("quiet")
+        ATTACKS.unregister("random-again")
     assert ATTACKS.load(chosen).start == "light" and ATTACKS.load(chosen).name == "quiet:start=light"
     with pytest.raises(AttackError, match="unknown attack 'quiet'"):
         ATTACKS.load("quiet")
@@ -304,3 +307,12 @@ def test_objects_are_described() -> None:
     described = describe(Floor(0.5))
     assert isinstance(described, dict) and described["fields"]["level"] == 0.5 and len(described["code"]) == 10
     assert describe(print) == {"object": "builtins:print"}
+
+    class Plain:
+        """No dataclass."""
+
+        def __init__(self, inner: object) -> None:
+            self.size, self.inner = 3, inner
+
+    outer = describe(Plain(Plain(None)))
+    assert isinstance(outer, dict) and outer["fields"]["size"] == 3 and "fields" not in outer["fields"]["inner"]

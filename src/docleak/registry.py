@@ -124,9 +124,10 @@ class Registry(Generic[T]):
     def chosen(self, choice: Choice) -> str:
         """The name of ``choice``, checked; what another process would not find by its name comes along with it."""
         thing, name = self.load(choice), self.name_of(choice)
-        first = spec.split_name(name)[0]
-        if isinstance(choice, Chosen) or (first in self and self._shipped(first) and self._same(name, thing)):
-            return name if not isinstance(choice, Chosen) else choice
+        if isinstance(choice, Chosen):
+            return choice
+        if self._shipped(spec.split_name(name)[0]) and (isinstance(choice, str) or self._same(name, thing)):
+            return name
         return Chosen.of(name, thing)
 
     def all_chosen(self, choices: Iterable[Choice]) -> tuple[str, ...]:
@@ -157,8 +158,8 @@ class Registry(Generic[T]):
         """The thing as it is registered or lies in a file, its name, and its options."""
         name, rest = spec.split_name(choice)
         entry = self.entries.get(name)
-        if isinstance(entry, _Registered) and not isinstance(entry.thing, str):
-            return entry.thing, name, rest
+        if isinstance(entry, _Registered):
+            return self._own(*spec.split_name(entry.target)) if entry.target else entry.thing, name, rest
         if entry is not None:
             return resolve(entry.target), name, rest
         if name in self._installed:
@@ -268,20 +269,25 @@ def objects_in(value: object) -> dict[str, Any]:
     return found
 
 
-def describe(thing: object) -> object:
-    """An object as JSON: its module and qualified name, a digest of its code if it is not docleak's, and its fields."""
+def describe(thing: object, *, inside: bool = False) -> object:
+    """An object as JSON: its module and qualified name, a digest of its code if it is not docleak's, and its fields.
+
+    Of an object ``inside`` another that is no dataclass only the name is told: it may be a network.
+    """
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
     if isinstance(thing, Mapping):
-        return {str(key): describe(value) for key, value in thing.items()}
+        return {str(key): describe(value, inside=True) for key, value in thing.items()}
     if isinstance(thing, list | tuple):
-        return [describe(value) for value in thing]
+        return [describe(value, inside=True) for value in thing]
     kind: Any = thing if hasattr(thing, "__qualname__") else type(thing)
     told: dict[str, Any] = {"object": f"{kind.__module__}:{kind.__qualname__}"}
     if code := _code(kind):
         told["code"] = code
     if is_dataclass(thing) and not isinstance(thing, type):
-        told["fields"] = {f.name: describe(getattr(thing, f.name)) for f in fields(thing)}
+        told["fields"] = {f.name: describe(getattr(thing, f.name), inside=True) for f in fields(thing)}
+    elif kind is type(thing) and not inside and hasattr(thing, "__dict__"):
+        told["fields"] = {name: describe(value, inside=True) for name, value in vars(thing).items()}
     return told
 
 
