@@ -35,7 +35,7 @@ class Entry:
     paper: str = ""
 
     def __str__(self) -> str:
-        return f"{self.summary} ({self.paper})" if self.paper else self.summary
+        return f"{self.summary}; {self.paper}" if self.paper else self.summary
 
 
 class Chosen(str):
