@@ -108,13 +108,6 @@ class Registry(Generic[T]):
         thing, name, options = self._found(choice)
         return self._checked(self._with(thing, name, options), choice)
 
-    def split(self, choice: str) -> tuple[str, str]:
-        """A known name, and the text behind its colon; ``error`` for an unknown one."""
-        name, rest = spec.split_name(choice)
-        if name not in self:
-            raise self.error(spec.unknown(self.noun, name, self.names()))
-        return name, rest
-
     def name_of(self, choice: Choice) -> str:
         """What units and reports call it: the text of a registered one, else the object's own name."""
         if isinstance(choice, str) and (isinstance(choice, Chosen) or spec.split_name(choice)[0] in self):

@@ -128,11 +128,6 @@ def build(kind: type[T], values: Mapping[str, Any], *, what: str, error: type[Do
     return kind(**made)
 
 
-def typed(hint: Any, value: object, *, what: str, key: str, error: type[DocleakError]) -> Any:
-    """``value``, a text or of that type already, as a value of the type ``hint``."""
-    return _typed(hint, value, key, what=what, error=error)
-
-
 def described(thing: object) -> str:
     """The options of a dataclass's instance that are not their defaults, as text; "" where all are."""
     changed = []

@@ -74,7 +74,10 @@ def cdmi(
     ] = "precision",
     variant: Annotated[
         str,
-        typer.Option(help="paper (algorithm 2), or strong: another order, a beam, the field's own loss; equal calls."),
+        typer.Option(
+            help="paper (algorithm 2), or strong: another order, a beam, the field's own loss; equal calls. Or one "
+            "of your own: MODULE:OBJECT."
+        ),
     ] = "paper",
     fields: Annotated[int, typer.Option(help="Private fields to attack, drawn at random; 0 means all.")] = 100,
     attempts: Annotated[int, typer.Option(help="Reconstructions per field; the first is the one-shot variant.")] = 8,
