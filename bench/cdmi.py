@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from docleak.attacks.weights import CdmiConfig
 from docleak.evidence.extraction.game import GameConfig, set_up
 from docleak.evidence.extraction.play import MODELS, open_game, play
 from docleak.training.extraction.fit import FitConfig
@@ -24,7 +25,7 @@ def measure() -> dict[str, float]:
     """Minutes for all fields, model calls, and pages passed through models per second of all workers together."""
     short = FitConfig(epochs=5, learning_rate=1e-3, validate_every=5)
     config = GameConfig(task="ee-bio", fields=FIELDS, attempts=ATTEMPTS, target_training=short, public_training=short)
-    config = replace(config, attack=replace(config.attack, candidates=CANDIDATES))
+    config = replace(config, attack=CdmiConfig(candidates=CANDIDATES))
     with tempfile.TemporaryDirectory() as folder:
         run = open_game(config, Path(folder) / "run")
         set_up(config, run.path / MODELS)  # trains

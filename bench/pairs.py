@@ -9,7 +9,7 @@ import statistics
 
 import torch
 
-from docleak.attacks.pairs import load_pair_attack
+from docleak.attacks.registries import PAIRS as PAIR_ATTACKS
 from docleak.documents.pairs import make_scenes
 from docleak.models.pair import build_pair
 from docleak.models.pair.aligner import load_aligner
@@ -26,7 +26,7 @@ def measure() -> dict[str, float]:
     pairs = make_scenes(PAIRS + 50, seed=1)
     model = build_pair("lenet5", "bert-tiny", classes=("scatter", "tower"), image_size=(64, 16), seed=0)
     language = fit_trigrams([pair.text for pair in pairs[PAIRS:]], model.tokenizer, name="scenes")
-    aligner, attack = load_aligner("aligner-tiny", model.tokenizer), load_pair_attack("mmgia")
+    aligner, attack = load_aligner("aligner-tiny", model.tokenizer), PAIR_ATTACKS.load("mmgia")
     first, second = [], []
     for pair in pairs[:PAIRS]:
         case = build_pair_case(model, [pair], aligner=aligner, language=language)

@@ -18,21 +18,35 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: What computes: everything below the runs, studies and reports made of it.
-COMPUTING = {"errors", "files", "documents", "models", "privacy", "training", "attacks", "defenses", "metrics"}
+COMPUTING = {
+    "errors",
+    "spec",
+    "registry",
+    "files",
+    "documents",
+    "models",
+    "privacy",
+    "training",
+    "attacks",
+    "defenses",
+    "metrics",
+}
 #: Top-level name -> what it may import of docleak. A new package gets a line here.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "lazy": set(),
+    "spec": {"errors"},
+    "registry": {"errors", "spec"},
     "files": {"errors"},
-    "documents": {"errors", "lazy", "files"},
-    "runs": {"errors", "files", "documents"},
-    "metrics": {"errors", "files", "documents"},
-    "models": {"errors", "lazy", "files", "documents"},
-    "privacy": {"errors", "files"},
-    "training": {"errors", "files", "documents", "runs", "models", "metrics", "privacy"},
+    "documents": {"errors", "spec", "registry", "lazy", "files"},
+    "runs": {"errors", "spec", "registry", "files", "documents"},
+    "metrics": {"errors", "spec", "registry", "files", "documents"},
+    "models": {"errors", "lazy", "registry", "files", "documents"},
+    "privacy": {"errors", "spec", "files"},
+    "training": {"errors", "spec", "files", "documents", "runs", "models", "metrics", "privacy"},
     # No metrics: they hold the truth, which an attack never sees.
-    "attacks": {"errors", "files", "documents", "models", "training"},
-    "defenses": {"errors", "documents", "models", "attacks"},
+    "attacks": {"errors", "spec", "registry", "files", "documents", "models", "training"},
+    "defenses": {"errors", "lazy", "registry", "documents", "models", "attacks"},
     "report": {"errors", "files", "documents", "metrics"},
     "studies": {*COMPUTING, "runs", "report"},
     "evidence": {*COMPUTING, "runs", "report", "studies"},
@@ -40,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {*COMPUTING, "runs", "report", "studies", "evidence", "recipes"},
 }
 LONGEST_MODULE = 400
-MOST_TOP_LEVEL_NAMES = 18
+MOST_TOP_LEVEL_NAMES = 20
 WITHOUT_TORCH = ("documents", "metrics", "privacy", "report", "runs")
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients import GradientAttack, load_attack
+from docleak.attacks.gradients import ATTACKS, GradientAttack
 from docleak.attacks.gradients.canvas import Canvas
 from docleak.attacks.gradients.closed_form import ATTACK
 from docleak.attacks.gradients.engine import Finding
@@ -84,7 +84,7 @@ def test_where_noise_leaves_pixels_open_optimisation_goes_on(case: Case) -> None
         on_evaluation=lambda number, loss, pixels: seen.append(number),
     )  # fmt: skip
     assert finding.evaluations == len(finding.history) == len(seen) == 4
-    alone = replace(attack, refine=load_attack("gi-dqa")).run(
+    alone = replace(attack, refine=ATTACKS.load("gi-dqa")).run(
         hidden.view, hidden.knowledge, budget=4, generator=generator()
     )
     assert alone.evaluations == 0, "four evaluations are fewer than gi-dqa's whitening draws"
@@ -140,7 +140,7 @@ class Worsening:
 
 def test_a_refinement_that_explains_less_is_thrown_away(case: Case) -> None:
     hidden = noisy(case, 1e-4)
-    alone = replace(ATTACK, refine=load_attack("gi-dqa")).run(
+    alone = replace(ATTACK, refine=ATTACKS.load("gi-dqa")).run(
         hidden.view, hidden.knowledge, budget=4, generator=generator()
     )
     for explained, kept in ((alone.explained - 0.5, alone.pixels), (2.0, torch.zeros_like(alone.pixels))):

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from docleak.attacks.gradients import ATTACKS, GradientAttack, Knowledge, load_attack
+from docleak.attacks.gradients import ATTACKS, GradientAttack, Knowledge
 from docleak.attacks.gradients.canvas import Canvas
 from docleak.attacks.gradients.engine import Pursuit, explained_share
 from docleak.attacks.gradients.matching import dummy_gradient, squared_and_cosine
@@ -35,12 +35,12 @@ def outside(knowledge: Knowledge) -> Tensor:
     return ~knowledge.private[:, None].expand_as(knowledge.template)
 
 
-COMPOSED = [name for name in ATTACKS if isinstance(load_attack(name), GradientAttack)]
+COMPOSED = [name for name in ATTACKS if isinstance(ATTACKS.load(name), GradientAttack)]
 
 
 @pytest.mark.parametrize("name", COMPOSED)
 def test_every_registered_attack_runs_within_its_budget(name: str, small: Any) -> None:
-    attack = load_attack(name)
+    attack = ATTACKS.load(name)
     seen: list[tuple[int, float, tuple[int, ...]]] = []
     finding = attack.run(
         small.view, small.knowledge, budget=BUDGET, generator=generator(),
@@ -68,7 +68,7 @@ def test_every_registered_attack_runs_within_its_budget(name: str, small: Any) -
 @pytest.mark.parametrize("name", ["gi-dqa", "april", "random"])
 def test_the_generator_decides(name: str, small: Any) -> None:
     one, two, other = (
-        load_attack(name).run(small.view, small.knowledge, budget=19, generator=generator(seed)) for seed in (1, 1, 2)
+        ATTACKS.load(name).run(small.view, small.knowledge, budget=19, generator=generator(seed)) for seed in (1, 1, 2)
     )
     assert torch.equal(one.pixels, two.pixels)
     assert replace(one, pixels=two.pixels, seconds=two.seconds) == two
@@ -86,7 +86,7 @@ def test_what_is_returned_has_the_matching_that_is_reported(small: Any) -> None:
                 objective(point, 0.0)
             return point
 
-    attack = replace(load_attack("gi-dqa-adam"), solver=Wander(), priors={})
+    attack = replace(ATTACKS.load("gi-dqa-adam"), solver=Wander(), priors={})
     finding = attack.run(small.view, small.knowledge, budget=4, generator=generator())
     losses = [loss for _, loss in finding.history]
     assert len(losses) == 4 and losses[-1] > min(losses) == finding.matching
@@ -95,7 +95,7 @@ def test_what_is_returned_has_the_matching_that_is_reported(small: Any) -> None:
 
 
 def test_the_priors_pull_the_picture(small: Any) -> None:
-    plain = replace(load_attack("gi-dqa-adam"), priors={})
+    plain = replace(ATTACKS.load("gi-dqa-adam"), priors={})
     smooth = replace(plain, priors={"tv-spatial": 1e4}, schedule="constant")
     late = replace(smooth, schedule="delayed")
     roughness = []
@@ -108,14 +108,14 @@ def test_the_priors_pull_the_picture(small: Any) -> None:
 
 
 def test_grey_attacks_give_grey(small: Any) -> None:
-    grey = load_attack("gi-dqa").run(small.view, small.knowledge, budget=18, generator=generator()).pixels
-    free = load_attack("april").run(small.view, small.knowledge, budget=3, generator=generator()).pixels
+    grey = ATTACKS.load("gi-dqa").run(small.view, small.knowledge, budget=18, generator=generator()).pixels
+    free = ATTACKS.load("april").run(small.view, small.knowledge, budget=3, generator=generator()).pixels
     assert torch.equal(grey[:, 0], grey[:, 1]) and torch.equal(grey[:, 0], grey[:, 2])
     assert not torch.equal(free[:, 0], free[:, 1])
 
 
 def test_the_whole_page_can_be_asked_for(small: Any) -> None:
-    attack = replace(load_attack("april"), region="all")
+    attack = replace(ATTACKS.load("april"), region="all")
     found = attack.run(small.view, small.knowledge, budget=2, generator=generator()).pixels
     changed = (found != small.knowledge.template).any(1)
     assert float(changed[~small.knowledge.private].float().mean()) > 0.9
@@ -123,7 +123,7 @@ def test_the_whole_page_can_be_asked_for(small: Any) -> None:
 
 def test_a_batch(make_small: Callable[..., Any]) -> None:
     pair = make_small("42", "17")
-    finding = load_attack("gi-dqa").run(pair.view, pair.knowledge, budget=20, generator=generator())
+    finding = ATTACKS.load("gi-dqa").run(pair.view, pair.knowledge, budget=20, generator=generator())
     assert finding.pixels.shape == pair.pixels.shape
     assert not torch.equal(finding.pixels[0], finding.pixels[1])
     assert torch.equal(finding.pixels[outside(pair.knowledge)], pair.knowledge.template[outside(pair.knowledge)])
@@ -134,7 +134,7 @@ def test_the_models_mode_is_put_back(training: bool, small: Any) -> None:
     modes: list[bool] = []
     small.model.module.train(training)
     try:
-        load_attack("april").run(
+        ATTACKS.load("april").run(
             small.view, small.knowledge, budget=2, generator=generator(),
             on_evaluation=lambda *_: modes.append(small.model.module.training),
         )  # fmt: skip
@@ -145,7 +145,7 @@ def test_the_models_mode_is_put_back(training: bool, small: Any) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            load_attack("april").run(small.view, small.knowledge, budget=2, generator=generator(), on_evaluation=stop)
+            ATTACKS.load("april").run(small.view, small.knowledge, budget=2, generator=generator(), on_evaluation=stop)
         assert small.model.module.training is training
     finally:
         small.model.module.eval()
@@ -153,7 +153,7 @@ def test_the_models_mode_is_put_back(training: bool, small: Any) -> None:
 
 def test_parameters_are_left_as_they_were(small: Any) -> None:
     before = {name: p.detach().clone() for name, p in small.model.module.named_parameters()}
-    load_attack("gi-dqa").run(small.view, small.knowledge, budget=20, generator=generator())
+    ATTACKS.load("gi-dqa").run(small.view, small.knowledge, budget=20, generator=generator())
     for name, parameter in small.model.module.named_parameters():
         assert torch.equal(parameter, before[name])
         assert parameter.grad is None
@@ -167,17 +167,17 @@ def test_explained_is_all_at_the_truth_and_nothing_at_the_template(small: Any) -
 @pytest.mark.parametrize("budget", [0, -3])
 def test_a_budget_below_one_is_refused(budget: int, small: Any) -> None:
     with pytest.raises(AttackError, match=f"budget is {budget}; expected at least one"):
-        load_attack("dlg").run(small.view, small.knowledge, budget=budget, generator=generator())
+        ATTACKS.load("dlg").run(small.view, small.knowledge, budget=budget, generator=generator())
 
 
 @pytest.mark.parametrize("budget", [1, 17])
 def test_a_budget_spent_by_the_whitening_is_refused(budget: int, small: Any) -> None:
     with pytest.raises(AttackError, match=f"budget {budget} is spent by the 17 draws of 'gi-dqa''s whitening; raise"):
-        load_attack("gi-dqa").run(small.view, small.knowledge, budget=budget, generator=generator())
+        ATTACKS.load("gi-dqa").run(small.view, small.knowledge, budget=budget, generator=generator())
 
 
 def test_the_sum_of_squares_that_is_linearised_is_the_whitened_distance(small: Any) -> None:
-    attack = replace(load_attack("gi-dqa"), whitening=WhiteningConfig(draws=4), priors={})
+    attack = replace(ATTACKS.load("gi-dqa"), whitening=WhiteningConfig(draws=4), priors={})
     canvas = Canvas.of(small.knowledge.template, small.knowledge.private, region=attack.region, grey=attack.grey)
     pursuit = Pursuit(attack, small.view, small.knowledge, canvas, lambda number, loss, pixels: None)
     start = canvas.start(attack.start, generator())
@@ -199,21 +199,21 @@ def test_unknown_parts_are_refused() -> None:
 
 def test_an_unknown_attack_lists_the_known_ones() -> None:
     with pytest.raises(AttackError, match="Did you mean 'gi-dqa'") as caught:
-        load_attack("gi-dqua")
+        ATTACKS.load("gi-dqua")
     assert all(name in str(caught.value) for name in ATTACKS)
     with pytest.raises(AttackError) as unlike:
-        load_attack("")
+        ATTACKS.load("")
     assert "Did you mean" not in str(unlike.value)
 
 
 def test_the_whitening_can_be_made_cheaper(small: Any) -> None:
-    attack = replace(load_attack("gi-dqa"), whitening=WhiteningConfig(draws=4))
+    attack = replace(ATTACKS.load("gi-dqa"), whitening=WhiteningConfig(draws=4))
     finding = attack.run(small.view, small.knowledge, budget=8, generator=generator())
     assert [number for number, _ in finding.history] == [6, 7, 8]
 
 
 def test_a_loss_in_double_precision_is_the_same_search(small: Any) -> None:
-    plain, double = load_attack("gi-dqa"), load_attack("gi-dqa:loss=double")
+    plain, double = ATTACKS.load("gi-dqa"), ATTACKS.load("gi-dqa:loss=double")
     before = {name: p.detach().clone() for name, p in small.model.module.named_parameters()}
     one, two = (a.run(small.view, small.knowledge, budget=24, generator=generator()) for a in (plain, double))
     assert two.pixels.dtype == torch.float32 and two.evaluations == 24
@@ -261,7 +261,7 @@ def test_only_the_cross_entropy_is_doubled() -> None:
 
 
 def test_the_published_gi_dqa_has_the_published_parts() -> None:
-    paper = load_attack("gi-dqa-adam")
+    paper = ATTACKS.load("gi-dqa-adam")
     assert dict(paper.priors) == {"text": 0.1, "gaussian": 0.01, "tv-spatial": 0.1, "tv-channel": 0.1}
     assert paper.solver == Adam(learning_rate=2 / 255, final_factor=0.999**5000)
     assert (paper.schedule, paper.grey, paper.matching) == ("exponential", False, squared_and_cosine)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from docleak.attacks.gradients import GradientView, load_attack
+from docleak.attacks.gradients import ATTACKS, GradientView
 from docleak.documents import private_mask
 from docleak.documents.synthetic import make_pages
 from docleak.models import STAGES, load_model, trainable
@@ -32,7 +32,7 @@ def problem() -> Problem:
 
 
 def run(name: str, view: GradientView, case: Case, budget: int) -> Any:
-    return load_attack(name).run(view, case.knowledge, budget=budget, generator=torch.Generator().manual_seed(0))
+    return ATTACKS.load(name).run(view, case.knowledge, budget=budget, generator=torch.Generator().manual_seed(0))
 
 
 Psnr = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], float]

@@ -12,7 +12,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients import load_attack
+from docleak.attacks.gradients import ATTACKS
 from docleak.attacks.gradients.canvas import Canvas
 from docleak.attacks.gradients.levenberg import LevenbergMarquardt, Subspace
 from docleak.attacks.gradients.linearised import Joined, Linearised
@@ -300,7 +300,7 @@ def test_local_steps_are_refused(doubled: Doubled) -> None:
 
 
 def test_the_attack_counts_everything_and_gets_nearer(small: Any) -> None:
-    attack = load_attack("gi-dqa:solver=lm,start=light")
+    attack = ATTACKS.load("gi-dqa:solver=lm,start=light")
     assert attack.solver == LevenbergMarquardt()  # type: ignore[attr-defined]
     seen: list[int] = []
     finding = attack.run(
@@ -316,8 +316,8 @@ def test_the_attack_counts_everything_and_gets_nearer(small: Any) -> None:
 
 def test_what_is_no_sum_of_squares_is_refused() -> None:
     with pytest.raises(AttackError, match="minimises squares"):
-        load_attack("gi-dqa:solver=lm,priors=text@0.1")
+        ATTACKS.load("gi-dqa:solver=lm,priors=text@0.1")
     with pytest.raises(AttackError, match="minimises squares"):
-        load_attack("april:solver=lm")
+        ATTACKS.load("april:solver=lm")
     with pytest.raises(AttackError, match="lbfgs, lm, adam"):
-        load_attack("gi-dqa:solver=newton")
+        ATTACKS.load("gi-dqa:solver=newton")

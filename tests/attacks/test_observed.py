@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients import load_attack
+from docleak.attacks.gradients import ATTACKS
 from docleak.attacks.gradients.local_steps import ImitatedSteps, Optimiser, SignedStep
 from docleak.attacks.gradients.observed import _alive, observe
 from docleak.attacks.gradients.selftest import SelfTest, self_test
@@ -89,7 +89,7 @@ def test_pixels_come_out_of_several_local_steps(small: Any, psnr: Psnr) -> None:
     """Imitating the steps finds them; taking the update for one gradient does not come near."""
     plan = replace(SGD, max_steps=3, learning_rate=0.2)
     view = seen(small, plan)
-    attack = load_attack("gi-dqa")
+    attack = ATTACKS.load("gi-dqa")
 
     def quality(view: GradientView) -> float:
         found = attack.run(view, small.knowledge, budget=60, generator=torch.Generator().manual_seed(0))
@@ -102,7 +102,7 @@ def test_pixels_come_out_of_several_local_steps(small: Any, psnr: Psnr) -> None:
 def test_one_adamw_step_leaks_like_a_gradient(small: Any, psnr: Psnr) -> None:
     """Of most numbers only the sign is left, and yet; shuffled signs give nothing."""
     view = seen(small, replace(ADAMW, max_steps=1))
-    attack = load_attack("gi-dqa")
+    attack = ATTACKS.load("gi-dqa")
 
     def quality(view: GradientView) -> tuple[float, float]:
         found = attack.run(view, small.knowledge, budget=60, generator=torch.Generator().manual_seed(0))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients import GradientView, load_attack
+from docleak.attacks.gradients import ATTACKS, GradientView
 from docleak.attacks.gradients.canvas import Canvas
 from docleak.attacks.gradients.engine import GradientAttack, Pursuit
 from docleak.attacks.gradients.linearised import Joined
@@ -58,7 +58,7 @@ def guess(small: Any) -> Tensor:
 
 
 def test_the_objective_is_the_mean_of_the_rounds_distances(small: Any, three: GradientView, guess: Tensor) -> None:
-    attack = load_attack("inverting-gradients:priors=none,rounds=all")
+    attack = ATTACKS.load("inverting-gradients:priors=none,rounds=all")
     assert isinstance(attack, GradientAttack)
     joint = pursuit_of(attack, three, small, guess)
     value, gradient = joint.objective(guess, 0.0)
@@ -73,7 +73,7 @@ def test_the_objective_is_the_mean_of_the_rounds_distances(small: Any, three: Gr
 
 @pytest.mark.parametrize("solver", ["lbfgs", "lm"])
 def test_the_truth_matches_every_round(solver: str, small: Any, three: GradientView, guess: Tensor) -> None:
-    attack = load_attack(f"gi-dqa:solver={solver},rounds=all")
+    attack = ATTACKS.load(f"gi-dqa:solver={solver},rounds=all")
     assert isinstance(attack, GradientAttack)
     pursuit = pursuit_of(attack, three, small, guess)
     truth = small.pixels.mean(1)[small.knowledge.private]
@@ -85,7 +85,7 @@ def test_the_truth_matches_every_round(solver: str, small: Any, three: GradientV
 
 
 def test_squares_of_all_rounds_are_the_objective(small: Any, three: GradientView, guess: Tensor) -> None:
-    attack = load_attack("gi-dqa:solver=lm,rounds=all")
+    attack = ATTACKS.load("gi-dqa:solver=lm,rounds=all")
     assert isinstance(attack, GradientAttack)
     pursuit = pursuit_of(attack, three, small, guess)
     value, gradient = pursuit.objective(guess, 0.0)
@@ -103,7 +103,7 @@ def test_every_round_counts(spec: str, budget: int, small: Any, three: GradientV
     for each in three.rounds:
         each.model.module.train()
     try:
-        found = load_attack(spec).run(three, small.knowledge, budget=budget, generator=generator())
+        found = ATTACKS.load(spec).run(three, small.knowledge, budget=budget, generator=generator())
         assert all(each.model.module.training for each in three.rounds)
     finally:
         small.model.module.eval()
@@ -118,7 +118,7 @@ def test_else_the_round_with_the_largest_gradient_is_matched(spec: str, small: A
     first, second, third = (replace(view, later=()) for view in three.rounds)
     second = replace(second, gradient={name: 10 * g for name, g in second.gradient.items()})
     assert replace(first, later=(second, third)).largest == second
-    attack = load_attack(spec)
+    attack = ATTACKS.load(spec)
     alone, among = (
         attack.run(view, small.knowledge, budget=40, generator=generator())
         for view in (second, replace(second, later=(first, third)))
@@ -129,7 +129,7 @@ def test_else_the_round_with_the_largest_gradient_is_matched(spec: str, small: A
 
 def test_a_budget_without_a_step_is_refused(small: Any, three: GradientView) -> None:
     with pytest.raises(AttackError, match=r"51 draws .* one in each of 3 rounds"):
-        load_attack("gi-dqa:rounds=all").run(three, small.knowledge, budget=53, generator=generator())
+        ATTACKS.load("gi-dqa:rounds=all").run(three, small.knowledge, budget=53, generator=generator())
 
 
 def test_rounds_tell_more_than_one(make_small: Any) -> None:
@@ -138,7 +138,7 @@ def test_rounds_tell_more_than_one(make_small: Any) -> None:
     few = make_small("42", names=names)
     canvas = Canvas.of(few.knowledge.template, few.knowledge.private, region="private", grey=True)
     guess = canvas.start("light", generator(3))
-    attack = load_attack("gi-dqa:solver=lm,rounds=all")
+    attack = ATTACKS.load("gi-dqa:solver=lm,rounds=all")
     assert isinstance(attack, GradientAttack)
     ranks = []
     for number in (1, 2, 3):

@@ -17,13 +17,13 @@ import PIL.Image
 import pytest
 import typer.main
 
-from docleak.attacks.gradients import ATTACKS
+from docleak.attacks.registries import ATTACKS, PAIRS
 from docleak.cli import main
 from docleak.cli.app import app
 from docleak.cli.attacks import OTHERS
 from docleak.cli.doctor import Check
 from docleak.cli.output import _left, counter, progress
-from docleak.cli.settings import default_workers, pick_device, split_names, split_stages
+from docleak.cli.settings import default_workers, pick_device, split_stages
 from docleak.documents import LOADERS, Page, Question, blank_template, load_pages
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
@@ -31,6 +31,7 @@ from docleak.errors import AttackError, DocleakError
 from docleak.models import SHIPPED
 from docleak.models.shipped import SHIPPED_ENCODERS
 from docleak.models.tiny import donut_start
+from docleak.spec import items
 
 
 @dataclass(frozen=True)
@@ -163,9 +164,9 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 def test_attack_list(docleak: Docleak) -> None:
-    assert set(docleak("attack", "--list", "--json").json()) == {*ATTACKS, *OTHERS}
+    assert set(docleak("attack", "--list", "--json").json()) == {*ATTACKS, *PAIRS, *OTHERS}
     lines = docleak("attack", "--list").out.splitlines()
-    assert [line.split()[0] for line in lines] == [*ATTACKS, *OTHERS]
+    assert [line.split()[0] for line in lines] == [*ATTACKS, *PAIRS, *OTHERS]
 
 
 @pytest.mark.parametrize("words", [("attack", "gi-dqua"), ("audit", "--attacks", "random,gi-dqua")])
@@ -182,7 +183,7 @@ def test_an_unknown_attack_lists_the_known_ones(words: tuple[str, ...], docleak:
         (("attack", "random", "--documents", "no/such/pages"), "neither a format nor an existing path"),
         (("attack", "random", "--stages", "vision,middle"), "unknown stage middle; expected some of vision, text"),
         (("attack", "random", "--device", "abacus"), "device 'abacus' cannot be used here"),
-        (("attack", "random", "--ocr", "eyes"), "OCR engine 'eyes' is unknown"),
+        (("attack", "random", "--ocr", "eyes"), "unknown OCR engine 'eyes'"),
         (("attack", "random", "--pages", "0"), "--pages is 0; expected 1 to"),
         (("attack", "random", "--budget", "-5"), "--budget is -5; expected 1 to"),
         (("attack", "random", "--gradient", "no.safetensors"), "there is no gradient file 'no.safetensors'"),
@@ -553,8 +554,8 @@ def test_a_broken_check_is_reported_not_raised(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_values_are_parsed_at_the_edge() -> None:
-    assert split_names(" a, b ,,c ") == ("a", "b", "c")
-    assert split_names("") == ()
+    assert items(" a, b ,,c ") == ("a", "b", "c")
+    assert items("") == ()
     assert split_stages("vision, output") == ("vision", "output")
     with pytest.raises(AttackError, match="unknown stage Vision, head"):
         split_stages("Vision,head,text")

@@ -59,7 +59,7 @@ def test_every_option_belongs_to_a_mode(name: str) -> None:
 
 def test_every_command_that_writes_a_folder_says_which_it_goes_on_in() -> None:
     writing = {name for name, parameter in OPTIONS if parameter.opts[0] in ("--out", "out")}
-    pairs = {f"attack {name}" for name in attacks.PAIR_COMMANDS}
+    pairs = {f"attack {name}" for name in attacks.PAIRS.entries}
     assert writing - pairs - {"data inspect", "models attention"} == set(OWN)
     assert {mark for marks in OWN.values() for mark in marks} <= set(MARKS)
 
@@ -196,7 +196,7 @@ def test_the_first_mode_that_is_chosen_counts() -> None:
         (("attack", "mmgia", "--generator", "x"), "--generator belongs to GIFD"),
         (("train", "federated", "--beta1", 0.5, "--beta2", 0.5), "--beta1 belongs to --server fedavgm or fedadam"),
         (("train", "federated", "--silos", "x", "--clients", 3), "--clients belongs to silos made here"),
-        (("attack", "random", "--ocr", "magic"), "OCR engine 'magic' is unknown"),
+        (("attack", "random", "--ocr", "magic"), "unknown OCR engine 'magic'"),
         (("attack", "cdmi", "--documents", "nowhere"), "'nowhere' is neither a format nor an existing path"),
         (("train", "federated", "--silos", "nowhere"), "nowhere"),
         (("attack", "\x1b[31mred\u202e"), "unknown attack"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients.view import Knowledge
-from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense, parse_defense
+from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense
 from docleak.defenses.clipping import Clipping
 from docleak.defenses.compression import TopK
 from docleak.defenses.defense import Gradient
@@ -20,6 +20,7 @@ from docleak.documents import blank_template, private_mask
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DefenseError
 from docleak.models import DocumentModel, load_model, pixels_of, trainable
+from docleak.registry import Entry
 from docleak.studies.gradient.case import MADE_UP, blank_page, build_case
 from docleak.studies.gradient.config import Exposure
 
@@ -40,17 +41,17 @@ def gradient(model: DocumentModel) -> dict[str, Tensor]:
     return {name: torch.randn(p.shape, generator=drawn()) for name, p in trainable(model.module)}
 
 
-@pytest.mark.parametrize("name", DEFENSES)
+@pytest.mark.parametrize("name", list(DEFENSES))
 def test_every_registered_defence_says_what_it_does(name: str) -> None:
     spec = "noise:sigma=1" if name == "noise" else name
-    assert parse_defense(spec).summary
+    assert DEFENSES.load(spec).summary
 
 
 @pytest.mark.parametrize("spec", GRADIENT_SPECS)
 def test_gradient_defences_keep_names_and_shapes_and_leave_the_original_alone(
     spec: str, model: DocumentModel, gradient: dict[str, Tensor]
 ) -> None:
-    defense = parse_defense(spec)
+    defense = DEFENSES.load(spec)
     assert isinstance(defense, GradientDefense)
     before = {name: value.clone() for name, value in gradient.items()}
     sent = defense.protect(gradient, model, generator=drawn())
@@ -62,7 +63,7 @@ def test_gradient_defences_keep_names_and_shapes_and_leave_the_original_alone(
 
 
 def test_noise_has_the_stated_size(model: DocumentModel, gradient: dict[str, Tensor]) -> None:
-    defense = parse_defense("noise:sigma=1e-3")
+    defense = DEFENSES.load("noise:sigma=1e-3")
     assert isinstance(defense, GradientDefense)
     sent = defense.protect(gradient, model, generator=drawn(1))
     noise = torch.cat([(sent[name] - value).flatten() for name, value in gradient.items()])
@@ -71,7 +72,7 @@ def test_noise_has_the_stated_size(model: DocumentModel, gradient: dict[str, Ten
 
 
 def test_clipping_scales_and_never_enlarges(model: DocumentModel) -> None:
-    defense = parse_defense("clip:norm=2")
+    defense = DEFENSES.load("clip:norm=2")
     assert isinstance(defense, GradientDefense)
     large, small = {"a": torch.tensor([3.0, 4.0])}, {"a": torch.tensor([0.3, 0.4])}
     assert torch.allclose(defense.protect(large, model, generator=drawn())["a"], torch.tensor([1.2, 1.6]))
@@ -79,14 +80,14 @@ def test_clipping_scales_and_never_enlarges(model: DocumentModel) -> None:
 
 
 def test_top_k_keeps_the_largest(model: DocumentModel) -> None:
-    defense = parse_defense("top-k:share=0.5")
+    defense = DEFENSES.load("top-k:share=0.5")
     assert isinstance(defense, GradientDefense)
     sent = defense.protect({"a": torch.tensor([[1.0, -5.0], [2.0, 0.5]])}, model, generator=drawn())
     assert torch.equal(sent["a"], torch.tensor([[0.0, -5.0], [2.0, 0.0]]))
 
 
 def test_freezing_leaves_the_stages_out(model: DocumentModel, gradient: dict[str, Tensor]) -> None:
-    defense = parse_defense("freeze")
+    defense = DEFENSES.load("freeze")
     assert isinstance(defense, GradientDefense)
     sent = defense.protect(gradient, model, generator=drawn())
     assert {model.stage(name) for name in sent} == {"fusion", "output"}
@@ -122,7 +123,7 @@ def test_at_the_truth_the_adversarys_gradient_is_what_was_sent(spec: str, model:
 )
 def test_senseless_parameters_are_refused(spec: str, named: str) -> None:
     with pytest.raises(DefenseError, match=".*".join(part.replace("(", r"\(") for part in [named])):
-        parse_defense(spec)
+        DEFENSES.load(spec)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,7 @@ def knowledge(model: DocumentModel) -> Knowledge:
 
 @pytest.mark.parametrize("spec", ["kind=random", "kind=random,norm=l2", "steps=2", "steps=2,norm=l2"])
 def test_safe_template_stays_within_its_budget(spec: str, model: DocumentModel, knowledge: Knowledge) -> None:
-    defense = parse_defense(f"safe-template:epsilon=8/255,{spec}")
+    defense = DEFENSES.load(f"safe-template:epsilon=8/255,{spec}")
     assert isinstance(defense, SafeTemplate) and isinstance(defense, TemplateDefense)
     page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
     blank = [model.encode(blank_page(page), MADE_UP)]
@@ -259,7 +260,7 @@ def test_ascent_is_by_the_step_of_the_docstring_and_up(model: DocumentModel, kno
 def test_what_the_server_sees_of_a_case_is_what_the_defence_sent(spec: str, model: DocumentModel) -> None:
     page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
     case = build_case(model, [page], Exposure(defense=spec), seed=0)
-    defense = parse_defense(spec)
+    defense = DEFENSES.load(spec)
     assert isinstance(defense, GradientDefense)
     sent = defense.protect(case.clean.gradient, model, generator=drawn(2))
     assert case.view.gradient.keys() == sent.keys()
@@ -283,7 +284,7 @@ class Doubled(GradientNoise):
 
 def test_a_defence_announces_its_own_noise(model: DocumentModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an attack whitens by is what the defence says, whoever wrote it."""
-    monkeypatch.setitem(DEFENSES, "doubled", f"{__name__}:Doubled")
+    monkeypatch.setitem(DEFENSES.entries, "doubled", Entry(f"{__name__}:Doubled"))
     page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
     cases = {
         spec: build_case(model, [page], Exposure(defense=spec), seed=0)

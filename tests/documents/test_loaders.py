@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from docleak.documents import LOADERS, LazyPages, Page, folder, load_pages
-from docleak.documents.loaders import detect, parse_spec
+from docleak.documents.loaders import detect, format_and_path
 from docleak.errors import DocumentError
 
 
@@ -50,7 +50,7 @@ def test_pickles_need_permission(shared_data: Path) -> None:
 def test_ones_own_folder_is_recognised(tmp_path: Path) -> None:
     path = folder.save([Page("a", np.zeros((4, 4, 3), np.uint8))], tmp_path / "mine")
     assert detect(path) == "folder" and load_pages(str(path), seed=0)[0].name == "a"
-    assert parse_spec(f"folder:{path}") == ("folder", path)
+    assert format_and_path(f"folder:{path}") == ("folder", path)
 
 
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from docleak.attacks.answers.attack import MembershipAttack, only
 from docleak.attacks.answers.features import FeatureTable, Reply, provider_features
+from docleak.attacks.registries import ANSWERS
 from docleak.errors import AttackError
-from docleak.evidence.answers.membership import ATTACKS, Attack, knowledge_of, measure, measured_epsilon, only
+from docleak.evidence.answers.membership import measure, measured_epsilon
 from docleak.evidence.answers.play import default_plan, guessed, scores_csv, without_public
 from docleak.privacy.empirical import COINS, INDEPENDENT
 
@@ -35,7 +38,7 @@ def case(leak: float, count: int, seed: int) -> tuple[list[Reply], list[Reply], 
     return replies(members, leak, rng), replies(members, 0.0, rng), members
 
 
-@pytest.mark.parametrize("name", list(ATTACKS))
+@pytest.mark.parametrize("name", list(ANSWERS))
 def test_a_planted_leak_is_found(name: str) -> None:
     target, public, members = case(0.6, 120, 0)
     memory = {p: (0.5 * inside, 0.6 * inside) for p, inside in members.items()}
@@ -53,7 +56,7 @@ def test_without_a_leak_chance_is_in_the_interval(name: str) -> None:
     for seed in range(20):
         target, public, _ = case(0.0, 80, seed)
         members = {f"p{i:03d}": i % 2 == 0 for i in range(80)}
-        attack = Attack(ATTACKS[name].kind, ATTACKS[name].groups, searched=0)
+        attack = replace(ANSWERS.load(name), searched=0)
         found = measure(provider_features(target, public), members, attack, 0, seeds=range(2))
         assert found.low is not None and found.high is not None
         held += found.low <= 0.5 <= found.high
@@ -65,14 +68,14 @@ def test_every_attack_is_evaluated_on_the_providers_that_apk_was_not_told(monkey
     memory = dict.fromkeys(members, (0.1, 0.2))
     table = provider_features(target, public, memory)
     seen: dict[str, list[tuple[str, ...]]] = {}
-    original = Attack.guess
+    original = MembershipAttack.run
 
-    def noting(self: Attack, *args: object, **settings: object) -> object:
+    def noting(self: MembershipAttack, *args: object, **settings: object) -> object:
         guess = original(self, *args, **settings)  # type: ignore[arg-type]
         seen.setdefault(str(self), []).append(guess.providers)
         return guess
 
-    monkeypatch.setattr(Attack, "guess", noting)
+    monkeypatch.setattr(MembershipAttack, "run", noting)
     for attack in default_plan(known=0.2, searched=0).attacks.values():
         measure(table, members, attack, 0, seeds=SEEDS)
     assert len(seen) == 4 and len({tuple(each) for each in seen.values()}) == 1
@@ -84,7 +87,7 @@ def test_the_interval_counts_providers_not_seeds() -> None:
     """Ten times the seeds bring no more providers: the interval hardly shrinks."""
     target, public, members = case(0.2, 60, 2)
     table = provider_features(target, public)
-    few, many = (measure(table, members, Attack(), 0, seeds=range(n)) for n in (2, 20))
+    few, many = (measure(table, members, MembershipAttack(), 0, seeds=range(n)) for n in (2, 20))
     widths = [(found.high or 0) - (found.low or 0) for found in (few, many)]
     assert 0.8 < widths[1] / widths[0] < 1.25
 
@@ -94,7 +97,7 @@ def test_subsets_leave_out_providers_with_few_questions_and_say_when_nobody_is_l
     short = {name for i, name in enumerate(members) if i % 3 == 0}
     kept = [r for r in target if r.provider not in short or r.key in ("k0", "k1")]
     table = provider_features(kept, [r for r in public if r.provider not in short or r.key in ("k0", "k1")])
-    attack = Attack(searched=0)
+    attack = MembershipAttack(searched=0)
     assert measure(table, members, attack, 0, seeds=SEEDS).providers == 60
     assert measure(table, members, attack, 2, seeds=SEEDS).providers == 40
     nobody = measure(table, members, attack, 6, seeds=SEEDS)
@@ -104,13 +107,13 @@ def test_subsets_leave_out_providers_with_few_questions_and_say_when_nobody_is_l
 def test_an_ablated_column_tells_nothing() -> None:
     target, public, members = case(0.6, 100, 3)
     table = provider_features(target, public)
-    full, without = (measure(t, members, Attack("apk", ("G1", "G2"), searched=0), 0, seeds=SEEDS)
+    full, without = (measure(t, members, MembershipAttack("apk", ("G1", "G2"), searched=0), 0, seeds=SEEDS)
                      for t in (table, only(table, ["confidence"])))  # fmt: skip
     assert (full.accuracy or 0) > 0.95
-    ablated = Attack("apk", ("G1", "G2"), ("confidence",), searched=0)
+    ablated = MembershipAttack("apk", ("G1", "G2"), ("confidence",), searched=0)
     assert measure(table, members, ablated, 0, seeds=SEEDS) == without
     noise = FeatureTable(table.providers, table.columns, table.values * 0, table.questions)
-    flat = measure(noise, members, Attack("apk", ("G1", "G2"), searched=0), 0, seeds=SEEDS)
+    flat = measure(noise, members, MembershipAttack("apk", ("G1", "G2"), searched=0), 0, seeds=SEEDS)
     assert 0.35 < (flat.accuracy or 0) < 0.65
     with pytest.raises(AttackError, match="has no colour"):
         only(table, ["colour"])
@@ -135,7 +138,7 @@ def test_a_measured_epsilon_grows_with_the_leak_and_is_no_more_than_the_truth_wi
 def test_what_is_written_of_every_provider() -> None:
     target, public, members = case(0.5, 40, 4)
     table = provider_features(target, public)
-    attacks = {name: Attack(a.kind, a.groups, searched=0) for name, a in ATTACKS.items() if not a.votes}
+    attacks = {name: replace(ANSWERS.load(name), searched=0) for name in ("AZK", "APK")}
     guesses = guessed(table, members, attacks, 0)
     lines = scores_csv(table, members, guesses).splitlines()
     assert lines[0].split(",")[-2:] == ["AZK", "APK"] and len(lines) == 41
@@ -144,8 +147,8 @@ def test_what_is_written_of_every_provider() -> None:
 
 
 def test_who_knows_what() -> None:
-    assert [knowledge_of(attack) for attack in ATTACKS.values()] == ["ZK + U", "PK + S", "ZK + U", "PK + S"]
-    assert without_public(ATTACKS["APK"]).groups == ("G1", "G2")
+    assert [ANSWERS.load(name).setting for name in ANSWERS] == ["ZK + U", "PK + S", "ZK + U", "PK + S"]
+    assert without_public(ANSWERS.load("APK")).groups == ("G1", "G2")
 
 
 @pytest.mark.parametrize("coins", [0.0, 0.3, 0.5, 0.7])

@@ -236,8 +236,8 @@ def test_what_does_not_fit_is_said(small: Path, words: Path, tmp_path: Path) -> 
         ({"clients": ("nobody",)}, FederationError, "asked for round 1, client nobody"),
         ({"model": "vt5-start"}, FederationError, "lack 68 of the .* parameters of 'vt5-start'"),
         ({"documents": str(tmp_path / "nowhere")}, DocumentError, "nowhere"),
-        ({"local": "learning-rate"}, FederationError, "expected key=value"),
-        ({"local": "momentum=0.9"}, FederationError, "unknown key 'momentum'"),
+        ({"local": "learning-rate"}, FederationError, "as key=value"),
+        ({"local": "momentum=0.9"}, FederationError, "cannot be told 'momentum'; it takes epochs"),
     ):
         with pytest.raises(error, match=said):
             audited(config_of(small, **changes), tmp_path / "out")

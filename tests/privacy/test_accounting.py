@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import pairwise
@@ -254,3 +256,19 @@ def test_known_coins_cost_the_average_over_every_number_of_participations() -> N
 
     exact = brentq(lambda epsilon: delta(epsilon) - DELTA, 0.0, 600.0)
     assert exact <= guarantee(mechanism, DELTA).epsilon <= 1.001 * exact
+
+
+def test_prv_is_counted_without_torch_and_leaves_opacus_to_be_imported() -> None:
+    """As opacus itself counts, which can be imported as a whole afterwards."""
+    script = """
+import sys
+from docleak.privacy.accounting import Accountant, guarantee
+from docleak.privacy.mechanism import Mechanism
+counted = guarantee(Mechanism(1.0, rounds=10, unit_rate=0.2), 1e-5, Accountant.PRV).epsilon
+assert "torch" not in sys.modules and not [name for name in sys.modules if name.split(".")[0] == "opacus"]
+from opacus.accountants import PRVAccountant
+whole = PRVAccountant()
+whole.history = [(1.0, 0.2, 10)]
+assert whole.get_epsilon(1e-5) == counted and "torch" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -18,7 +18,7 @@ from docleak.privacy.accounting import Accountant, epsilon_of_group, guarantee, 
 from docleak.privacy.budget import noise_for
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.mechanism import Mechanism, Relation, Unit
-from docleak.privacy.phases import Phase, mechanisms, noise_for_phases, parse_phases, phase_of
+from docleak.privacy.phases import Phase, mechanisms, noise_for_phases, phase_of, phases_of
 
 EXTREME = [
     Mechanism(1e-9, 5, 0.24), Mechanism(0.3, 10**9, 0.24), Mechanism(1e9, 10**9), Mechanism(0.02, 10**6),
@@ -100,7 +100,7 @@ def test_printed_epsilons_are_rounded_up() -> None:
 
 
 def test_one_noise_for_two_phases() -> None:
-    phases = parse_phases("pretraining:5, finetuning:10:1/2")
+    phases = phases_of("pretraining:5, finetuning:10:1/2")
     assert (
         phases == (Phase("pretraining", 5), Phase("finetuning", 10, 0.5))
         and phase_of(phases, "finetuning").rounds == 10
@@ -114,7 +114,7 @@ def test_one_noise_for_two_phases() -> None:
     assert alone == pytest.approx(noise_for(Mechanism(1.0, 5), 8.0, 1e-5).mechanism.noise_multiplier, abs=2e-4)
     for wrong in ("", "a", "a:x", "a:1:2:3", "a:1,a:2", "a:1:5/0"):
         with pytest.raises(PrivacyError, match=r"expected NAME:ROUNDS|each name once"):
-            parse_phases(wrong)
+            phases_of(wrong)
 
 
 @pytest.mark.parametrize(

@@ -116,14 +116,14 @@ def test_a_document_is_kept_by_a_coin_of_its_own() -> None:
     ("text", "kind"), [("none", "none"), ("fp16", "fp16"), ("topk:0.01", "topk"), ("topk:1e-2", "topk")]
 )
 def test_compressions_by_name(text: str, kind: str) -> None:
-    found = Compression.parse(text)
-    assert found.kind == kind and Compression.parse(str(found)) == found
+    found = Compression.of(text)
+    assert found.kind == kind and Compression.of(str(found)) == found
 
 
 @pytest.mark.parametrize("text", ["gzip", "topk", "topk:0", "topk:2", "topk:.", ""])
 def test_compressions_that_are_none(text: str) -> None:
     with pytest.raises(FederationError):
-        Compression.parse(text)
+        Compression.of(text)
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["none", "fp16", "topk:0.3", "topk:1"]))
@@ -131,7 +131,7 @@ def test_what_is_packed_is_unpacked_with_the_stated_error(seed: int, text: str) 
     rng = np.random.default_rng(seed)
     delta = {"a": rng.normal(size=(3, 5)).astype(np.float32), "b": rng.normal(size=7).astype(np.float32),
              "scalar": np.float32(rng.normal()).reshape(())}  # fmt: skip
-    compression, shapes = Compression.parse(text), {name: value.shape for name, value in delta.items()}
+    compression, shapes = Compression.of(text), {name: value.shape for name, value in delta.items()}
     found = unpack(pack(delta, compression), shapes, compression)
     assert {name: value.shape for name, value in found.items()} == shapes
     wrong = np.concatenate([(found[name] - delta[name]).ravel() for name in delta]).astype(np.float64)

@@ -241,7 +241,7 @@ def test_what_is_captured_is_what_was_averaged_and_bytes_are_few(
     compression: str, silos: dict[str, Path], tmp_path: Path
 ) -> None:
     federation = replace(
-        FEDERATION, rounds=1, participation=1.0, server=FedOpt(), compression=Compression.parse(compression)
+        FEDERATION, rounds=1, participation=1.0, server=FedOpt(), compression=Compression.of(compression)
     )
     found = run(tmp_path / "run", silos, federation, capture=tmp_path / "updates")
     updates = read_updates(tmp_path / "updates")

@@ -84,7 +84,7 @@ def test_bytes_are_those_of_the_numbers() -> None:
 
 @pytest.mark.parametrize("text", ["none", "fp16", "topk:0.01", " topk:1e-2 ", "topk:1"])
 def test_names_are_read_and_written(text: str) -> None:
-    compression = Compression.parse(text)
-    assert Compression.parse(str(compression)) == compression
+    compression = Compression.of(text)
+    assert Compression.of(str(compression)) == compression
     if "topk" in text:
         assert compression.share == float(text.strip().split(":")[1])

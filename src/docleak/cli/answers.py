@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from docleak import spec
 from docleak.cli.output import emit, note, working_in
-from docleak.cli.settings import pick_device, split_names
+from docleak.cli.settings import pick_device
 from docleak.errors import AttackError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def membership(
     from docleak.evidence.answers.play import attack_membership, default_plan
 
     try:
-        least = tuple(int(text) for text in split_names(minimum))
+        least = tuple(int(text) for text in spec.items(minimum))
     except ValueError:
         least = ()
     if not least or min(least) < 0 or seeds < 1:
@@ -90,7 +91,7 @@ def memorisation(
     """Hide answers and ask for them; without arguments of the small released model that docleak ships."""
     from docleak.evidence.answers.play import attack_memorisation
 
-    wanted = split_names(keys)
+    wanted = spec.items(keys)
     if not wanted:
         raise AttackError("--keys is empty; expected keys of the documents, such as provider_name.")
     with working_in(out):

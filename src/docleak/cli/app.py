@@ -11,6 +11,7 @@ import typer
 import typer.main
 
 import docleak
+from docleak import spec
 from docleak.cli import attacks, data, deploy, models, train
 from docleak.cli.budget import budget
 from docleak.cli.defend import defend
@@ -21,18 +22,18 @@ from docleak.cli.extraction import (
     weights_example,
 )
 from docleak.cli.guard import Guarded
-from docleak.cli.output import Progress, emit, working_in
+from docleak.cli.output import Progress, emit, list_all, working_in
 from docleak.cli.releases import (
     BlueRedFolder,
     PublicModel,
     Releases,
     audit_example,
     audit_releases,
-    parse_releases,
+    named_releases,
 )
 from docleak.cli.report import report
 from docleak.cli.reproduce import reproduce
-from docleak.cli.settings import default_workers, parse_size, pick_device, split_attacks, split_stages
+from docleak.cli.settings import default_workers, parse_size, pick_device, split_stages
 from docleak.cli.updates import Clients, LocalTraining, Round, Updates, audit_updates, refuse_several
 from docleak.errors import DocleakError
 
@@ -183,14 +184,14 @@ def audit(
         return
     if blue_red is not None:
         audit_releases(
-            blue_red, parse_releases(release or [], model or []), public, out, seed, device,
+            blue_red, named_releases(release or [], model or []), public, out, seed, device,
             workers or default_workers(), json_output,
         )  # fmt: skip
         return
     if updates is not None:
         from docleak.evidence.updates import UpdatesConfig
 
-        refuse_several(models=len(model or ()), attacks=len(split_attacks(attacks)))
+        refuse_several(models=len(model or ()), attacks=len(spec.names(attacks)))
         captured = UpdatesConfig(
             str(updates), (model or [""])[0], documents, round_number, tuple(client or ()), attacks or "gi-dqa", budget,
             local=local, ocr=ocr, seed=seed, allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
@@ -199,7 +200,7 @@ def audit(
         return
     chosen: dict[str, Any] = {"models": tuple(model)} if model else {}
     named: dict[str, Any] = {}
-    asked = split_attacks(attacks)
+    asked = spec.names(attacks)
     if asked or batch_size > 1:
         others = [name for name in GradientConfig().attacks if name != CLOSED_FORM]
         named["attacks"] = with_closed_form(asked or others, batch_size=batch_size)
@@ -254,19 +255,17 @@ def attack(
     json_output: Json = False,
 ) -> None:
     """Run one attack on one model, with all its knobs."""
-    from docleak.attacks.gradients import ATTACKS, load_attack
+    if show_list:
+        list_all(attacks.summaries(), json_output)
+        return
     from docleak.studies.gradient.config import Exposure, GradientConfig
 
-    if show_list:
-        rows = {key: load_attack(key).summary for key in ATTACKS} | attacks.OTHERS
-        emit(rows, "\n".join(f"{key:22}{text}" for key, text in rows.items()), json_output=json_output)
-        return
     known = Exposure(
         train_mode, split_stages(stages), not no_question, not no_answer, gradient or None, recover_text=recover_text,
         defense=defense, clean_template=clean_template,
     )  # fmt: skip
     config = GradientConfig(
-        models=(model,), attacks=(load_attack(name).name,), documents=documents, pages=pages, budget=budget, seed=seed,
+        models=(model,), attacks=(name,), documents=documents, pages=pages, budget=budget, seed=seed,
         batch_size=batch_size, exposure=known, ocr=ocr, rounds=rounds, image_size=parse_size(image_size),
         allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
     )  # fmt: skip

@@ -8,22 +8,27 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
+from docleak.attacks.registries import ATTACKS, PAIRS
 from docleak.cli import answers, canaries
 from docleak.cli.answers import ANSWER_COMMANDS
 from docleak.cli.canaries import CANARY_COMMANDS
 from docleak.cli.extraction import attack_of, play_and_report
-from docleak.cli.pairs import PAIR_COMMANDS, register
+from docleak.cli.pairs import register
 from docleak.cli.settings import default_workers, pick_device
 
 #: The command that takes the name of a gradient attack as its argument.
 BY_NAME = "by-name"
-#: Attacks that read something else than gradients: name -> what --list says.
+#: Attacks on what is no gradient: name -> what --list says.
 OTHERS = {
     "cdmi": "Reads scrubbed fields back out of a trained extraction model's weights (Dentan et al., 2024).",
-    **PAIR_COMMANDS,
     **ANSWER_COMMANDS,
     **CANARY_COMMANDS,
 }
+
+
+def summaries() -> dict[str, str]:
+    """What --list says: name of an attack -> what it does."""
+    return ATTACKS.summaries() | PAIRS.summaries() | OTHERS
 
 
 class AttackGroup(TyperGroup):
@@ -69,7 +74,10 @@ def cdmi(
     ] = "precision",
     variant: Annotated[
         str,
-        typer.Option(help="paper (algorithm 2), or strong: another order, a beam, the field's own loss; equal calls."),
+        typer.Option(
+            help="paper (algorithm 2), or strong: another order, a beam, the field's own loss; equal calls. Or one "
+            "of your own: MODULE:OBJECT."
+        ),
     ] = "paper",
     fields: Annotated[int, typer.Option(help="Private fields to attack, drawn at random; 0 means all.")] = 100,
     attempts: Annotated[int, typer.Option(help="Reconstructions per field; the first is the one-shot variant.")] = 8,

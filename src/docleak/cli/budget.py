@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from docleak import spec
 from docleak.cli.output import emit
 from docleak.errors import PrivacyError
 from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, choice
@@ -58,15 +58,15 @@ def budget(
 
     _check_plot(plot)
     kind = choice(Unit, unit, what="unit")
-    if published and parse_probability(client_rate, what="client rate") == 1:
+    if published and probability(client_rate, what="client rate") == 1:
         raise PrivacyError(
             "--published counts clients that are drawn whole; give --client-rate below 1, or leave it out."
         )
     mechanism = Mechanism(
         noise_multiplier=1.0 if noise is None else noise,
         rounds=ROUNDS if rounds is None else rounds,
-        unit_rate=1.0 if kind is Unit.CLIENT and rate == RATE else parse_probability(rate, what="rate"),
-        client_rate=parse_probability(client_rate, what="client rate"),
+        unit_rate=1.0 if kind is Unit.CLIENT and rate == RATE else probability(rate, what="rate"),
+        client_rate=probability(client_rate, what="client rate"),
         unit=kind,
         relation=choice(Relation, relation, what="relation"),
         participation=Participation.HIDDEN if published else Participation.KNOWN,
@@ -91,11 +91,11 @@ def budget(
     emit(as_json(asked, found, others, warning, plot), as_text(asked, found, others, plot), json_output=json_output)
 
 
-def parse_probability(text: str, *, what: str) -> float:
+def probability(text: str, *, what: str) -> float:
     """``0.2`` or ``50/340``; PrivacyError for what is no number (its range is the mechanism's to judge)."""
     try:
-        return float(Fraction(text)) if "/" in text else float(text)
-    except (ValueError, ZeroDivisionError, OverflowError) as error:
+        return spec.number(text)
+    except ValueError as error:
         raise PrivacyError(f"{what} is {text!r}; expected a probability such as 0.2 or 50/340.") from error
 
 

@@ -50,7 +50,7 @@ def canaries(
     """
     import torch
 
-    from docleak.cli.budget import parse_probability
+    from docleak.cli.budget import probability
     from docleak.evidence.canaries import Bench, CanaryConfig, audit_canaries
     from docleak.files import write_json
     from docleak.models import load_model
@@ -59,7 +59,7 @@ def canaries(
     torch.set_num_threads(1)
     config = CanaryConfig(
         canaries=count, others=others, guesses=guesses or 2 * count // 3, rounds=rounds, clip_norm=clip_norm,
-        unit_rate=parse_probability(unit_rate, what="unit rate"), delta=delta, learning_rate=learning_rate,
+        unit_rate=probability(unit_rate, what="unit rate"), delta=delta, learning_rate=learning_rate,
         confidence=confidence, every_round=every_round, seed=seed,
     )  # fmt: skip
     if warning := delta_warning(delta, count + others, "provider"):

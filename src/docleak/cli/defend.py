@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from docleak.cli.output import emit
+from docleak.cli.output import list_all
 from docleak.cli.settings import pick_device
 from docleak.cli.studies import run_and_report
+from docleak.defenses.registry import DEFENSES
 
 
 def defend(
@@ -39,10 +40,8 @@ def defend(
 
     Safe Template also writes the templates to publish, each beside the clean one.
     """
-    from docleak.defenses import DEFENSES
-
     if show_list:
-        emit(dict(DEFENSES), "\n".join(DEFENSES), json_output=json_output)
+        list_all(DEFENSES.summaries(), json_output)
         return
     from docleak.studies.gradient.config import GradientConfig
     from docleak.studies.gradient.defences import DEFAULT, DefenceConfig, DefenceStudy

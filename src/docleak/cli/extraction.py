@@ -14,7 +14,7 @@ from docleak.cli.settings import default_workers, pick_device
 from docleak.errors import AttackError
 
 if TYPE_CHECKING:
-    from docleak.attacks.weights import AnyAttack
+    from docleak.attacks.weights import WeightsAttack
     from docleak.evidence.extraction.game import GameConfig
     from docleak.evidence.extraction.own import OwnConfig
     from docleak.runs.run import Run
@@ -45,14 +45,20 @@ def audit_extraction(
     play_and_report(config, out, pick_device(device), workers or default_workers(), json_output)
 
 
-def attack_of(variant: str, *, candidates: int, weight: float, top_p: float, mean: str) -> AnyAttack:
-    """The paper's attack or the stronger one; AttackError for another name, or an option that only the paper's has."""
-    from docleak.attacks.weights import CdmiConfig, StrongConfig
+def attack_of(variant: str, *, candidates: int, weight: float, top_p: float, mean: str) -> WeightsAttack:
+    """The paper's attack, the stronger one, or another of WEIGHTS; AttackError for an option that it does not have."""
+    from docleak.attacks.weights import WEIGHTS, CdmiConfig, StrongConfig
 
     if variant == "paper":
         return CdmiConfig(candidates=candidates, weight=weight, top_p=top_p, mean=cast(Any, mean))
     if variant != "strong":
-        raise AttackError(f"there is no variant {variant!r} of the attack; expected paper or strong.")
+        attack, paper = WEIGHTS.load(variant), CdmiConfig()
+        if (candidates, weight, top_p, mean) != (paper.candidates, paper.weight, paper.top_p, paper.mean):
+            raise AttackError(
+                f"--candidates, --weight, --top-p and --mean belong to --variant paper and strong; found {variant!r}. "
+                "Leave them out, and say its options behind its name (NAME:key=value)."
+            )
+        return attack
     if mean != "geometric" or top_p != CdmiConfig().top_p:
         raise AttackError("--mean and --top-p belong to --variant paper; leave them out.")
     return StrongConfig(candidates=candidates, weight=weight)

@@ -113,10 +113,10 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
 
 
 def _check_pages(spec: str) -> None:
-    from docleak.documents.loaders import LOADERS, load_pages, parse_spec
+    from docleak.documents.loaders import LOADERS, format_and_path, load_pages
     from docleak.documents.scale import blank_boxes
 
-    name, where = parse_spec(spec)
+    name, where = format_and_path(spec)
     if LOADERS[name].pickled or LOADERS[name].drawn:
         if not where.exists():
             raise DocumentError(f"{spec!r}: there is no such path. Give the folder of the data set.")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from docleak.cli.pairs import PAIR_COMMANDS
+from docleak.attacks.registries import PAIRS
 from docleak.errors import DocleakError
 
 Values = Mapping[str, Any]
@@ -140,12 +140,12 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("models attention", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
     ("budget", "--published"): Need(lambda v: v["--client-rate"] != "1", "--client-rate below 1"),
     **{(f"attack {name}", "--generator"): Need(_gifd, "GIFD: the attack gifd, --compare gifd, or --image-attack gifd")
-       for name in PAIR_COMMANDS if name != "gifd"},
+       for name in PAIRS.entries if name != "gifd"},
     **{(f"attack {name}", "--corpus"): Need(lambda v: v["--language"] == "trigrams", "--language trigrams")
-       for name in PAIR_COMMANDS},
+       for name in PAIRS.entries},
     **{(f"attack {name}", "--allow-pickle"): Need(lambda v: str(v["--pairs"]).startswith(("cifar100:", "pages:")),
                                                   "--pairs cifar100:DIR or pages:SPEC")
-       for name in PAIR_COMMANDS},
+       for name in PAIRS.entries},
 }  # fmt: skip
 
 

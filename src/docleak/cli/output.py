@@ -21,6 +21,12 @@ def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:
     print(json.dumps(value, indent=2, default=str) if json_output else visible(text))
 
 
+def list_all(rows: Mapping[str, str], json_output: bool) -> None:
+    """Print what there is: names, and what each is in a line."""
+    width = max(map(len, rows), default=0) + 2
+    emit(rows, "\n".join(f"{name:{width}}{text}" for name, text in rows.items()), json_output=json_output)
+
+
 def note(text: str) -> None:
     """Print a line beside the result, on stderr."""
     print(visible(text), file=sys.stderr)

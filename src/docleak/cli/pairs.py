@@ -8,27 +8,17 @@ from typing import Annotated
 
 import typer
 
-from docleak.cli.settings import parse_size, split_names
+from docleak import spec
+from docleak.attacks.registries import PAIRS
+from docleak.cli.settings import parse_size
 from docleak.cli.studies import run_and_report
 from docleak.errors import AttackError
-
-#: Commands: name -> what --list says.
-PAIR_COMMANDS = {
-    "mmgia": "Picture and text of one client together (Zheng et al., 2025).",
-    "mmgia-d": "MMGIA with direct alignment, its ablation (d).",
-    "mmgia-prior": "Alignment as a prior inside each attack (ours), for noisy gradients.",
-    "mmgia-stage1": "MMGIA's first stage alone.",
-    "mgis": "Picture and text, the text's class helping the picture (Liu et al., 2024).",
-    "tag": "Text by TAG (Deng et al., 2021), picture by DLG.",
-    "gifd": "Picture by GIFD (Fang et al., 2023), a generator's features; text by LAMP.",
-    "lamp": "Text by LAMP (Balunović et al., 2022), picture by Inverting Gradients.",
-}
 
 
 def register(app: typer.Typer) -> None:
     """Add a command per attack; they differ in nothing but their attack."""
-    for name in PAIR_COMMANDS:
-        app.command(name, help=PAIR_COMMANDS[name])(_command(name))
+    for name, entry in PAIRS.entries.items():
+        app.command(name, help=f"{entry}.")(_command(name))
 
 
 def _command(name: str) -> Callable[..., None]:
@@ -100,7 +90,7 @@ def _command(name: str) -> Callable[..., None]:
         config = PairConfig(
             pairs=pairs, count=count, skip=skip, public=public, image=image, text=text, fused=fused,
             train_embeddings=train_embeddings, image_size=size, batch_size=batch_size,
-            attacks=tuple(dict.fromkeys((name, *split_names(compare)))), image_attack=image_attack,
+            attacks=tuple(dict.fromkeys((name, *spec.names(compare)))), image_attack=image_attack,
             text_attack=text_attack, budget=budget, aligner=aligner, language=language, corpus=corpus,
             shuffle=shuffle, threshold=threshold, rounds=rounds, strength=strength, generator=generator,
             trained=trained, noise=noise, epsilon=epsilon, allow_pickle=allow_pickle, seed=seed,

@@ -22,9 +22,9 @@ def phase_settings(
 
     Without ``phases`` they stay what they are. PrivacyError for options that contradict the plan.
     """
-    from docleak.cli.budget import parse_probability
+    from docleak.cli.budget import probability
     from docleak.privacy.mechanism import Mechanism, Unit, choice
-    from docleak.privacy.phases import noise_for_phases, parse_phases, phase_of
+    from docleak.privacy.phases import noise_for_phases, phase_of, phases_of
 
     if not phases and not name:
         return epsilon, noise, rounds, unit_rate
@@ -34,10 +34,10 @@ def phase_settings(
         )
     if epsilon is None or noise is not None:
         raise PrivacyError("--phases plans the noise for one --epsilon of all phases; give that, and no --noise.")
-    planned = parse_phases(phases)
+    planned = phases_of(phases)
     chosen = phase_of(planned, name)
     other = given("rounds") if rounds != chosen.rounds else []
-    other += given("unit_rate") if parse_probability(unit_rate, what="unit rate") != chosen.unit_rate else []
+    other += given("unit_rate") if probability(unit_rate, what="unit rate") != chosen.unit_rate else []
     if other:
         raise PrivacyError(
             f"phase {name!r} has {chosen.rounds} rounds at unit rate {chosen.unit_rate:g} by --phases, and "

@@ -43,7 +43,7 @@ def privacy_plan(
 
     PrivacyError for an option of a private training without one of both: it would train without privacy.
     """
-    from docleak.cli.budget import parse_probability
+    from docleak.cli.budget import probability
     from docleak.privacy.accounting import Accountant
     from docleak.privacy.budget import noise_for
     from docleak.privacy.mechanism import Mechanism, Participation, Unit, choice
@@ -63,7 +63,7 @@ def privacy_plan(
             f"a private training divides by a public constant M, and --denominator is {denominator}. Give about the "
             f"number of {unit}s that a silo is known to have, times the unit rate if that is below 1."
         )
-    rate, kind = parse_probability(unit_rate, what="unit rate"), choice(Unit, unit, what="unit")
+    rate, kind = probability(unit_rate, what="unit rate"), choice(Unit, unit, what="unit")
     if published_counting and (client_rate == 1 or kind is Unit.CLIENT):
         raise PrivacyError(
             f"--published-counting is the paper's counting of clients that are drawn whole, for {Unit.PROVIDER}s or "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docleak.cli.pairs import PAIR_COMMANDS
+from docleak.attacks.registries import PAIRS
 from docleak.documents.ranges import MOST_SEED, SEED, Range
 
 _COUNT = Range(0, 1_000_000)
@@ -82,7 +82,7 @@ RANGES_OF: dict[tuple[str, str], Range] = {
     ("attack cdmi", "--pages"): _COUNT,
     ("attack cdmi", "--epochs"): Range(0, 10_000),
     ("train central", "--pages"): _COUNT,
-    **{(f"attack {name}", "--epsilon"): Range(0, 1e9) for name in PAIR_COMMANDS},
+    **{(f"attack {name}", "--epsilon"): Range(0, 1e9) for name in PAIRS.entries},
 }
 
 

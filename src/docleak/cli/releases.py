@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from docleak import spec
 from docleak.cli.answers import answers_progress
 from docleak.cli.output import emit, working_in
 from docleak.cli.settings import default_workers, pick_device
@@ -38,7 +39,7 @@ PublicModel = Annotated[
 ]
 
 
-def parse_releases(releases: list[str], models: list[str]) -> tuple[tuple[str, str], ...]:
+def named_releases(releases: list[str], models: list[str]) -> tuple[tuple[str, str], ...]:
     """(label, source) pairs of --release, or one of --model; AttackError for anything else."""
     if (releases and models) or len(models) > 1 or not (releases or models):
         raise AttackError(
@@ -47,13 +48,8 @@ def parse_releases(releases: list[str], models: list[str]) -> tuple[tuple[str, s
         )
     if models:
         return (("released model", models[0]),)
-    pairs = []
-    for text in releases:
-        label, equals, source = text.partition("=")
-        if not equals or not label.strip() or not source.strip():
-            raise AttackError(f"--release is {text!r}; expected LABEL=MODEL, as in 'FL+DP 8=runs/private'.")
-        pairs.append((label.strip(), source.strip()))
-    return tuple(pairs)
+    expected = "LABEL=MODEL, as in 'FL+DP 8=runs/private'"
+    return tuple(spec.pair(text, what="--release", expected=expected, error=AttackError) for text in releases)
 
 
 def audit_releases(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from docleak import spec
 from docleak.cli.output import Progress, counter, emit, note, working_in
 from docleak.cli.settings import default_workers, parse_size, pick_device
 from docleak.cli.studies import command_line
@@ -163,12 +164,10 @@ def _named(recipe: Recipe, option: str, texts: list[str], example: str) -> dict[
     known = sorted({model for row in recipe.rows for model in row.models})
     found = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or name not in known:
-            raise RecipeError(
-                f"{option} {text!r}: expected NAME=VALUE, for instance {example}, where NAME is one of the recipe's "
-                f"models ({', '.join(known)})."
-            )
+        expected = f"NAME=VALUE, for instance {example}, where NAME is one of the recipe's models ({', '.join(known)})"
+        name, value = spec.pair(text, what=option, expected=expected, error=RecipeError)
+        if name not in known:
+            raise RecipeError(f"{option} is {text!r}; expected {expected}.")
         found[name] = value
     return found
 

@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, cast
 
+from docleak import spec
 from docleak.errors import AttackError, DocleakError
 
 if TYPE_CHECKING:
@@ -34,11 +35,6 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def split_names(text: str) -> tuple[str, ...]:
-    """The non-empty parts of a comma-separated list."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def parse_size(text: str) -> tuple[int, int] | None:
     """``WIDTHxHEIGHT`` in pixels, or None for an empty text; AttackError for anything else."""
     if not text:
@@ -55,22 +51,11 @@ def parse_size(text: str) -> tuple[int, int] | None:
     return size
 
 
-def split_attacks(text: str) -> tuple[str, ...]:
-    """Attacks named in a comma-separated list; the options of one (``name:key=value,key=value``) stay with it."""
-    found: list[str] = []
-    for part in split_names(text):
-        if found and "=" in part and ":" not in part.split("=")[0]:
-            found[-1] += f",{part}"
-        else:
-            found.append(part)
-    return tuple(found)
-
-
 def split_stages(text: str) -> tuple[Stage, ...]:
     """Stages named in a comma-separated list; AttackError names the known ones."""
     from docleak.models.base import STAGES
 
-    names = split_names(text)
+    names = spec.items(text)
     unknown = [name for name in names if name not in STAGES]
     if unknown:
         raise AttackError(f"unknown stage {', '.join(unknown)}; expected some of {', '.join(STAGES)}.")

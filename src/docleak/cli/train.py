@@ -162,7 +162,7 @@ def federated(
     )  # fmt: skip
     federation = Federation(
         model, rounds, participation, minimum, holdout, seed, plan, FedOpt(server, server_rate, beta1, beta2),
-        Compression.parse(compression), private, _secure_plan(secure, secure_threshold, secure_limit),
+        Compression.of(compression), private, _secure_plan(secure, secure_threshold, secure_limit),
         evaluations_of(private, rounds, evaluate_every),
     )  # fmt: skip
     count = len(find_silos(silos)) if silos else clients

@@ -1,14 +1,11 @@
-"""What a defence is, and how one is named on the command line: ``noise:sigma=1e-7``."""
+"""What a defence is."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields
-from difflib import get_close_matches
-from fractions import Fraction
-from importlib import import_module
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -22,7 +19,7 @@ Gradient = Mapping[str, Tensor]
 
 @runtime_checkable
 class Defense(Protocol):
-    """A frozen dataclass; its fields are its parameters, and ``spec`` names it with them."""
+    """A frozen dataclass; its fields are its parameters."""
 
     @property
     def summary(self) -> str:
@@ -66,63 +63,6 @@ class NoDefense:
     @property
     def summary(self) -> str:
         return "no defence"
-
-
-#: name -> "module:class". A new defence is a file here and a line in this table.
-DEFENSES: dict[str, str] = {
-    "none": "docleak.defenses.defense:NoDefense",
-    "noise": "docleak.defenses.noise:GradientNoise",
-    "clip": "docleak.defenses.clipping:Clipping",
-    "top-k": "docleak.defenses.compression:TopK",
-    "freeze": "docleak.defenses.freezing:Freezing",
-    "safe-template": "docleak.defenses.safe_template:SafeTemplate",
-}
-
-
-def parse_defense(spec: str) -> Defense:
-    """``name`` or ``name:key=value,key=value``; DefenseError lists what is known, or what is wrong with a value."""
-    name, _, rest = (spec.strip() or "none").partition(":")
-    if name not in DEFENSES:
-        near = get_close_matches(name, DEFENSES, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise DefenseError(f"unknown defence {name!r}.{hint} Known defences: {', '.join(DEFENSES)}.")
-    module, attribute = DEFENSES[name].split(":")
-    kind = getattr(import_module(module), attribute)
-    defense: Defense = kind(**_values(name, kind, rest))
-    return defense
-
-
-def _values(name: str, kind: Any, text: str) -> dict[str, object]:
-    known = {field.name: field for field in fields(kind)}
-    values: dict[str, object] = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        key, equals, value = part.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or key not in known:
-            raise DefenseError(f"defence {name!r} cannot be told {part!r}; it takes {_signature(known)}.")
-        values[key] = _parsed(name, known[key], value.strip())
-    missing = [key for key, f in known.items() if f.default is MISSING and key not in values]
-    if missing:
-        raise DefenseError(f"defence {name!r} needs {', '.join(missing)}; it takes {_signature(known)}.")
-    return values
-
-
-def _signature(known: Mapping[str, Field[Any]]) -> str:
-    if not known:
-        return "no parameters"
-    return ", ".join(key if f.default is MISSING else f"{key}={f.default}" for key, f in known.items())
-
-
-def _parsed(name: str, field: Field[Any], text: str) -> object:
-    if field.type == "str":
-        return text
-    try:
-        number = float(Fraction(text)) if "/" in text else float(text)
-        if field.type == "int" and not number.is_integer():
-            raise ValueError
-    except (ValueError, ZeroDivisionError, OverflowError) as fault:
-        raise DefenseError(f"defence {name!r}: {field.name} is {text!r}; expected a number such as 8/255.") from fault
-    return int(number) if field.type == "int" else number
 
 
 def require(condition: bool, name: str, what: str, value: object, expected: str) -> None:

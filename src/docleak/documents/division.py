@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from docleak.documents.loaders import SYNTHETIC, load_pages, parse_spec
+from docleak.documents.loaders import SYNTHETIC, format_and_path, load_pages
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
 from docleak.documents.pages import LazyPages, document_names, provider_names
@@ -65,7 +65,7 @@ def source_names(specs: Sequence[str]) -> list[str]:
     """A name for each data set: its format, with a number where the format comes again."""
     names: list[str] = []
     for spec in specs:
-        name = SYNTHETIC if spec == SYNTHETIC else parse_spec(spec)[0]
+        name = SYNTHETIC if spec == SYNTHETIC else format_and_path(spec)[0]
         again = sum(other.partition("_")[0] == name for other in names)
         names.append(f"{name}_{again + 1}" if again else name)
     return names
@@ -74,7 +74,7 @@ def source_names(specs: Sequence[str]) -> list[str]:
 def _official(spec: str, clients: int, *, count: int | None, allow_pickle: bool) -> Division:
     from docleak.documents.pfl_docvqa import load_clients
 
-    name, path = parse_spec(spec) if spec != SYNTHETIC else (SYNTHETIC, None)
+    name, path = format_and_path(spec) if spec != SYNTHETIC else (SYNTHETIC, None)
     if path is None or name != "pfl-docvqa":
         raise DocumentError(f"{name} pages have no official clients; expected pfl-docvqa. Divide them by providers.")
     parts = load_clients(path, limit=count, allow_pickle=allow_pickle)

@@ -76,7 +76,7 @@ def load(path: Path, *, limit: int | None = None, image_root: Path | None = None
 
 def _picture_faults(row: Json, path: Path, scale: BoxScale) -> list[str]:
     """What is wrong with a line's picture and with its boxes on that picture, of which only the header is read."""
-    words, _ = parse_words_and_fields(row)
+    words, _ = words_and_fields(row)
     size = image_size(path / row["image"], upright=True)
     if size is None:
         return []  # told when the page is opened, with the reason
@@ -91,7 +91,7 @@ def _picture_faults(row: Json, path: Path, scale: BoxScale) -> list[str]:
 
 
 def _entry(path: Path, row: Json) -> PageEntry:
-    words, fields = parse_words_and_fields(row)
+    words, fields = words_and_fields(row)
     return entry_of(
         path / INDEX,
         path / row["image"],
@@ -109,7 +109,7 @@ def _entry(path: Path, row: Json) -> PageEntry:
     )
 
 
-def parse_words_and_fields(row: Json) -> tuple[tuple[Word, ...], tuple[Field, ...]]:
+def words_and_fields(row: Json) -> tuple[tuple[Word, ...], tuple[Field, ...]]:
     """Words and fields of a faultless line; a field given by a box gets a word of its own, after the others."""
     words = [Word(w["text"], to_box(w["box"])) for w in row.get("words", [])]
     fields = []

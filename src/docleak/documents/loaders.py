@@ -14,6 +14,8 @@ from docleak.documents.files import describe_folder
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
 from docleak.errors import DocumentError
+from docleak.registry import resolve
+from docleak.spec import split_name
 
 SYNTHETIC = "synthetic"
 
@@ -37,8 +39,7 @@ class Loader:
 
     def function(self) -> Callable[..., Sequence[Page]]:
         """The loading function; its module is imported only now."""
-        module, name = self.target.split(":")
-        function: Callable[..., Sequence[Page]] = getattr(import_module(module), name)
+        function: Callable[..., Sequence[Page]] = resolve(self.target)
         return function
 
     def recognises(self, path: Path) -> bool:
@@ -108,7 +109,7 @@ def load_pages(
         make_pages = import_module("docleak.documents.synthetic").make_pages
         made: Sequence[Page] = make_pages(count or DEFAULT_SYNTHETIC_PAGES, seed=seed)
         return made
-    name, path = parse_spec(spec)
+    name, path = format_and_path(spec)
     loader = LOADERS[name]
     load = loader.function()
     if loader.pickled:
@@ -122,15 +123,15 @@ def load_pages(
     return one_spelling(load(path, limit=count))
 
 
-def parse_spec(spec: str) -> tuple[str, Path]:
+def format_and_path(spec: str) -> tuple[str, Path]:
     """The format's name and the path that ``spec`` means; not for "synthetic"."""
     if not spec or "\0" in spec:
         raise DocumentError(f"{spec!r} names no pages; expected {SYNTHETIC!r}, a path, or FORMAT:PATH.")
-    name, colon, rest = spec.partition(":")
-    if colon and name in LOADERS:
-        if not rest:
-            raise DocumentError(f"{spec!r} names no path; expected {name}:PATH.")
+    name, rest = split_name(spec)
+    if rest and name in LOADERS:
         return name, Path(rest).expanduser()
+    if name in LOADERS and spec.endswith(":"):
+        raise DocumentError(f"{spec!r} names no path; expected {name}:PATH.")
     path = Path(spec).expanduser()
     if path.exists():
         return detect(path), path
@@ -145,7 +146,7 @@ def parse_spec(spec: str) -> tuple[str, Path]:
 def drawn(spec: str) -> bool:
     """Whether docleak draws these pages, so that a seed matters to them; True as well where ``spec`` is none."""
     try:
-        return spec == SYNTHETIC or LOADERS[parse_spec(spec)[0]].drawn
+        return spec == SYNTHETIC or LOADERS[format_and_path(spec)[0]].drawn
     except DocumentError:
         return True
 

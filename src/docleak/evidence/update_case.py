@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from docleak import spec
 from docleak.attacks.gradients.local_steps import LONGEST, UNPADDED, Batching, ImitatedSteps, Optimiser
 from docleak.documents import Page, load_pages
 from docleak.errors import AttackError, DocumentError, FederationError
@@ -119,7 +120,7 @@ def open_case(
 def batching_of(local: str, model: DocumentModel, default: Batching) -> Batching:
     """How the client makes a batch's loss: ``default``, unless ``local`` says padding=longest, max_length, none or a
     number of tokens, or mean=examples or tokens."""
-    told = _parsed(local)
+    told = _told(local)
     padding = told.get("padding", str(default.padding)).lower()
     lengths = {
         "none": UNPADDED,
@@ -143,7 +144,7 @@ def sent_by(update: CapturedUpdate) -> Mapping[str, np.ndarray]:
 
 def plan_of(update: CapturedUpdate, local: str = "") -> LocalPlan:
     """How the client trained, from the capture's details and ``local``; FederationError lists what is not told."""
-    told = {**update.details, **_parsed(local)}
+    told = {**update.details, **_told(local)}
     if update.kind == "gradient":
         one = {"optimiser": "sgd", "learning_rate": 1.0, "weight_decay": 0.0, "batch_size": max(1, update.examples)}
         told |= {**one, "epochs": 1, "max_steps": 1}
@@ -161,11 +162,9 @@ def plan_of(update: CapturedUpdate, local: str = "") -> LocalPlan:
         told["weight_decay"] = 0.0  # torch's default
     if told.get("epochs") is None and told.get("steps"):
         told |= {"epochs": int(told["steps"]), "max_steps": told.get("max_steps") or int(told["steps"])}
-    values: dict[str, Any] = {}
-    for field in fields(LocalPlan):
-        if told.get(field.name) is not None:
-            values[field.name] = _value(update, field.name, type(getattr(LocalPlan(), field.name)), told[field.name])
-    return LocalPlan(**{**values, "optimiser": values["optimiser"].lower()})
+    told["optimiser"] = str(told["optimiser"]).lower()
+    values = {field.name: told[field.name] for field in fields(LocalPlan) if told.get(field.name) is not None}
+    return spec.build(LocalPlan, values, what=update.name, error=FederationError)
 
 
 def _adam(update: CapturedUpdate, told: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +249,7 @@ def _federation(update: CapturedUpdate) -> Federation | None:
     told = update.details
     if told.get("seed") is None or told.get("holdout") is None:
         return None
-    sent = Compression.parse(str(told.get("compression", "none")))
+    sent = Compression.of(str(told.get("compression", "none")))
     return Federation(seed=int(told["seed"]), holdout=float(told["holdout"]), compression=sent)
 
 
@@ -279,27 +278,15 @@ def distance(sent: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]) -> 
     return float(np.sqrt(wrong / whole)) if whole else float("inf")
 
 
-def _parsed(text: str) -> dict[str, str]:
-    found = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise FederationError(f"--local has {part!r}; expected key=value, as in optimiser=sgd,learning_rate=0.1.")
-        found[key.strip().replace("-", "_")] = value.strip()
-    unknown = sorted(set(found) - {field.name for field in fields(LocalPlan)} - set(ALIASES) - set(BATCHING))
-    if unknown:
-        known = ", ".join((*(field.name for field in fields(LocalPlan)), *BATCHING))
-        raise FederationError(f"--local has the unknown key {unknown[0]!r}; known: {known}.")
-    return found
-
-
-def _value(update: CapturedUpdate, key: str, kind: Callable[[Any], Any], value: Any) -> Any:
-    if kind is bool and isinstance(value, str):
-        value = value.lower() in ("true", "yes", "on", "1")
-    try:
-        return kind(value)
-    except (TypeError, ValueError) as fault:
-        raise FederationError(f"{update.name}: {key} is {value!r}; expected a {kind}.") from fault
+def _told(text: str) -> dict[str, str]:
+    """What --local says, by the names of LocalPlan's fields and of BATCHING."""
+    known = (*(field.name for field in fields(LocalPlan)), *BATCHING)
+    takes = ", ".join(known)
+    told = spec.options(text, what="--local", error=FederationError, takes=takes)
+    told = {ALIASES.get(key, key): value for key, value in told.items()}
+    if unknown := sorted(set(told) - set(known)):
+        raise FederationError(f"--local cannot be told {unknown[0]!r}; it takes {takes}, each as key=value.")
+    return told
 
 
 def without_dropout(plan: LocalPlan, *, steps: int, batch_size: int) -> LocalPlan:

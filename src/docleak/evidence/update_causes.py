@@ -21,6 +21,7 @@ from docleak.attacks.gradients.local_steps import EPSILON, LONGEST, UNPADDED
 from docleak.evidence.update_case import assumed
 from docleak.evidence.update_trial import Trial, agreement, gap
 from docleak.models.base import dropout_rate
+from docleak.spec import split_name
 
 #: Optimiser steps that all replays of one client may take together.
 MOST_STEPS = 150
@@ -125,7 +126,7 @@ class Diagnosis:
         test = self.trial.test(causes=True)
         for said in test.causes if test else ():
             if said.startswith(("pixel normalisation", "label mask", "tied weights")):
-                yield Cause(said.partition(":")[0], said, TRACED)
+                yield Cause(split_name(said)[0], said, TRACED)
 
     def _partial(self) -> Iterator[Cause]:
         trial = self.trial

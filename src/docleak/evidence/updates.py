@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import docleak
-from docleak.attacks.gradients import load_attack
+from docleak.attacks.gradients import ATTACKS
 from docleak.errors import AttackError, DocumentError, FederationError, RunError, SelfTestError
 from docleak.evidence.update_case import SAME, UpdateCase, assumed, open_case, pages_of
 from docleak.evidence.update_check import TESTED_EXAMPLES, TESTED_STEPS, check, check_of_sum, diagnosed, trial_of
@@ -24,6 +24,7 @@ from docleak.evidence.update_secure import hiding, is_masked, is_secure, open_su
 from docleak.evidence.update_trial import Trial
 from docleak.metrics import load_engine, score_page
 from docleak.models import DocumentModel, image_of, load_model
+from docleak.registry import Choice
 from docleak.runs.pool import OnProgress, compute
 from docleak.runs.run import Run
 from docleak.studies.gradient.study import GradientStudy
@@ -51,7 +52,7 @@ class UpdatesConfig:
     documents: str = "synthetic"
     round: int = 0
     clients: tuple[str, ...] = ()
-    attack: str = "gi-dqa"
+    attack: Choice = "gi-dqa"
     budget: int = 120
     picture_budget: int = 60
     steps: tuple[int, ...] = (1, 2, 4)
@@ -63,7 +64,7 @@ class UpdatesConfig:
     allow_pickle: bool = False
 
     def __post_init__(self) -> None:
-        load_attack(self.attack)
+        object.__setattr__(self, "attack", ATTACKS.chosen(self.attack))
         if min((self.budget, self.picture_budget, *self.steps, *self.batch_sizes), default=1) < 1 or self.round < 0:
             raise AttackError(
                 f"budget {self.budget}, steps {self.steps}, batches {self.batch_sizes}, round {self.round}; expected "
@@ -195,7 +196,7 @@ def _compute(run: Run, config: UpdatesConfig, unit: UpdateUnit, case: UpdateCase
     def report(number: int) -> None:
         on_progress(unit.id, number, unit.evaluations)
 
-    attack = load_attack(config.attack)
+    attack = ATTACKS.load(config.attack)
     if is_secure(unit.update):
         why = "the words are masked" if is_masked(unit.update) else "a sum of silos is too many pages"
         record: dict[str, Any] = {

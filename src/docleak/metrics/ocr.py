@@ -11,7 +11,6 @@ crops, a bicubic one 59 % (it sharpens the noise), more white margin 68-70 %.
 from __future__ import annotations
 
 import csv
-import inspect
 import io
 import os
 import shutil
@@ -20,10 +19,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import PIL.Image
@@ -31,6 +29,7 @@ from numpy.typing import NDArray
 
 from docleak.documents.page import Image
 from docleak.errors import MissingExtraError, ModelError
+from docleak.registry import Choice, Entry, Registry
 
 #: Height in pixels at which the recognisers read a line.
 LINE_HEIGHT = 48
@@ -42,12 +41,18 @@ MIN_CORRELATION = 0.15
 #: A crop thinner than this, in pixels, holds no legible text.
 MIN_SIDE = 4
 
-#: name -> "module:factory" of the engine. A name may carry an argument: "trocr:PATH", "tesseract:deu".
-ENGINES: dict[str, str] = {
-    "rapidocr": "docleak.metrics.ocr:RapidOcrEngine",
-    "tesseract": "docleak.metrics.ocr:TesseractEngine",
-    "trocr": "docleak.metrics.ocr:TrocrEngine",
-}
+#: The engines; a name may carry an argument: "trocr:PATH", "tesseract:deu".
+ENGINES: Registry[OcrEngine] = Registry(
+    "OCR engine",
+    ModelError,
+    {
+        "rapidocr": Entry(f"{__name__}:RapidOcrEngine", "PP-OCRv6's recogniser on ONNX Runtime, in the wheel"),
+        "tesseract": Entry(f"{__name__}:TesseractEngine", "the tesseract program; tesseract:LANGUAGE"),
+        "trocr": Entry(f"{__name__}:TrocrEngine", "TrOCR, as trocr:PATH of a folder or hub name", "Li et al. (2023)"),
+    },
+    protocol=f"{__name__}:OcrEngine",
+    argument=True,
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class Reading:
 NOTHING = Reading("", 0.0)
 
 
+@runtime_checkable
 class OcrEngine(Protocol):
     """Reads crops of one line each; the reading of a crop must not depend on the other crops."""
 
@@ -76,30 +82,18 @@ class OcrEngine(Protocol):
         """One Reading per crop; a crop is uint8, (H, W, 3) RGB or (H, W) grey."""
 
 
-def load_engine(name: str) -> OcrEngine:
+def load_engine(choice: Choice) -> OcrEngine:
     """The engine of that name, loaded once and kept: ``rapidocr``, ``tesseract[:LANGUAGE]`` or ``trocr:PATH``.
 
-    Raises ModelError for an unknown name or a checkpoint that cannot be loaded, MissingExtraError if a package or
-    program is not installed.
+    An object, or "module:object" of your own, is an engine, too. Raises ModelError for an unknown name or a checkpoint
+    that cannot be loaded, MissingExtraError if a package or program is not installed.
     """
-    return _load(name)
+    return _load(choice) if isinstance(choice, str) else ENGINES.load(choice)
 
 
 @lru_cache(maxsize=4)
-def _load(name: str) -> OcrEngine:
-    kind, _, argument = name.partition(":")
-    if kind not in ENGINES:
-        raise ModelError(f"OCR engine {name!r} is unknown; expected one of {', '.join(ENGINES)} (trocr as trocr:PATH)")
-    module, _, factory_name = ENGINES[kind].partition(":")
-    factory: Callable[..., OcrEngine] = getattr(import_module(module), factory_name)
-    arguments = (argument,) if argument else ()
-    try:
-        inspect.signature(factory).bind(*arguments)
-    except TypeError as error:
-        raise ModelError(
-            f"OCR engine {name!r}: {error}; expected rapidocr, tesseract, tesseract:LANGUAGE or trocr:PATH"
-        ) from error
-    return factory(*arguments)
+def _load(choice: str) -> OcrEngine:
+    return ENGINES.load(choice)
 
 
 def has_ink(crop: Image) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +15,7 @@ from docleak.errors import DocleakError, ModelError
 from docleak.files import parse_json
 from docleak.models.base import DocumentModel
 from docleak.models.shipped import CHECKPOINTS, SHIPPED
+from docleak.registry import resolve
 
 #: architecture -> "module:adapter"; an adapter's ``load`` reads a checkpoint.
 ARCHITECTURES: dict[str, str] = {
@@ -41,9 +41,8 @@ def load_model(
     where, revision = locate(source)
     architecture = _architecture(config_at(where, revision, source), source)
     transformers.utils.logging.disable_progress_bar()
-    module, adapter = ARCHITECTURES[architecture].split(":")
     with loadable(f"model {source!r}, a {architecture} by its config.json,"):
-        model = getattr(import_module(module), adapter).load(
+        model = resolve(ARCHITECTURES[architecture]).load(
             where, name=short_name(source), device=torch.device(device), revision=revision, image_size=image_size
         )
     return cast(DocumentModel, model)

@@ -23,6 +23,7 @@ from scipy.stats import binom
 from docleak.errors import PrivacyError
 from docleak.privacy.distributions import countable_delta, epsilon_of, epsilon_of_many, grid_of, library, power_of
 from docleak.privacy.mechanism import Mechanism, Relation, Unit
+from docleak.privacy.prv import epsilon_of_prv
 
 #: A group's losses are looked at in about so many places at most; a group of more units than these in closed form.
 POINTS, LARGEST_GROUP = 30_000, 500
@@ -161,10 +162,8 @@ def _prv(mechanism: Mechanism, delta: float) -> float:
     if mechanism.relation is not Relation.ADD_OR_REMOVE_ONE:
         raise PrivacyError("the PRV accountant of Opacus knows add-or-remove-one only; use pld for replace-one.")
     prv_fits(mechanism, delta)
-    accountant = library("opacus.accountants").create_accountant(mechanism="prv")
-    accountant.history = [(mechanism.noise_multiplier, mechanism.rate, mechanism.rounds)]
     try:
-        return float(accountant.get_epsilon(delta))
+        return epsilon_of_prv(mechanism, delta)
     except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
         raise PrivacyError(f"Opacus' PRV accountant cannot count this mechanism ({error}). Use pld.") from error
 

@@ -185,7 +185,7 @@ def published(mechanism: Mechanism) -> bool:
 
 
 def library(name: str) -> Any:
-    """An accounting library, imported when it is needed: Opacus brings torch."""
+    """An accounting library, imported when it is needed."""
     try:
         return import_module(name)
     except ImportError as error:

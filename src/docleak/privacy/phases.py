@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
+from docleak import spec
 from docleak.errors import PrivacyError
 from docleak.privacy.budget import DECIMALS, MOST_NOISE
 from docleak.privacy.distributions import epsilon_of
@@ -25,21 +25,20 @@ class Phase:
     unit_rate: float = 1.0
 
 
-def parse_phases(text: str) -> tuple[Phase, ...]:
+def phases_of(text: str) -> tuple[Phase, ...]:
     """``NAME:ROUNDS`` or ``NAME:ROUNDS:RATE``, separated by commas; PrivacyError for anything else."""
     phases = []
-    for part in text.split(","):
-        name, *values = (item.strip() for item in part.split(":"))
+    for part in spec.items(text) or ("",):
+        name, rest = spec.split_name(part)
+        rounds, rate = spec.split_name(rest)
         try:
-            rounds, rate = int(values[0]), float(Fraction(values[1])) if len(values) == 2 else 1.0
-            if not name or len(values) > 2:
+            phases.append(Phase(name, int(rounds), spec.number(rate) if rate else 1.0))
+            if not name:
                 raise ValueError(part)
-        except (ValueError, IndexError, ZeroDivisionError, OverflowError) as error:
+        except ValueError as error:
             raise PrivacyError(
-                f"a phase is {part.strip()!r}; expected NAME:ROUNDS or NAME:ROUNDS:RATE, as in "
-                "pretraining:5,finetuning:10."
+                f"a phase is {part!r}; expected NAME:ROUNDS or NAME:ROUNDS:RATE, as in pretraining:5,finetuning:10."
             ) from error
-        phases.append(Phase(name, rounds, rate))
     names = [phase.name for phase in phases]
     if len(set(names)) < len(names) or len(names) > MOST_PHASES:
         raise PrivacyError(f"the phases are {', '.join(names)}; expected at most {MOST_PHASES}, each name once.")

@@ -16,7 +16,7 @@ from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.distributions import published as published_count
 from docleak.privacy.figure import budget_picture
 from docleak.privacy.mechanism import Mechanism, Participation, Relation
-from docleak.privacy.phases import mechanisms, noise_for_phases, parse_phases
+from docleak.privacy.phases import mechanisms, noise_for_phases, phases_of
 
 
 def answer(asked: str, mechanism: Mechanism, epsilon: float, delta: float, accountant: Accountant) -> Guarantee:
@@ -32,7 +32,7 @@ def together(
     text: str, like: Mechanism, epsilon: float | None, noise: float | None, delta: float
 ) -> tuple[dict[str, object], str]:
     """Several trainings under one budget: for machines, and in words."""
-    phases = parse_phases(text)
+    phases = phases_of(text)
     if (epsilon is None) == (noise is None):
         raise PrivacyError("with --phases give either --epsilon, for their noise, or --noise, for their epsilon.")
     multiplier = noise_for_phases(phases, like, epsilon, delta) if epsilon is not None else like.noise_multiplier

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from docleak.errors import RecipeError
+from docleak.registry import resolve
 
 if TYPE_CHECKING:
     from docleak.recipes.recipe import Recipe
@@ -57,8 +57,7 @@ def study_named(name: str) -> type[TableStudy[Any]] | None:
     """The study of that kind, None for a kind that is none yet."""
     from docleak.studies.study import TableStudy
 
-    module, attribute = KINDS.get(name, KINDS[AUDIT]).split(":")
-    study = getattr(import_module(module), attribute)
+    study = resolve(KINDS.get(name, KINDS[AUDIT]))
     return study if isinstance(study, type) and issubclass(study, TableStudy) else None
 
 
@@ -66,8 +65,7 @@ def kind_named(name: str) -> Kind[Any]:
     """The kind of that name; RecipeError lists the known ones."""
     if name not in KINDS:
         raise RecipeError(f"there is no recipe of the kind {name!r}; known: {', '.join(KINDS)}.")
-    module, attribute = KINDS[name].split(":")
-    kind = getattr(import_module(module), attribute)
+    kind: Any = resolve(KINDS[name])
     return _as_kind(kind) if isinstance(kind, type) else kind
 
 

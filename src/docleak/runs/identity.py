@@ -18,6 +18,7 @@ from typing import Any
 
 import docleak
 from docleak.files import reported
+from docleak.spec import split_name
 
 #: Of the layout of run folders and of what their files mean. Folders of another one are refused.
 SCHEMA = 2
@@ -106,7 +107,7 @@ def _strings(value: object) -> Iterator[str]:
 
 def _path_in(text: str) -> Path | None:
     """The path that a string names by itself or behind FORMAT:, if there is something."""
-    for name in (text, text.partition(":")[2]):
+    for name in (text, split_name(text)[1]):
         try:
             if name.strip() and Path(name).exists():
                 return Path(name)

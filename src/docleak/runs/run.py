@@ -42,6 +42,7 @@ from docleak.files import (
     write_json,
     write_png,
 )
+from docleak.registry import objects_in
 from docleak.runs.claim import claimed
 from docleak.runs.identity import SCHEMA, build, changed_sources, other_build, sources_of
 
@@ -79,7 +80,7 @@ class Run:
         wanted = {
             **build(),
             "kind": kind,
-            "config": _plain(config, "config"),
+            "config": _plain(config, "config") | _objects(config),
             "identity": dict(identity or {}),
             "sources": sources_of(config, apart_from=run.path),
             "command": command,
@@ -261,6 +262,12 @@ class Run:
             return ""
         lines = [f"\n  - {key}: {_shown(found, key)} there, {_shown(asked, key)} asked for" for key in differing]
         return f"{self.path} holds a run with another config:{''.join(lines)}\n{advice}"
+
+
+def _objects(config: Mapping[str, object]) -> dict[str, Any]:
+    """What a configuration's names brought along, described: part of the configuration where there is any."""
+    described = objects_in(config)
+    return {"objects": described} if described else {}
 
 
 def _manifest(wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,9 +139,10 @@ def compute(
             return
         # Whoever was running when a worker died is suspected until it has run alone.
         batch, at_once = (fresh, workers) if fresh else (tried[:1], 1)
+        apart = not fresh or (keep_going and workers > 1)
         try:
             with closing(
-                results(work, batch, workers=at_once, on_progress=watcher.reached, apart=not fresh, cluster=cluster)
+                results(work, batch, workers=at_once, on_progress=watcher.reached, apart=apart, cluster=cluster)
             ) as ended:
                 for _, error in ended:
                     if error is not None and not (keep_going and isinstance(error, KNOWN)):

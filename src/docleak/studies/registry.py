@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ import numpy as np
 
 from docleak.errors import RunError
 from docleak.files import undamaged
+from docleak.registry import resolve
 from docleak.report.page import Reading, write_report
 from docleak.runs.run import Run
+from docleak.spec import split_name
 from docleak.studies.study import Study
 
 #: Kind -> "module:Class". A new study is a file, and a line in this table.
@@ -27,11 +28,10 @@ STUDIES: dict[str, str] = {
 def load_study(kind: str) -> type[Study[Any]]:
     """The study of that kind, or the one at "module:Class"; RunError lists the known ones."""
     place = STUDIES.get(kind, kind)
-    module, _, name = place.partition(":")
-    if not name:
+    if not split_name(place)[1]:
         raise RunError(f"there is no study {kind!r}; known: {', '.join(STUDIES)}, or MODULE:CLASS of one's own.")
     try:
-        found = getattr(import_module(module), name)
+        found = resolve(place)
     except (ImportError, AttributeError) as fault:
         raise RunError(f"the study {place!r} cannot be loaded ({fault}). Is its file on the path?") from fault
     if not (isinstance(found, type) and issubclass(found, Study)):

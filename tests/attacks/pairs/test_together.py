@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from docleak.attacks.pairs import PAIR_ATTACKS, PairAttack, PairFinding, load_pair_attack, together
+from docleak.attacks.pairs import PAIRS, PairAttack, PairFinding, together, with_parts
 from docleak.attacks.pairs.align import Refinement, pull
 from docleak.attacks.pairs.together import _ends
 from docleak.errors import AttackError
@@ -24,10 +24,10 @@ def run(attack: PairAttack, client: Any, budget: int, *, seed: int = 0) -> PairF
     return attack.run(client.view, client.knowledge, budget=budget, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("name", PAIR_ATTACKS)
+@pytest.mark.parametrize("name", list(PAIRS))
 def test_every_attack_runs_within_its_budget_and_repeats_itself(victim: Callable[..., Any], name: str) -> None:
     client = victim((TEXT,), (1,))
-    attack = load_pair_attack(name)
+    attack = PAIRS.load(name)
     first, again = run(attack, client, 12), run(attack, client, 12)
     assert attack.summary and attack.paper and attack.name == name
     assert 0 < first.image_evaluations <= 12 and 0 < first.text_evaluations <= 12
@@ -44,7 +44,7 @@ def test_what_leaks_is_read_and_what_does_not_is_not(victim: Callable[..., Any])
     client, other = victim((TEXT,), (1,)), victim(("a black tower is big.",), (1,))
     truth = client.ids[0, 1:-1].tolist()
     assert len(truth) == len(other.ids[0, 1:-1])
-    attack = load_pair_attack("mmgia")
+    attack = PAIRS.load("mmgia")
 
     def share(finding: PairFinding) -> float:
         return sum(a == b for a, b in zip(finding.tokens[0], truth, strict=True)) / len(truth)
@@ -64,17 +64,17 @@ def test_a_table_of_words_may_have_more_rows_than_the_tokenizer(victim: Callable
     BertForSequenceClassification(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     client = victim((TEXT,), (1,), text=str(tmp_path))
-    found = run(load_pair_attack("mmgia"), client, 12)
+    found = run(PAIRS.load("mmgia"), client, 12)
     assert len(found.rounds) == 2 and max(found.tokens[0]) < len(tokenizer)
 
 
 def test_a_prior_pulls_where_noise_leaves_room(victim: Callable[..., Any]) -> None:
     client = victim((TEXT,), (1,))
     noisy = replace(client.view, noise=0.3)
-    pulled = load_pair_attack("mmgia-prior").run(
+    pulled = PAIRS.load("mmgia-prior").run(
         noisy, client.knowledge, budget=12, generator=torch.Generator().manual_seed(0)
     )
-    free = load_pair_attack("mmgia-prior").run(
+    free = PAIRS.load("mmgia-prior").run(
         client.view, client.knowledge, budget=12, generator=torch.Generator().manual_seed(0)
     )
     assert pulled.rounds[0].before > free.rounds[0].before
@@ -92,7 +92,7 @@ def test_a_prior_pulls_by_strength_sharpness_and_trust(
         return pull(*given, weight=weight, **options)
 
     monkeypatch.setattr(together, "pull", recorded)
-    client, attack = victim((TEXT,), (1,)), load_pair_attack("mmgia-prior")
+    client, attack = victim((TEXT,), (1,)), PAIRS.load("mmgia-prior")
     assert attack.refine is not None
     refine = replace(attack.refine, strength=0.7, target=target)
     (turn,) = run(replace(attack, refine=refine), replace(client, view=replace(client.view, noise=0.1)), 12).rounds
@@ -104,7 +104,7 @@ def test_a_prior_pulls_by_strength_sharpness_and_trust(
 
 def test_a_batch_is_reconstructed_with_one_class_per_pair(victim: Callable[..., Any]) -> None:
     client = victim((TEXT, "a black tower"), (3, 0))
-    found = run(load_pair_attack("mmgia"), client, 12)
+    found = run(PAIRS.load("mmgia"), client, 12)
     assert found.pixels.shape == (2, 3, 16, 16) and len(found.texts) == 2
     assert found.labels[0] == found.labels[1], "pairs of one class"
     assert [len(row) for row in found.tokens] == list(client.knowledge.lengths)
@@ -112,14 +112,14 @@ def test_a_batch_is_reconstructed_with_one_class_per_pair(victim: Callable[..., 
 
 def test_a_fused_client_is_attacked_too(victim: Callable[..., Any]) -> None:
     client = victim((TEXT,), (2,), fused=True)
-    found = run(load_pair_attack("mmgia"), client, 12)
+    found = run(PAIRS.load("mmgia"), client, 12)
     assert found.labels == ((2,), (2,))
     assert found.image_quality > 0
 
 
 def test_the_loop_ends_at_the_threshold_and_spends_what_is_left_on_stage_one(victim: Callable[..., Any]) -> None:
     client = victim((TEXT,), (1,))
-    attack = load_pair_attack("mmgia")
+    attack = PAIRS.load("mmgia")
     soon = run(replace(attack, refine=Refinement(threshold=-0.99, rounds=3)), client, 16)
     late = run(replace(attack, refine=Refinement(threshold=0.999, rounds=3)), client, 16)
     assert len(soon.rounds) == 1 and len(late.rounds) == 2
@@ -128,7 +128,7 @@ def test_the_loop_ends_at_the_threshold_and_spends_what_is_left_on_stage_one(vic
 
 def test_every_evaluation_of_the_text_is_counted(victim: Callable[..., Any]) -> None:
     """Starts, steps and moves: as often as the distance was asked for, and never more often than allowed."""
-    client, attack, asked = victim((TEXT,), (1,)), load_pair_attack("mmgia"), [0]
+    client, attack, asked = victim((TEXT,), (1,)), PAIRS.load("mmgia"), [0]
 
     def matching(view: Any) -> Any:
         distance = attack.text.matching(view)
@@ -146,7 +146,7 @@ def test_every_evaluation_of_the_text_is_counted(victim: Callable[..., Any]) -> 
 
 
 def test_any_stage_one_attack_can_be_plugged_in(victim: Callable[..., Any]) -> None:
-    attack = load_pair_attack("mmgia", image="gi-dqa-adam", text="tag")
+    attack = with_parts("mmgia", image="gi-dqa-adam", text="tag")
     assert attack.image.name == "gi-dqa-adam" and attack.text.name == "tag" and attack.refine is not None
     assert run(attack, victim((TEXT,), (0,)), 12).image_evaluations == 12
 
@@ -158,15 +158,15 @@ def test_rounds_divide_the_budget() -> None:
 
 def test_what_cannot_be_run_is_refused(victim: Callable[..., Any]) -> None:
     client = victim((TEXT,), (1,))
-    attack = load_pair_attack("mmgia")
+    attack = PAIRS.load("mmgia")
     without = replace(client.knowledge, aligner=None, lengths=(3, 3))
     with pytest.raises(AttackError, match=r"2 texts for 1 pictures.*too small.*no aligner"):
         attack.run(client.view, without, budget=1, generator=torch.Generator())
     with pytest.raises(AttackError, match="language model"):
         run(attack, replace(client, knowledge=replace(client.knowledge, language=None)), 20)
     with pytest.raises(AttackError, match="Did you mean 'mmgia'"):
-        load_pair_attack("mmgai")
+        PAIRS.load("mmgai")
     with pytest.raises(AttackError, match="no optimisation"):
-        load_pair_attack("mmgia", image="closed-form")
+        with_parts("mmgia", image="closed-form")
     with pytest.raises(AttackError, match="unknown text attack"):
-        load_pair_attack("mmgia", text="nonsense")
+        with_parts("mmgia", text="nonsense")

@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 import torch
 
-from docleak.attacks.weights import CdmiConfig, PublicKnowledge, StrongConfig, WeightsView, attack_with
+from docleak.attacks.weights import CdmiConfig, PublicKnowledge, StrongConfig, WeightsView
 from docleak.attacks.weights.cdmi import _step
 from docleak.attacks.weights.probing import AnswersProbe, Probe, target_probe
 from docleak.documents import Page
@@ -106,7 +106,7 @@ def test_confidences_change_nothing_of_what_is_found(task: Task, attack: CdmiCon
 
     def found(target: EncoderModel, answers_only: bool) -> object:
         view = view_of(target, answers_only=answers_only)
-        return attack_with(view, knowledge, attack, attempts=2, generator=torch.Generator().manual_seed(0))
+        return attack.run(view, knowledge, budget=2, generator=torch.Generator().manual_seed(0))
 
     assert found(model(task), True) == found(surer(model(task)), True)
     assert found(model(task), False) != found(surer(model(task)), False)
@@ -116,7 +116,7 @@ def test_what_is_answered_is_followed() -> None:
     """A target that guesses tokens is read greedily; how public each token is still ranks the fields."""
     view, knowledge = view_of(model("mlm")), PublicKnowledge(model("mlm", seed=1))
     generator = torch.Generator().manual_seed(0)
-    (attempt,) = attack_with(view, knowledge, ATTACKS[0], attempts=1, generator=generator).attempts
+    (attempt,) = ATTACKS[0].run(view, knowledge, budget=1, generator=generator).attempts
     greedy, probe = [], Probe(view.target, view.page, view.positions)
     for _ in view.positions:
         greedy.append(int(probe.propose(tuple(greedy), 1).ids[0]))

@@ -17,7 +17,6 @@ from docleak.attacks.weights import (
     WeightsView,
     choose,
     plausibility,
-    reconstruct,
 )
 from docleak.attacks.weights.cdmi import _step
 from docleak.attacks.weights.probing import Probe
@@ -132,7 +131,7 @@ def test_membership_metrics_by_hand() -> None:
     assert {name: plausibility(attempt, name) for name in METRICS} == pytest.approx(expected)
     dull = Attempt((7, 8), (0.2, 0.4), (0.2, 0.4))
     assert plausibility(dull, "perplexity-ratio") == pytest.approx(1.0)
-    assert choose([dull, attempt, attempt], METRICS["perplexity-ratio"]) == 1
+    assert choose([dull, attempt, attempt], METRICS.load("perplexity-ratio")) == 1
     with pytest.raises(AttackError, match="perplexity-ratio"):
         plausibility(attempt, "loudness")
 
@@ -194,9 +193,9 @@ def test_a_private_mlm_is_sampled_directly() -> None:
 def test_attempts_are_whole_and_follow_their_generator(task: Task) -> None:
     view, knowledge = view_of(model(task)), PublicKnowledge(model("mlm", 1))
     wide = replace(FEW, top_p=0.9)
-    found = reconstruct(view, knowledge, wide, attempts=3, generator=draw())
-    again = reconstruct(view, knowledge, wide, attempts=3, generator=draw())
-    assert found == again and found != reconstruct(view, knowledge, wide, attempts=3, generator=draw(5))
+    found = wide.run(view, knowledge, budget=3, generator=draw())
+    again = wide.run(view, knowledge, budget=3, generator=draw())
+    assert found == again and found != wide.run(view, knowledge, budget=3, generator=draw(5))
     special = set(view.target.tokenizer.all_special_ids)
     for attempt in found.attempts:
         assert len(attempt.tokens) == len(attempt.target) == len(attempt.public) == len(view.positions)
@@ -208,7 +207,7 @@ def test_what_attempts_share_is_computed_once() -> None:
     """With the likeliest token always taken, eight attempts are one, and cost what one costs."""
     view, knowledge = view_of(model("ee-bio")), PublicKnowledge(model("mlm", 1))
     greedy = replace(FEW, top_p=1e-9)
-    one, eight = (reconstruct(view, knowledge, greedy, attempts=n, generator=draw()) for n in (1, 8))
+    one, eight = (greedy.run(view, knowledge, budget=n, generator=draw()) for n in (1, 8))
     assert one.calls == eight.calls == len(view.positions) * (1 + 7)
     assert set(eight.attempts) == set(one.attempts)
 
@@ -217,11 +216,11 @@ def test_the_baseline_never_calls_the_target() -> None:
     target = model("ee-bio").for_task("ee-bio", model("ee-bio").config.classes, seed=0)
     view, knowledge = view_of(target), PublicKnowledge(model("mlm", 1))
     base = replace(FEW, weight=0.0)
-    found = reconstruct(view, knowledge, base, attempts=2, generator=draw())
+    found = base.run(view, knowledge, budget=2, generator=draw())
     with torch.no_grad():
         for parameter in target.module.parameters():
             parameter.fill_(torch.nan)  # had it looked, it could not draw
-    assert reconstruct(view, knowledge, base, attempts=2, generator=draw()) == found
+    assert base.run(view, knowledge, budget=2, generator=draw()) == found
     assert all(attempt.target == attempt.public for attempt in found.attempts)
     assert found.calls <= 2 * len(view.positions)
 
@@ -289,7 +288,7 @@ def test_impossible_settings_are_refused(values: dict[str, object], said: str) -
 def test_an_attempt_says_what_its_tokens_were_to_the_public_model_alone(task: Task) -> None:
     """The membership metrics compare the two: of a greedy attempt both are recomputed step by step."""
     view, public = view_of(model(task)), model("mlm", 1)
-    (attempt,) = reconstruct(view, PublicKnowledge(public), replace(FEW, top_p=1e-9), generator=draw()).attempts
+    (attempt,) = replace(FEW, top_p=1e-9).run(view, PublicKnowledge(public), generator=draw()).attempts
     probes = [Probe(m, view.page, view.positions) for m in (public, view.target)]
     for step, token in enumerate(attempt.tokens):
         ids, mixed, guessed = _step(probes[0], probes[1], attempt.tokens[:step], FEW)
@@ -303,5 +302,5 @@ def test_an_attempt_says_what_its_tokens_were_to_the_public_model_alone(task: Ta
 def test_the_baseline_passes_one_page_a_token_and_nothing_else() -> None:
     target = model("ee-bio")
     view = view_of(target)
-    found = reconstruct(view, PublicKnowledge(model("mlm", seed=1)), replace(FEW, weight=0.0), generator=draw())
+    found = replace(FEW, weight=0.0).run(view, PublicKnowledge(model("mlm", seed=1)), generator=draw())
     assert found.calls == len(view.positions)

@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 import torch
 
-from docleak.attacks.weights import CdmiConfig, PublicKnowledge, StrongConfig, WeightsView, attack_with, reconstruct
+from docleak.attacks.weights import CdmiConfig, PublicKnowledge, StrongConfig, WeightsView
 from docleak.attacks.weights.strong import focus
 from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
@@ -73,7 +73,7 @@ def test_the_surest_position_is_filled_first() -> None:
                 best = (float(value), place, int(few[index]))
         assert best is not None
         filled[best[1]] = best[2]
-    found = attack_with(view, PublicKnowledge(public), FEW, attempts=1, generator=draw())
+    found = FEW.run(view, PublicKnowledge(public), budget=1, generator=draw())
     assert found.attempts[0].tokens == tuple(filled[i] for i in range(len(view.positions)))
     assert found.calls == 2 * len(view.positions), "as many as algorithm 2 makes"
 
@@ -96,7 +96,7 @@ def test_a_beam_of_one_with_all_is_the_greedy_reading() -> None:
         fitting = torch.log_softmax((2 - ell / ell.median()) / 0.1, 0)
         mixed = 0.4 * fitting + 0.6 * torch.log_softmax(guess[ids], 0)
         prefix.append(int(ids[mixed.argmax()]))
-    found = attack_with(view, PublicKnowledge(public), replace(FEW, beam=1), attempts=1, generator=draw())
+    found = replace(FEW, beam=1).run(view, PublicKnowledge(public), budget=1, generator=draw())
     assert found.attempts[0].tokens == tuple(prefix)
 
 
@@ -105,10 +105,10 @@ def test_it_calls_no_more_than_the_papers(task: Task) -> None:
     target = model(task)
     view, _ = secret_of(target)
     knowledge = PublicKnowledge(model("mlm", 1))
-    ours = attack_with(view, knowledge, StrongConfig(candidates=16, beam=4), attempts=4, generator=draw())
-    paper = reconstruct(view, knowledge, CdmiConfig(candidates=16), attempts=1, generator=draw())
+    ours = StrongConfig(candidates=16, beam=4).run(view, knowledge, budget=4, generator=draw())
+    paper = CdmiConfig(candidates=16).run(view, knowledge, budget=1, generator=draw())
     if task == "mlm":
-        ours = attack_with(view, knowledge, StrongConfig(candidates=16), attempts=1, generator=draw())
+        ours = StrongConfig(candidates=16).run(view, knowledge, budget=1, generator=draw())
     assert ours.calls <= paper.calls
 
 
@@ -117,11 +117,11 @@ def test_the_baseline_never_calls_the_target(task: Task) -> None:
     target = model(task).for_task(task, model(task).config.classes, seed=0)
     view, _ = secret_of(target)
     base, knowledge = replace(FEW, weight=0.0), PublicKnowledge(model("mlm", 1))
-    found = attack_with(view, knowledge, base, attempts=2, generator=draw())
+    found = base.run(view, knowledge, budget=2, generator=draw())
     with torch.no_grad():
         for parameter in target.module.parameters():
             parameter.fill_(torch.nan)
-    assert attack_with(view, knowledge, base, attempts=2, generator=draw()) == found
+    assert base.run(view, knowledge, budget=2, generator=draw()) == found
     assert all(attempt.target == attempt.public for attempt in found.attempts)
 
 
@@ -129,8 +129,8 @@ def test_the_baseline_never_calls_the_target(task: Task) -> None:
 def test_attempts_are_whole_and_follow_their_generator(task: Task) -> None:
     view, _ = secret_of(model(task))
     knowledge = PublicKnowledge(model("mlm", 1))
-    found = attack_with(view, knowledge, FEW, attempts=5, generator=draw())
-    assert found == attack_with(view, knowledge, FEW, attempts=5, generator=draw())
+    found = FEW.run(view, knowledge, budget=5, generator=draw())
+    assert found == FEW.run(view, knowledge, budget=5, generator=draw())
     assert len(found.attempts) == 5
     special = set(view.target.tokenizer.all_special_ids)
     for attempt in found.attempts:
@@ -157,12 +157,10 @@ def test_a_memorised_field_is_read_by_both_and_an_untrained_model_tells_nothing(
     fit(start, [tokens], [tokens], FitConfig(epochs=250, learning_rate=2e-3, validate_every=250), seed=0)
     view, secret = secret_of(start)
     knowledge = PublicKnowledge(model("mlm", 1))
-    found = attack_with(view, knowledge, StrongConfig(), attempts=1, generator=draw())
+    found = StrongConfig().run(view, knowledge, budget=1, generator=draw())
     assert found.attempts[0].tokens == secret.tokens
     blank, _ = secret_of(model("mlm", 0))
-    assert (
-        attack_with(blank, knowledge, StrongConfig(), attempts=1, generator=draw()).attempts[0].tokens != secret.tokens
-    )
+    assert StrongConfig().run(blank, knowledge, budget=1, generator=draw()).attempts[0].tokens != secret.tokens
 
 
 @pytest.mark.parametrize(
@@ -172,4 +170,4 @@ def test_impossible_settings_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(AttackError, match=next(iter(values))):
         StrongConfig(**values)  # type: ignore[arg-type]
     with pytest.raises(AttackError, match="0 attempts"):
-        attack_with(secret_of(model("mlm"))[0], PublicKnowledge(model("mlm", 1)), FEW, attempts=0, generator=draw())
+        FEW.run(secret_of(model("mlm"))[0], PublicKnowledge(model("mlm", 1)), budget=0, generator=draw())

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from docleak.errors import AttackError
+from docleak.spec import split_name
 
 #: The groups of section 5.2.2, by column. They need the text (G1), its loss and confidence (G2), the public model (G3),
 #: and pages without their answer (G4).
@@ -89,7 +90,7 @@ class FeatureTable:
                 f"the feature table has no {', '.join(absent)}, which {' + '.join(groups)} needs. Loss and confidence "
                 "come from the replies, the deltas from the public model's, G4 from the memorisation test."
             )
-        return self.values[:, [i for i, column in enumerate(self.columns) if column.partition(":")[0] in wanted]]
+        return self.values[:, [i for i, column in enumerate(self.columns) if split_name(column)[0] in wanted]]
 
     def column(self, name: str) -> NDArray[np.float64]:
         """One column, (P,); AttackError if there is none of that name."""
@@ -188,6 +189,6 @@ def _check_same_questions(target: Sequence[Reply], public: Sequence[Reply]) -> N
 def _differences(
     target: Mapping[str, NDArray[np.float64]], public: Mapping[str, NDArray[np.float64]], signed: bool
 ) -> dict[str, NDArray[np.float64]]:
-    shared = [name for name in target if name.partition(":")[0] in GROUPS["G2"] and name in public]
+    shared = [name for name in target if split_name(name)[0] in GROUPS["G2"] and name in public]
     change = {f"delta_{name}": target[name] - public[name] for name in shared}
     return change if signed else {name: np.abs(values) for name, values in change.items()}

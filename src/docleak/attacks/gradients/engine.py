@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -17,12 +17,13 @@ from docleak.attacks.gradients.levenberg import LevenbergMarquardt, Linear
 from docleak.attacks.gradients.linearised import Joined, Linearised
 from docleak.attacks.gradients.matching import Distance, Gradient, dummy_of, relative
 from docleak.attacks.gradients.precision import DoubleLoss
-from docleak.attacks.gradients.priors import PRIORS
+from docleak.attacks.gradients.priors import DEFAULT_WEIGHT, PRIORS
 from docleak.attacks.gradients.schedules import SCHEDULES
-from docleak.attacks.gradients.solvers import Solver
+from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Solver
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.gradients.whitening import Whitener, WhiteningConfig, fit_whiteners, residuals, whitened
 from docleak.errors import AttackError
+from docleak.spec import Said, weights
 
 #: Called after each gradient evaluation with its number, the matching loss and the current pixels.
 OnEvaluation = Callable[[int, float, Tensor], None]
@@ -30,6 +31,9 @@ OnEvaluation = Callable[[int, float, Tensor], None]
 Rounds = Literal["largest", "all"]
 #: A further term of the objective, of pixels (B, 3, H, W); what it means is its maker's business.
 Guide = Callable[[Tensor], Tensor]
+#: How a solver, and the weights of priors, are said in text.
+SOLVERS = Said(values={"lbfgs": BoundedLBFGS(), "lm": LevenbergMarquardt(), "adam": Adam()}, inside=True)
+WEIGHTS = Said(read=partial(weights, default=DEFAULT_WEIGHT))
 
 
 @dataclass(frozen=True)
@@ -62,15 +66,15 @@ class GradientAttack:
     paper: str
     summary: str
     matching: Callable[[GradientView], Distance] | None
-    solver: Solver | LevenbergMarquardt | None
-    priors: Mapping[str, float] = field(default_factory=dict)
+    solver: Annotated[Solver | LevenbergMarquardt | None, SOLVERS]
+    priors: Annotated[Mapping[str, float], WEIGHTS] = field(default_factory=dict)
     schedule: str = "constant"
     grey: bool = False
     region: Region = "private"
     start: Start = "uniform"
     whitening: WhiteningConfig = WhiteningConfig()
     rounds: Rounds = "largest"
-    double_loss: bool = False
+    double_loss: Annotated[bool, Said("loss", {"float": False, "double": True})] = False
 
     def __post_init__(self) -> None:
         unknown = [p for p in self.priors if p not in PRIORS]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from docleak.attacks.gradients.joint.places import boxes_of, private_lines, regi
 from docleak.attacks.gradients.matching import dummy_of, relative
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.errors import AttackError
+from docleak.spec import Said
 
 #: The grey that is tried first: print is black, and what is scanned and scaled down has thinner ink.
 FIRST: dict[Way, float] = {"printed": 0.0, "scanned": 0.75}
@@ -67,7 +69,14 @@ class JointAttack:
     places: int = 6
     enough: float = 0.9999
     typefaces: tuple[str, ...] = ()
-    keep_words: bool = False
+    keep_words: Annotated[bool, Said("words", {"kept": True})] = False
+
+    def __post_init__(self) -> None:
+        if self.typefaces and (unknown := set(self.typefaces) - set(faces())):
+            raise AttackError(
+                f"attack {self.name!r}: typefaces={'+'.join(sorted(unknown))} is not installed; expected "
+                f"typefaces=NAME+NAME, of {', '.join(faces())}."
+            )
 
     def run(
         self,
@@ -105,22 +114,6 @@ class JointAttack:
                 found = replace(found, pixels=pixels, explained=explained_share(view, known, pixels))
         evaluations, seconds = found.evaluations + easel.evaluations, time.perf_counter() - started
         return replace(found, evaluations=evaluations, seconds=seconds, history=history)
-
-    def with_options(self, text: str) -> JointAttack:
-        """The same attack with ``typefaces=NAME+NAME`` or ``words=kept``; AttackError lists what there is."""
-        changed = replace(self, name=f"{self.name}:{text}")
-        for part in text.split(","):
-            key, _, value = part.strip().partition("=")
-            if (key, value) == ("words", "kept"):
-                changed = replace(changed, keep_words=True)
-            elif key == "typefaces" and set(value.split("+")) <= set(faces()):
-                changed = replace(changed, typefaces=tuple(value.split("+")))
-            else:
-                raise AttackError(
-                    f"attack {self.name!r} cannot be told {part!r}; options are words=kept and typefaces=NAME+NAME, "
-                    f"of {', '.join(faces())}."
-                )
-        return changed
 
     @property
     def _draws(self) -> int:

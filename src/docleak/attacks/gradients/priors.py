@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Prior = Callable[[Tensor, Tensor], Tensor]
+#: Where a text names a prior without a weight: the published one of most of them.
+DEFAULT_WEIGHT = 0.1
 
 
 def laplacian(pixels: Tensor, mask: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ OnProgress = Callable[[str, int, int], None]
 PROBES = 8
 
 
+@runtime_checkable
 class ImageAttack(Protocol):
     """What a pair attack needs of the attack on its pictures: see GradientAttack."""
 

@@ -6,10 +6,12 @@ of each is turned into a likelihood, both are averaged, and the next token is dr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 
+from docleak.attacks.protocol import Attack
 from docleak.attacks.weights.probing import AnswersProbe, Probe, target_probe
 from docleak.attacks.weights.sampling import (
     Mean,
@@ -21,6 +23,37 @@ from docleak.attacks.weights.sampling import (
 )
 from docleak.attacks.weights.view import PublicKnowledge, WeightsView
 from docleak.errors import AttackError
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One reconstruction: its ``tokens``, and each one's likelihood at sampling and to the public model alone."""
+
+    tokens: tuple[int, ...]
+    target: tuple[float, ...]
+    public: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the attack says of one field; ``calls`` counts pages passed through the target or the public model."""
+
+    attempts: tuple[Attempt, ...]
+    calls: int
+
+
+@runtime_checkable
+class WeightsAttack(Attack[WeightsView, PublicKnowledge, Finding], Protocol):
+    """What every attack on weights offers; its ``run`` is given a budget of attempts."""
+
+    def baseline(self) -> WeightsAttack:
+        """What is left of it without the target: public data alone."""
+
+
+def check_budget(attempts: int) -> None:
+    """AttackError for no attempt."""
+    if attempts < 1:
+        raise AttackError(f"{attempts} attempts were asked for; expected 1 or more.")
 
 
 @dataclass(frozen=True)
@@ -51,44 +84,36 @@ class CdmiConfig:
         if faults:
             raise AttackError("CDMI cannot be set up: " + "; ".join(faults) + ".")
 
+    @property
+    def name(self) -> str:
+        return "paper"
 
-@dataclass(frozen=True)
-class Attempt:
-    """One reconstruction: its ``tokens``, and each one's likelihood at sampling and to the public model alone."""
+    @property
+    def paper(self) -> str:
+        return "Dentan et al. (2024)"
 
-    tokens: tuple[int, ...]
-    target: tuple[float, ...]
-    public: tuple[float, ...]
+    @property
+    def summary(self) -> str:
+        return "CDMI, algorithm 2: token by token, from left to right"
 
+    def baseline(self) -> CdmiConfig:
+        """The same by public data alone."""
+        return replace(self, weight=0.0)
 
-@dataclass(frozen=True)
-class Finding:
-    """What the attack says of one field; ``calls`` counts pages passed through the target or the public model."""
+    def run(
+        self, view: WeightsView, knowledge: PublicKnowledge, *, budget: int = 1, generator: torch.Generator
+    ) -> Finding:
+        """``budget`` reconstructions of the scrubbed field: 1 is the one-shot variant, the paper's multi-shot has 8.
 
-    attempts: tuple[Attempt, ...]
-    calls: int
-
-
-def reconstruct(
-    view: WeightsView,
-    knowledge: PublicKnowledge,
-    config: CdmiConfig,
-    *,
-    attempts: int = 1,
-    generator: torch.Generator,
-) -> Finding:
-    """``attempts`` reconstructions of the scrubbed field: 1 is the one-shot variant, the paper's multi-shot has 8.
-
-    A target that was trained to guess tokens proposes the candidates itself, and its likelihoods are sampled directly
-    (section 4.3); the baseline never looks at it. Raises AttackError if the public model does not fit the target.
-    """
-    if attempts < 1:
-        raise AttackError(f"{attempts} attempts were asked for; expected 1 or more.")
-    knowledge.check(view)
-    public = Probe(knowledge.model, view.page, view.positions)
-    target = target_probe(view) if config.weight else None
-    made = tuple(_attempt(public, target, len(view.positions), config, generator) for _ in range(attempts))
-    return Finding(made, public.calls + (target.calls if target else 0))
+        A target that was trained to guess tokens proposes the candidates itself, and its likelihoods are sampled
+        directly (section 4.3); the baseline never looks at it. AttackError if the public model does not fit the target.
+        """
+        check_budget(budget)
+        knowledge.check(view)
+        public = Probe(knowledge.model, view.page, view.positions)
+        target = target_probe(view) if self.weight else None
+        made = tuple(_attempt(public, target, len(view.positions), self, generator) for _ in range(budget))
+        return Finding(made, public.calls + (target.calls if target else 0))
 
 
 def _attempt(
@@ -97,13 +122,12 @@ def _attempt(
     tokens: tuple[int, ...] = ()
     at_sampling: list[float] = []
     to_public: list[float] = []
-    for step in range(length):
+    for _ in range(length):
         ids, mixed, guessed = _step(public, target, tokens, config)
         chosen = sample_top_p(mixed, config.top_p, generator=generator)
         at_sampling.append(float(mixed[chosen]))
         to_public.append(float(guessed[chosen]))
         tokens = (*tokens, int(ids[chosen]))
-        assert len(tokens) == step + 1
     return Attempt(tokens, tuple(at_sampling), tuple(to_public))
 
 

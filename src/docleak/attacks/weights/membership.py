@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from docleak.attacks.registries import METRICS
 from docleak.attacks.weights.cdmi import Attempt
-from docleak.errors import AttackError
 
 
 def perplexity(likelihoods: Sequence[float]) -> float:
@@ -18,29 +18,43 @@ def perplexity(likelihoods: Sequence[float]) -> float:
     return math.exp(-sum(math.log(max(p, 1e-300)) for p in likelihoods) / len(likelihoods))
 
 
+def raw_perplexity(attempt: Attempt) -> float:
+    """The reading's perplexity to the public model."""
+    return perplexity(attempt.public)
+
+
 def perplexity_ratio(attempt: Attempt) -> float:
     """Public perplexity over target perplexity."""
     return perplexity(attempt.public) / perplexity(attempt.target)
 
 
-#: name -> metric; the greater, the likelier was the field in the training set.
-METRICS: dict[str, Callable[[Attempt], float]] = {
-    "raw-perplexity": lambda attempt: perplexity(attempt.public),
-    "perplexity-ratio": perplexity_ratio,
-    "raw-and-ratio": lambda attempt: perplexity(attempt.public) * perplexity_ratio(attempt),
-    "max-gap": lambda attempt: max(t - p for t, p in zip(attempt.target, attempt.public, strict=True)),
-    "max-ratio": lambda attempt: max(t / max(p, 1e-300) for t, p in zip(attempt.target, attempt.public, strict=True)),
-    "weakest-token": lambda attempt: min(attempt.target),
-}
+def raw_and_ratio(attempt: Attempt) -> float:
+    """Public perplexity times its ratio to the target's."""
+    return perplexity(attempt.public) * perplexity_ratio(attempt)
+
+
+def max_gap(attempt: Attempt) -> float:
+    """The largest difference of a token's likelihood at sampling and to the public model."""
+    return max(t - p for t, p in zip(attempt.target, attempt.public, strict=True))
+
+
+def max_ratio(attempt: Attempt) -> float:
+    """The largest ratio of a token's likelihood at sampling and to the public model."""
+    return max(t / max(p, 1e-300) for t, p in zip(attempt.target, attempt.public, strict=True))
+
+
+def weakest_token(attempt: Attempt) -> float:
+    """The likelihood at sampling of the least likely token."""
+    return min(attempt.target)
+
+
 #: What an audit sorts by; the paper's tables do by PUBLISHED, which of its five it does not say.
 DEFAULT_METRIC, PUBLISHED_METRIC = "weakest-token", "perplexity-ratio"
 
 
 def plausibility(attempt: Attempt, metric: str) -> float:
     """The metric of that name; AttackError lists the known ones."""
-    if metric not in METRICS:
-        raise AttackError(f"unknown membership metric {metric!r}; expected one of {', '.join(METRICS)}.")
-    return METRICS[metric](attempt)
+    return METRICS.load(metric)(attempt)
 
 
 def choose(attempts: Sequence[Attempt], score: Callable[[Attempt], float]) -> int:

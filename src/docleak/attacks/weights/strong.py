@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from docleak.attacks.weights.cdmi import Attempt, CdmiConfig, Finding, reconstruct
+from docleak.attacks.weights.cdmi import Attempt, Finding, check_budget
 from docleak.attacks.weights.probing import Probe, target_probe
 from docleak.attacks.weights.sampling import loss_likelihoods, sample_top_p
 from docleak.attacks.weights.view import PublicKnowledge, WeightsView
@@ -52,31 +52,40 @@ class StrongConfig:
         if faults:
             raise AttackError("the stronger CDMI cannot be set up: " + "; ".join(faults) + ".")
 
+    @property
+    def name(self) -> str:
+        return "strong"
 
-AnyAttack = CdmiConfig | StrongConfig
+    @property
+    def paper(self) -> str:
+        return "docleak, after Dentan et al. (2024)"
 
+    @property
+    def summary(self) -> str:
+        return "CDMI in another order, with a beam and the field's own loss, at equal calls"
 
-def attack_with(
-    view: WeightsView, knowledge: PublicKnowledge, config: AnyAttack, *, attempts: int, generator: torch.Generator
-) -> Finding:
-    """Attempts at the scrubbed field by the attack that ``config`` belongs to; raises what ``reconstruct`` raises."""
-    if isinstance(config, CdmiConfig):
-        return reconstruct(view, knowledge, config, attempts=attempts, generator=generator)
-    if attempts < 1:
-        raise AttackError(f"{attempts} attempts were asked for; expected 1 or more.")
-    knowledge.check(view)
-    public = Probe(knowledge.model, view.page, view.positions)
-    if config.weight and view.target.task == "mlm":
-        target = target_probe(view)
-        made = tuple(_surest_first(target, public, config, generator, first=not n) for n in range(attempts))
-        return Finding(made, target.calls + public.calls)
-    if not config.weight and view.target.task == "mlm":
-        made = tuple(_surest_first(public, None, config, generator, first=not n) for n in range(attempts))
-        return Finding(made, public.calls)
-    focused = focus(view.page, view.positions) if config.weight else None
-    probe = target_probe(view, focused) if focused is not None else None
-    found = _beam(probe, public, config, attempts)
-    return Finding(found, public.calls + (probe.calls if probe else 0))
+    def baseline(self) -> StrongConfig:
+        """The same by public data alone."""
+        return replace(self, weight=0.0)
+
+    def run(
+        self, view: WeightsView, knowledge: PublicKnowledge, *, budget: int = 1, generator: torch.Generator
+    ) -> Finding:
+        """``budget`` attempts at the scrubbed field; AttackError if the public model does not fit the target."""
+        check_budget(budget)
+        knowledge.check(view)
+        public = Probe(knowledge.model, view.page, view.positions)
+        if self.weight and view.target.task == "mlm":
+            target = target_probe(view)
+            made = tuple(_surest_first(target, public, self, generator, first=not n) for n in range(budget))
+            return Finding(made, target.calls + public.calls)
+        if not self.weight and view.target.task == "mlm":
+            made = tuple(_surest_first(public, None, self, generator, first=not n) for n in range(budget))
+            return Finding(made, public.calls)
+        focused = focus(view.page, view.positions) if self.weight else None
+        probe = target_probe(view, focused) if focused is not None else None
+        found = _beam(probe, public, self, budget)
+        return Finding(found, public.calls + (probe.calls if probe else 0))
 
 
 def focus(page: TokenPage, positions: tuple[int, ...]) -> TokenPage:

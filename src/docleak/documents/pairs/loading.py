@@ -10,6 +10,7 @@ from docleak.documents.pairs.layouts import cifar100, flickr30k, nlvr, nlvr_true
 from docleak.documents.pairs.pair import Pair
 from docleak.documents.pairs.scenes import make_scenes
 from docleak.errors import DocumentError
+from docleak.spec import split_name
 
 SCENES, PAGES = "scenes", "pages"
 #: name -> (what it is, reader of a path).
@@ -36,10 +37,10 @@ def load_pairs(spec: str, *, count: int, seed: int, skip: int = 0, allow_pickle:
 
 
 def _pairs(spec: str, count: int, seed: int, allow_pickle: bool) -> Iterator[Pair]:
-    name, colon, rest = spec.partition(":")
+    name, rest = split_name(spec)
     if spec == SCENES:
         return iter(make_scenes(count, seed=seed))
-    if not colon or not rest or name not in (*PAIR_FORMATS, "cifar100", PAGES):
+    if not rest or name not in (*PAIR_FORMATS, "cifar100", PAGES):
         raise DocumentError(
             f"{spec!r} names no pairs; expected {SCENES!r}, cifar100:PATH, {PAGES}:SPEC, or one of "
             f"{', '.join(f'{known}:PATH' for known in PAIR_FORMATS)}."

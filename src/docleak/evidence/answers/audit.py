@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 import docleak
+from docleak.attacks.registries import ANSWERS
 from docleak.documents.blue_red import TEST, VALIDATION
 from docleak.documents.blue_red_files import BlueRed, read_blue_red
 from docleak.documents.files import read_json
 from docleak.errors import AttackError, RunError
-from docleak.evidence.answers.membership import ATTACKS
 from docleak.evidence.answers.play import (
     DELTA,
     MembershipPlan,
@@ -32,6 +32,7 @@ from docleak.evidence.answers.play import (
     ask_all,
     attack_membership,
     attack_memorisation,
+    told,
 )
 from docleak.evidence.answers.red import draw_providers, outcomes, replies_to
 from docleak.files import TEMPORARY, private_folder, reported, write_json
@@ -39,6 +40,7 @@ from docleak.metrics.memorisation import remembered
 from docleak.privacy.empirical import LowerBound, held_against
 from docleak.privacy.lineage import Claim
 from docleak.privacy.mechanism import Unit
+from docleak.registry import Choice
 from docleak.runs.identity import changed_sources, sources_of
 from docleak.runs.pool import OnProgress as OnUnit
 from docleak.runs.pool import compute
@@ -57,13 +59,13 @@ CONTROL = "public model"
 class ReleasesConfig:
     """What is audited. ``releases`` are (label, source) pairs: a model as ``load_model`` takes it, or a run directory
     of docleak train, which also says what was sent and what is guaranteed. ``public`` "" is not known. ``attacks`` are
-    names of ATTACKS, made on ``providers`` of the division, drawn by the seed; 0: on all."""
+    names of ANSWERS, or attacks, made on ``providers`` of the division, drawn by the seed; 0: on all."""
 
     blue_red: str
     releases: tuple[tuple[str, str], ...]
     public: str = ""
     keys: tuple[str, ...] = ("provider_name", "provider_email", "provider_tax_number", "registration_id")
-    attacks: tuple[str, ...] = tuple(ATTACKS)
+    attacks: tuple[Choice, ...] = tuple(ANSWERS.entries)
     providers: int = 0
     minimum: tuple[int, ...] = (0, 5, 10)
     known: float = 0.15
@@ -82,14 +84,15 @@ class ReleasesConfig:
             )
         if not self.keys or self.seeds < 1:
             raise AttackError(f"keys are {self.keys} and seeds {self.seeds}; expected at least one of each.")
-        if not self.attacks or not set(self.attacks) <= set(ATTACKS):
-            raise AttackError(f"attacks are {self.attacks}; expected some of {', '.join(ATTACKS)}.")
+        if not self.attacks:
+            raise AttackError(f"there are no attacks; expected some of {', '.join(ANSWERS)}.")
+        object.__setattr__(self, "attacks", ANSWERS.all_chosen(self.attacks))
         if self.providers < 0:
             raise AttackError(f"providers is {self.providers}; expected how many to attack, or 0 for all.")
 
     def plan(self, delta: float) -> MembershipPlan:
         """The membership attacks; ``delta`` is that of the measured epsilon."""
-        attacks = {name: replace(ATTACKS[name], known=self.known, searched=self.searched) for name in self.attacks}
+        attacks = {name: told(name, self.known, self.searched) for name in self.attacks}
         return MembershipPlan(attacks, self.minimum, self.seeds, self.seed, self.keys[0], delta)
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from docleak.attacks.answers.features import GROUPS, FeatureTable, Reply
-from docleak.attacks.answers.membership import ApkConfig, AzkConfig, Guess, apk, azk, cls1, cls2, hard_vote
+from docleak.attacks.answers.attack import AnswersAttack, ProvidersView
+from docleak.attacks.answers.features import FeatureTable, Reply
 from docleak.errors import AttackError
 from docleak.metrics.estimate import ratio_interval
 from docleak.metrics.membership import draw_known, membership_rates, over_seeds
@@ -22,41 +22,6 @@ from docleak.privacy.empirical import LowerBound, from_one_run, from_scores, rig
 CALLED = 0.25
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class Attack:
-    """One attack with its knowledge: ``kind`` "azk" or "apk", over feature ``groups``.
-
-    ``columns``, if any, are the only ones of them that it sees. With ``votes`` CLS1 and CLS2 vote too. APK knows the
-    share ``known`` of the providers and compares so many ``searched`` forests (0: one with its defaults).
-    """
-
-    kind: str = "azk"
-    groups: tuple[str, ...] = ("G1",)
-    columns: tuple[str, ...] = ()
-    votes: bool = False
-    known: float = 0.15
-    searched: int = 5
-
-    def guess(self, table: FeatureTable, known: Mapping[str, bool], evaluated: Sequence[str], *, seed: int) -> Guess:
-        """What the attack says of the ``evaluated`` providers; only APK looks at ``known``."""
-        seen = only(table, self.columns) if self.columns else table
-        tested = table.of(evaluated)
-        if self.kind == "azk":
-            first = azk(seen.of(evaluated), AzkConfig(self.groups), seed=seed)
-        else:
-            first = apk(seen, known, ApkConfig(self.groups, search=self.searched), seed=seed).of(evaluated)
-        return hard_vote([first, cls1(tested), cls2(tested, seed=seed)]) if self.votes else first
-
-
-#: The attacks that are run where nothing else is asked for: name -> attack, in the order of Table 4.
-ATTACKS: dict[str, Attack] = {
-    "AZK": Attack(),
-    "APK": Attack("apk", ("G1", "G2", "G3")),
-    "AZK+CLS1+CLS2": Attack("azk", ("G1",), votes=True),
-    "APK+CLS1+CLS2": Attack("apk", ("G1", "G2", "G3"), votes=True),
-}
 
 
 @dataclass(frozen=True)
@@ -80,16 +45,8 @@ class Subset:
     reason: str = ""
 
 
-def only(table: FeatureTable, columns: Sequence[str]) -> FeatureTable:
-    """The table for an ablation: other columns are 0, which tells neither a cluster nor a tree anything."""
-    if unknown := [name for name in columns if name not in table.columns]:
-        raise AttackError(f"the feature table has no {', '.join(unknown)}; it has {', '.join(table.columns)}.")
-    kept = np.array([name in columns for name in table.columns])
-    return FeatureTable(table.providers, table.columns, np.where(kept, table.values, 0.0), table.questions)
-
-
 def measure(
-    table: FeatureTable, truth: Mapping[str, bool], attack: Attack, minimum: int, *, seeds: Sequence[int]
+    table: FeatureTable, truth: Mapping[str, bool], attack: AnswersAttack, minimum: int, *, seeds: Sequence[int]
 ) -> Subset:
     """Run the attack once per seed. Where the subset has too few providers for ``known``, ``reason`` says so."""
     subset = table.more_than(minimum)
@@ -100,7 +57,7 @@ def measure(
     try:
         for seed in seeds:
             drawn = draw_known(inside, attack.known, rng=np.random.default_rng(seed))
-            guess = attack.guess(subset, drawn.known, drawn.evaluated, seed=seed)
+            guess = attack.run(ProvidersView(subset, drawn.evaluated), drawn.known, seed=seed)
             members = np.array([truth[name] for name in guess.providers])
             for name, correct in zip(guess.providers, (guess.members == members).tolist(), strict=True):
                 right.setdefault(name, []).append(float(correct))
@@ -119,7 +76,7 @@ def measure(
     return Subset(minimum, *counts, accuracy.mean, accuracy.std, low, high, means, len(rates))
 
 
-def needed_groups(attacks: Sequence[Attack]) -> set[str]:
+def needed_groups(attacks: Sequence[AnswersAttack]) -> set[str]:
     """The feature groups that some of the attacks look at."""
     groups = {group for attack in attacks for group in attack.groups}
     return groups | ({"G4"} if any(attack.votes for attack in attacks) else set())
@@ -162,9 +119,3 @@ def _loss(replies: Sequence[Reply], provider: str) -> float:
     if not known or len(known) < len(losses):
         raise AttackError(f"{len(losses) - len(known)} replies on {provider!r} have no loss; ask with scores.")
     return float(np.mean(known))
-
-
-def knowledge_of(attack: Attack) -> str:
-    """What the adversary has, as the paper's column "Setting" writes it."""
-    loss = bool({"G2", "G3"} & set(attack.groups)) or bool(set(attack.columns) & {*GROUPS["G2"], *GROUPS["G3"]})
-    return f"{'PK' if loss else 'ZK'} + {'S' if attack.kind == 'apk' else 'U'}"

@@ -20,17 +20,19 @@ from typing import Any
 import numpy as np
 
 from docleak.attacks.answers.asking import AnswersView
+from docleak.attacks.answers.attack import AnswersAttack, MembershipAttack, ProvidersView
 from docleak.attacks.answers.disclosure import disclosed, draw_absent, items_of
 from docleak.attacks.answers.features import FeatureTable, provider_features
 from docleak.attacks.answers.membership import Guess
 from docleak.attacks.answers.memorisation import Asker, Case, hidden_items
+from docleak.attacks.registries import ANSWERS
 from docleak.documents.blue_red import RED_NEGATIVE
 from docleak.documents.blue_red_files import BlueRed
 from docleak.documents.page import Page
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError
 from docleak.evidence.answers.cache import remembering
-from docleak.evidence.answers.membership import ATTACKS, Attack, Subset, knowledge_of, measure, measured_epsilon
+from docleak.evidence.answers.membership import Subset, measure, measured_epsilon
 from docleak.evidence.answers.memorisation import (
     CONFIDENT,
     disclosed_values,
@@ -53,6 +55,7 @@ from docleak.files import reported, write_atomically, write_json
 from docleak.metrics.membership import draw_known
 from docleak.metrics.memorisation import Remembered, Share, beyond_public, remembered
 from docleak.models.loading import load_model
+from docleak.registry import Choice
 
 #: Told of (what is done, questions answered so far).
 OnProgress = Callable[[str, int], None]
@@ -92,7 +95,7 @@ class MembershipPlan:
     """The attacks by name, the numbers of questions s, and so many seeds from ``seed`` on; ``key`` is that of G4, and
     ``delta`` that of the measured epsilon."""
 
-    attacks: Mapping[str, Attack]
+    attacks: Mapping[str, AnswersAttack]
     minimum: tuple[int, ...] = (0, 5, 10)
     seeds: int = 5
     seed: int = 0
@@ -150,26 +153,28 @@ def attack_membership(release: Release, plan: MembershipPlan, out: Path, on_prog
     return {**value, "text": text}
 
 
-def without_public(attack: Attack) -> Attack:
+def without_public(attack: AnswersAttack) -> AnswersAttack:
     """The attack of somebody who has no public model to compare with."""
-    return replace(attack, groups=tuple(group for group in attack.groups if group != "G3"))
+    kept = tuple(group for group in attack.groups if group != "G3")
+    return replace(attack, groups=kept) if isinstance(attack, MembershipAttack) else attack
 
 
 def guessed(
-    table: FeatureTable, members: Mapping[str, bool], attacks: Mapping[str, Attack], seed: int
+    table: FeatureTable, members: Mapping[str, bool], attacks: Mapping[str, AnswersAttack], seed: int
 ) -> dict[str, Guess]:
     """What each attack says with the first seed, over all providers; none where there are too few of them."""
     inside = {name: members[name] for name in table.providers}
     share = next(iter(attacks.values())).known
     try:
         drawn = draw_known(inside, share, rng=np.random.default_rng(seed))
-        return {name: attack.guess(table, drawn.known, drawn.evaluated, seed=seed) for name, attack in attacks.items()}
+        view = ProvidersView(table, drawn.evaluated)
+        return {name: attack.run(view, drawn.known, seed=seed) for name, attack in attacks.items()}
     except AttackError:
         return {}
 
 
 def membership_text(
-    found: Mapping[str, Sequence[Subset]], attacks: Mapping[str, Attack], gap: Remembered,
+    found: Mapping[str, Sequence[Subset]], attacks: Mapping[str, AnswersAttack], gap: Remembered,
     beyond: Sequence[Share] | None, bound: str | None,
 ) -> str:  # fmt: skip
     """Markdown: a row per attack, a column per s, and what else was measured."""
@@ -179,7 +184,7 @@ def membership_text(
     for name, subsets in found.items():
         attack = attacks[name]
         rates = [subsets[0].rates.get(rate) for rate in ("auc", "tpr_at_10_fpr")]
-        cells = [name, " + ".join((*attack.groups, *(["G4"] if attack.votes else []))), knowledge_of(attack)]
+        cells = [name, " + ".join((*attack.groups, *(["G4"] if attack.votes else []))), attack.setting]
         cells += [_accuracy(subset) for subset in subsets]
         cells += ["-" if rate is None else f"{rate:.3f}" for rate in rates]
         lines.append(f"| {' | '.join(cells)} |")
@@ -318,6 +323,10 @@ def _answers_csv(rows: Sequence[Sequence[Any]]) -> str:
 
 def default_plan(*, known: float, searched: int, **settings: Any) -> MembershipPlan:
     """All attacks of Table 4 that are no ablation, with the share of known providers and of searched forests."""
-    return MembershipPlan(
-        {name: replace(attack, known=known, searched=searched) for name, attack in ATTACKS.items()}, **settings
-    )
+    return MembershipPlan({name: told(name, known, searched) for name in ANSWERS}, **settings)
+
+
+def told(choice: Choice, known: float, searched: int) -> AnswersAttack:
+    """The attack of that name with the share of known providers and of searched forests; others have their own."""
+    attack = ANSWERS.load(choice)
+    return replace(attack, known=known, searched=searched) if isinstance(attack, MembershipAttack) else attack

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from docleak.attacks.weights import DEFAULT_METRIC, METRICS, AnyAttack, CdmiConfig, PublicKnowledge
+from docleak.attacks.weights import DEFAULT_METRIC, METRICS, CdmiConfig, PublicKnowledge, WeightsAttack
 from docleak.documents import Page, load_pages
 from docleak.documents.copies import PageText, text_of
 from docleak.documents.game import GameSplit, require_disjoint, shadow_split, split_game
@@ -65,7 +65,7 @@ class GameConfig:
     repeats: bool = False
     validation: float = 0.16
     seed: int = 0
-    attack: AnyAttack = CdmiConfig()
+    attack: WeightsAttack = CdmiConfig()
     vision: VisionConfig = field(default_factory=VisionConfig)
     target_training: FitConfig = trainings("mlm", epochs=0, learning_rate=1e-3)[0]
     public_training: FitConfig = trainings("mlm", epochs=0, learning_rate=1e-3)[1]
@@ -104,7 +104,7 @@ class Played(Protocol):
     @property
     def seed(self) -> int: ...
     @property
-    def attack(self) -> AnyAttack: ...
+    def attack(self) -> WeightsAttack: ...
 
     def sources(self) -> tuple[str, ...]:
         """The data sets whose pages are played on."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from docleak.attacks.weights import DEFAULT_METRIC, AnyAttack, CdmiConfig, PublicKnowledge
+from docleak.attacks.weights import DEFAULT_METRIC, CdmiConfig, PublicKnowledge, WeightsAttack
 from docleak.documents import Page
 from docleak.documents.copies import shared, text_of
 from docleak.errors import AttackError, DocumentError, ModelError
@@ -61,7 +61,7 @@ class OwnConfig:
     repeats: bool = False
     validation: float = 0.16
     seed: int = 0
-    attack: AnyAttack = CdmiConfig()
+    attack: WeightsAttack = CdmiConfig()
     public_training: FitConfig = trainings("mlm", epochs=0, learning_rate=1e-3)[1]
 
     def __post_init__(self) -> None:

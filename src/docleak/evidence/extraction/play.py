@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
-from docleak.attacks.weights import Attempt, Finding, WeightsView, attack_with
+from docleak.attacks.weights import Attempt, Finding, WeightsView
 from docleak.evidence.extraction.game import Game, GameConfig, OnEpoch, ShadowConfig, set_up
 from docleak.evidence.extraction.own import OwnConfig, set_up_own
 from docleak.models.encoders.scrubbing import SecretField, scrub
+from docleak.registry import describe
 from docleak.runs.pool import OnProgress, compute
 from docleak.runs.run import Run
 
@@ -24,7 +25,8 @@ OnField = Callable[[int, int, str], None]
 
 def open_game(config: AnyConfig, out: Path, *, command: str = "") -> Run:
     """Begin or resume a game in ``out``; RunError if another one's results are there."""
-    run = Run.open(out, {"kind": "cdmi", **asdict(config)})
+    attack = config.game.attack if isinstance(config, ShadowConfig) else config.attack
+    run = Run.open(out, {"kind": "cdmi", **asdict(config), "attack": describe(attack)})
     run.write_info("command", command)
     return run
 
@@ -101,11 +103,11 @@ def attack_field(run: Run, game: Game, number: int) -> None:
     began = time.perf_counter()
     view = view_of(game, secret)
     found, baseline = (
-        attack_with(
-            view, game.knowledge, attack, attempts=config.attempts,
+        attack.run(
+            view, game.knowledge, budget=config.attempts,
             generator=torch.Generator().manual_seed(2 * (config.seed * 1_000_003 + number) + stream),
         )
-        for stream, attack in enumerate((config.attack, replace(config.attack, weight=0.0)))
+        for stream, attack in enumerate((config.attack, config.attack.baseline()))
     )  # fmt: skip
     record = {
         **asdict(secret),

@@ -10,6 +10,7 @@ from docleak.attacks.weights import METRICS, PUBLISHED_METRIC, CdmiConfig
 from docleak.attacks.weights.sampling import Mean, Temperature
 from docleak.errors import RecipeError
 from docleak.models.encoders.tasks import TASKS, Task
+from docleak.spec import split_name
 from docleak.training.extraction.fit import FitConfig
 from docleak.training.extraction.private import PrivateFit
 
@@ -283,7 +284,7 @@ def assigned(wanted: Sequence[str], specs: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     others = []
     for spec in specs:
-        name = spec.partition(":")[0]
+        name, _ = split_name(spec)
         if name in found:
             raise RecipeError(f"--documents names {name!r} twice ({found[name]} and {spec}); give it once.")
         if name in (*wanted, *DATA_SETS):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from docleak.attacks.answers.asking import AnswersView
+from docleak.attacks.answers.attack import MembershipAttack
 from docleak.attacks.answers.disclosure import disclosed, draw_absent, items_of
 from docleak.attacks.answers.features import Reply, provider_features
 from docleak.attacks.answers.memorisation import Asker, Case, hidden_items
@@ -19,7 +20,7 @@ from docleak.documents.blue_red_files import BlueRed
 from docleak.documents.silos import read_silo
 from docleak.errors import AttackError, RecipeError
 from docleak.evidence.answers.cache import remembering
-from docleak.evidence.answers.membership import Attack, measure, measured_epsilon, needed_groups
+from docleak.evidence.answers.membership import measure, measured_epsilon, needed_groups
 from docleak.evidence.answers.memorisation import CONFIDENT, disclosure_table, outcomes_of, write_examples
 from docleak.evidence.answers.red import (
     Red,
@@ -182,7 +183,7 @@ def membership(bench: Bench) -> Measured:
     """Attack accuracy per s, and the epsilon that the losses show (Tables 4, 10, 11, 13)."""
     config, red = bench.config, bench.red
     kind, _, votes = config.attack.partition("+")
-    attack = Attack(kind, config.groups, config.columns, bool(votes), config.known, config.searched)
+    attack = MembershipAttack(kind, config.groups, config.columns, bool(votes), config.known, config.searched)
     target, public = (replies_to(red.pages, asker) for asker in (bench.ask_target, bench.ask_public))
     memory = None
     if "G4" in needed_groups([attack]):

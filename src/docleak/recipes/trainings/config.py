@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from docleak.errors import RecipeError
+from docleak import spec
+from docleak.errors import FederationError, RecipeError
 from docleak.privacy.mechanism import Mechanism, Unit, choice
 from docleak.privacy.phases import Phase, mechanisms, noise_for_phases
 from docleak.privacy.plan import DpPlan
@@ -146,20 +147,14 @@ SETTINGS = frozenset(field.name for field in fields(TrainingConfig)) - {"model"}
 
 def server_of(text: str) -> FedOpt:
     """``name`` or ``name:key=value,key=value`` over the values of SERVERS; RecipeError for other names and keys."""
-    name, _, rest = text.partition(":")
+    name, rest = spec.split_name(text)
     if name not in SERVERS:
-        raise RecipeError(f"unknown server optimiser {name!r}; known: {', '.join(SERVERS)}.")
-    known = [field.name for field in fields(FedOpt) if field.type == "float"]
-    values: dict[str, Any] = {}
-    for part in filter(None, (part.strip() for part in rest.split(","))):
-        key, _, value = part.partition("=")
-        try:
-            values[known[known.index(key)]] = float(value)
-        except ValueError as fault:
-            raise RecipeError(
-                f"server optimiser {text!r}: expected a number for one of {', '.join(known)}, not {part!r}."
-            ) from fault
-    return replace(SERVERS[name], **values)
+        raise RecipeError(spec.unknown("server optimiser", name, tuple(SERVERS)))
+    try:
+        server: FedOpt = spec.told(SERVERS[name], rest, what=f"server optimiser {name!r}", error=RecipeError)
+    except FederationError as fault:
+        raise RecipeError(f"server optimiser {text!r}: {fault}") from fault
+    return server
 
 
 def named_by_user(config: TrainingConfig, recipe: str) -> TrainingConfig:

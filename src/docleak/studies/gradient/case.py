@@ -13,7 +13,7 @@ from docleak.attacks.gradients.algebra.recover import recover
 from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.attacks.gradients.cleaning import without_perturbation
 from docleak.attacks.gradients.view import GradientView, Knowledge, require_all
-from docleak.defenses import GradientDefense, Noisy, TemplateDefense, parse_defense
+from docleak.defenses import DEFENSES, GradientDefense, Noisy, TemplateDefense
 from docleak.documents import Page, Question, blank_template, load_pages, private_mask, repeats_of
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
@@ -86,7 +86,7 @@ def build_case(
         GradientView(m, _gradient(m, pixels, inputs, exposure, seed), len(pages), exposure.train_mode)
         for m in (model, *later)
     ]
-    defense = parse_defense(exposure.defense)
+    defense = DEFENSES.load(exposure.defense)
     drawn = torch.Generator().manual_seed(seed + 2)
     sent = [_defended(r, defense, drawn) if isinstance(defense, GradientDefense) else r for r in rounds]
     clean, view = (replace(first, later=tuple(others)) for first, *others in (rounds, sent))

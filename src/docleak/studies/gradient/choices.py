@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from docleak.defenses import TemplateDefense, parse_defense
+from docleak.defenses import DEFENSES, TemplateDefense
 from docleak.errors import RunError
 from docleak.report.pictures import svg_figure
 from docleak.report.severity import Severity, routes_sentence
@@ -52,7 +52,7 @@ class Choice:
     @property
     def summary(self) -> str:
         """In words."""
-        return parse_defense(self.spec).summary
+        return DEFENSES.load(self.spec).summary
 
     @property
     def words(self) -> float | None:
@@ -93,7 +93,7 @@ def choices_of(run: Run, rng: np.random.Generator) -> list[Choice]:
         attacks = [record for record in records if record.get("defence") == spec]
         context = model_results([(run, record) for record in attacks], np.random.default_rng(0))[0] if attacks else None
         cost = dict(costs.get(spec, {}))
-        if plain and not cost.get("utility") and isinstance(parse_defense(spec), TemplateDefense):
+        if plain and not cost.get("utility") and isinstance(DEFENSES.load(spec), TemplateDefense):
             cost["utility"] = {**plain, "bytes_per_round": cost.get("bytes_per_round", plain["bytes_per_round"])}
         failed = {unit: why for unit, why in failures.items() if unit.startswith(f"{number:02d}--")}
         found.append(Choice(spec, context, cost, failed))

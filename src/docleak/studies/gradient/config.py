@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from docleak.attacks.gradients import GradientAttack, load_attack
-from docleak.defenses import parse_defense
+from docleak.attacks.gradients import ATTACKS, GradientAttack
+from docleak.defenses import DEFENSES
 from docleak.errors import AttackError
 from docleak.models import Stage
+from docleak.registry import Choice
+from docleak.spec import split_name
 
 #: Tried by itself wherever it applies: linear algebra, which costs next to nothing where it determines the page.
 CLOSED_FORM = "closed-form"
@@ -24,8 +26,9 @@ class Exposure:
 
     With ``random_text`` the client itself trains on random tokens, which the adversary knows (GI-DQA Table 3, last
     row). With ``recover_text`` the adversary reads the text side out of the gradient before it looks for pixels.
-    ``defense`` is a spec for ``parse_defense``. With ``clean_template`` the adversary, who knows of Safe Template,
-    takes perturbations off the published template first (``attacks.gradients.cleaning``).
+    ``defense`` is a name with options, an object, or ``"module:class"`` of your own. With ``clean_template`` the
+    adversary, who knows of Safe Template, takes perturbations off the published template first
+    (``attacks.gradients.cleaning``).
     """
 
     train_mode: bool = False
@@ -35,11 +38,11 @@ class Exposure:
     gradient_file: str | None = None
     random_text: bool = False
     recover_text: bool = False
-    defense: str = "none"
+    defense: Choice = "none"
     clean_template: bool = False
 
     def __post_init__(self) -> None:
-        parse_defense(self.defense)
+        object.__setattr__(self, "defense", DEFENSES.chosen(self.defense))
         if self.recover_text and self.question_known and self.answer_known:
             object.__setattr__(self, "question_known", False)
             object.__setattr__(self, "answer_known", False)
@@ -47,12 +50,15 @@ class Exposure:
 
 @dataclass(frozen=True)
 class GradientConfig:
-    """What is audited. Everything that changes a number is here, and nothing else."""
+    """What is audited. Everything that changes a number is here, and nothing else.
+
+    ``attacks`` are names, objects, or ``"module:object"`` of your own (``docleak.registry``).
+    """
 
     models: tuple[str, ...] = ("donut-start", "donut-trained", "layoutlmv3-start", "layoutlmv3-trained")
     documents: str = "synthetic"
     pages: int = 1
-    attacks: tuple[str, ...] = ("gi-dqa", "april", "inverting-gradients", "dlg", "random", CLOSED_FORM)
+    attacks: tuple[Choice, ...] = ("gi-dqa", "april", "inverting-gradients", "dlg", "random", CLOSED_FORM)
     budget: int = 100
     seed: int = 5
     batch_size: int = 1
@@ -66,8 +72,7 @@ class GradientConfig:
     allow_pickle: bool = False
 
     def __post_init__(self) -> None:
-        for name in self.attacks:
-            load_attack(name)
+        object.__setattr__(self, "attacks", ATTACKS.all_chosen(self.attacks))
         for what in ("pages", "budget", "batch_size", "rounds", "round_steps"):
             if getattr(self, what) < 1:
                 raise AttackError(f"{what} is {getattr(self, what)}; expected at least 1.")
@@ -82,7 +87,7 @@ class GradientConfig:
 
 def with_closed_form(attacks: Sequence[str], *, batch_size: int) -> tuple[str, ...]:
     """``attacks``, and behind them the closed form, unless it is among them or the gradient mixes several pages."""
-    named = {attack.partition(":")[0] for attack in attacks}
+    named = {split_name(attack)[0] for attack in attacks}
     return (*attacks,) if batch_size > 1 or CLOSED_FORM in named else (*attacks, CLOSED_FORM)
 
 
@@ -100,7 +105,7 @@ def require_budget(attacks: Sequence[str], budget: int, *, rounds: int) -> None:
 
 def least_budget(name: str, rounds: int) -> int:
     """The fewest gradient evaluations with which the attack of that name can begin."""
-    attack = load_attack(name)
+    attack = ATTACKS.load(name)
     return attack.least_budget(rounds) if isinstance(attack, GradientAttack) else 1
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from docleak.defenses import GradientDefense, TemplateDefense, parse_defense
+from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense
 from docleak.documents import blank_template
 from docleak.documents.page import Image
 from docleak.errors import AttackError
@@ -53,10 +53,8 @@ class DefenceConfig:
                 f"defences are compared on one model by one attack; found {len(self.audit.models)} and "
                 f"{len(self.audit.attacks)}."
             )
-        chosen = dict.fromkeys((NONE, *self.defenses))
-        for spec in chosen:
-            parse_defense(spec)
-        object.__setattr__(self, "defenses", tuple(chosen))
+        chosen = DEFENSES.all_chosen((NONE, *self.defenses))
+        object.__setattr__(self, "defenses", tuple(dict.fromkeys(chosen)))
 
 
 class DefenceStudy(Study[DefenceConfig]):
@@ -106,7 +104,7 @@ class DefenceStudy(Study[DefenceConfig]):
         return {**record, "defence": spec}, dict(images)
 
     def _cost(self, spec: str) -> tuple[dict[str, Any], dict[str, Image]]:
-        audit, defense = self.studies[spec].config, parse_defense(spec)
+        audit, defense = self.studies[spec].config, DEFENSES.load(spec)
         (source,) = audit.models
         model, kept, likeness, images = model_of(audit, source, self.device), [], [], dict[str, Image]()
         for number, page in enumerate(audited_pages(source, self.device, audit)):

@@ -9,11 +9,12 @@ from functools import lru_cache
 import numpy as np
 
 from docleak.attacks.gradients.algebra.patches import obstacle
-from docleak.defenses import parse_defense
+from docleak.defenses import DEFENSES
 from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError
 from docleak.models import DocumentModel, load_model, trainable
+from docleak.spec import split_name
 from docleak.studies.gradient.case import pages_for
 from docleak.studies.gradient.config import CLOSED_FORM, GradientConfig
 from docleak.studies.gradient.texts import text_obstacle
@@ -65,9 +66,9 @@ def inapplicable(model: DocumentModel, attack: str, config: GradientConfig) -> s
     exposure = config.exposure
     if exposure.recover_text and (why := text_obstacle(model, config.batch_size)):
         return f"{why}, which --recover-text asks for"
-    if attack.partition(":")[0] != CLOSED_FORM:
+    if split_name(attack)[0] != CLOSED_FORM:
         return ""
-    frozen = getattr(parse_defense(exposure.defense), "frozen", ())
+    frozen = getattr(DEFENSES.load(exposure.defense), "frozen", ())
     stages = {model.stage(name) for name, _ in trainable(model.module)} - set(frozen)
     stages &= set(exposure.stages or stages)
     sent = [name for name, _ in trainable(model.module) if model.stage(name) in stages]

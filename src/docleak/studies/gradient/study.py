@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import docleak
-from docleak.attacks.gradients import load_attack
+from docleak.attacks.gradients import ATTACKS
 from docleak.attacks.gradients.selftest import self_test
 from docleak.documents import repeats_of
 from docleak.documents.page import Image
@@ -144,7 +144,7 @@ class GradientStudy(TableStudy[GradientConfig]):
             if count % step == 0 and name != FLOOR:
                 run.write_snapshot(unit.id, count, image_of(pixels[0].clamp(0, 1)))
 
-        attack = load_attack(name)
+        attack = ATTACKS.load(name)
         finding = attack.run(
             case.view, case.knowledge, budget=c.budget, on_evaluation=on_evaluation,
             generator=torch.Generator().manual_seed(c.seed * 1000 + number),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from docleak.defenses import GradientDefense, parse_defense
+from docleak.defenses import DEFENSES, GradientDefense
 from docleak.documents.page import Page
 from docleak.documents.pages import remembered
 from docleak.documents.synthetic import make_pages
@@ -39,7 +39,7 @@ def utility_under(spec: str, source: str, *, steps: int, seed: int, test_pages: 
     The same seed gives the same pages and order under every defence. A template defence leaves training alone.
     """
     model = load_model(source)
-    defense = parse_defense(spec)
+    defense = DEFENSES.load(spec)
     generator = torch.Generator().manual_seed(seed)
 
     def protect(gradient: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -65,7 +65,7 @@ def utility_under(spec: str, source: str, *, steps: int, seed: int, test_pages: 
 
 def sent_bytes(spec: str, source: str) -> int:
     """Bytes of one update: 4 per number, and 4 more for its place where only some are sent."""
-    defense = parse_defense(spec)
+    defense = DEFENSES.load(spec)
     model = load_model(source)
     gradient = {name: torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) for name, p in
                 trainable(model.module)}  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from docleak.attacks.pairs import PairAttack, load_pair_attack
+from docleak.attacks.pairs import PAIRS, AttackOnPairs, PairAttack, with_parts
 from docleak.attacks.pairs.gifd import GeneratorAttack
 from docleak.attacks.pairs.together import with_refinement
 from docleak.documents.files import read_text
@@ -23,6 +23,7 @@ from docleak.models.pair.generator import SHIPPED_GENERATOR
 from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causal
 from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
+from docleak.registry import Choice
 from docleak.studies.pairs.case import PairCase, build_pair_case
 from docleak.studies.pairs.privacy import PairPrivacy, noise_of, train_on_scenes, utility
 
@@ -55,9 +56,9 @@ class PairConfig:
     train_embeddings: bool = False
     image_size: tuple[int, int] = (64, 16)
     batch_size: int = 1
-    attacks: tuple[str, ...] = ("mmgia",)
-    image_attack: str = ""
-    text_attack: str = ""
+    attacks: tuple[Choice, ...] = ("mmgia",)
+    image_attack: Choice = ""
+    text_attack: Choice = ""
     budget: int = 300
     aligner: str = SHIPPED_ALIGNER
     language: str = "trigrams"
@@ -78,6 +79,7 @@ class PairConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "attacks", PAIRS.all_chosen(self.attacks))
         if self.batch_size < 1 or self.count % self.batch_size:
             raise AttackError(
                 f"{self.count} pairs cannot be cut into batches of {self.batch_size}; expected a multiple of it."
@@ -89,8 +91,8 @@ class PairConfig:
         if self.trained < 0:
             raise AttackError(f"the networks were trained for {self.trained} steps; expected 0 (as drawn) or more.")
         _ = self.privacy
-        refined = [self.attack(name).refine is not None for name in self.attacks]
-        if self.refinement and not any(refined):
+        made = [self.attack(name) for name in self.attacks]
+        if self.refinement and not any(isinstance(attack, PairAttack) and attack.refine for attack in made):
             raise AttackError(
                 f"{' and '.join(self.refinement)} would change MMGIA's second stage, which {', '.join(self.attacks)} "
                 "does not have. Leave it out, or attack with mmgia, mmgia-d or mmgia-prior."
@@ -107,9 +109,11 @@ class PairConfig:
         changes = {"threshold": self.threshold, "rounds": self.rounds, "strength": self.strength}
         return {key: value for key, value in changes.items() if value is not None}
 
-    def attack(self, name: str) -> PairAttack:
+    def attack(self, name: str) -> AttackOnPairs:
         """The attack of that name with what this configuration changes of it."""
-        attack = load_pair_attack(name, image=self.image_attack, text=self.text_attack)
+        attack = with_parts(name, image=self.image_attack, text=self.text_attack)
+        if not isinstance(attack, PairAttack):
+            return attack
         if isinstance(attack.image, GeneratorAttack):
             attack = replace(attack, image=replace(attack.image, generator=self.generator))
         if not self.refinement or attack.refine is None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from docleak.attacks.pairs import PairAttack
 from docleak.report.pictures import png_figure
 from docleak.runs.run import Run
+from docleak.spec import split_name
 from docleak.studies.pairs.reading import COLUMNS, attacked, gain, privacy_in
 from docleak.studies.study import TableRow
 
@@ -21,7 +23,7 @@ def facts_of(rows: Sequence[TableRow]) -> dict[str, str]:
     first = rows[0].study.config
     facts = {
         "Models": ", ".join(dict.fromkeys(f"{row.study.config.image}+{row.study.config.text}" for row in rows)),
-        "Pairs": f"{first.count} of {first.pairs.split(':')[0]}, pictures of {first.image_size[0]} x "
+        "Pairs": f"{first.count} of {split_name(first.pairs)[0]}, pictures of {first.image_size[0]} x "
         f"{first.image_size[1]} pixels",
         "Budget": f"{first.budget} gradient evaluations of each modality per batch",
         "Aligner": first.aligner,
@@ -63,12 +65,14 @@ def _attack(row: TableRow) -> Any:
 
 
 def _is_stage_one(row: TableRow) -> bool:
-    return _attack(row).refine is None
+    return getattr(_attack(row), "refine", None) is None
 
 
 def _alike(base: TableRow, row: TableRow) -> bool:
     """Whether ``base`` is stage 1 of what ``row`` runs, on the same pictures."""
     ours, theirs = _attack(row), _attack(base)
+    if not (isinstance(ours, PairAttack) and isinstance(theirs, PairAttack)):
+        return False
     same = all(
         getattr(base.study.config, key) == getattr(row.study.config, key)
         for key in ("batch_size", "noise", "epsilon", "trained")

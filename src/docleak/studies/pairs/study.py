@@ -135,7 +135,7 @@ class PairStudy(TableStudy[PairConfig]):
         chosen: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
         }
-        show, attack = chosen.pop("show", cls.show), str(chosen.pop("attack", "mmgia"))
+        show, attack = chosen.pop("show", cls.show), chosen.pop("attack", "mmgia")
         for asked, name in (("documents", "pairs"), ("pages", "count")):
             if value := changes.get(asked):
                 chosen[name] = value[0] if asked == "documents" else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from docleak.errors import FederationError
+from docleak.spec import number, split_name
 from docleak.training.federated.fedopt import Arrays
 
 KINDS = ("none", "fp16", "topk")
@@ -33,15 +33,16 @@ class Compression:
             raise FederationError(f"compression keeps a share of {self.share}; expected more than 0 and at most 1.")
 
     @classmethod
-    def parse(cls, text: str) -> Compression:
+    def of(cls, text: str) -> Compression:
         """``none``, ``fp16`` or ``topk:0.01``; FederationError for anything else."""
-        found = re.fullmatch(r"(none|fp16)|topk:([0-9.]+(?:e-?[0-9]+)?)", text.strip())
-        if found is None:
-            raise FederationError(f"compression {text!r} is not known; expected none, fp16 or topk:SHARE (topk:0.01).")
+        kind, share = split_name(text)
         try:
-            return cls(found[1]) if found[1] else cls("topk", float(found[2]))
-        except ValueError as error:
-            raise FederationError(f"compression {text!r}: {found[2]!r} is no number.") from error
+            if kind not in KINDS or (kind == "topk") != bool(share):
+                raise ValueError(text)
+            return cls(kind, number(share) if share else 1.0)
+        except ValueError as fault:
+            expected = "none, fp16 or topk:SHARE (topk:0.01)"
+            raise FederationError(f"compression {text!r} is not known; expected {expected}.") from fault
 
     def __str__(self) -> str:
         return f"topk:{self.share:g}" if self.kind == "topk" else self.kind

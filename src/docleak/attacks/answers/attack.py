@@ -1,0 +1,105 @@
+"""Provider membership inference by what a model answers, as attacks: Tito et al. (2024), section 5.2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from docleak.attacks.answers.features import GROUPS, FeatureTable
+from docleak.attacks.answers.membership import ApkConfig, AzkConfig, Guess, apk, azk, cls1, cls2, hard_vote
+from docleak.errors import AttackError
+
+
+@dataclass(frozen=True, eq=False)
+class ProvidersView:
+    """What was learnt of each provider by asking (``table``), and the providers to say something of."""
+
+    table: FeatureTable
+    providers: Sequence[str]
+
+
+@runtime_checkable
+class AnswersAttack(Protocol):
+    """What every attack on answers offers.
+
+    ``groups`` are the features that it looks at, with those of the memorisation test too if it ``votes``; ``known`` is
+    the share of the providers whose membership it is told; ``setting`` says what it knows, as the paper's column does.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def paper(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def groups(self) -> tuple[str, ...]: ...
+    @property
+    def votes(self) -> bool: ...
+    @property
+    def known(self) -> float: ...
+    @property
+    def setting(self) -> str: ...
+
+    def run(self, view: ProvidersView, knowledge: Mapping[str, bool], *, seed: int) -> Guess:
+        """Guess which of the view's providers are members; ``knowledge`` says it of others."""
+
+
+@dataclass(frozen=True)
+class MembershipAttack:
+    """One attack with its knowledge: ``kind`` "azk" or "apk", over feature ``groups``.
+
+    ``columns``, if any, are the only ones of them that it sees. With ``votes`` CLS1 and CLS2 vote too. APK knows the
+    share ``known`` of the providers and compares so many ``searched`` forests (0: one with its defaults).
+    """
+
+    kind: str = "azk"
+    groups: tuple[str, ...] = ("G1",)
+    columns: tuple[str, ...] = ()
+    votes: bool = False
+    known: float = 0.15
+    searched: int = 5
+
+    @property
+    def name(self) -> str:
+        return self.kind.upper() + ("+CLS1+CLS2" if self.votes else "")
+
+    @property
+    def paper(self) -> str:
+        return "Tito et al. (2024)"
+
+    @property
+    def summary(self) -> str:
+        how = "two clusters of providers" if self.kind == "azk" else "a random forest that learns from known providers"
+        return how + (", in a vote with both memorisation classifiers" if self.votes else "")
+
+    @property
+    def setting(self) -> str:
+        loss = bool({"G2", "G3"} & set(self.groups)) or bool(set(self.columns) & {*GROUPS["G2"], *GROUPS["G3"]})
+        return f"{'PK' if loss else 'ZK'} + {'S' if self.kind == 'apk' else 'U'}"
+
+    def run(self, view: ProvidersView, knowledge: Mapping[str, bool], *, seed: int) -> Guess:
+        """What the attack says of the view's providers; only APK looks at ``knowledge``."""
+        seen = only(view.table, self.columns) if self.columns else view.table
+        tested = view.table.of(view.providers)
+        if self.kind == "azk":
+            first = azk(seen.of(view.providers), AzkConfig(self.groups), seed=seed)
+        else:
+            first = apk(seen, knowledge, ApkConfig(self.groups, search=self.searched), seed=seed).of(view.providers)
+        return hard_vote([first, cls1(tested), cls2(tested, seed=seed)]) if self.votes else first
+
+
+AZK, APK = MembershipAttack(), MembershipAttack("apk", ("G1", "G2", "G3"))
+AZK_VOTING = MembershipAttack("azk", ("G1",), votes=True)
+APK_VOTING = MembershipAttack("apk", ("G1", "G2", "G3"), votes=True)
+
+
+def only(table: FeatureTable, columns: Sequence[str]) -> FeatureTable:
+    """The table for an ablation: other columns are 0, which tells neither a cluster nor a tree anything."""
+    if unknown := [name for name in columns if name not in table.columns]:
+        raise AttackError(f"the feature table has no {', '.join(unknown)}; it has {', '.join(table.columns)}.")
+    kept = np.array([name in columns for name in table.columns])
+    return FeatureTable(table.providers, table.columns, np.where(kept, table.values, 0.0), table.questions)

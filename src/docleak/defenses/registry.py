@@ -1,0 +1,35 @@
+"""Which defences there are: what each does and where it is, without importing any.
+
+Other packages add theirs as entry points of ``docleak.defenses``. A new one of docleak's own is a file and a line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from docleak.errors import DefenseError
+from docleak.registry import Entry, Registry
+
+if TYPE_CHECKING:
+    from docleak.defenses.defense import Defense
+
+#: ``DEFENSES.load("noise:sigma=1e-7")`` makes one.
+DEFENSES: Registry[Defense] = Registry(
+    "defence",
+    DefenseError,
+    {
+        "none": Entry("docleak.defenses.defense:NoDefense", "no defence"),
+        "noise": Entry("docleak.defenses.noise:GradientNoise", "Gaussian noise of sigma on every number sent"),
+        "clip": Entry("docleak.defenses.clipping:Clipping", "the gradient clipped to a norm"),
+        "top-k": Entry("docleak.defenses.compression:TopK", "only the largest share of each tensor is sent"),
+        "freeze": Entry("docleak.defenses.freezing:Freezing", "stages of the model neither trained nor sent"),
+        "safe-template": Entry(
+            "docleak.defenses.safe_template:SafeTemplate",
+            "the published template perturbed by epsilon",
+            "Ben Hemo et al. (2025)",
+        ),
+    },
+    protocol="docleak.defenses.defense:Defense",
+    group="docleak.defenses",
+    default=True,
+)

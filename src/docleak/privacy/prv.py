@@ -1,0 +1,60 @@
+"""Opacus' PRV accountant (Gopi et al., 2021) without the rest of Opacus, which would bring torch and take seconds.
+
+It computes with numpy and scipy. Only its base class names ``opacus.optimizers``, for a hook into training loops.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from docleak.errors import MissingExtraError
+from docleak.privacy.mechanism import Mechanism
+
+ACCOUNTANT = "opacus.accountants.prv"
+#: What stands in for modules of Opacus while that one is imported.
+STAND_INS = {"opacus.optimizers": {"DPOptimizer": object}}
+
+
+def epsilon_of_prv(mechanism: Mechanism, delta: float) -> float:
+    """The upper bound on epsilon of ``mechanism``, whose units are drawn on their own; errors as from Opacus."""
+    accountant = _accountant()
+    accountant.history = [(mechanism.noise_multiplier, mechanism.rate, mechanism.rounds)]
+    return float(accountant.get_epsilon(delta))
+
+
+def _accountant() -> Any:
+    return _module().PRVAccountant()
+
+
+@lru_cache(maxsize=1)
+def _module() -> Any:
+    """The module, which is not left among the imported ones where stand-ins were used."""
+    if "opacus" in sys.modules:
+        return import_module(ACCOUNTANT)
+    spec = find_spec("opacus")
+    if spec is None or spec.submodule_search_locations is None:
+        raise MissingExtraError("the PRV accountant needs opacus: pip install 'docleak[privacy]'.")
+    package = ModuleType("opacus")
+    package.__path__ = list(spec.submodule_search_locations)
+    sys.modules["opacus"] = package
+    for name, values in STAND_INS.items():
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(values)
+    try:
+        return import_module(ACCOUNTANT)
+    except ImportError:  # another version of Opacus, which names more
+        _forget()
+        return import_module(ACCOUNTANT)
+    finally:
+        if sys.modules.get("opacus") is package:
+            _forget()
+
+
+def _forget() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "opacus"]:
+        del sys.modules[name]

@@ -1,0 +1,294 @@
+"""Registries: what docleak ships, what other packages and running programs add, and objects, all chosen in one way.
+
+A choice is a registered name with options (``gi-dqa:start=light``), ``"module:object"`` of somebody's own file, or
+an object. A configuration keeps ``Registry.chosen`` of it: the name, which brings along what other processes cannot
+find by it. Nothing is imported before it is loaded, so that lists need no torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, Self, TypeAlias, TypeVar
+
+from docleak import spec
+from docleak.errors import DocleakError
+
+T = TypeVar("T")
+#: What a configuration's field takes where one may choose: a name, "module:object", or the object itself.
+Choice: TypeAlias = Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a thing is ("module:object"), what it does in a line, and whose it is."""
+
+    target: str
+    summary: str = ""
+    paper: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.summary}; {self.paper}" if self.paper else self.summary
+
+
+class Chosen(str):
+    """A name that brings its object along, to worker processes too; equal to the name."""
+
+    thing: object
+
+    @classmethod
+    def of(cls, name: str, thing: object) -> Self:
+        """The name ``name`` with ``thing``."""
+        made = cls(name)
+        made.thing = thing
+        return made
+
+    def __deepcopy__(self, memo: object) -> Self:  # dataclasses.asdict must not copy a model
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Registry(Generic[T]):
+    """Things of one kind by name; ``noun`` and ``error`` are for messages.
+
+    ``protocol`` ("module:class", runtime-checkable) is what an object must fulfil; without one it must be callable.
+    ``group`` is the entry points' group, of which this registry takes those named ``view/NAME``, and, if it is the
+    ``default`` of the group, those without a view. With ``argument`` the text behind the name is one argument as it is
+    (``trocr:PATH``), not options.
+    """
+
+    noun: str
+    error: type[DocleakError]
+    entries: dict[str, Entry]
+    protocol: str = ""
+    group: str = ""
+    view: str = ""
+    default: bool = False
+    argument: bool = False
+
+    def names(self) -> tuple[str, ...]:
+        """All names: the shipped ones first, in their order."""
+        return (*self.entries, *(name for name in self._installed if name not in self.entries))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def summaries(self) -> dict[str, str]:
+        """Name -> what it does, and whose it is, in a line."""
+        installed = {name: f"from {_distribution(point)}" for name, point in self._installed.items()}
+        return installed | {name: str(entry) for name, entry in self.entries.items()}
+
+    def register(self, name: str, thing: object, summary: str = "") -> None:
+        """Add an object, a class of one, or its "module:object", for this process and the workers that it starts."""
+        if name in self.names() or not name or any(mark in name for mark in ":,="):
+            raise self.error(f"{self.noun} {name!r} cannot be registered: it is taken, or holds one of : , =.")
+        self.entries[name] = _Registered(thing if isinstance(thing, str) else "", summary, thing=thing)
+
+    def unregister(self, name: str) -> None:
+        """Take away what was registered."""
+        if isinstance(self.entries.get(name), _Registered):
+            del self.entries[name]
+
+    def load(self, choice: Choice) -> T:
+        """The thing that ``choice`` means; ``error`` says what is known, or what an object lacks."""
+        if isinstance(choice, Chosen):
+            return self._checked(choice.thing, choice)
+        if not isinstance(choice, str):
+            return self._checked(choice() if isinstance(choice, type) else choice, _name_of(choice))
+        thing, name, options = self._found(choice)
+        return self._checked(self._with(thing, name, options), choice)
+
+    def name_of(self, choice: Choice) -> str:
+        """What units and reports call it: the text of a registered one, else the object's own name."""
+        if isinstance(choice, str) and (isinstance(choice, Chosen) or spec.split_name(choice)[0] in self):
+            return choice.strip()
+        return _name_of(self.load(choice))
+
+    def chosen(self, choice: Choice) -> str:
+        """The name of ``choice``, checked; what another process would not find by its name comes along with it."""
+        thing, name = self.load(choice), self.name_of(choice)
+        if isinstance(choice, Chosen):
+            return choice
+        if self._shipped(spec.split_name(name)[0]) and (isinstance(choice, str) or self._same(name, thing)):
+            return name
+        return Chosen.of(name, thing)
+
+    def all_chosen(self, choices: Iterable[Choice]) -> tuple[str, ...]:
+        """``chosen`` of each; ``error`` where two different objects go by one name."""
+        names = tuple(self.chosen(choice) for choice in choices)
+        for name in names:
+            if len({id(self.load(other)) for other in names if other == name and isinstance(other, Chosen)}) > 1:
+                raise self.error(f"two {self.noun}s are called {name!r}. Give one of them another name.")
+        return names
+
+    @functools.cached_property
+    def _installed(self) -> Mapping[str, EntryPoint]:
+        found = {}
+        for point in entry_points(group=self.group) if self.group else ():
+            view, slash, name = point.name.rpartition("/")
+            if view == self.view or (not slash and self.default):
+                found[name] = point
+        return found
+
+    def _shipped(self, name: str) -> bool:
+        return name in self and not isinstance(self.entries.get(name), _Registered)
+
+    def _same(self, name: str, thing: object) -> bool:
+        there = self.load(name)
+        return there is thing or bool(type(there) is type(thing) and there == thing)
+
+    def _found(self, choice: str) -> tuple[Any, str, str]:
+        """The thing as it is registered or lies in a file, its name, and its options."""
+        name, rest = spec.split_name(choice)
+        entry = self.entries.get(name)
+        if isinstance(entry, _Registered):
+            return self._own(*spec.split_name(entry.target)) if entry.target else entry.thing, name, rest
+        if entry is not None:
+            return resolve(entry.target), name, rest
+        if name in self._installed:
+            return self._loaded(self._installed[name]), name, rest
+        attribute, options = spec.split_name(rest)
+        if attribute.isidentifier() and all(part.isidentifier() for part in name.split(".")):
+            return self._own(name, attribute), f"{name}:{attribute}", options
+        raise self.error(spec.unknown(self.noun, name, self.names(), more=', or "module:object" of your own'))
+
+    def _own(self, module: str, attribute: str) -> Any:
+        """An object of somebody's own file, in the current folder too."""
+        if os.getcwd() not in sys.path and "" not in sys.path:
+            sys.path.append(os.getcwd())  # for good: worker processes are given these folders
+        try:
+            return resolve(f"{module}:{attribute}")
+        except ModuleNotFoundError as fault:
+            if fault.name != module.partition(".")[0] and fault.name != module:
+                raise self.error(f"{self.noun} {module}:{attribute} cannot be imported: {fault}.") from fault
+            said = spec.unknown(self.noun, module, self.names())
+            raise self.error(f"{said} There is no module {module!r} either, here or installed.") from fault
+        except AttributeError as fault:
+            raise self.error(f"{self.noun} {module}:{attribute}: {fault}.") from fault
+
+    def _loaded(self, point: EntryPoint) -> Any:
+        try:
+            return point.load()
+        except (ImportError, AttributeError) as fault:
+            whose = _distribution(point)
+            raise self.error(f"{self.noun} {point.name!r} of {whose} cannot be loaded: {fault}.") from fault
+
+    def _with(self, thing: Any, name: str, options: str) -> Any:
+        if self.argument and isinstance(thing, type):
+            return self._called(thing, name, options)
+        if isinstance(thing, type) or options:
+            what = f"{self.noun} {name!r}"
+            thing = spec.told(thing, options, what=what, error=self.error)
+        if options and any(f.name == "name" for f in (fields(thing) if is_dataclass(thing) else ())):
+            thing = replace(thing, name=f"{thing.name}:{options}")
+        return thing
+
+    def _called(self, kind: Any, name: str, argument: str) -> Any:
+        arguments = (argument,) if argument else ()
+        try:
+            inspect.signature(kind).bind(*arguments)
+        except TypeError as fault:
+            known = ", ".join(f"{key} ({entry})" for key, entry in self.entries.items())
+            raise self.error(f"{self.noun} {name!r}: {fault}; expected one of {known}.") from fault
+        return kind(*arguments)
+
+    def _checked(self, thing: Any, name: str) -> T:
+        if not self.protocol:
+            if not callable(thing):
+                raise self.error(f"{self.noun} {name!r} is a {type(thing).__name__}; expected something to call.")
+            return thing  # type: ignore[no-any-return]
+        protocol = resolve(self.protocol)
+        if isinstance(thing, protocol):
+            return thing  # type: ignore[no-any-return]
+        wanted = sorted(member for kind in protocol.__mro__ for member in getattr(kind, "__protocol_attrs__", ()))
+        wanted = wanted or sorted(_members(protocol))
+        missing = [member for member in dict.fromkeys(wanted) if not hasattr(thing, member)]
+        raise self.error(
+            f"{self.noun} {name!r} is a {type(thing).__name__} without {', '.join(missing)}; expected what "
+            f"{self.protocol.replace(':', '.')} has: {', '.join(dict.fromkeys(wanted))}."
+        )
+
+
+@dataclass(frozen=True)
+class _Registered(Entry):
+    """An entry of this process only."""
+
+    thing: Any = None
+
+
+def resolve(target: str) -> Any:
+    """The object of ``"module:object"``; ModuleNotFoundError and AttributeError as from Python."""
+    module, attribute = spec.split_name(target)
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _members(protocol: type) -> set[str]:
+    """Public names that a protocol and the ones it extends declare."""
+    kinds = [kind for kind in protocol.__mro__ if kind.__module__ not in ("typing", "builtins")]
+    return {name for kind in kinds for name in vars(kind) if not name.startswith("_")}
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value
+
+
+def _name_of(thing: object) -> str:
+    name = getattr(thing, "name", None)
+    if isinstance(name, str):
+        return name
+    kind = getattr(thing, "__qualname__", None) or type(thing).__qualname__
+    options = spec.described(thing)
+    return f"{kind}:{options}" if options else kind
+
+
+def objects_in(value: object) -> dict[str, Any]:
+    """Name -> description of every object that came along in a configuration's values, for a run's manifest."""
+    if isinstance(value, Chosen):
+        return {str(value): describe(value.thing)}
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    found: dict[str, Any] = {}
+    for one in inner:
+        found |= objects_in(one)
+    return found
+
+
+def describe(thing: object, *, inside: bool = False) -> object:
+    """An object as JSON: its module and qualified name, a digest of its code if it is not docleak's, and its fields.
+
+    Of an object ``inside`` another that is no dataclass only the name is told: it may be a network.
+    """
+    if thing is None or isinstance(thing, bool | int | float | str):
+        return thing
+    if isinstance(thing, Mapping):
+        return {str(key): describe(value, inside=True) for key, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [describe(value, inside=True) for value in thing]
+    kind: Any = thing if hasattr(thing, "__qualname__") else type(thing)
+    told: dict[str, Any] = {"object": f"{kind.__module__}:{kind.__qualname__}"}
+    if code := _code(kind):
+        told["code"] = code
+    if is_dataclass(thing) and not isinstance(thing, type):
+        told["fields"] = {f.name: describe(getattr(thing, f.name), inside=True) for f in fields(thing)}
+    elif kind is type(thing) and not inside and hasattr(thing, "__dict__"):
+        told["fields"] = {name: describe(value, inside=True) for name, value in vars(thing).items()}
+    return told
+
+
+def _code(kind: Callable[..., object]) -> str:
+    """Ten hexadecimal digits over the source of a class or function that is not docleak's; "" where there is none."""
+    if kind.__module__.partition(".")[0] in ("docleak", "builtins"):
+        return ""
+    try:
+        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:10]
+    except (OSError, TypeError):
+        return ""

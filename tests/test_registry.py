@@ -1,0 +1,319 @@
+"""Registries: names, objects, files of one's own, entry points, and what reaches worker processes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from docleak.attacks.registries import ANSWERS, ATTACKS, IMAGES, METRICS, PAIRS, TEXTS, WEIGHTS
+from docleak.cli import main
+from docleak.defenses import DEFENSES
+from docleak.errors import AttackError, DefenseError, RunError
+from docleak.metrics import ENGINES
+from docleak.registry import Chosen, Registry, describe, objects_in
+from docleak.runs.run import Run
+from docleak.spec import Said, build, names, number, pair, split_name, told
+from docleak.studies.engine import carry_out
+from docleak.studies.gradient.config import Exposure, GradientConfig
+from docleak.studies.gradient.study import GradientStudy
+
+ATTACK_FILE = """
+from dataclasses import replace
+
+from docleak.attacks.gradients.random_guess import ATTACK as FLOOR
+
+ATTACK = replace(FLOOR, name="mine", summary="the floor under another name", start="light")
+"""
+DEFENCE_FILE = '''
+from dataclasses import dataclass
+
+from docleak.defenses.noise import GradientNoise
+
+
+@dataclass(frozen=True)
+class Louder(GradientNoise):
+    """Noise of somebody's own."""
+
+    factor: float = 2.0
+
+    @property
+    def noise_std(self):
+        return self.factor * self.sigma
+'''
+REGISTRIES: dict[str, Registry[Any]] = {
+    "attacks": ATTACKS, "pairs": PAIRS, "images": IMAGES, "texts": TEXTS, "weights": WEIGHTS, "answers": ANSWERS,
+    "metrics": METRICS, "defenses": DEFENSES,
+}  # fmt: skip
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with an attack and a defence, in which one is."""
+    (tmp_path / "my_attack.py").write_text(ATTACK_FILE)
+    (tmp_path / "my_defence.py").write_text(DEFENCE_FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for module in ("my_attack", "my_defence"):
+        sys.modules.pop(module, None)
+
+
+@pytest.mark.parametrize(
+    ("registry", "name"),
+    [(key, name) for key, registry in REGISTRIES.items() for name in registry if key != "defenses" or name != "noise"],
+)
+def test_every_entry_is_there_and_the_table_says_what_it_says(registry: str, name: str) -> None:
+    known = REGISTRIES[registry]
+    thing, entry = known.load(name), known.entries[name]
+    assert entry.summary and entry.target.startswith("docleak.")
+    if registry in ("attacks", "pairs", "texts"):
+        assert (thing.summary, thing.paper) == (entry.summary, entry.paper)
+    if registry in ("attacks", "pairs", "weights", "answers"):
+        assert thing.name == name
+    assert known.name_of(name) == name == known.chosen(name) and not isinstance(known.chosen(name), Chosen)
+
+
+def test_lists_load_no_torch() -> None:
+    script = (
+        "import sys; from docleak.attacks.registries import ATTACKS, PAIRS; from docleak.defenses import DEFENSES; "
+        "ATTACKS.summaries(); PAIRS.summaries(); DEFENSES.summaries(); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_an_object_keeps_its_name_and_travels_with_it() -> None:
+    changed = replace(ATTACKS.load("dlg"), name="dlg-light", start="light")
+    name = ATTACKS.chosen(changed)
+    assert name == "dlg-light" == ATTACKS.name_of(changed) and isinstance(name, Chosen)
+    assert ATTACKS.load(pickle.loads(pickle.dumps(name))) == changed
+    assert deepcopy(name) is name and json.dumps(name) == '"dlg-light"'
+    assert ATTACKS.chosen(name) is name
+    same = ATTACKS.chosen(ATTACKS.load("dlg"))
+    assert same == "dlg" and not isinstance(same, Chosen), "the shipped one needs no company"
+
+
+def test_what_is_registered_at_run_time_is_found_and_travels() -> None:
+    thing = replace(ATTACKS.load("random"), name="quiet")
+    ATTACKS.register("quiet", thing, "a test's")
+    ATTACKS.register("random-again", "docleak.attacks.gradients.random_guess:ATTACK")
+    try:
+        assert ATTACKS.load("random-again").name == "random" and isinstance(ATTACKS.chosen("random-again"), Chosen)
+        assert ATTACKS.load("quiet") is thing and ATTACKS.summaries()["quiet"] == "a test's"
+        chosen = ATTACKS.chosen("quiet:start=light")
+        with pytest.raises(AttackError, match="taken"):
+            ATTACKS.register("quiet", thing)
+    finally:
+        ATTACKS.unregister("quiet")
+        ATTACKS.unregister("random-again")
+    assert ATTACKS.load(chosen).start == "light" and ATTACKS.load(chosen).name == "quiet:start=light"
+    with pytest.raises(AttackError, match="unknown attack 'quiet'"):
+        ATTACKS.load("quiet")
+
+
+def test_a_file_of_ones_own(mine: Path) -> None:
+    assert ATTACKS.load("my_attack:ATTACK").start == "light"
+    assert ATTACKS.chosen("my_attack:ATTACK") == "mine"
+    other = ATTACKS.load("my_attack:ATTACK:start=normal")
+    assert (other.start, other.name) == ("normal", "mine:start=normal")
+    defence = DEFENSES.chosen("my_defence:Louder:sigma=1/4")
+    assert defence == "Louder:sigma=0.25" and DEFENSES.load(defence).noise_std == 0.5
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ("gi-dqua", "Did you mean 'gi-dqa'"),
+        ("gi_dqua:ATTACK", "no module 'gi_dqua' either"),
+        ("my_attack:NOTHING", "has no attribute 'NOTHING'"),
+        ("json:dumps", "without name, paper, run, summary"),
+        (object(), "is a object without"),
+    ],
+)
+def test_what_is_no_attack_is_told(choice: object, said: str, mine: Path) -> None:
+    with pytest.raises(AttackError, match=said):
+        ATTACKS.load(choice)
+
+
+def test_two_objects_of_one_name_are_refused() -> None:
+    one, other = (replace(ATTACKS.load("dlg"), name="x", start=start) for start in ("light", "uniform"))
+    with pytest.raises(AttackError, match="two attacks are called 'x'"):
+        GradientConfig(attacks=(one, other))
+
+
+@pytest.fixture
+def installed(mine: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A distribution beside docleak, with entry points."""
+    info = mine / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[docleak.attacks]\ngradients/theirs = my_attack:ATTACK\npairs/joined = my_attack:NOTHING\n"
+        "[docleak.defenses]\nlouder = my_defence:Louder\n"
+    )
+    monkeypatch.syspath_prepend(str(mine))
+    registries = (ATTACKS, PAIRS, DEFENSES)
+    for registry in registries:
+        registry.__dict__.pop("_installed", None)
+    yield
+    for registry in registries:
+        registry.__dict__.pop("_installed", None)
+
+
+def test_entry_points_of_other_packages(installed: None) -> None:
+    assert "theirs" in ATTACKS and "theirs" not in PAIRS and "joined" in PAIRS
+    assert ATTACKS.summaries()["theirs"] == "from their-package" and ATTACKS.load("theirs:start=normal").name
+    assert DEFENSES.load("louder:sigma=1,factor=3").noise_std == 3
+    with pytest.raises(AttackError, match="'pairs/joined' of their-package cannot be loaded"):
+        PAIRS.load("joined")
+
+
+def test_metrics_and_engines_of_ones_own() -> None:
+    assert METRICS.load(len) is len
+
+    class Blind:
+        """Reads nothing."""
+
+        name, version = "blind", "1"
+
+        def read(self, crops: Any) -> list[Any]:
+            return []
+
+    assert ENGINES.load(Blind()).name == "blind" == ENGINES.chosen(Blind())
+
+
+# -- a whole audit -----------------------------------------------------------------------------------------------------
+
+
+def audited(out: Path, **changes: Any) -> Run:
+    config = GradientConfig(
+        **{"models": ("layoutlmv3-start",), "attacks": ("random",), "pages": 2, "budget": 2, "seed": 0, **changes}
+    )
+    return carry_out(GradientStudy(config), out, workers=2)
+
+
+@dataclass(frozen=True)
+class Floor:
+    """An attack of this very file: the floor, told how light to begin."""
+
+    level: float = 0.5
+    name: str = "level"
+    paper: str = "none"
+    summary: str = "one grey"
+
+    def run(self, view: Any, knowledge: Any, *, budget: int, generator: Any, on_evaluation: Any = None) -> Any:
+        found = ATTACKS.load("random").run(view, knowledge, budget=budget, generator=generator)
+        return replace(found, pixels=found.pixels * 0 + self.level)
+
+
+def test_objects_files_and_names_reach_the_workers_of_an_audit(mine: Path, tmp_path: Path) -> None:
+    ATTACKS.register("grey", Floor(0.25, name="grey"))
+    try:
+        attacks = ("random", Floor(), "my_attack:ATTACK", "grey")
+        exposure = Exposure(defense="my_defence:Louder:sigma=0.125")
+        run = audited(tmp_path / "run", attacks=attacks, exposure=exposure, pages=1)
+    finally:
+        ATTACKS.unregister("grey")
+    units = {unit["attack"]: unit for unit in run.units()}
+    assert list(units) == ["grey", "level", "mine", "random"]
+    assert {unit["view"]["defense"] for unit in units.values()} == {"Louder:sigma=0.125"}
+    assert units["mine"]["attack_summary"] == "the floor under another name"
+    for name, level in (("level", 128), ("grey", 64)):
+        picture = run.read_image(units[name]["unit"], "reconstruction.png")
+        assert abs(int(picture.mean()) - level) <= 1
+    told_of = run.config["objects"]
+    assert set(told_of) == {"level", "mine", "grey", "Louder:sigma=0.125"}
+    assert told_of["level"]["fields"]["level"] == 0.5 and told_of["level"]["object"].endswith(":Floor")
+    assert run.config["attacks"] == ["random", "level", "mine", "grey"]
+    with pytest.raises(RunError, match="objects"):
+        audited(tmp_path / "run", attacks=("random", Floor(0.75), "my_attack:ATTACK", Floor(0.25, name="grey")),
+                exposure=exposure, pages=1)  # fmt: skip
+
+
+def test_a_file_of_ones_own_on_the_command_line(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["attack", "my_attack:ATTACK", "--model", "layoutlmv3-start", "--pages", "2", "--budget", "2", "--json",
+             "--defense", "my_defence:Louder:sigma=1e-3", "--workers", "2", "--out", "out"]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["docleak", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code, capsys.readouterr().err
+    assert {unit["attack"] for unit in Run.load(mine / "out").units()} == {"mine"}
+
+
+# -- what is said in text ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What a text may say."""
+
+    size: int
+    share: float = 0.5
+    kind: Literal["a", "b"] = "a"
+    stages: tuple[str, ...] = ()
+    deep: Annotated[bool, Said("depth", {"shallow": False, "deep": True})] = False
+    part: Any = None
+
+
+def test_options_become_fields_of_their_types() -> None:
+    made = told(Knobs, "size=3,share=8/255,kind=b,stages=x+y,depth=deep", what="thing 'k'", error=DefenseError)
+    assert made == Knobs(3, 8 / 255, "b", ("x", "y"), True)
+    assert told(made, "size=4", what="thing", error=DefenseError).size == 4
+    assert build(Knobs, {"size": 3, "share": 1}, what="thing", error=DefenseError) == Knobs(3, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "thing needs size; it takes size="),
+        ("siz=1", "cannot be told 'siz=1'.*Did you mean 'size'"),
+        ("size", "cannot be told 'size'; .* as key=value"),
+        ("size=1.5", "size is '1.5'; expected a whole number"),
+        ("size=1,share=much", "share is 'much'; expected a number such as 0.1"),
+        ("size=1,kind=c", "kind is 'c'; expected one of a, b"),
+        ("size=1,depth=1", "depth is '1'; expected one of shallow, deep"),
+        ("size=1,part=x", "cannot be told 'part=x'"),
+    ],
+)
+def test_what_cannot_be_told(text: str, said: str) -> None:
+    with pytest.raises(DefenseError, match=said):
+        told(Knobs, text, what="thing", error=DefenseError)
+
+
+def test_names_pairs_and_numbers() -> None:
+    assert names("gi-dqa:start=light,grey=no,dlg") == ("gi-dqa:start=light,grey=no", "dlg")
+    assert split_name("sroie:/data/a:b") == ("sroie", "/data/a:b") and split_name("random") == ("random", "")
+    assert pair("FL = runs/a=b", what="--release", expected="LABEL=MODEL", error=AttackError) == ("FL", "runs/a=b")
+    with pytest.raises(AttackError, match="--release is 'FL='; expected LABEL=MODEL"):
+        pair("FL=", what="--release", expected="LABEL=MODEL", error=AttackError)
+    assert number("8/255") == 8 / 255 and number("1e-4") == 1e-4
+    for wrong in ("1/0", "x", "", "1/x"):
+        with pytest.raises(ValueError, match="a number such as"):
+            number(wrong)
+
+
+def test_objects_are_described() -> None:
+    assert objects_in({"a": ["plain", 3], "b": {"c": "x"}}) == {}
+    described = describe(Floor(0.5))
+    assert isinstance(described, dict) and described["fields"]["level"] == 0.5 and len(described["code"]) == 10
+    assert describe(print) == {"object": "builtins:print"}
+
+    class Plain:
+        """No dataclass."""
+
+        def __init__(self, inner: object) -> None:
+            self.size, self.inner = 3, inner
+
+    outer = describe(Plain(Plain(None)))
+    assert isinstance(outer, dict) and outer["fields"]["size"] == 3 and "fields" not in outer["fields"]["inner"]
