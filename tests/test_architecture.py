@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -182,7 +183,9 @@ def test_python_blocks_of_the_documents_run(
     place: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, place, "exec"), {"__name__": "docleak_document"})
+    document = ModuleType("docleak_document")
+    monkeypatch.setitem(sys.modules, document.__name__, document)  # where dataclasses look for what they are made of
+    exec(compile(code, place, "exec"), document.__dict__)
 
 
 def commands() -> list[tuple[str, str]]:

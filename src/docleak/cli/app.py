@@ -22,7 +22,7 @@ from docleak.cli.extraction import (
     weights_example,
 )
 from docleak.cli.guard import Guarded
-from docleak.cli.output import Progress, emit, list_all, working_in
+from docleak.cli.output import Progress, emit, list_all, note, working_in
 from docleak.cli.releases import (
     BlueRedFolder,
     PublicModel,
@@ -221,7 +221,8 @@ def audit(
         )
     compared = plain and not attacks if compare_defenses is None else compare_defenses
     shipped = compared and not model and documents == "synthetic"
-    _audit(config, out, device, workers, json_output, compared=compared, shipped=shipped)
+    asked = asked or (config.attacks if recover_text else ())
+    _audit(config, out, device, workers, json_output, compared=compared, shipped=shipped, asked=asked)
 
 
 @attacks.app.command(attacks.BY_NAME, hidden=True)
@@ -274,20 +275,27 @@ def attack(
 
 def _audit(
     config: GradientConfig, out: Path, device: str, workers: int, json_output: bool, *, compared: bool = False,
-    shipped: bool = False,
+    shipped: bool = False, asked: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     """Carry the audit out, then what may follow it: a comparison of defences, and the shipped examples."""
     from docleak.cli.studies import command_line as typed
     from docleak.cli.studies import say
     from docleak.studies.engine import carry_out
     from docleak.studies.gradient.defences import DefenceStudy, most_exposed
+    from docleak.studies.gradient.models import require_applicable, shortage, skipped
     from docleak.studies.gradient.reading import DEFENCES
     from docleak.studies.gradient.study import GradientStudy
     from docleak.studies.registry import report_on
 
     device, processes = pick_device(device), workers or default_workers()
+    require_applicable(config, device)
+    if lacking := shortage(config, device):
+        note(lacking)
+    for (model, name), why in skipped(config, device).items():
+        if name in asked:  # of the closed form, which nobody asked for, the report says why it is missing
+            note(f"{name} is left out on {model}: {why}.")
     with working_in(out):
-        with Progress(quiet=json_output) as watcher:
+        with Progress(quiet=json_output, out=out) as watcher:
             study = GradientStudy(config, device=device)
             run = carry_out(study, out, workers=processes, command=typed(), watcher=watcher)
             if compared:

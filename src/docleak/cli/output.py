@@ -111,11 +111,11 @@ def _left(first: Sequence[tuple[float, int]], done: int, total: int) -> str:
 class Progress:
     """Watches studies: a bar over all units' sizes with ETA on stderr, a line per unit where it is no terminal.
 
-    The ETA is about what is left, at the speed of this call. ``quiet`` shows nothing.
+    The ETA is about what is left, at the speed of this call. ``quiet`` shows nothing. ``out`` is the run's folder.
     """
 
-    def __init__(self, *, quiet: bool) -> None:
-        self.quiet = quiet
+    def __init__(self, *, quiet: bool, out: Path | None = None) -> None:
+        self.quiet, self.out = quiet, out
         self._sizes: dict[str, int] = {}
         self._done: dict[str, int] = {}
         self._first: list[tuple[float, int]] = []  # when, and how many units were finished before
@@ -146,7 +146,8 @@ class Progress:
         self._done = {label: size if label in finished else 0 for label, size in sizes.items()}
         if not self.quiet:
             there = "1 unit" if len(sizes) == 1 else f"{len(sizes)} units"
-            self.said(f"{there}{f', {len(finished)} done already' if finished else ''}.")
+            where = f"; pictures appear in {self.out / 'units'} while this runs" if self.out else ""
+            self.said(f"{there}{f', {len(finished)} done already' if finished else ''}{where}.")
             self._bar.update(self._task, total=sum(sizes.values()) or 1, completed=sum(self._done.values()))
 
     def reached(self, label: str, number: int, of: int) -> None:

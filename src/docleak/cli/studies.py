@@ -26,7 +26,7 @@ def run_and_report(study: Study[Any], out: Path, workers: int, json_output: bool
     from docleak.studies.registry import report_on
 
     with working_in(out):
-        with Progress(quiet=json_output) as watcher:
+        with Progress(quiet=json_output, out=out) as watcher:
             carry_out(study, out, workers=workers or default_workers(), command=command_line(), watcher=watcher)
         page, readings = report_on([out])
     say(page, readings, json_output=json_output)
