@@ -89,7 +89,9 @@ class Computing:
             record, images = study.compute(unit, run, lambda number: report(task.label, number, unit.size))
             run.write_unit(unit.id, record, images)
         except KNOWN as error:
-            run.note_attempts(unit.id + study.progress(unit, run), [*before, f"{type(error).__name__}: {error}"])
+            reached = unit.id + study.progress(unit, run)
+            earlier = before if reached == name else run.attempts(reached)
+            run.note_attempts(reached, [*earlier, f"{type(error).__name__}: {error}"])
             raise
         except BaseException:
             run.note_attempts(name, before)  # whoever stops it does not count as a failure
