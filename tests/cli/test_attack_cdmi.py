@@ -84,7 +84,7 @@ def test_a_model_of_ones_own_is_audited(tmp_path: Path, capsys: pytest.CaptureFi
         (["--public-documents", "pages"], "belongs to --extraction"),
         (
             ["--extraction", "nowhere", "--documents", "synthetic", "--public-documents", "saved"],
-            "no encoder 'nowhere'",
+            "model 'nowhere' is neither",
         ),
     ],
 )

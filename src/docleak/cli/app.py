@@ -306,7 +306,7 @@ def _audit(
             examples.append(audit_example(out, config.seed, device, workers, quiet=json_output))
             examples.append(weights_example(out, device, workers, quiet=json_output))
         page, readings = report_on([out])
-    say(page, readings, json_output=json_output)
+    say(page, readings, json_output=json_output, beside=examples)
 
 
 @cache

@@ -97,7 +97,10 @@ class Table:
     def to_markdown(self) -> str:
         """A heading, the table, and its caption."""
         lines = [f"### {in_markdown(self.title)}", ""] if self.title else []
-        lines += ["| " + " | ".join([self.first, *self.heads]) + " |", "|" + "---|" * (1 + len(self.columns))]
+        lines += [
+            "| " + " | ".join(map(in_markdown, [self.first, *self.heads])) + " |",
+            "|" + "---|" * (1 + len(self.columns)),
+        ]
         lines += [
             "| " + " | ".join([in_markdown(row.name), *map(without_html, self.cells(row))]) + " |" for row in self.rows
         ]
