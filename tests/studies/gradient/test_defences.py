@@ -89,6 +89,7 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     text = page.read_text()
     assert "not measured" in text and "clean on the left" in text and f"{ssim:.3f}" in text
     assert "None of the 2 defences measured here would have stopped it." in reading.lines
+    assert reading.verdict.severity == "severe", "what is said first is how bad it is without a defence"
     assert [row["spec"] for row in reading.results["defences"]] == list(config.defenses)
 
 

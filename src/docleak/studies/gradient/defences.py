@@ -18,10 +18,11 @@ from docleak.metrics.image import ssim
 from docleak.models import image_of
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import picture
+from docleak.report.severity import Part
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.gradient.case import build_case
-from docleak.studies.gradient.choices import NONE, chart, choices_of, row_json, said_of, table_of
+from docleak.studies.gradient.choices import NONE, Choice, chart, choices_of, row_json, said_of, table_of
 from docleak.studies.gradient.config import FLOOR, GradientConfig, least_budget
 from docleak.studies.gradient.models import audited_pages, model_of
 from docleak.studies.gradient.results import prepare
@@ -150,7 +151,7 @@ class DefenceStudy(Study[DefenceConfig]):
         return Reading(
             question="Which defence would have stopped it?",
             lead=f"The same attack under each defence: {how}.",
-            parts=(),
+            parts=_parts(run, choices, lines[0]),
             counted=lines[0],
             sections=(Section("advice", "What to do", "What to do about it", body),),
             lines=(*lines, "", table.to_text()),
@@ -160,6 +161,14 @@ class DefenceStudy(Study[DefenceConfig]):
             runs=(run_facts(run.path, run.manifest()),),
             synthetic=audit["documents"] == "synthetic",
         )
+
+
+def _parts(run: Run, choices: Sequence[Choice], sentence: str) -> tuple[Part, ...]:
+    """How bad it is without a defence; none in an audit's folder, where the audit says that of more pages."""
+    plain = choices[0].context
+    if (run.path.parent / "run.json").is_file() or plain is None:
+        return ()
+    return (Part(f"{plain.title}, no defence", plain.severity, sentence),)
 
 
 def most_exposed(config: GradientConfig, run: Run) -> DefenceConfig:
