@@ -40,7 +40,7 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     assert code == 0 and [row["round"] for row in facts["rounds"]] == [1, 2], "the run was continued"
     assert facts["start"]["questions"] > 0 and facts["rounds"][1]["bytes_up"] > 0
     code, _, err = command("train", "federated", *SMALL, "--rounds", 2, "--seed", 1)
-    assert code == 1 and "holds 2 rounds of another federation" in err
+    assert code == 1 and "a run with another config" in err and "seed: 0 there, 1 asked for" in err
 
 
 def test_a_federation_with_secure_aggregation_says_what_the_server_sees(command: Command, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,18 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit, working_in
+from docleak.cli.output import counter, emit, note, working_in
 from docleak.cli.phases import phase_settings
 from docleak.cli.private_options import evaluations_of, given, pages_under, privacy_plan
-from docleak.cli.records import RecordSettings, check_options, told, train_records
 from docleak.cli.settings import pick_device
+from docleak.cli.studies import command_line
+from docleak.errors import FederationError, PrivacyError
 
 if TYPE_CHECKING:
-    from docleak.training.federated.board import Board
     from docleak.training.federated.federation import Federation
-    from docleak.training.federated.record import FederatedRun, RoundRow
-    from docleak.training.federated.scores import Scores
+    from docleak.training.federated.local import LocalPlan
     from docleak.training.federated.secure.plan import SecurePlan
+    from docleak.training.federated.training import Training
+    from docleak.training.private.record_run import RecordTrainingConfig
 
 app = typer.Typer(
     help="Train a document question-answering model federatedly or centrally.",
@@ -142,11 +141,11 @@ def federated(
     json_output: Json = False,
 ) -> None:
     """Train over silos on Flower, in one process without sockets; docleak deploy runs the same over a network."""
-    from docleak.errors import FederationError
     from docleak.training.federated.federation import Federation, impossible
     from docleak.training.federated.fedopt import FedOpt
     from docleak.training.federated.local import LocalPlan
     from docleak.training.federated.silo_folders import find_silos, synthetic_silos
+    from docleak.training.federated.training import Training
     from docleak.training.federated.wire import Compression
 
     plan = LocalPlan(
@@ -171,11 +170,11 @@ def federated(
     if dry_run:
         _say_cost(federation, count, json_output=json_output)
         return
+    training = Training(federation, evaluate_every, capture, tensorboard, timeout, start_is_public)
     _train(
-        federation,
+        training,
         lambda: find_silos(silos) if silos else synthetic_silos(out / "silos", clients, documents, seed=seed),
-        out, device, evaluate_every, capture, tensorboard, json_output, start_is_public=start_is_public,
-        timeout=timeout,
+        out, device, json_output,
     )  # fmt: skip
 
 
@@ -219,6 +218,7 @@ def central(
     from docleak.training.federated.federation import Federation
     from docleak.training.federated.local import LocalPlan
     from docleak.training.federated.silo_folders import one_silo
+    from docleak.training.federated.training import Training
 
     plan = LocalPlan(
         epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, weight_decay=weight_decay,
@@ -233,13 +233,15 @@ def central(
     )  # fmt: skip
     silo = partial(one_silo, documents, pages_under(private, documents, pages), out / "silos", seed=seed)
     if private is not None and private.mechanism.unit == "record":
+        from docleak.training.private.record_run import RecordTrainingConfig
+        from docleak.training.private.records import RecordOptimiser
+
         local = given("epochs", "max_steps", "batch_size", "evaluate_every")
         others = {"--capture": capture, "--tensorboard": tensorboard, "--dry-run": dry_run}
-        check_options(plan, other={**others, **dict.fromkeys(local, True)})
-        settings = RecordSettings(model, holdout, seed, learning_rate, weight_decay, dropout, start_is_public)
-        with working_in(out, resumes=False):
-            value = train_records(settings, private, silo, out, pick_device(device), quiet=json_output)
-        told(value, json_output)
+        _refuse_for_records(plan, {**others, **dict.fromkeys(local, True)})
+        how = RecordOptimiser(learning_rate, weight_decay, dropout)
+        config = RecordTrainingConfig(private, model, how, holdout, seed, start_is_public)
+        _train_records(config, silo, out, device, json_output)
         return
     federation = Federation(
         model, rounds, holdout=holdout, seed=seed, local=plan, privacy=private,
@@ -248,14 +250,11 @@ def central(
     if dry_run:
         _say_cost(federation, 1, json_output=json_output)
         return
-    _train(
-        federation, silo, out, device, evaluate_every, capture, tensorboard, json_output,
-        start_is_public=start_is_public,
-    )  # fmt: skip
+    training = Training(federation, evaluate_every, capture, tensorboard, start_is_public=start_is_public)
+    _train(training, silo, out, device, json_output)
 
 
 def _secure_plan(secure: bool, threshold: int, limit: float) -> SecurePlan | None:
-    from docleak.errors import FederationError
     from docleak.training.federated.secure.plan import SecurePlan
 
     if not secure and (threshold or limit):
@@ -264,88 +263,81 @@ def _secure_plan(secure: bool, threshold: int, limit: float) -> SecurePlan | Non
 
 
 def _train(
-    federation: Federation,
-    silos: Callable[[], Mapping[str, Path]],
-    out: Path,
-    device: str,
-    evaluate_every: int,
-    capture: bool,
-    tensorboard: bool,
-    json_output: bool,
-    *,
-    start_is_public: bool,
-    timeout: float = 21600.0,
+    training: Training, silos: Callable[[], Mapping[str, Path]], out: Path, device: str, json_output: bool
 ) -> None:
-    """Open the run, train, write its table, curves and model, and say what came of it."""
+    """Train, draw the curves, and say what came of it."""
     import numpy as np
-    import torch
 
-    from docleak.training.federated.board import Board
-    from docleak.training.federated.curves import draw_curves
-    from docleak.training.federated.flower.embedded import train_embedded
-    from docleak.training.federated.record import FederatedRun
-    from docleak.training.federated.summary import facts_of, save_model, text_of
+    from docleak.studies.trainings import draw_curves
+    from docleak.training.federated.summary import facts_of, text_of
+    from docleak.training.federated.training import train
 
-    torch.set_num_threads(1)
-    command = "docleak " + shlex.join(sys.argv[1:])
     with counter(quiet=json_output) as on_unit, working_in(out):
-        run = FederatedRun.open(out, federation, command=command, start_is_public=start_is_public)
-        chosen = pick_device(device)
-        found = silos()
-        if warning := _delta_warning(federation, found):
-            print(f"Warning: {warning}", file=sys.stderr)
-        board = Board(run) if tensorboard else None
-        events = Events(federation, len(found), run.last_round(), on_unit, board)
-        train_embedded(
-            run, found, device=chosen, evaluate_every=evaluate_every, capture=out / "updates" if capture else None,
-            on_silo=events.silo, on_round=lambda row, scores: events.round(run, row, scores), timeout=timeout,
+        run = train(
+            training, silos, out, device=pick_device(device), command=command_line(),
+            on_begin=lambda run, found: Turns(training.federation, len(found), run.last_round(), on_unit), say=note,
         )  # fmt: skip
-        if board is not None:
-            board.close()
-        run.write_table()
-        draw_curves(run, rng=np.random.default_rng(federation.seed))
-        save_model(run, chosen)
-    facts = facts_of(run, found, rng=np.random.default_rng(federation.seed))
+        draw_curves(run)
+    facts = facts_of(run, silos(), rng=np.random.default_rng(training.federation.seed))
     emit(facts, text_of(facts), json_output=json_output)
 
 
-def _delta_warning(federation: Federation, silos: Mapping[str, Path]) -> str:
-    from docleak.privacy.budget import delta_warning
-    from docleak.training.federated.party import private_units
-
-    plan = federation.privacy
-    return delta_warning(plan.delta, private_units(silos, federation), plan.mechanism.unit) if plan else ""
-
-
 @dataclass
-class Events:
+class Turns:
     """Progress over the silos' turns."""
 
     federation: Federation
     silos: int
     done: int
     on_unit: Callable[[int, int, str], None]
-    board: Board | None = None
 
     def __post_init__(self) -> None:
         from docleak.training.federated.federation import drawn
 
-        sampled = drawn(self.federation, self.silos)
-        self._total = (self.federation.rounds - self.done) * sampled
+        self._total = (self.federation.rounds - self.done) * drawn(self.federation, self.silos)
         self._turns = 0
 
-    def silo(self, number: int, silo: str, kind: str) -> None:
+    def __call__(self, number: int, silo: str, kind: str) -> None:
         """A silo begins its turn."""
         self._turns += kind == "train"
         words = {"query": "meeting", "train": f"round {number}: training", "evaluate": f"round {number}: evaluating"}
         doing = words.get(kind, f"round {number}: secure aggregation,")
         self.on_unit(max(0, self._turns - 1), max(1, self._total), f"{doing} {silo}")
 
-    def round(self, run: FederatedRun, row: RoundRow | None, scores: Scores | None) -> None:
-        """A round is on disk: its line of the table, and of the board."""
-        run.write_table()
-        if self.board is not None:
-            self.board.add(row.round if row else 0, row, scores)
+
+def _train_records(
+    config: RecordTrainingConfig,
+    silo: Callable[[], Mapping[str, Path]],
+    out: Path,
+    device: str,
+    json_output: bool,
+) -> None:
+    """Train by DP-SGD over single questions, and say what came of it."""
+    from docleak.training.private.record_run import train_records
+
+    with counter(quiet=json_output) as on_step, working_in(out, resumes=False):
+        record = train_records(
+            config, silo, out, device=pick_device(device), command=command_line(), say=note,
+            on_step=lambda done, of: on_step(done, of, "steps of DP-SGD"),
+        )  # fmt: skip
+    losses = " -> ".join(f"{loss:.3f}" for loss in record["loss_kept_before_and_after"])
+    text = (
+        f"{record['steps']} steps over {record['records']} questions; loss on kept documents "
+        f"{losses or 'not measured'}.\nPrivacy: {record['claim']}\nModel: {record['model']}"
+    )
+    emit(record, text, json_output=json_output)
+
+
+def _refuse_for_records(local: LocalPlan, given_in_vain: Mapping[str, bool]) -> None:
+    """PrivacyError for options that DP-SGD has no use for; those that only shape local rounds are not looked at."""
+    idle = [name for name, value in given_in_vain.items() if value]
+    idle += [f"--objective {local.objective}"] * (local.objective != "qa")
+    idle += [f"--optimiser {local.optimiser}"] * (local.optimiser != "adamw")
+    if idle:
+        raise PrivacyError(
+            f"--unit record trains by DP-SGD (questions and answers, AdamW), which has no {', '.join(idle)}. Leave "
+            "that out; --rounds are its steps, and each draws its questions by coins (--unit-rate)."
+        )
 
 
 def _say_cost(federation: Federation, silos: int, *, json_output: bool) -> None:

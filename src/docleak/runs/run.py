@@ -50,6 +50,12 @@ from docleak.runs.identity import SCHEMA, build, changed_sources, other_build, s
 VERSIONED = ("torch", "transformers", "numpy", "scipy", "rapidocr", "rapidfuzz")
 #: What stays of an attempt where a worker died.
 BEGAN = "began"
+#: Under a privacy plan, what is spent of it.
+LEDGER = "ledger.json"
+#: What of a run another one may not take the place of: finished units, what is spent, and what clients have sent.
+RESULTS = ("units/*/unit.json", LEDGER, "updates/**/*.*")
+#: What run.json was called in the folders of trainings up to schema 1.
+BEFORE = ("federation.json", "records.json")
 FOLDER_LENGTH = 100  # characters of a unit id that are kept in its folder's name
 
 
@@ -89,11 +95,12 @@ class Run:
             private_folder(run.path)
             if (run.path / "run.json").exists():
                 fault = run._unresumable(wanted)
-                if fault and run._finished_any():
+                if fault and run._holds_results():
                     raise RunError(fault)
                 if fault:
                     run._begin_again(wanted)
                 return run
+            run._refuse_older()
             foreign = sorted(item.name for item in run.path.iterdir() if not item.name.startswith(TEMPORARY))
             if foreign:
                 raise RunError(
@@ -114,7 +121,8 @@ class Run:
         """What ``run.json`` says now: docleak (version), config, environment, created, info."""
         file = self.path / "run.json"
         if not self.path.is_dir() or not file.is_file():
-            raise RunError(f"{self.path} is no docleak run: it has no run.json. Pass the --out directory of an audit.")
+            self._refuse_older()
+            raise RunError(f"{self.path} is no docleak run: it has no run.json. Pass the --out directory of a run.")
         manifest = _read(file)
         if manifest.get("schema") != SCHEMA and isinstance(manifest.get("docleak"), str):
             raise RunError(other_build(manifest, self.path))
@@ -191,6 +199,10 @@ class Run:
         except (OSError, ValueError) as fault:
             raise RunError(f"{file} cannot be read ({fault}). Delete the folder and rerun the audit.") from fault
 
+    def record(self, unit_id: str) -> dict[str, Any]:
+        """The record of a finished unit."""
+        return _read(self.folder(unit_id) / "unit.json")
+
     def units(self) -> list[dict[str, Any]]:
         """The records of all finished units, sorted by id."""
         records = [_read(file) for file in (self.path / "units").glob("*/unit.json")]
@@ -200,8 +212,14 @@ class Run:
         files = sorted((folder / "snapshots").glob("*.png"), key=lambda file: int(file.stem))
         return [[int(file.stem), f"snapshots/{file.name}"] for file in files]
 
-    def _finished_any(self) -> bool:
-        return any((self.path / "units").glob("*/unit.json"))
+    def _holds_results(self) -> bool:
+        return any(any(self.path.glob(pattern)) for pattern in RESULTS)
+
+    def _refuse_older(self) -> None:
+        """RunError, with the version that reads it, for a folder of a docleak that called run.json otherwise."""
+        for name in BEFORE:
+            if (self.path / name).is_file():
+                raise RunError(other_build(_read(self.path / name), self.path))
 
     def attempts(self, unit_id: str) -> list[str]:
         """What became of each attempt at a unit so far; BEGAN stays where a worker died."""

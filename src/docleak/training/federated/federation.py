@@ -6,7 +6,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
@@ -211,11 +211,6 @@ def _secure_faults(federation: Federation) -> list[str]:
     if federation.server.divide_by_clients:
         faults.append("divide_by_clients needs to know the silos one by one; leave it off with secure aggregation")
     return faults
-
-
-def same_training(first: Federation, second: Federation) -> bool:
-    """Whether a run of one may be continued as the other: they may differ in the number of rounds."""
-    return replace(first, rounds=1) == replace(second, rounds=1)
 
 
 def _checked(kind: type, saved: Mapping[str, Any], what: str) -> dict[str, Any]:
