@@ -173,7 +173,7 @@ def test_a_silos_limits_are_shown_and_set(command: Command, tmp_path: Path) -> N
     code, out, err = command("deploy", "silo", "pages", *everything)
     assert code == 0 and "No private round was begun." in out and "cost more than 8;" in out, err
     assert sorted(file.name for file in (tmp_path / "pages").iterdir() if file.stat().st_mode & 0o777 == 0o600) == [
-        ".lock", "ledger.json", "limits.json", "witness.json"
+        "ledger.json", "limits.json", "witness.json"
     ]  # fmt: skip
     code, out, _ = command("deploy", "silo", "pages", "--epsilon", 2, "--evaluation", "--json")
     told = json.loads(out)

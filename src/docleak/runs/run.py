@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import platform
 import re
@@ -35,6 +34,7 @@ from docleak.documents.page import Image
 from docleak.errors import RunError
 from docleak.files import (
     TEMPORARY,
+    json_values,
     private_folder,
     read_json_object,
     read_stored,
@@ -86,7 +86,7 @@ class Run:
         wanted = {
             **build(),
             "kind": kind,
-            "config": _plain(config, "config") | _objects(config),
+            "config": json_values(config, "the config of a run") | _objects(config),
             "identity": dict(identity or {}),
             "sources": sources_of(config, apart_from=run.path),
             "command": command,
@@ -149,7 +149,7 @@ class Run:
     def write_info(self, key: str, value: object) -> None:
         """Set one fact about the whole run. Only for the process that opened the run, not for its workers."""
         manifest = self.manifest()
-        manifest["info"][key] = _plain({key: value}, "info")[key]
+        manifest["info"][key] = json_values({key: value}, "the info of a run")[key]
         with reported(self.path):
             write_json(self.path / "run.json", manifest)
 
@@ -174,7 +174,7 @@ class Run:
             for file, image in zip(files.values(), images.values(), strict=True):
                 write_png(_inside(folder, file), image)
             saved = {"images": files, "snapshots": self._snapshots(folder), **record, "unit": unit_id}
-            write_json(folder / "unit.json", _plain(saved, f"unit {unit_id!r}"))
+            write_json(folder / "unit.json", json_values(saved, f"unit {unit_id!r}"))
 
     def write_snapshot(self, unit_id: str, evaluation: int, image: Image) -> str:
         """Save how far an attack has come after so many gradient evaluations; returns the name for the record."""
@@ -320,27 +320,6 @@ def _inside(folder: Path, relative: str) -> Path:
     if not relative or parts.is_absolute() or ".." in parts.parts or "\\" in relative or "\0" in relative:
         raise RunError(f"{relative!r} is not the name of a file inside {folder}")
     return folder / parts
-
-
-def _plain(value: Mapping[str, object], what: str) -> dict[str, Any]:
-    """Plain JSON values; numbers that are not finite become None. Raises RunError for anything else."""
-
-    def plain(item: Any) -> Any:
-        if isinstance(item, np.generic | np.ndarray):
-            item = item.tolist()
-        if isinstance(item, Mapping):
-            return {str(key): plain(inner) for key, inner in item.items()}
-        if isinstance(item, list | tuple):
-            return [plain(inner) for inner in item]
-        if isinstance(item, float):
-            return item if math.isfinite(item) else None
-        if item is None or isinstance(item, str | int):
-            return item
-        if isinstance(item, os.PathLike):
-            return str(item)
-        raise RunError(f"the {what} of a run holds a {type(item).__name__}; expected what JSON can hold")
-
-    return {str(key): plain(item) for key, item in value.items()}
 
 
 def _shown(config: dict[str, Any], key: str) -> str:

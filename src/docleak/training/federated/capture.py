@@ -8,9 +8,8 @@ DIR/round-0001/CLIENT.json             {"client", "examples", "kind", "details"}
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +21,9 @@ from safetensors.numpy import load_file, save
 
 import docleak
 from docleak.errors import FederationError
-from docleak.files import TEMPORARY, private_folder, read_json_object, write_atomically, write_json
+from docleak.files import TEMPORARY, json_values, private_folder, read_json_object, write_atomically, write_json
+from docleak.training.federated.federation import Federation
+from docleak.training.federated.fedopt import ClientUpdate, ServerState
 
 FORMAT = 1
 MANIFEST, START, ARRAYS, RECORD = "capture.json", "start", ".safetensors", ".json"
@@ -111,7 +112,12 @@ def write_update(
     shapes = {name: tuple(value.shape) for name, value in start.items()}
     _refuse(what, _misfits(shapes, {name: tuple(value.shape) for name, value in received.items()}))
     _refuse(what, _infinite(received))
-    record = {"client": client, "examples": int(examples), "kind": kind, "details": _json_safe(details, what)}
+    record = {
+        "client": client,
+        "examples": int(examples),
+        "kind": kind,
+        "details": json_values(details, what, error=FederationError),
+    }
     _begin(Path(directory))
     private_folder(folder)
     _write_start(folder / f"{START}{ARRAYS}", start)
@@ -121,6 +127,31 @@ def write_update(
     write_atomically(folder / f"{encoded}{ARRAYS}", _packed(received))
     write_json(file, record)
     return file
+
+
+def record_update(
+    capture: Path, federation: Federation, state: ServerState, update: ClientUpdate, said: Mapping[str, Any]
+) -> None:
+    """Write an update of the round after ``state`` to ``capture``; ``said`` is what its silo says besides."""
+    write_update(
+        capture,
+        round=state.round + 1,
+        client=update.client,
+        start={key: value.astype(np.float32) for key, value in state.parameters.items()},
+        received={key: value.astype(np.float32) for key, value in update.delta.items()},
+        kind="delta",
+        examples=update.examples,
+        details={
+            **asdict(federation.local),
+            "seed": federation.seed,
+            "privacy": None if federation.privacy is None else federation.privacy.to_dict(),
+            "model": federation.model,
+            "holdout": federation.holdout,
+            "compression": str(federation.compression),
+            "secure": None if federation.secure is None else asdict(federation.secure),
+            **said,
+        },
+    )
 
 
 def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
@@ -228,25 +259,6 @@ def _refuse(what: str, faults: list[str]) -> None:
         raise FederationError(
             f"{what}:{lines}\nExpected finite arrays of the weights that were sent, with their names and shapes."
         )
-
-
-def _json_safe(details: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """``details`` as JSON holds them; numbers that are not finite become null."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, np.generic):
-            value = value.item()
-        if isinstance(value, float) and not math.isfinite(value):
-            return None
-        if value is None or isinstance(value, str | int | float):
-            return value
-        if isinstance(value, Mapping):
-            return {str(key): plain(inner) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(inner) for inner in value]
-        raise FederationError(f"{what}: its details hold a {type(value).__name__}; expected what JSON can hold.")
-
-    return {str(key): plain(value) for key, value in details.items()}
 
 
 def _read_record(file: Path) -> dict[str, Any]:

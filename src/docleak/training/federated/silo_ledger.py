@@ -24,8 +24,8 @@ from docleak.files import read_json_object, write_atomically
 from docleak.privacy.accounting import guarantee, rounded_up
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.mechanism import MOST_NOISE, Mechanism, Relation, Unit, choice
+from docleak.runs.claim import claimed
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.silo_files import one_at_a_time
 from docleak.training.federated.silo_limits import LEDGER, LIMITS, MARGIN, WITNESS, SiloLimits, has_limits, taking_part
 
 LOST = "Rounds may have been run that are not counted. Put the file back from a copy, or begin with new data."
@@ -196,7 +196,7 @@ def change_limits(folder: Path, changes: Mapping[str, object]) -> SiloLedger:
     if not folder.is_dir():
         raise PrivacyError(f"{folder} is no folder; give the silo's own.")
     known = [field.name for field in fields(SiloLimits)]
-    with one_at_a_time(folder):
+    with claimed(folder, wait=True):
         if has_limits(folder) and not _only_begun_to_set(folder):
             ledger = SiloLedger.load(folder)
             settings = {**asdict(ledger.limits), **changes}
@@ -246,7 +246,7 @@ def begin_evaluation(
 
 
 def _begin(folder: Path, known: int, counted: Callable[[SiloLedger], SiloLedger]) -> int:
-    with one_at_a_time(folder):
+    with claimed(folder, wait=True):
         ledger = SiloLedger.load(folder)
         if len(ledger.begun) < known:
             raise PrivacyError(f"{folder / LEDGER} has {len(ledger.begun)} rounds; this node has begun {known}. {LOST}")
