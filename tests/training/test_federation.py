@@ -44,9 +44,9 @@ def test_settings_travel_as_json_and_wrong_ones_are_named() -> None:
     assert Federation.from_json(federation.to_json()) == federation
     saved = json.loads(federation.to_json())
     saved["local"]["lerning_rate"] = saved["local"].pop("learning_rate")
-    with pytest.raises(FederationError, match=r"'lerning_rate'; did you mean 'learning_rate'"):
+    with pytest.raises(FederationError, match=r"local\.lerning_rate is an unknown key"):
         Federation.from_json(json.dumps(saved))
-    for text, said in (("{", "no JSON"), ("[]", "a list"), ('{"local": 3}', "local is a int")):
+    for text, said in (("{", "no JSON"), ("[]", r"it is \[\]"), ('{"local": 3}', "local is 3")):
         with pytest.raises(FederationError, match=said):
             Federation.from_json(text)
 

@@ -30,7 +30,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from docleak.errors import FederationError, PrivacyError, RunError
-from docleak.files import drafted, read_stored, reported, undamaged, write_atomically, write_json
+from docleak.files import drafted, read_stored, reported, shaped, write_atomically, write_json
 from docleak.privacy.ledger import Ledger
 from docleak.privacy.lineage import Claim, Lineage, Trained, claim_of
 from docleak.privacy.plan import DpPlan
@@ -38,7 +38,7 @@ from docleak.runs.run import LEDGER, Run
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.party import DocumentScore, Introduction
-from docleak.training.federated.scores import SiloScore, evaluation_distance, kept_of, score_of
+from docleak.training.federated.scores import SiloScore, evaluation_distance, kept_of
 from docleak.training.lineage import ledger_digest, lineage_of, read_fingerprints
 
 #: Of the runs of all trainings.
@@ -46,6 +46,7 @@ KIND = "training"
 STATE = "state.safetensors"
 PARTS = ("parameters", "momentum", "second")
 KEPT_STATES = 2
+AGAIN = "It was changed. Begin again with another --out."
 COLUMNS = ("round", "silos", "loss", "anls", "accuracy", "questions", "bytes_up", "bytes_down", "seconds_training",
            "seconds_averaging")  # fmt: skip
 
@@ -81,13 +82,6 @@ class RoundRow:
     seconds_averaging: float
     absent: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, saved: Mapping[str, Any]) -> RoundRow:
-        """As ``asdict`` wrote it; KeyError and TypeError for anything else."""
-        values = {name.name: saved[name.name] for name in fields(cls)}
-        clients = tuple(ClientRow(**client) for client in values["clients"])
-        return cls(**{**values, "clients": clients, **{name: tuple(values[name]) for name in ("absent", "drawn")}})
 
     @property
     def loss(self) -> float | None:
@@ -236,8 +230,10 @@ class FederatedRun:
 
     def rows(self) -> list[RoundRow]:
         """The rounds that count, in order."""
-        with undamaged(self.path):
-            return [RoundRow.of(self.run.record(_round(number))) for number in range(1, self.last_round() + 1)]
+        records = [self.run.record(_round(number)) for number in range(1, self.last_round() + 1)]
+        names = [field.name for field in fields(RoundRow)]
+        rows = [{name: record[name] for name in names if name in record} for record in records]
+        return shaped(list[RoundRow], rows, RunError, f"{self.path}: what its rounds left", AGAIN)
 
     def write_scores(self, number: int, scores: Sequence[DocumentScore | SiloScore]) -> None:
         """Record what the model after round ``number`` answers on the documents that the silos keep."""
@@ -247,8 +243,9 @@ class FederatedRun:
         """What ``write_scores`` recorded, or None; nothing where silos were asked and no answer arrived."""
         if not self.run.has(_scores(number)):
             return None
-        with undamaged(self.path):
-            return tuple(score_of(score) for score in self.run.record(_scores(number))["scores"])
+        saved = self.run.record(_scores(number)).get("scores")
+        kinds = tuple[DocumentScore | SiloScore, ...]
+        return shaped(kinds, saved, RunError, f"{self.path}: the scores of round {number}", AGAIN)
 
     def evaluations(self) -> int:
         """How often silos were asked for scores."""
@@ -267,7 +264,8 @@ class FederatedRun:
 
     def silos(self) -> tuple[Introduction, ...]:
         """Who takes part, as ``write_silos`` recorded."""
-        return tuple(Introduction(**silo) for silo in self.run.info.get("silos", ()))
+        saved = self.run.info.get("silos", [])
+        return shaped(tuple[Introduction, ...], saved, RunError, f"{self.path}: who takes part", AGAIN)
 
     def write_table(self) -> Path:
         """OUT/history.csv: a line per round; what is not known is empty."""

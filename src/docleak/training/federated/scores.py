@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from docleak.documents.page import Page
-from docleak.errors import FederationError
 from docleak.metrics.estimate import Estimate, ratio_interval
 from docleak.models.base import DocumentModel
 from docleak.privacy.gaussian import epsilon_of, multiplier_for
@@ -146,12 +145,3 @@ def _ratio(scores: Iterable[SiloScore]) -> Kept:
     if low > 1 or high < 0:  # no share fits: such noise is rare, and tells nothing
         return Kept(Estimate(None, 0.0, 1.0), noised=True)
     return Kept(Estimate(min(max(total / units, 0.0), 1.0), max(low, 0.0), min(high, 1.0)), noised=True)
-
-
-def score_of(saved: Mapping[str, object]) -> DocumentScore | SiloScore:
-    """A score as ``asdict`` wrote it."""
-    kind = SiloScore if "std" in saved else DocumentScore
-    try:
-        return kind(**saved)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise FederationError(f"a saved score has other parts than {kind.__name__}: {error}.") from error
