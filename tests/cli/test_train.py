@@ -39,6 +39,10 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     facts = json.loads(out)
     assert code == 0 and [row["round"] for row in facts["rounds"]] == [1, 2], "the run was continued"
     assert facts["start"]["questions"] > 0 and facts["rounds"][1]["bytes_up"] > 0
+    code, out, err = command("report", "docleak-train")
+    assert code == 0 and "Trained, not attacked" in out.replace("trained", "Trained") and "round  loss" in out, err
+    page = (run / "report.html").read_text()
+    assert "round 2" in page and "data:image/png" in page and "no differential privacy" in page
     code, _, err = command("train", "federated", *SMALL, "--rounds", 2, "--seed", 1)
     assert code == 1 and "a run with another config" in err and "seed: 0 there, 1 asked for" in err
 

@@ -313,19 +313,14 @@ def _train_records(
     json_output: bool,
 ) -> None:
     """Train by DP-SGD over single questions, and say what came of it."""
-    from docleak.training.private.record_run import train_records
+    from docleak.training.private.record_run import text_of_records, train_records
 
     with counter(quiet=json_output) as on_step, working_in(out, resumes=False):
         record = train_records(
             config, silo, out, device=pick_device(device), command=command_line(), say=note,
             on_step=lambda done, of: on_step(done, of, "steps of DP-SGD"),
         )  # fmt: skip
-    losses = " -> ".join(f"{loss:.3f}" for loss in record["loss_kept_before_and_after"])
-    text = (
-        f"{record['steps']} steps over {record['records']} questions; loss on kept documents "
-        f"{losses or 'not measured'}.\nPrivacy: {record['claim']}\nModel: {record['model']}"
-    )
-    emit(record, text, json_output=json_output)
+    emit(record, text_of_records(record), json_output=json_output)
 
 
 def _refuse_for_records(local: LocalPlan, given_in_vain: Mapping[str, bool]) -> None:

@@ -182,7 +182,7 @@ def text_of(facts: Mapping[str, Any]) -> str:
         lines.append(f"Privacy: {facts['privacy']['claim']}\n{facts['privacy']['limit']}")
     else:
         lines.append(f"Privacy: {facts['lineage']['sentence']}")
-    if facts["updates"] and not facts["privacy"]:  # the audit cannot train a private round again
+    if facts["updates"] and facts["silos"] and not facts["privacy"]:  # the audit cannot train a private round again
         name, path = next(iter(facts["silos"].items()))
         about, chosen = f"{name}'s updates", f" --client {name} --documents folder:{path}"
         if facts["secure"]:

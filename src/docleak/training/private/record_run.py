@@ -117,3 +117,12 @@ def train_records(
         write_lineage(draft, lineage)
     run.write_info("released", True)
     return record
+
+
+def text_of_records(record: Mapping[str, Any]) -> str:
+    """What came of it, for people."""
+    losses = " -> ".join(f"{loss:.3f}" for loss in record["loss_kept_before_and_after"])
+    return (
+        f"{record['steps']} steps over {record['records']} questions; loss on kept documents "
+        f"{losses or 'not measured'}.\nPrivacy: {record['claim']}\nModel: {record['model']}"
+    )
