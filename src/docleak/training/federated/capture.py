@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote
 
 import numpy as np
@@ -21,14 +21,17 @@ from safetensors.numpy import load_file, save
 
 import docleak
 from docleak.errors import FederationError
-from docleak.files import TEMPORARY, json_values, private_folder, read_json_object, write_atomically, write_json
-from docleak.training.federated.federation import Federation
-from docleak.training.federated.fedopt import ClientUpdate, ServerState
+from docleak.files import TEMPORARY, json_values, private_folder, read_json_object, shaped, write_atomically, write_json
+
+if TYPE_CHECKING:
+    from docleak.training.federated.federation import Federation
+    from docleak.training.federated.fedopt import ClientUpdate, ServerState
 
 FORMAT = 1
 MANIFEST, START, ARRAYS, RECORD = "capture.json", "start", ".safetensors", ".json"
 #: What the arrays of an update are; a delta is theta_t - y_k, as in ``fedopt.ClientUpdate``.
-KINDS = ("weights", "delta", "gradient")
+Kind = Literal["weights", "delta", "gradient"]
+KINDS = get_args(Kind)
 AGAIN = "Capture the round again."
 LONGEST_NAME = 200  # characters of a client's name once encoded; file systems end at 255
 
@@ -47,7 +50,7 @@ class CapturedUpdate:
     folder: Path
     round: int
     client: str
-    kind: str
+    kind: Kind
     examples: int
     details: Mapping[str, Any]
 
@@ -122,7 +125,7 @@ def write_update(
     private_folder(folder)
     _write_start(folder / f"{START}{ARRAYS}", start)
     file = folder / f"{encoded}{RECORD}"
-    if file.exists() and (other := _read_record(file)["client"]) != client:
+    if file.exists() and (other := _read_update(file).client) != client:
         raise FederationError(f"{what}: {file} is client {other!r}'s. Clients' names must differ beyond upper case.")
     write_atomically(folder / f"{encoded}{ARRAYS}", _packed(received))
     write_json(file, record)
@@ -173,15 +176,14 @@ def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
         shapes: dict[str, tuple[int, ...]] | None = None
         for file in sorted(folder.glob(f"*{RECORD}")):
             try:
-                record = _read_record(file)
+                update = _read_update(file)
                 shapes = shapes or _shapes(folder / f"{START}{ARRAYS}")
                 found = _misfits(shapes, _shapes(file.with_suffix(ARRAYS)))
-                number = int(folder.name.removeprefix("round-"))
             except (FederationError, ValueError) as fault:
                 faults.append(str(fault))
                 continue
             faults += [f"{file.with_suffix(ARRAYS)} {fault}" for fault in found]
-            updates.append(CapturedUpdate(folder, number, **record))
+            updates.append(update)
     _refuse(str(directory), faults)
     if not updates:
         raise FederationError(f"{directory} holds no update yet: no round has ended. Wait for one and try again.")
@@ -261,14 +263,10 @@ def _refuse(what: str, faults: list[str]) -> None:
         )
 
 
-def _read_record(file: Path) -> dict[str, Any]:
+def _read_update(file: Path) -> CapturedUpdate:
     record = read_json_object(file, error=FederationError, advice=AGAIN)
-    kinds = {"client": str, "examples": int, "kind": str, "details": dict}
-    if set(record) != set(kinds) or any(not isinstance(record[key], kind) for key, kind in kinds.items()):
-        raise FederationError(f"{file} holds {sorted(record)}; expected {', '.join(kinds)}. {AGAIN}")
-    if record["kind"] not in KINDS:
-        raise FederationError(f"{file} says kind {record['kind']!r}; expected one of {', '.join(KINDS)}.")
-    return record
+    place = {"folder": str(file.parent), "round": int(file.parent.name.removeprefix("round-"))}
+    return shaped(CapturedUpdate, {**record, **place}, FederationError, str(file), AGAIN)
 
 
 def _packed(arrays: Arrays) -> bytes:
