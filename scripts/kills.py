@@ -67,7 +67,7 @@ PHRASES = (
 #: Keys of a training's records whose values are drawn from the operating system anew: the name of the training, and the
 #: key of the hashes of its providers' names, of which the digest and the hashes' number stay.
 DRAWN = frozenset({"identity", "key", "providers"})
-RECORDS_OF_TRAININGS = frozenset({"federation.json", "docleak.json", "records.json", "providers.json"})
+RECORDS_OF_TRAININGS = frozenset({"run.json", "unit.json", "docleak.json", "providers.json"})
 #: In a recipe's rows: how often each unit was begun where it stands. A kill is to be seen there.
 ATTEMPTS = "/attempts/"
 #: Seconds in which everything that a killed command started must be gone.
@@ -162,18 +162,21 @@ def same_claim(whole: Path, resumed: Path, killed: Path) -> list[str]:
     if _last_round(resumed) != _last_round(whole) - (before - done):
         faults.append(f"{_last_round(resumed)} rounds; {before - done} of {_last_round(whole)} were lost")
     names = [{f.relative_to(side).as_posix() for f in side.rglob("*") if f.is_file()} for side in (whole, resumed)]
-    rounds = ("updates/", "rounds/")  # a lost round leaves none
+    rounds = ("updates/", "units/")  # a lost round leaves none
     return faults + [f"only on one side: {name}" for name in sorted(names[0] ^ names[1]) if not name.startswith(rounds)]
 
 
 def _last_round(run: Path) -> int:
-    return max((int(f.stem) for f in (run / "rounds").glob("*.safetensors")), default=0)
+    states = (run / "units").glob("round-*/state.safetensors")
+    return max((int(f.parent.name[-4:]) for f in states if f.with_name("unit.json").is_file()), default=0)
 
 
 def begins_anew_as_private(whole: Path, resumed: Path, killed: Path) -> list[str]:
     """DP-SGD over records: its noise is secret, so that only what is there can be compared, and what it claims."""
     names = [{f.relative_to(side).as_posix() for f in side.rglob("*") if f.is_file()} for side in (whole, resumed)]
-    claims = [json.loads((side / "records.json").read_text())["epsilon_per_record"] for side in (whole, resumed)]
+    claims = [
+        json.loads((side / "units/training/unit.json").read_text())["epsilon_per_record"] for side in (whole, resumed)
+    ]
     faults = [f"only on one side: {name}" for name in sorted(names[0] ^ names[1])]
     return faults + ([f"claims {claims}"] if claims[1] < claims[0] else [])
 

@@ -1,8 +1,8 @@
 """Write the files that MMGIA's tiny targets ship with: word pieces of public texts, and the trained aligner.
 
-    python scripts/pair_files.py vocabulary      src/docleak/models/pair/vocabulary.txt
-    python scripts/pair_files.py aligner         src/docleak/models/checkpoints/aligner-tiny
-    python scripts/pair_files.py generator       src/docleak/models/checkpoints/generator-tiny
+    python -m scripts.pair_files vocabulary      src/docleak/models/pair/vocabulary.txt
+    python -m scripts.pair_files aligner         src/docleak/models/checkpoints/aligner-tiny
+    python -m scripts.pair_files generator       src/docleak/models/checkpoints/generator-tiny
 
 All of it comes from docleak's own scenes and synthetic invoices, and the list of common words below. The trainer of
 word pieces breaks ties by chance, so that a second run gives a slightly different list: the one in the package stays,
@@ -25,8 +25,8 @@ from docleak.models.encoders.tiny import word_piece_tokenizer
 from docleak.models.pair.aligner import build_aligner, save_aligner
 from docleak.models.pair.generator import GeneratorConfig, build_generator, save_generator
 from docleak.models.pair.shapes import pair_tokenizer
-from docleak.training.aligning import AligningConfig, similarity_of, train_aligner
-from docleak.training.generating import GeneratingConfig, train_generator
+from scripts.aligning import AligningConfig, similarity_of, train_aligner
+from scripts.generating import GeneratingConfig, train_generator
 
 PIECES = 1500
 COMMON = """

@@ -89,8 +89,7 @@ def test_imports_go_one_way(path: Path) -> None:
     home = top_level(path)
     tree = ast.parse(path.read_text())
     if home == "":
-        tree.body = [node for node in tree.body if not isinstance(node, ast.FunctionDef)]  # docleak.tap is lazy
-        assert not set(imported(tree)), "docleak/__init__.py imports nothing, so that docleak.documents stays light"
+        assert set(imported(tree)) <= {"lazy"}, "docleak/__init__.py imports nothing heavy: docleak.documents is light"
         return
     found = set(imported(tree))
     assert home in MAY_IMPORT, f"{home} is new: say in MAY_IMPORT what it may import"

@@ -73,21 +73,21 @@ def test_a_trainings_drawn_name_and_key_are_passed_over_and_whose_data_it_saw_is
         (tmp_path / name).mkdir()
         hashes = {letter * 16: [str(i) for i in range(number)]}
         (tmp_path / name / "providers.json").write_text(json.dumps({"key": letter * 64, "hashes": hashes}))
-        (tmp_path / name / "federation.json").write_text(json.dumps({"identity": letter * 16, "rounds": number}))
+        (tmp_path / name / "run.json").write_text(json.dumps({"identity": letter * 16, "rounds": number}))
     assert kills.same_files(tmp_path / "a", tmp_path / "b", tmp_path) == []
-    different = ["differs: federation.json", "differs: providers.json"]
+    different = ["differs: providers.json", "differs: run.json"]
     assert kills.same_files(tmp_path / "a", tmp_path / "c", tmp_path) == different
 
 
 def test_masks_are_passed_over_and_what_they_leave_of_the_sum_is_not(kills: ModuleType, tmp_path: Path) -> None:
     for name, mask, total, size in (("a", 1.0, 5.0, 3), ("b", 2.0, 5.0, 3), ("c", 3.0, 6.0, 3), ("d", 3.0, 5.0, 4)):
-        for part in ("updates", "rounds"):
+        for part in ("updates", "units"):
             (tmp_path / name / part).mkdir(parents=True)
         masked, summed = {"w": np.full(size, mask, np.float32)}, {"w": np.full(3, total, np.float32)}
         save_file(masked, tmp_path / name / "updates" / "one.safetensors")
-        save_file(summed, tmp_path / name / "rounds" / "0001.safetensors")
+        save_file(summed, tmp_path / name / "units" / "state.safetensors")
     faults = [kills.same_sum(tmp_path / "a", tmp_path / other, tmp_path) for other in "bcd"]
-    assert faults == [[], ["differs: rounds/0001.safetensors"], ["differs: updates/one.safetensors"]]
+    assert faults == [[], ["differs: units/state.safetensors"], ["differs: updates/one.safetensors"]]
 
 
 def test_a_process_that_is_left_is_seen(kills: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,10 +106,12 @@ def test_a_process_that_is_left_is_seen(kills: ModuleType, monkeypatch: pytest.M
 
 def test_a_ledger_that_forgot_a_round_is_seen(kills: ModuleType, tmp_path: Path) -> None:
     def run(name: str, begun: int, rounds: int) -> Path:
-        (tmp_path / name / "rounds").mkdir(parents=True)
-        (tmp_path / name / "ledger.json").write_text(json.dumps({"begun": begun}))
         for number in range(1, rounds + 1):
-            (tmp_path / name / "rounds" / f"{number:04d}.safetensors").write_bytes(b"")
+            unit = tmp_path / name / "units" / f"round-{number:04d}"
+            unit.mkdir(parents=True)
+            for file in ("state.safetensors", "unit.json"):
+                (unit / file).write_bytes(b"")
+        (tmp_path / name / "ledger.json").write_text(json.dumps({"begun": begun}))
         return tmp_path / name
 
     whole, killed = run("whole", 4, 4), run("killed", 2, 1)

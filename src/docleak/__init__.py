@@ -1,13 +1,7 @@
 """docleak: train document models together, and measure what they leak."""
 
-from typing import Any
+from docleak.lazy import imported_on_use
 
 __version__ = "0.2.0"
 
-
-def __getattr__(name: str) -> Any:
-    if name == "tap":  # it needs Flower, which an audit does not
-        from docleak.training.federated.flower.tap import tap
-
-        return tap
-    raise AttributeError(f"module 'docleak' has no attribute {name!r}")
+__getattr__ = imported_on_use("docleak", {"tap": "training.federated.flower.tap"})  # it needs Flower

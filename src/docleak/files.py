@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import io
 import json
+import math
 import os
 import re
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,31 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 def write_json(file: Path, value: object) -> None:
     """Put a JSON value at ``file``, whole or not at all; what UTF-8 cannot hold is escaped."""
     write_atomically(file, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+
+
+def json_values(value: Mapping[str, object], what: str, *, error: type[DocleakError] = RunError) -> dict[str, Any]:
+    """``value`` as JSON holds it: arrays as lists, paths as text, numbers that are not finite as None.
+
+    ``error``, which says ``what`` holds it, for anything else.
+    """
+    import numpy as np
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, np.generic | np.ndarray):
+            item = item.tolist()
+        if isinstance(item, Mapping):
+            return {str(key): plain(inner) for key, inner in item.items()}
+        if isinstance(item, list | tuple):
+            return [plain(inner) for inner in item]
+        if isinstance(item, float):
+            return item if math.isfinite(item) else None
+        if item is None or isinstance(item, str | int):
+            return item
+        if isinstance(item, os.PathLike):
+            return str(item)
+        raise error(f"{what} holds a {type(item).__name__}; expected what JSON can hold.")
+
+    return {str(key): plain(item) for key, item in value.items()}
 
 
 def read_json_object(file: Path, *, error: type[DocleakError], advice: str) -> dict[str, Any]:

@@ -250,8 +250,8 @@ def test_tensors(ground: Path) -> None:
     from docleak.training.federated.record import FederatedRun
 
     training = FederatedRun.open(ground / "training", Federation())
-    state = training.path / "rounds" / "0001.safetensors"
-    state.parent.mkdir()
+    state = training.run.folder("round-0001") / "state.safetensors"
+    training.run.write_unit("round-0001", {}, {})
     arrays = st.dictionaries(
         st.text(max_size=12) | st.sampled_from(["parameters/x", "momentum/x", "other/x", "x"]),
         st.lists(st.floats(width=32), max_size=4).map(lambda values: np.array(values, np.float32)), max_size=3,

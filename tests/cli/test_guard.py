@@ -218,7 +218,7 @@ WRITING = (
 
 
 @pytest.mark.parametrize("name", WRITING)
-@pytest.mark.parametrize("mark", ["run.json", "recipe.json", "federation.json", "pages.jsonl", "config.json"])
+@pytest.mark.parametrize("mark", ["run.json", "recipe.json", "pages.jsonl", "config.json"])
 def test_a_folder_of_another_kind_of_run_is_left_alone(name: str, mark: str, command: Command, tmp_path: Path) -> None:
     known = OWN.get(name.replace("gi-dqa/table1", "").strip().replace("attack gi-dqa", "attack by-name"), ("run.json",))
     if mark in known:

@@ -39,8 +39,12 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     facts = json.loads(out)
     assert code == 0 and [row["round"] for row in facts["rounds"]] == [1, 2], "the run was continued"
     assert facts["start"]["questions"] > 0 and facts["rounds"][1]["bytes_up"] > 0
+    code, out, err = command("report", "docleak-train")
+    assert code == 0 and "Trained, not attacked" in out.replace("trained", "Trained") and "round  loss" in out, err
+    page = (run / "report.html").read_text()
+    assert "round 2" in page and "data:image/png" in page and "no differential privacy" in page
     code, _, err = command("train", "federated", *SMALL, "--rounds", 2, "--seed", 1)
-    assert code == 1 and "holds 2 rounds of another federation" in err
+    assert code == 1 and "a run with another config" in err and "seed: 0 there, 1 asked for" in err
 
 
 def test_a_federation_with_secure_aggregation_says_what_the_server_sees(command: Command, tmp_path: Path) -> None:
@@ -173,7 +177,7 @@ def test_a_silos_limits_are_shown_and_set(command: Command, tmp_path: Path) -> N
     code, out, err = command("deploy", "silo", "pages", *everything)
     assert code == 0 and "No private round was begun." in out and "cost more than 8;" in out, err
     assert sorted(file.name for file in (tmp_path / "pages").iterdir() if file.stat().st_mode & 0o777 == 0o600) == [
-        ".lock", "ledger.json", "limits.json", "witness.json"
+        "ledger.json", "limits.json", "witness.json"
     ]  # fmt: skip
     code, out, _ = command("deploy", "silo", "pages", "--epsilon", 2, "--evaluation", "--json")
     told = json.loads(out)

@@ -123,9 +123,9 @@ def test_a_ledger_that_does_not_fit_its_rounds(train: Callable[..., dict[str, An
     words = ("--noise", 1, "--denominator", 2, "--delta", 1e-3, "--rounds", 2)
     before = train("run", "vt5-start", *words)["privacy"]
     assert before["rounds_begun"] == 2
-    ledger, rounds = tmp_path / "run" / "ledger.json", tmp_path / "run" / "rounds"
+    ledger, rounds = tmp_path / "run" / "ledger.json", tmp_path / "run" / "units"
     text = ledger.read_text()
-    (rounds / "0002.safetensors").unlink()
+    (rounds / "round-0002" / "state.safetensors").unlink()
     again = train("run", "vt5-start", *words)["privacy"]
     assert again["rounds_begun"] == 2 and again["epsilon"] == before["epsilon"], "the round is spent, and counted"
     for begun in (0, 1):
@@ -137,7 +137,7 @@ def test_a_ledger_that_does_not_fit_its_rounds(train: Callable[..., dict[str, An
     shutil.rmtree(rounds)
     assert "ledger.json is gone" in train("run", "vt5-start", *words, fails=True)["error"]
     ledger.write_text(text)
-    assert train("run", "vt5-start", *words, "--seed", 1, fails=True)["error"].count("another federation")
+    assert train("run", "vt5-start", *words, "--seed", 1, fails=True)["error"].count("another config")
 
 
 def test_two_phases_under_one_plan(train: Callable[..., dict[str, Any]], command: Command) -> None:

@@ -18,11 +18,14 @@ def test_records_are_protected_and_what_is_not_is_said(command: Command, tmp_pat
     code, out, err = command("train", "central", "--unit", "record", "--epsilon", 8, *SMALL, "--out", "run", "--json")
     assert code == 0, err
     value = json.loads(out)
-    assert value == json.loads((tmp_path / "run" / "records.json").read_text())
+    kept = json.loads((tmp_path / "run" / "units" / "training" / "unit.json").read_text())
+    assert value == {name: kept[name] for name in value}
     assert 7.9 < value["epsilon_per_record"] <= 8 and value["epsilon_by_opacus"] == pytest.approx(8, rel=0.02)
     assert "not a provider" in value["claim"] and value["most_records_of_a_provider"] > 1
     assert len(value["loss_kept_before_and_after"]) == 2
     assert command("train", "central", "--unit", "record", "--noise", 1, *SMALL, "--out", "run")[0] == 1, "it is spent"
+    code, out, err = command("report", "run")
+    assert code == 0 and "steps over" in out and "not a provider" in out, err
     code, out, err = command(
         "train", "central", "--unit", "record", "--noise", 2, *SMALL, "--model", tmp_path / "run" / "model",
         "--holdout", 0, "--delta", 0.5, "--out", "again",

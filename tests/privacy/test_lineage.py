@@ -132,7 +132,7 @@ def test_whoever_is_trained_on_in_one_training_and_kept_in_another_pays_for_both
     assert epsilon_with_scores(loud, 1e-5) == trained_then_kept
     quiet = replace(lineage, trainings=(lineage.trainings[0], replace(lineage.trainings[1], scores=1e-3)))
     assert epsilon_with_scores(quiet, 1e-5) == both
-    assert Trained.from_dict(loud.trainings[1].to_dict()) == loud.trainings[1]
+    assert Lineage.from_dict(loud.to_dict()) == loud
 
 
 def test_many_trainings_with_scores_are_bounded_as_if_everybody_were_in_all() -> None:

@@ -363,7 +363,7 @@ def test_a_deployment_is_complete_private_and_says_what_is_missing(tmp_path: Pat
         check_folder(folders[1])
     (folders[1] / "node").chmod(0o600)
     (folders[0] / "federation.json").write_text('{"modle": "x"}')
-    with pytest.raises(FederationError, match="did you mean 'model'"):
+    with pytest.raises(FederationError, match="modle is an unknown key"):
         check_folder(folders[0])
     with pytest.raises(FederationError, match="nowhere"):
         check_folder(folders[2], silo=str(tmp_path / "nowhere"))

@@ -131,7 +131,7 @@ def test_a_silo_of_an_embedded_training_keeps_to_limits_in_its_folder(silos: dic
     SiloLedger(limits).save(folder)
     with pytest.raises(FederationError, match=r"'synthetic-1' keeps limits .*--evaluate-every 0"):
         train_embedded(FederatedRun.open(tmp_path / "run", PRIVATE), copies)
-    assert not SiloLedger.load(folder).begun and not (tmp_path / "run" / "rounds").exists()
+    assert not SiloLedger.load(folder).begun and not (tmp_path / "run" / "units").exists()
     train_embedded(FederatedRun.open(tmp_path / "run", PRIVATE), copies, evaluate_every=0)
     assert load_run(tmp_path / "run").last_round() == 1
     assert [one.shares for one in SiloLedger.load(folder).begun] == [2]

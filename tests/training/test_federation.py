@@ -24,7 +24,7 @@ from docleak.privacy.lineage import Trained
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.cost import Cost
-from docleak.training.federated.federation import Federation, drawn, impossible, same_training
+from docleak.training.federated.federation import Federation, drawn, impossible
 from docleak.training.federated.fedopt import FedOpt, ServerState
 from docleak.training.federated.local import LocalPlan, parameters_of
 from docleak.training.federated.party import evaluate, open_party
@@ -44,13 +44,11 @@ def test_settings_travel_as_json_and_wrong_ones_are_named() -> None:
     assert Federation.from_json(federation.to_json()) == federation
     saved = json.loads(federation.to_json())
     saved["local"]["lerning_rate"] = saved["local"].pop("learning_rate")
-    with pytest.raises(FederationError, match=r"'lerning_rate'; did you mean 'learning_rate'"):
+    with pytest.raises(FederationError, match=r"local\.lerning_rate is an unknown key"):
         Federation.from_json(json.dumps(saved))
-    for text, said in (("{", "no JSON"), ("[]", "a list"), ('{"local": 3}', "local is a int")):
+    for text, said in (("{", "no JSON"), ("[]", r"it is \[\]"), ('{"local": 3}', "local is 3")):
         with pytest.raises(FederationError, match=said):
             Federation.from_json(text)
-    assert same_training(federation, replace(federation, rounds=9))
-    assert not same_training(federation, replace(federation, seed=9))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +185,7 @@ def test_silos_are_found_made_and_missed(tmp_path: Path) -> None:
     assert one_silo(str(only), 0, tmp_path / "unused", seed=0) == {only.name: only}
     with pytest.raises(FederationError, match="expected a folder of silos"):
         find_silos(tmp_path / "nowhere")
-    with pytest.raises(RunError, match=r"no federation\.json"):
+    with pytest.raises(RunError, match=r"no run\.json"):
         load_run(tmp_path)
     with pytest.raises(DocumentError):
         open_party(tmp_path / "nowhere", Federation())
@@ -247,7 +245,7 @@ def test_a_private_training_takes_no_folder_in_which_something_was_released(left
     else:
         (tmp_path / "updates" / "0001").mkdir(parents=True)
         (tmp_path / "updates" / "0001" / "a.safetensors").write_bytes(b"")
-    with pytest.raises(RunError, match="scores or updates of another federation"):
+    with pytest.raises(RunError, match="privacy: null there"):
         FederatedRun.open(tmp_path, Federation(holdout=0.2, privacy=plan))
     FederatedRun.open(tmp_path, Federation(holdout=0.2))
 
@@ -268,8 +266,15 @@ def test_the_lineage_of_a_start_is_kept_only_once_something_came_of_it(tmp_path:
     assert [one.identity for one in run.lineage().trainings] == ["other", run.identity]
     assert FederatedRun.open(out, federation).identity == run.identity
     weights.write_bytes(weights.read_bytes() + b" ")
-    with pytest.raises(RunError, match=r"began with other weights than .* has now"):
+    with pytest.raises(RunError, match="holds results of other weights"):
         FederatedRun.open(out, federation)
+
+
+def test_a_folder_of_an_older_docleak_is_refused_with_the_version_that_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "federation.json").write_text('{"docleak": "0.1.0", "federation": {}}')
+    for opened in (lambda: FederatedRun.open(tmp_path, Federation()), lambda: load_run(tmp_path)):
+        with pytest.raises(RunError, match=r"begun by docleak 0\.1\.0 .* Docleak 0\.1\.0 reads it"):
+            opened()
 
 
 def test_scores_of_a_round_that_is_done_again_stay_counted(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_it_is_algorithm_1_and_its_budget_is_counted(silos: dict[str, Path], tmp
     assert update.examples == 1 and update.details["loss"] is None and update.details["steps"] is None
     for client in load_run(tmp_path / "run").rows()[0].clients:
         assert (client.examples, client.steps, client.loss) == (1, 0, None)
-    said = json.dumps(json.loads((tmp_path / "run" / "federation.json").read_text())["silos"])
+    said = json.dumps(json.loads((tmp_path / "run" / "run.json").read_text())["info"]["silos"])
     assert '"pages": 1' in said and '"kept": 1' in said, "no counts"
 
 

@@ -54,7 +54,7 @@ def budget(
     """
     from docleak.privacy.accounting import Accountant
     from docleak.privacy.budget import beside, delta_warning
-    from docleak.privacy.planning import answer, as_json, as_text, picture, together
+    from docleak.privacy.planning import answer, as_json, as_text, curves_of, together
 
     _check_plot(plot)
     kind = choice(Unit, unit, what="unit")
@@ -84,9 +84,12 @@ def budget(
     if warning:
         print(f"Warning: {warning}", file=sys.stderr)
     if plot is not None:
-        from docleak.files import write_png
+        from docleak.files import write_atomically
+        from docleak.report.charts import budget_curves
 
-        write_png(plot, picture(found))
+        curves = {name: [(p.mechanism.rounds, p.epsilon) for p in points] for name, points in curves_of(found).items()}
+        target, label = (found.mechanism.rounds, found.epsilon), f"epsilon per {unit}, delta {found.delta:.3g}"
+        write_atomically(plot, budget_curves(curves, target, label, found.sentence()))
     others = beside(found) if math.isfinite(found.epsilon) else []
     emit(as_json(asked, found, others, warning, plot), as_text(asked, found, others, plot), json_output=json_output)
 

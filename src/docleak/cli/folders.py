@@ -10,11 +10,9 @@ from docleak.errors import RunError
 
 #: File that tells what a folder is -> what wrote it.
 MARKS = {
-    "run.json": "docleak audit or attack",
+    "run.json": "docleak audit, attack, defend or train",
     "releases.json": "docleak audit --blue-red",
     "recipe.json": "docleak reproduce",
-    "federation.json": "docleak train federated or central",
-    "records.json": "docleak train central --unit record",
     "capture.json": "docleak.tap, or a training's updates",
     "silo.json": "docleak data make --partition",
     "blue-red.json": "docleak data make --blue-red",
@@ -34,8 +32,8 @@ OWN = {
     "attack memorisation": ("result.json",),
     "defend": ("run.json",),
     "reproduce": ("recipe.json",),
-    "train federated": ("federation.json",),
-    "train central": ("federation.json", "records.json"),
+    "train federated": ("run.json",),
+    "train central": ("run.json",),
     "report": ("run.json",),
     "data make": ("pages.jsonl", "silo.json", "blue-red.json"),  # only ever a new folder, as they say themselves
     "data convert": ("pages.jsonl",),

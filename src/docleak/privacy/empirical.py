@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -31,13 +30,6 @@ CAUSES = (
     "accounting for another sampling or adjacency; and, if the attack guessed about the providers of one model, that "
     "they are no random split: repeat it with canaries"
 )
-
-
-class Correction(StrEnum):
-    """How a threshold is paid for that was chosen by looking at the scores."""
-
-    HELD_OUT = "held-out half"
-    BONFERRONI = "Bonferroni"
 
 
 @dataclass(frozen=True)
@@ -92,14 +84,11 @@ def from_scores(
     *,
     rng: np.random.Generator,
     confidence: float = 0.95,
-    correction: Correction = Correction.HELD_OUT,
 ) -> LowerBound:
     """From scores (P,), higher for likelier members, with the best threshold; members (P,) bool.
 
-    ``HELD_OUT`` chooses it on a random half of each class and counts on the other. ``BONFERRONI`` counts on all, at
-    every member's score (no other threshold can be better), each failing with 1/members of 1 - ``confidence``: the
-    threshold moves with the members, but the exact interval of a rate at k hits is also that of the rate above the k-th
-    order statistic. Raises PrivacyError as ``from_counts``, and for a score that is not finite.
+    It is chosen on a random half of each class, and counted on the other. Raises PrivacyError as ``from_counts``, and
+    for a score that is not finite.
     """
     _check(delta, confidence)
     if scores.shape != members.shape or scores.ndim != 1 or not np.isfinite(scores).all():
@@ -108,18 +97,10 @@ def from_scores(
             "are not finite; expected two vectors of one length, and finite scores."
         )
     inside, outside = scores[members], scores[~members]
-    least = 2 if correction is Correction.HELD_OUT else 1
-    if min(len(inside), len(outside)) < least:
-        raise PrivacyError(f"{len(inside)} members and {len(outside)} others; {correction} needs {least} of each.")
-    if correction is Correction.BONFERRONI:
-        _, hits, alarms, epsilon = _best(inside, outside, delta, (1 - confidence) / len(inside))
-        evidence = (
-            f"{hits} of {len(inside)} members and {alarms} of {len(outside)} others called members at the best of "
-            f"{len(inside)} thresholds, with Bonferroni's correction"
-        )
-        return LowerBound(max(epsilon, 0.0), delta, confidence, evidence, INDEPENDENT)
+    if min(len(inside), len(outside)) < 2:
+        raise PrivacyError(f"{len(inside)} members and {len(outside)} others; a held-out half needs 2 of each.")
     (choose_in, count_in), (choose_out, count_out) = (np.array_split(rng.permutation(x), 2) for x in (inside, outside))
-    threshold = _best(choose_in, choose_out, delta, 1 - confidence)[0]
+    threshold = _best(choose_in, choose_out, delta, 1 - confidence)
     hits, alarms = int((count_in >= threshold).sum()), int((count_out >= threshold).sum())
     found = from_counts(hits, len(count_in), alarms, len(count_out), delta, confidence=confidence)
     evidence = f"{found.evidence}, at a threshold chosen on {len(choose_in)} and {len(choose_out)} other ones"
@@ -218,16 +199,12 @@ def held_against(lower: LowerBound, upper: Guarantee | Claim) -> None:
         )
 
 
-def _best(
-    inside: NDArray[np.float64], outside: NDArray[np.float64], delta: float, error: float
-) -> tuple[float, int, int, float]:
-    """The threshold with the highest bound: (threshold, members and others at or above it, epsilon)."""
+def _best(inside: NDArray[np.float64], outside: NDArray[np.float64], delta: float, error: float) -> float:
+    """The threshold with the highest bound."""
     thresholds = np.unique(inside)
     hits = len(inside) - np.searchsorted(np.sort(inside), thresholds)
     alarms = len(outside) - np.searchsorted(np.sort(outside), thresholds)
-    epsilons = _epsilons(hits, len(inside), alarms, len(outside), delta, error)
-    best = int(np.argmax(epsilons))
-    return float(thresholds[best]), int(hits[best]), int(alarms[best]), float(epsilons[best])
+    return float(thresholds[int(np.argmax(_epsilons(hits, len(inside), alarms, len(outside), delta, error)))])
 
 
 def _epsilons(hits: Any, members: int, alarms: Any, others: int, delta: float, error: float) -> NDArray[np.float64]:

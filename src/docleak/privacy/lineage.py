@@ -9,16 +9,20 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from docleak.errors import PrivacyError
+from docleak.files import json_values, shaped
 from docleak.privacy.accounting import WHAT, Guarantee, guarantee, rounded_up
 from docleak.privacy.distributions import epsilon_of, published
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
 
 #: What is known of the values that all training began with.
-PUBLIC, DECLARED, UNKNOWN = "public", "declared public by the user", "unknown"
+Origin = Literal["public", "declared public by the user", "unknown"]
+PUBLIC: Origin = "public"
+DECLARED: Origin = "declared public by the user"
+UNKNOWN: Origin = "unknown"
 #: What a claim is: a bound on epsilon, none, not known, or that nothing private was trained on.
 BOUND, NO_GUARANTEE, NOT_KNOWN, NOTHING_PRIVATE = "bound", "no guarantee", "unknown", "nothing private"
 #: Ways of having been trained on or kept that are looked at one by one.
@@ -50,28 +54,6 @@ class Trained:
         """What this training by itself guarantees."""
         return None if self.plan is None else self.plan.guarantee()
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON; ``from_dict`` reads it. An infinite epsilon is null."""
-        plan = self.plan.to_dict() if self.plan else "without privacy"
-        epsilon = self.epsilon if self.epsilon is not None and math.isfinite(self.epsilon) else None
-        return {**asdict(self), "plan": plan, "epsilon": epsilon}
-
-    @classmethod
-    def from_dict(cls, saved: Any) -> Trained:
-        """The inverse; PrivacyError for anything else."""
-        kinds: dict[str, tuple[type, ...]] = {
-            "identity": (str,), "what": (str,), "plan": (dict, str), "epsilon": (float, int, type(None)),
-            "accountant": (str,), "providers": (str, type(None)), "ledger": (str,), "repeatable": (bool,),
-            "scores": (float, int),
-        }  # fmt: skip
-        if not isinstance(saved, Mapping) or set(saved) != set(kinds):
-            raise PrivacyError(f"a training of the lineage is damaged; expected an object with {', '.join(kinds)}.")
-        wrong = [name for name, kind in kinds.items() if not isinstance(saved[name], kind)]
-        if wrong or (isinstance(saved["plan"], str) and saved["plan"] != "without privacy"):
-            raise PrivacyError(f"a training of the lineage is damaged: {', '.join(wrong or ['plan'])} is of no use.")
-        plan = None if isinstance(saved["plan"], str) else DpPlan.from_dict(saved["plan"])
-        return cls(**{**saved, "plan": plan})
-
 
 @dataclass(frozen=True)
 class Lineage:
@@ -80,7 +62,7 @@ class Lineage:
     ``origin`` is PUBLIC, DECLARED or UNKNOWN, ``note`` says in words what it is.
     """
 
-    origin: str
+    origin: Origin
     note: str
     trainings: tuple[Trained, ...] = ()
 
@@ -98,26 +80,18 @@ class Lineage:
         return self if self.origin == PUBLIC else Lineage(DECLARED, self.note)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; ``from_dict`` reads it."""
-        return {"origin": self.origin, "note": self.note, "trainings": [t.to_dict() for t in self.trainings]}
+        """For JSON; ``from_dict`` reads it. An infinite epsilon is null."""
+        return json_values(asdict(self), "a lineage")
 
     @classmethod
     def from_dict(cls, saved: Any) -> Lineage:
         """The inverse; PrivacyError for anything else."""
-        if (
-            not isinstance(saved, Mapping)
-            or set(saved) != {"origin", "note", "trainings"}
-            or saved["origin"] not in (PUBLIC, DECLARED, UNKNOWN)
-            or not isinstance(saved["note"], str)
-            or not isinstance(saved["trainings"], list)
-        ):
-            raise PrivacyError("the lineage is damaged; expected an object with origin, note and trainings.")
-        return cls(saved["origin"], saved["note"], tuple(Trained.from_dict(item) for item in saved["trainings"]))
+        return shaped(cls, saved, PrivacyError, "the lineage", "It is damaged.")
 
 
 def united(parts: Sequence[Lineage]) -> Lineage:
     """The lineage of a model that is put together of several: the least known origin, and all trainings."""
-    order = (UNKNOWN, DECLARED, PUBLIC)
+    order: tuple[Origin, ...] = (UNKNOWN, DECLARED, PUBLIC)
     origin = min((part.origin for part in parts), key=order.index)
     together = Lineage(origin, " and ".join(dict.fromkeys(part.note for part in parts)))
     for part in parts:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from docleak.errors import PrivacyError
+from docleak.files import shaped
 from docleak.privacy.accounting import Accountant, Guarantee, guarantee
-from docleak.privacy.mechanism import Mechanism, Participation, Relation, Sampler, Unit, choice
+from docleak.privacy.mechanism import Mechanism, Participation
 
 
 @dataclass(frozen=True)
@@ -107,17 +108,8 @@ class DpPlan:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> DpPlan:
         """The inverse of ``to_dict``; PrivacyError names unknown and missing keys, and what is no choice."""
-        older = {"published_counting": False} if isinstance(saved, Mapping) else {}
-        outer = _checked(cls, {**older, **saved} if older else saved, "the privacy plan")
-        inner = _checked(Mechanism, outer["mechanism"], "its mechanism")
-        kinds = {"unit": Unit, "relation": Relation, "sampler": Sampler, "participation": Participation}
-        inner |= {name: choice(kind, inner[name], what=name) for name, kind in kinds.items() if name in inner}
-        return cls(**{**outer, "mechanism": Mechanism(**inner)})
-
-
-def _checked(kind: type, saved: Any, what: str) -> dict[str, Any]:
-    known = {field.name for field in fields(kind)}
-    if not isinstance(saved, Mapping) or set(saved) != known:
-        found = ", ".join(sorted(saved)) if isinstance(saved, Mapping) else type(saved).__name__
-        raise PrivacyError(f"{what} has {found}; expected exactly {', '.join(sorted(known))}.")
-    return dict(saved)
+        advice = f"Expected exactly what this docleak writes: {', '.join(field.name for field in fields(cls))}."
+        plan = shaped(cls, saved, PrivacyError, "the privacy plan", advice)
+        if plan.to_dict() != saved:
+            raise PrivacyError(f"the privacy plan lacks settings, which are not guessed. {advice}")
+        return plan

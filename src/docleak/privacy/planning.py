@@ -1,4 +1,4 @@
-"""What ``docleak budget`` answers: noise, rounds or epsilon of one training or several, as words, JSON or picture."""
+"""What ``docleak budget`` answers: noise, rounds or epsilon of one training or several, as words, JSON or curves."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from docleak.errors import PrivacyError
 from docleak.privacy.accounting import PACKAGES, WHAT, Accountant, Guarantee, guarantee, rounded_up
 from docleak.privacy.budget import curve, noise_for, rounds_for
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.distributions import published as published_count
-from docleak.privacy.figure import budget_picture
 from docleak.privacy.mechanism import Mechanism, Participation, Relation
 from docleak.privacy.phases import mechanisms, noise_for_phases, phases_of
 
@@ -57,7 +53,7 @@ def together(
             "phases": named}, "\n".join(lines)  # fmt: skip
 
 
-def picture(found: Guarantee) -> NDArray[np.uint8]:
+def curves_of(found: Guarantee) -> dict[str, list[Guarantee]]:
     """The reference's curve, and beside it the other count that is most often met: RDP, or the published one."""
     if not math.isfinite(found.epsilon):
         raise PrivacyError("there is no curve to draw: without noise epsilon is infinite. Leave out --plot.")
@@ -69,7 +65,7 @@ def picture(found: Guarantee) -> NDArray[np.uint8]:
                 curves[name] = curve(replace(longer, participation=view), found.delta)
     elif found.accountant is not Accountant.RDP and longer.relation is Relation.ADD_OR_REMOVE_ONE:
         curves["RDP"] = curve(longer, found.delta, Accountant.RDP)
-    return budget_picture(curves, found)
+    return curves
 
 
 def as_text(asked: str, found: Guarantee, others: list[Guarantee | PrivacyError], plot: Path | None) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import platform
 import re
@@ -35,6 +34,7 @@ from docleak.documents.page import Image
 from docleak.errors import RunError
 from docleak.files import (
     TEMPORARY,
+    json_values,
     private_folder,
     read_json_object,
     read_stored,
@@ -50,6 +50,12 @@ from docleak.runs.identity import SCHEMA, build, changed_sources, other_build, s
 VERSIONED = ("torch", "transformers", "numpy", "scipy", "rapidocr", "rapidfuzz")
 #: What stays of an attempt where a worker died.
 BEGAN = "began"
+#: Under a privacy plan, what is spent of it.
+LEDGER = "ledger.json"
+#: What of a run another one may not take the place of: finished units, what is spent, and what clients have sent.
+RESULTS = ("units/*/unit.json", LEDGER, "updates/**/*.*")
+#: What run.json was called in the folders of trainings up to schema 1.
+BEFORE = ("federation.json", "records.json")
 FOLDER_LENGTH = 100  # characters of a unit id that are kept in its folder's name
 
 
@@ -80,7 +86,7 @@ class Run:
         wanted = {
             **build(),
             "kind": kind,
-            "config": _plain(config, "config") | _objects(config),
+            "config": json_values(config, "the config of a run") | _objects(config),
             "identity": dict(identity or {}),
             "sources": sources_of(config, apart_from=run.path),
             "command": command,
@@ -89,11 +95,12 @@ class Run:
             private_folder(run.path)
             if (run.path / "run.json").exists():
                 fault = run._unresumable(wanted)
-                if fault and run._finished_any():
+                if fault and run._holds_results():
                     raise RunError(fault)
                 if fault:
                     run._begin_again(wanted)
                 return run
+            run._refuse_older()
             foreign = sorted(item.name for item in run.path.iterdir() if not item.name.startswith(TEMPORARY))
             if foreign:
                 raise RunError(
@@ -114,7 +121,8 @@ class Run:
         """What ``run.json`` says now: docleak (version), config, environment, created, info."""
         file = self.path / "run.json"
         if not self.path.is_dir() or not file.is_file():
-            raise RunError(f"{self.path} is no docleak run: it has no run.json. Pass the --out directory of an audit.")
+            self._refuse_older()
+            raise RunError(f"{self.path} is no docleak run: it has no run.json. Pass the --out directory of a run.")
         manifest = _read(file)
         if manifest.get("schema") != SCHEMA and isinstance(manifest.get("docleak"), str):
             raise RunError(other_build(manifest, self.path))
@@ -141,7 +149,7 @@ class Run:
     def write_info(self, key: str, value: object) -> None:
         """Set one fact about the whole run. Only for the process that opened the run, not for its workers."""
         manifest = self.manifest()
-        manifest["info"][key] = _plain({key: value}, "info")[key]
+        manifest["info"][key] = json_values({key: value}, "the info of a run")[key]
         with reported(self.path):
             write_json(self.path / "run.json", manifest)
 
@@ -166,7 +174,7 @@ class Run:
             for file, image in zip(files.values(), images.values(), strict=True):
                 write_png(_inside(folder, file), image)
             saved = {"images": files, "snapshots": self._snapshots(folder), **record, "unit": unit_id}
-            write_json(folder / "unit.json", _plain(saved, f"unit {unit_id!r}"))
+            write_json(folder / "unit.json", json_values(saved, f"unit {unit_id!r}"))
 
     def write_snapshot(self, unit_id: str, evaluation: int, image: Image) -> str:
         """Save how far an attack has come after so many gradient evaluations; returns the name for the record."""
@@ -191,6 +199,10 @@ class Run:
         except (OSError, ValueError) as fault:
             raise RunError(f"{file} cannot be read ({fault}). Delete the folder and rerun the audit.") from fault
 
+    def record(self, unit_id: str) -> dict[str, Any]:
+        """The record of a finished unit."""
+        return _read(self.folder(unit_id) / "unit.json")
+
     def units(self) -> list[dict[str, Any]]:
         """The records of all finished units, sorted by id."""
         records = [_read(file) for file in (self.path / "units").glob("*/unit.json")]
@@ -200,8 +212,14 @@ class Run:
         files = sorted((folder / "snapshots").glob("*.png"), key=lambda file: int(file.stem))
         return [[int(file.stem), f"snapshots/{file.name}"] for file in files]
 
-    def _finished_any(self) -> bool:
-        return any((self.path / "units").glob("*/unit.json"))
+    def _holds_results(self) -> bool:
+        return any(any(self.path.glob(pattern)) for pattern in RESULTS)
+
+    def _refuse_older(self) -> None:
+        """RunError, with the version that reads it, for a folder of a docleak that called run.json otherwise."""
+        for name in BEFORE:
+            if (self.path / name).is_file():
+                raise RunError(other_build(_read(self.path / name), self.path))
 
     def attempts(self, unit_id: str) -> list[str]:
         """What became of each attempt at a unit so far; BEGAN stays where a worker died."""
@@ -302,27 +320,6 @@ def _inside(folder: Path, relative: str) -> Path:
     if not relative or parts.is_absolute() or ".." in parts.parts or "\\" in relative or "\0" in relative:
         raise RunError(f"{relative!r} is not the name of a file inside {folder}")
     return folder / parts
-
-
-def _plain(value: Mapping[str, object], what: str) -> dict[str, Any]:
-    """Plain JSON values; numbers that are not finite become None. Raises RunError for anything else."""
-
-    def plain(item: Any) -> Any:
-        if isinstance(item, np.generic | np.ndarray):
-            item = item.tolist()
-        if isinstance(item, Mapping):
-            return {str(key): plain(inner) for key, inner in item.items()}
-        if isinstance(item, list | tuple):
-            return [plain(inner) for inner in item]
-        if isinstance(item, float):
-            return item if math.isfinite(item) else None
-        if item is None or isinstance(item, str | int):
-            return item
-        if isinstance(item, os.PathLike):
-            return str(item)
-        raise RunError(f"the {what} of a run holds a {type(item).__name__}; expected what JSON can hold")
-
-    return {str(key): plain(item) for key, item in value.items()}
 
 
 def _shown(config: dict[str, Any], key: str) -> str:

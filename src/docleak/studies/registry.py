@@ -22,6 +22,7 @@ STUDIES: dict[str, str] = {
     "gradient": "docleak.studies.gradient.study:GradientStudy",
     "defences": "docleak.studies.gradient.defences:DefenceStudy",
     "pairs": "docleak.studies.pairs.study:PairStudy",
+    "training": "docleak.studies.trainings:TrainingStudy",
 }
 
 

@@ -25,7 +25,7 @@ from docleak.models.pair.aligner import (
     save_aligner,
 )
 from docleak.models.pair.shapes import pair_tokenizer
-from docleak.training.aligning import AligningConfig, contrastive, encode, similarity_of, train_aligner
+from scripts.aligning import AligningConfig, contrastive, encode, similarity_of, train_aligner
 
 SIZE = (64, 16)
 

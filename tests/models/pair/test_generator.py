@@ -18,7 +18,7 @@ from docleak.models.pair.generator import (
     load_generator,
     save_generator,
 )
-from docleak.training.generating import GeneratingConfig, divergence, train_generator
+from scripts.generating import GeneratingConfig, divergence, train_generator
 
 SMALL = GeneratorConfig(height=8, width=16, latent=6, channels=(8, 8))
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from docleak.errors import AttackError
-from docleak.spec import split_name
 
 #: The groups of section 5.2.2, by column. They need the text (G1), its loss and confidence (G2), the public model (G3),
 #: and pages without their answer (G4).
@@ -26,8 +24,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "G3": ("delta_loss", "delta_confidence"),
     "G4": ("nls_memory", "delta_nls_memory"),
 }
-#: How the questions of a provider become one number. The public code has the plain mean; the others are ours.
-AGGREGATES: dict[str, Callable[[list[float]], Any]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ class FeatureTable:
                 f"the feature table has no {', '.join(absent)}, which {' + '.join(groups)} needs. Loss and confidence "
                 "come from the replies, the deltas from the public model's, G4 from the memorisation test."
             )
-        return self.values[:, [i for i, column in enumerate(self.columns) if split_name(column)[0] in wanted]]
+        return self.values[:, [i for i, column in enumerate(self.columns) if column in wanted]]
 
     def column(self, name: str) -> NDArray[np.float64]:
         """One column, (P,); AttackError if there is none of that name."""
@@ -119,28 +115,23 @@ def provider_features(
     target: Sequence[Reply],
     public: Sequence[Reply] | None = None,
     memory: Mapping[str, tuple[float, float]] | None = None,
-    *,
-    aggregates: Sequence[str] = ("mean",),
-    signed: bool = False,
 ) -> FeatureTable:
     """Replies become one row per provider; columns whose source is not given are absent.
 
     ``public`` are the public model's replies to the same questions: they give ``delta_loss`` and ``delta_confidence``,
-    |target - public| of each aggregate as in the authors' code; the paper only says "difference", and ``signed`` keeps
-    its sign. ``memory`` maps each provider to its ``nls_memory`` and ``delta_nls_memory``. The mean has the plain name
-    of its column, other ``aggregates`` (names of ``AGGREGATES``; the standard deviation is the population's) follow as
-    ``loss:std``. Raises AttackError if questions differ, or a provider lacks its memory.
+    |target - public| of each mean as in the authors' code; the paper only says "difference". ``memory`` maps each
+    provider to its ``nls_memory`` and ``delta_nls_memory``. Raises AttackError if questions differ, or a provider lacks
+    its memory.
     """
-    if "mean" not in aggregates or not set(aggregates) <= set(AGGREGATES):
-        found = ", ".join(aggregates) or "none"
-        raise AttackError(f"aggregates are {found}; expected mean, and any of {', '.join(AGGREGATES)} with it.")
     if not target:
         raise AttackError("the target gave no reply; ask it at least one question about each provider's pages.")
     groups = _by_provider(target)
-    outputs = _aggregate(groups, aggregates)
+    outputs = _means(groups)
     if public is not None:
         _check_same_questions(target, public)
-        outputs |= _differences(outputs, _aggregate(_by_provider(public), aggregates), signed)
+        others = _means(_by_provider(public))
+        shared = [name for name in GROUPS["G2"] if name in outputs and name in others]
+        outputs |= {f"delta_{name}": np.abs(outputs[name] - others[name]) for name in shared}
     if memory is not None:
         if missing := sorted(set(groups) - set(memory)):
             raise AttackError(
@@ -160,7 +151,7 @@ def _by_provider(replies: Sequence[Reply]) -> dict[str, list[Reply]]:
     return dict(sorted(groups.items()))
 
 
-def _aggregate(groups: Mapping[str, Sequence[Reply]], aggregates: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+def _means(groups: Mapping[str, Sequence[Reply]]) -> dict[str, NDArray[np.float64]]:
     """Column -> (P,), the replies' own columns only."""
     columns = {}
     for name in (*GROUPS["G1"], *GROUPS["G2"]):
@@ -170,9 +161,7 @@ def _aggregate(groups: Mapping[str, Sequence[Reply]], aggregates: Sequence[str])
             continue
         if absent:
             raise AttackError(f"{absent} replies have no {name}, others have; expected it in all replies or in none.")
-        for kind in aggregates:
-            column = name if kind == "mean" else f"{name}:{kind}"
-            columns[column] = np.array([AGGREGATES[kind](row) for row in values], dtype=np.float64)
+        columns[name] = np.array([np.mean(row) for row in values], dtype=np.float64)
     return columns
 
 
@@ -184,11 +173,3 @@ def _check_same_questions(target: Sequence[Reply], public: Sequence[Reply]) -> N
             f"target and public model were asked {asked.total()} and {again.total()} questions that differ, such as "
             f"{odd[2]!r} of document {odd[1]!r}; ask both the same."
         )
-
-
-def _differences(
-    target: Mapping[str, NDArray[np.float64]], public: Mapping[str, NDArray[np.float64]], signed: bool
-) -> dict[str, NDArray[np.float64]]:
-    shared = [name for name in target if split_name(name)[0] in GROUPS["G2"] and name in public]
-    change = {f"delta_{name}": target[name] - public[name] for name in shared}
-    return change if signed else {name: np.abs(values) for name, values in change.items()}

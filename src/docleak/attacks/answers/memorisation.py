@@ -140,15 +140,12 @@ def ask_unprompted(pages: Sequence[Page], asker: Asker, *, removal: Removal = TH
     ]
 
 
-def delta_nls_memory(outputs: Iterable[Unprompted], *, found_only: bool = False) -> dict[str, float]:
+def delta_nls_memory(outputs: Iterable[Unprompted]) -> dict[str, float]:
     """Delta NLS_mem: provider -> mean similarity of the two outputs, in 0..1; high is a sign of memory.
 
-    Words that were not on the page come again of necessity: similarity 1, for the paper does not except them. They are
-    memory, too, but perhaps of another provider; with ``found_only`` they count as 0.
+    Words that were not on the page come again of necessity: similarity 1, for the paper does not except them.
     """
-    return _means(
-        (output.provider, output.similarity if output.hidden or not found_only else 0.0) for output in outputs
-    )
+    return _means((output.provider, output.similarity) for output in outputs)
 
 
 def memory_features(

@@ -75,11 +75,6 @@ class Sentences:
         nearest = self.words[self.similarity(embeddings).argmax(-1)]
         return [[int(i) for i in row[there]] for row, there in zip(nearest, self.free, strict=True)]
 
-    def of_tokens(self, rows: list[list[int]]) -> Tensor:
-        """Embeddings (B, T, d) of token rows."""
-        flat = torch.tensor([token for row in rows for token in row], device=self.table.device)
-        return self.embeddings(self.table[flat].flatten())
-
     def weights(self, embeddings: Tensor, temperature: float) -> Tensor:
         """(B, T, V) weights over tokens, softmax of cosines over ``temperature``: the differentiable projection."""
         near = torch.softmax(self.similarity(embeddings) / temperature, dim=-1)

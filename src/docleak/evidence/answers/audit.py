@@ -44,7 +44,6 @@ from docleak.registry import Choice
 from docleak.runs.identity import changed_sources, sources_of
 from docleak.runs.pool import OnProgress as OnUnit
 from docleak.runs.pool import compute
-from docleak.training.federated.record import MANIFEST as RUN_MANIFEST
 from docleak.training.federated.record import load_run
 from docleak.training.lineage import claim_for
 
@@ -110,7 +109,7 @@ class Bill:
 def bill_of(source: str) -> Bill:
     """The bill of a run directory of docleak train; of any other model its name, and what its lineage says."""
     path = Path(source)
-    if not (path / RUN_MANIFEST).is_file():
+    if not (path / "run.json").is_file():
         return Bill(source, claim=claim_for(source))
     run = load_run(path)
     rows = run.rows()

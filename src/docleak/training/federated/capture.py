@@ -8,11 +8,10 @@ DIR/round-0001/CLIENT.json             {"client", "examples", "kind", "details"}
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote
 
 import numpy as np
@@ -22,12 +21,17 @@ from safetensors.numpy import load_file, save
 
 import docleak
 from docleak.errors import FederationError
-from docleak.files import TEMPORARY, private_folder, read_json_object, write_atomically, write_json
+from docleak.files import TEMPORARY, json_values, private_folder, read_json_object, shaped, write_atomically, write_json
+
+if TYPE_CHECKING:
+    from docleak.training.federated.federation import Federation
+    from docleak.training.federated.fedopt import ClientUpdate, ServerState
 
 FORMAT = 1
 MANIFEST, START, ARRAYS, RECORD = "capture.json", "start", ".safetensors", ".json"
 #: What the arrays of an update are; a delta is theta_t - y_k, as in ``fedopt.ClientUpdate``.
-KINDS = ("weights", "delta", "gradient")
+Kind = Literal["weights", "delta", "gradient"]
+KINDS = get_args(Kind)
 AGAIN = "Capture the round again."
 LONGEST_NAME = 200  # characters of a client's name once encoded; file systems end at 255
 
@@ -46,7 +50,7 @@ class CapturedUpdate:
     folder: Path
     round: int
     client: str
-    kind: str
+    kind: Kind
     examples: int
     details: Mapping[str, Any]
 
@@ -111,16 +115,46 @@ def write_update(
     shapes = {name: tuple(value.shape) for name, value in start.items()}
     _refuse(what, _misfits(shapes, {name: tuple(value.shape) for name, value in received.items()}))
     _refuse(what, _infinite(received))
-    record = {"client": client, "examples": int(examples), "kind": kind, "details": _json_safe(details, what)}
+    record = {
+        "client": client,
+        "examples": int(examples),
+        "kind": kind,
+        "details": json_values(details, what, error=FederationError),
+    }
     _begin(Path(directory))
     private_folder(folder)
     _write_start(folder / f"{START}{ARRAYS}", start)
     file = folder / f"{encoded}{RECORD}"
-    if file.exists() and (other := _read_record(file)["client"]) != client:
+    if file.exists() and (other := _read_update(file).client) != client:
         raise FederationError(f"{what}: {file} is client {other!r}'s. Clients' names must differ beyond upper case.")
     write_atomically(folder / f"{encoded}{ARRAYS}", _packed(received))
     write_json(file, record)
     return file
+
+
+def record_update(
+    capture: Path, federation: Federation, state: ServerState, update: ClientUpdate, said: Mapping[str, Any]
+) -> None:
+    """Write an update of the round after ``state`` to ``capture``; ``said`` is what its silo says besides."""
+    write_update(
+        capture,
+        round=state.round + 1,
+        client=update.client,
+        start={key: value.astype(np.float32) for key, value in state.parameters.items()},
+        received={key: value.astype(np.float32) for key, value in update.delta.items()},
+        kind="delta",
+        examples=update.examples,
+        details={
+            **asdict(federation.local),
+            "seed": federation.seed,
+            "privacy": None if federation.privacy is None else federation.privacy.to_dict(),
+            "model": federation.model,
+            "holdout": federation.holdout,
+            "compression": str(federation.compression),
+            "secure": None if federation.secure is None else asdict(federation.secure),
+            **said,
+        },
+    )
 
 
 def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
@@ -142,15 +176,14 @@ def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
         shapes: dict[str, tuple[int, ...]] | None = None
         for file in sorted(folder.glob(f"*{RECORD}")):
             try:
-                record = _read_record(file)
+                update = _read_update(file)
                 shapes = shapes or _shapes(folder / f"{START}{ARRAYS}")
                 found = _misfits(shapes, _shapes(file.with_suffix(ARRAYS)))
-                number = int(folder.name.removeprefix("round-"))
             except (FederationError, ValueError) as fault:
                 faults.append(str(fault))
                 continue
             faults += [f"{file.with_suffix(ARRAYS)} {fault}" for fault in found]
-            updates.append(CapturedUpdate(folder, number, **record))
+            updates.append(update)
     _refuse(str(directory), faults)
     if not updates:
         raise FederationError(f"{directory} holds no update yet: no round has ended. Wait for one and try again.")
@@ -230,33 +263,10 @@ def _refuse(what: str, faults: list[str]) -> None:
         )
 
 
-def _json_safe(details: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """``details`` as JSON holds them; numbers that are not finite become null."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, np.generic):
-            value = value.item()
-        if isinstance(value, float) and not math.isfinite(value):
-            return None
-        if value is None or isinstance(value, str | int | float):
-            return value
-        if isinstance(value, Mapping):
-            return {str(key): plain(inner) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(inner) for inner in value]
-        raise FederationError(f"{what}: its details hold a {type(value).__name__}; expected what JSON can hold.")
-
-    return {str(key): plain(value) for key, value in details.items()}
-
-
-def _read_record(file: Path) -> dict[str, Any]:
+def _read_update(file: Path) -> CapturedUpdate:
     record = read_json_object(file, error=FederationError, advice=AGAIN)
-    kinds = {"client": str, "examples": int, "kind": str, "details": dict}
-    if set(record) != set(kinds) or any(not isinstance(record[key], kind) for key, kind in kinds.items()):
-        raise FederationError(f"{file} holds {sorted(record)}; expected {', '.join(kinds)}. {AGAIN}")
-    if record["kind"] not in KINDS:
-        raise FederationError(f"{file} says kind {record['kind']!r}; expected one of {', '.join(KINDS)}.")
-    return record
+    place = {"folder": str(file.parent), "round": int(file.parent.name.removeprefix("round-"))}
+    return shaped(CapturedUpdate, {**record, **place}, FederationError, str(file), AGAIN)
 
 
 def _packed(arrays: Arrays) -> bytes:

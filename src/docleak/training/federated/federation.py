@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from difflib import get_close_matches
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
 from docleak.documents.coins import coin
 from docleak.errors import FederationError
+from docleak.files import parse_json, shaped
 from docleak.privacy.mechanism import Relation, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.fedopt import FedOpt
@@ -77,25 +76,12 @@ class Federation:
 
     @classmethod
     def from_json(cls, text: str) -> Federation:
-        """The inverse of ``to_json``; FederationError names every unknown key and the nearest right one."""
+        """The inverse of ``to_json``; FederationError names every key that is unknown or of another type."""
         try:
-            saved = json.loads(text)
+            saved = parse_json(text, strict=False)
         except ValueError as error:
             raise FederationError(f"the federation's settings are no JSON ({error}).") from error
-        if not isinstance(saved, dict):
-            raise FederationError(f"the federation's settings are a {type(saved).__name__}; expected an object.")
-        parts = {"local": LocalPlan, "server": FedOpt, "compression": Compression}
-        known = _checked(cls, saved, "the federation")
-        if known.get("privacy") is not None:
-            known["privacy"] = DpPlan.from_dict(known["privacy"])
-        if known.get("secure") is not None:
-            known["secure"] = SecurePlan(**_checked(SecurePlan, known["secure"], "secure"))
-        return cls(
-            **{
-                name: parts[name](**_checked(parts[name], value, name)) if name in parts else value
-                for name, value in known.items()
-            }
-        )
+        return shaped(cls, saved, FederationError, "the federation's settings", "Give those of this docleak's own.")
 
     @property
     def reticent(self) -> bool:
@@ -211,21 +197,3 @@ def _secure_faults(federation: Federation) -> list[str]:
     if federation.server.divide_by_clients:
         faults.append("divide_by_clients needs to know the silos one by one; leave it off with secure aggregation")
     return faults
-
-
-def same_training(first: Federation, second: Federation) -> bool:
-    """Whether a run of one may be continued as the other: they may differ in the number of rounds."""
-    return replace(first, rounds=1) == replace(second, rounds=1)
-
-
-def _checked(kind: type, saved: Mapping[str, Any], what: str) -> dict[str, Any]:
-    known = [field.name for field in fields(kind)]
-    if not isinstance(saved, Mapping):
-        raise FederationError(f"{what} is a {type(saved).__name__}; expected an object with {', '.join(known)}.")
-    faults = []
-    for key in sorted(set(saved) - set(known)):
-        near = get_close_matches(key, known, n=1, cutoff=0.5)
-        faults.append(f"{what} has the unknown setting {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    if faults:
-        raise FederationError("; ".join(faults))
-    return dict(saved)

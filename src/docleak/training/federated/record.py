@@ -1,17 +1,16 @@
-"""A federated training on disk: resumable after every round.
+"""A federated training as a run: resumable after every round.
 
-    OUT/federation.json         docleak's version, the federation, its silos
-    OUT/rounds/0002.json        what round 2 did: silos, losses, bytes, seconds
-    OUT/rounds/0002.scores.json what its model answers on the documents that the silos keep (round 0: before training)
-    OUT/rounds/0002-1.scores.json  the same of a round 2 that was lost and done again, under a privacy plan
-    OUT/rounds/0002.safetensors the server's state after round 2, float64; only the last two are kept
-    OUT/ledger.json             under a privacy plan: the plan, and the rounds of it that were begun
-    OUT/providers.json          whose data was trained on, as keyed hashes (see ``training.lineage``); private
-    OUT/history.csv             one line per round
-    OUT/curves.png              loss and ANLS over rounds
-    OUT/model/                  the last global model, in its own save_pretrained layout
+    OUT/run.json                            the federation (all but how many rounds), silos, lineage of the start
+    OUT/units/round-0002/unit.json          what round 2 did: silos, losses, bytes, seconds
+    OUT/units/round-0002/state.safetensors  the server's state after it, float64; only the last two are kept
+    OUT/units/scores-0002/unit.json         what its model answers on the documents that the silos keep (0: the start's)
+    OUT/units/scores-0002-1/unit.json       the same of a round 2 that was lost and done again, under a privacy plan
+    OUT/ledger.json                         under a privacy plan: the plan, and the rounds of it that were begun
+    OUT/providers.json                      whose data was trained on, as keyed hashes (``training.lineage``); private
+    OUT/history.csv, OUT/curves.png         a line per round; loss and ANLS over rounds
+    OUT/model/                              the last global model, in its own save_pretrained layout
 
-The state of a round is written last: without it the round does not count.
+A round counts once its unit is written, after its state.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +29,24 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-import docleak
 from docleak.errors import FederationError, PrivacyError, RunError
-from docleak.files import TEMPORARY, drafted, private_folder, reported, write_atomically, write_json
-from docleak.models.loading import short_name
+from docleak.files import drafted, read_stored, reported, shaped, write_atomically, write_json
 from docleak.privacy.ledger import Ledger
-from docleak.privacy.lineage import UNKNOWN, Claim, Lineage, Trained, claim_of
+from docleak.privacy.lineage import Claim, Lineage, Trained, claim_of
 from docleak.privacy.plan import DpPlan
-from docleak.training.federated.federation import Federation, same_training
+from docleak.runs.run import LEDGER, Run
+from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.party import DocumentScore, Introduction
-from docleak.training.federated.scores import SiloScore, evaluation_distance, kept_of, score_of
-from docleak.training.lineage import folder_of, ledger_digest, lineage_of, read_fingerprints, weights_digest
+from docleak.training.federated.scores import SiloScore, evaluation_distance, kept_of
+from docleak.training.lineage import ledger_digest, lineage_of, read_fingerprints
 
-MANIFEST = "federation.json"
-LEDGER = "ledger.json"
+#: Of the runs of all trainings.
+KIND = "training"
+STATE = "state.safetensors"
 PARTS = ("parameters", "momentum", "second")
 KEPT_STATES = 2
+AGAIN = "It was changed. Begin again with another --out."
 COLUMNS = ("round", "silos", "loss", "anls", "accuracy", "questions", "bytes_up", "bytes_down", "seconds_training",
            "seconds_averaging")  # fmt: skip
 
@@ -73,7 +73,7 @@ class RoundRow:
     """One round: who trained, and the seconds of training (with transport) and averaging.
 
     ``absent`` says what was wrong with the sampled silos that are not averaged; empty unless the federation allows it.
-    ``drawn`` are the silos that were sampled; none are named in rounds of an older docleak.
+    ``drawn`` are the silos that were sampled.
     """
 
     round: int
@@ -104,83 +104,42 @@ class FederatedRun:
     ) -> FederatedRun:
         """Begin in an empty or new directory, or resume what is there if only the number of rounds differs.
 
-        The manifest keeps the lineage of the model that the training starts from; ``start_is_public`` declares one of
-        which nothing is known. Raises RunError for a directory of something else, or of another federation once a round
-        of it is done or, under a privacy plan, begun; PrivacyError for a ledger that does not fit its rounds.
+        The run keeps the lineage of the model that the training starts from; ``start_is_public`` declares one of which
+        nothing is known. Raises RunError as ``Run.open``, also for another federation whose round was lost after
+        something of it was spent or sent; PrivacyError for a ledger that does not fit its rounds.
         """
-        run = cls(Path(path), federation)
-        file, kept = run.path / MANIFEST, {}
-        with reported(run.path):
-            private_folder(run.path)
-            if file.exists():
-                before = load_run(run.path)
-                begun = before.ledger()  # refuses one that is gone, or does not fit its rounds
-                done, same = max(before.rounds_seen(), begun.begun if begun else 0), before.same_as(federation)
-                begun_at_all = bool(done) or before.released()
-                names = ("silos",) * bool(before.last_round()) + ("identity", "ledger", "repeatable") * same
-                names += ("start", "start_weights") * (same and begun_at_all)  # else it may have been trained on since
-                kept = {key: value for key, value in _read(file).items() if key in names}
-                if not same and not begun_at_all:
-                    (run.path / LEDGER).unlink(missing_ok=True)
-                if not same and begun_at_all:
-                    holds = f"{done} rounds" if done else "scores or updates"
-                    raise RunError(
-                        f"{run.path} holds {holds} of another federation:\n  - there: "
-                        f"{before.federation.to_json()}\n  - now: {federation.to_json()}\n"
-                        "Give the same settings to go on, or another --out."
-                    )
-            elif foreign := sorted(f.name for f in run.path.iterdir() if not f.name.startswith(TEMPORARY)):
-                raise RunError(
-                    f"{run.path} is no federated training: it has no {MANIFEST} but holds {', '.join(foreign[:5])}. "
-                    "Expected an empty or new directory: pass another --out."
-                )
-            weights = _start_weights(federation.model)
-            if kept.setdefault("start_weights", weights) != weights:
-                raise RunError(
-                    f"{run.path} began with other weights than {federation.model!r} has now. Put those back, or begin "
-                    "again with another --out."
-                )
-            started = kept.get("start") or lineage_of(federation.model).to_dict()
-            if start_is_public:
-                started = Lineage.from_dict(started).declared().to_dict()
-            asked = {
-                "command": command, "federation": json.loads(federation.to_json()),
-                "identity": kept.get("identity") or secrets.token_hex(8), "start": started,
-            }  # fmt: skip
-            write_json(file, {"docleak": docleak.__version__, **kept, **asked})
-            if (ledger := run.ledger()) is not None and not (run.path / LEDGER).is_file():
-                run.write_ledger(ledger)
-                run.note(ledger=True)
-        return run
+        training = cls(Path(path), federation)
+        if (training.path / "run.json").is_file() and training.run.kind == KIND:
+            load_run(path).ledger()  # refuses one that is gone, or does not fit its rounds
+        config = json.loads(federation.to_json())
+        rounds = config.pop("rounds")
+        run = Run.open(training.path, config, kind=KIND, command=command)
+        start = Lineage.from_dict(run.info["start"]) if "start" in run.info else lineage_of(federation.model)
+        run.write_info("rounds", rounds)
+        run.write_info("identity", run.info.get("identity") or secrets.token_hex(8))
+        run.write_info("start", (start.declared() if start_is_public else start).to_dict())
+        return training
 
-    def note(self, **facts: Any) -> None:
-        """Put something about this training into its manifest."""
-        with reported(self.path):
-            write_json(self.path / MANIFEST, {**_read(self.path / MANIFEST), **facts})
+    @property
+    def run(self) -> Run:
+        """The directory as any run."""
+        return Run(self.path)
 
     def rounds_seen(self) -> int:
         """The highest number of a round that left anything here, whether it counts or not."""
-        numbers = [file.name.partition(".")[0] for file in (self.path / "rounds").glob("*.*")]
-        return max((int(number) for number in numbers if number.isdigit()), default=0)
-
-    def released(self) -> bool:
-        """Whether anything of the silos is here, be it scores of the start or updates of a round that was lost."""
-        return any(any((self.path / part).glob("**/*.*")) for part in ("rounds", "updates"))
-
-    def same_as(self, federation: Federation) -> bool:
-        """Whether this run may be continued by those settings."""
-        return same_training(self.federation, federation)
+        folders = [*(self.path / "units").glob("round-*"), *(self.path / "units").glob("scores-*")]
+        return max((int(folder.name.split("-")[1]) for folder in folders), default=0)
 
     def last_round(self) -> int:
         """The number of the last round whose state is here; 0 if none is."""
-        return max((int(file.stem) for file in self._states()), default=0)
+        return max((int(file.parent.name.removeprefix("round-")) for file in self._states()), default=0)
 
     def state(self) -> ServerState | None:
         """The server's state after the last round, or None before the first. RunError if its file is damaged."""
         number = self.last_round()
         if not number:
             return None
-        file = self._file(number, ".safetensors")
+        file = self.run.folder(_round(number)) / STATE
         try:
             arrays = load_file(file)
         except (OSError, SafetensorError) as error:
@@ -197,16 +156,14 @@ class FederatedRun:
         return ServerState(parts["parameters"], parts["momentum"], parts["second"], number)
 
     def write_round(self, row: RoundRow, state: ServerState) -> None:
-        """Record a round; its state comes last and makes it count. Older states than the one before are dropped."""
+        """Record a round, its state first. Older states than the one before are dropped."""
+        arrays = {f"{part}/{name}": np.asarray(value) for part in PARTS for name, value in getattr(state, part).items()}
         with reported(self.path):
             if self.federation.privacy is not None:
                 self._set_aside(row.round)
-            write_json(self._file(row.round, ".json"), asdict(row))
-            arrays = {
-                f"{part}/{name}": np.asarray(value) for part in PARTS for name, value in getattr(state, part).items()
-            }
-            with drafted(self._file(row.round, ".safetensors")) as draft:
+            with drafted(self.run.folder(_round(row.round)) / STATE) as draft:
                 save_file(arrays, draft)
+            self.run.write_unit(_round(row.round), asdict(row), {})
             for file in sorted(self._states())[:-KEPT_STATES]:
                 file.unlink()
 
@@ -218,32 +175,34 @@ class FederatedRun:
         plan = self.federation.privacy
         if plan is None:
             return None
-        file, manifest, seen = self.path / LEDGER, self.path / MANIFEST, self.rounds_seen()
+        file, seen = self.path / LEDGER, self.rounds_seen()
         if file.is_file():
-            ledger = Ledger.resume(_read(file), plan)
+            ledger = Ledger.resume(read_stored(file), plan)
             if ledger.begun < seen:
                 raise PrivacyError(
                     f"{file} says that {ledger.begun} rounds were begun, and there is a round {seen}: it was changed "
                     f"or is an older one. {_spent_at_most(plan, seen)}"
                 )
             return ledger
-        if seen or (manifest.is_file() and _read(manifest).get("ledger")):
+        if seen or ((self.path / "run.json").is_file() and self.run.info.get("ledger")):
             raise PrivacyError(f"{file} is gone, and with it what was spent. {_spent_at_most(plan, seen)}")
         return Ledger(plan)
 
+    def write_ledger(self, ledger: Ledger) -> None:
+        """Record what is spent; before anything of the round leaves."""
+        with reported(self.path):
+            write_json(self.path / LEDGER, ledger.to_dict())
+        if not self.run.info.get("ledger"):
+            self.run.write_info("ledger", True)
+
     def lineage(self) -> Lineage:
         """What the model of the last round comes from: the start's lineage, and this training once it began."""
-        manifest = _read(self.path / MANIFEST)
-        if "start" not in manifest or "identity" not in manifest:
-            start = Lineage(UNKNOWN, f"{short_name(self.federation.model)!r}, as a run of an older docleak had it")
-            manifest = {**manifest, "identity": self.path.name}
-        else:
-            start = Lineage.from_dict(manifest["start"])
-        ledger, identity = self.ledger(), str(manifest["identity"])
+        info, ledger, identity = self.run.info, self.ledger(), self.identity
+        start = Lineage.from_dict(info["start"])
         rounds = self.last_round() if ledger is None else ledger.begun
         if not rounds:
             return start
-        kind = "federated" if len(manifest.get("silos", ())) > 1 else "central"
+        kind = "federated" if len(info.get("silos", ())) > 1 else "central"
         what = f"{kind} training ({self.federation.local.objective}, {rounds} round{'s' * (rounds != 1)})"
         known = read_fingerprints(self.path)
         providers = known.digest(identity) if known and identity in known.hashes else None
@@ -256,69 +215,57 @@ class FederatedRun:
             Trained(
                 identity, what, replace(ledger.plan, mechanism=spent.mechanism), counted.epsilon,
                 f"{counted.accountant} {counted.version}", providers, ledger_digest(self.path / LEDGER),
-                bool(manifest.get("repeatable")), distance if math.isfinite(distance) else 0.0,
+                bool(info.get("repeatable")), distance if math.isfinite(distance) else 0.0,
             )
         )  # fmt: skip
 
     @property
     def identity(self) -> str:
         """What tells this training from others in a lineage; says nothing else."""
-        return str(_read(self.path / MANIFEST).get("identity", self.path.name))
+        return str(self.run.info["identity"])
 
     def claim(self) -> Claim:
         """What holds for the model of the last round, composed over its lineage."""
         return claim_of(self.lineage(), read_fingerprints(self.path))
 
-    def write_ledger(self, ledger: Ledger) -> None:
-        """Record what is spent; before anything of the round leaves."""
-        with reported(self.path):
-            write_json(self.path / LEDGER, ledger.to_dict())
-
     def rows(self) -> list[RoundRow]:
         """The rounds that count, in order."""
-        found = []
-        for number in range(1, self.last_round() + 1):
-            saved = _read(self._file(number, ".json"))
-            try:
-                clients = tuple(ClientRow(**client) for client in saved["clients"])
-                names = {part: tuple(saved.get(part, ())) for part in ("absent", "drawn")}
-                found.append(RoundRow(**{**saved, "clients": clients, **names}))
-            except (KeyError, TypeError) as error:
-                raise RunError(f"round {number} of {self.path} is damaged or of another version: {error}.") from error
-        return found
+        records = [self.run.record(_round(number)) for number in range(1, self.last_round() + 1)]
+        names = [field.name for field in fields(RoundRow)]
+        rows = [{name: record[name] for name in names if name in record} for record in records]
+        return shaped(list[RoundRow], rows, RunError, f"{self.path}: what its rounds left", AGAIN)
 
     def write_scores(self, number: int, scores: Sequence[DocumentScore | SiloScore]) -> None:
         """Record what the model after round ``number`` answers on the documents that the silos keep."""
-        with reported(self.path):
-            write_json(self._file(number, ".scores.json"), [asdict(score) for score in scores])
+        self.run.write_unit(_scores(number), {"scores": [asdict(score) for score in scores]}, {})
 
     def scores(self, number: int) -> tuple[DocumentScore | SiloScore, ...] | None:
         """What ``write_scores`` recorded, or None; nothing where silos were asked and no answer arrived."""
-        file = self._file(number, ".scores.json")
-        if not file.is_file():
+        if not self.run.has(_scores(number)):
             return None
-        return tuple(score_of(score) for score in _read(file))
+        saved = self.run.record(_scores(number)).get("scores")
+        kinds = tuple[DocumentScore | SiloScore, ...]
+        return shaped(kinds, saved, RunError, f"{self.path}: the scores of round {number}", AGAIN)
 
     def evaluations(self) -> int:
         """How often silos were asked for scores."""
-        return len(list((self.path / "rounds").glob("*.scores.json")))
+        return len(list((self.path / "units").glob("scores-*/unit.json")))
 
     def write_silos(self, silos: Sequence[Introduction]) -> None:
         """Record who takes part; a resumed training must have the same silos. RunError where they differ."""
-        manifest = _read(self.path / MANIFEST)
         now = [asdict(silo) for silo in sorted(silos, key=lambda silo: silo.name)]
-        before = manifest.get("silos")
+        before = self.run.info.get("silos")
         if before not in (None, now) and self.last_round():
             raise RunError(
                 f"{self.path} was trained by other silos:\n  - there: {_names(before)}\n  - now: {_names(now)}\n"
                 "A training goes on with the silos it began with, and their pages; or pass another --out."
             )
-        with reported(self.path):
-            write_json(self.path / MANIFEST, {**manifest, "silos": now})
+        self.run.write_info("silos", now)
 
     def silos(self) -> tuple[Introduction, ...]:
         """Who takes part, as ``write_silos`` recorded."""
-        return tuple(Introduction(**silo) for silo in _read(self.path / MANIFEST).get("silos", ()))
+        saved = self.run.info.get("silos", [])
+        return shaped(tuple[Introduction, ...], saved, RunError, f"{self.path}: who takes part", AGAIN)
 
     def write_table(self) -> Path:
         """OUT/history.csv: a line per round; what is not known is empty."""
@@ -337,7 +284,7 @@ class FederatedRun:
                     "seconds_averaging": row.seconds_averaging,
                 }
             if kept := kept_of(self.scores(number) or ()):
-                line |= {"anls": kept.anls, "accuracy": kept.accuracy, "questions": kept.questions}
+                line |= {"anls": kept.anls.value, "accuracy": kept.accuracy, "questions": kept.anls.n or None}
             writer.writerow(line)
         file = self.path / "history.csv"
         with reported(self.path):
@@ -346,16 +293,14 @@ class FederatedRun:
 
     def _set_aside(self, number: int) -> None:
         """Scores of a round that is done again are of another model, and were released: ``evaluations`` counts them."""
-        scores = self._file(number, ".scores.json")
-        if scores.is_file():
-            earlier = len(list(scores.parent.glob(f"{number:04d}-*.scores.json")))
-            scores.rename(self._file(number, f"-{earlier + 1}.scores.json"))
+        scores = self.run.folder(_scores(number))
+        if scores.is_dir():
+            earlier = len(list(scores.parent.glob(f"{scores.name}-*")))
+            scores.rename(scores.with_name(f"{scores.name}-{earlier + 1}"))
 
     def _states(self) -> list[Path]:
-        return [file for file in (self.path / "rounds").glob("*.safetensors") if file.stem.isdigit()]
-
-    def _file(self, number: int, suffix: str) -> Path:
-        return self.path / "rounds" / f"{number:04d}{suffix}"
+        files = (self.path / "units").glob(f"round-*/{STATE}")
+        return [file for file in files if file.with_name("unit.json").is_file()]
 
 
 def _spent_at_most(plan: DpPlan, seen: int) -> str:
@@ -367,28 +312,21 @@ def _spent_at_most(plan: DpPlan, seen: int) -> str:
 
 def load_run(path: Path) -> FederatedRun:
     """The federated training in ``path``; RunError if there is none, or it is damaged."""
-    file = Path(path) / MANIFEST
-    if not file.is_file():
-        raise RunError(f"{path} is no federated training: it has no {MANIFEST}. Pass the --out of docleak train.")
-    saved = _read(file)
+    run = Run.load(Path(path))
     try:
-        return FederatedRun(Path(path), Federation.from_json(json.dumps(saved["federation"])))
+        settings = {**run.config, "rounds": run.info["rounds"]}
+        return FederatedRun(run.path, Federation.from_json(json.dumps(settings)))
     except (KeyError, TypeError, FederationError) as error:
-        raise RunError(f"{file} is damaged or of another version of docleak: {error}.") from error
+        raise RunError(f"{path} is a run of the kind {run.kind!r}; expected a federated training ({error}).") from error
 
 
-def _start_weights(source: str) -> str:
-    """What tells whether a start is still the same; "" for a hub name."""
-    folder = folder_of(source)
-    return "" if folder is None else weights_digest(folder)
+def _round(number: int) -> str:
+    return f"round-{number:04d}"
+
+
+def _scores(number: int) -> str:
+    return f"scores-{number:04d}"
 
 
 def _names(silos: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{silo['name']} ({silo['pages']} pages)" for silo in silos)
-
-
-def _read(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{file} cannot be read ({error}). Begin again with another --out.") from error

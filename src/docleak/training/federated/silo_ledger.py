@@ -18,21 +18,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Literal
 
 from docleak.errors import PrivacyError
-from docleak.files import read_json_object, write_atomically
+from docleak.files import read_json_object, shaped, write_json
 from docleak.privacy.accounting import guarantee, rounded_up
 from docleak.privacy.distributions import epsilon_of
-from docleak.privacy.mechanism import MOST_NOISE, Mechanism, Relation, Unit, choice
+from docleak.privacy.mechanism import MOST_NOISE, Mechanism, Relation, Unit
+from docleak.runs.claim import claimed
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.silo_files import one_at_a_time
 from docleak.training.federated.silo_limits import LEDGER, LIMITS, MARGIN, WITNESS, SiloLimits, has_limits, taking_part
 
 LOST = "Rounds may have been run that are not counted. Put the file back from a copy, or begin with new data."
 
 
 #: What a line of the ledger is of.
-ROUND, EVALUATION = "train", "evaluate"
+Kind = Literal["train", "evaluate"]
+ROUND: Kind = "train"
+EVALUATION: Kind = "evaluate"
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class BegunRound:
     denominator: int
     shares: int
     secure: bool
-    kind: str = ROUND
+    kind: Kind
 
     @property
     def mechanism(self) -> Mechanism:
@@ -136,7 +139,7 @@ class SiloLedger:
         return self._with(
             BegunRound(
                 _now(), number, one.noise_multiplier, one.unit_rate, one.unit, one.relation, plan.clip_norm,
-                plan.denominator, shares, federation.secure is not None,
+                plan.denominator, shares, federation.secure is not None, ROUND,
             )
         )  # fmt: skip
 
@@ -169,9 +172,8 @@ class SiloLedger:
 
     def save(self, folder: Path) -> None:
         """The ledger, then its witness; each whole or not at all."""
-        write_atomically(folder / LEDGER, (json.dumps({"begun": _rows(self.begun)}, indent=1) + "\n").encode())
-        witness = {"rounds": len(self.begun), "digest": _digest(self.begun)}
-        write_atomically(folder / WITNESS, (json.dumps(witness) + "\n").encode())
+        write_json(folder / LEDGER, {"begun": _rows(self.begun)})
+        write_json(folder / WITNESS, {"rounds": len(self.begun), "digest": _digest(self.begun)})
 
     @classmethod
     def load(cls, folder: Path) -> SiloLedger:
@@ -196,7 +198,7 @@ def change_limits(folder: Path, changes: Mapping[str, object]) -> SiloLedger:
     if not folder.is_dir():
         raise PrivacyError(f"{folder} is no folder; give the silo's own.")
     known = [field.name for field in fields(SiloLimits)]
-    with one_at_a_time(folder):
+    with claimed(folder, wait=True):
         if has_limits(folder) and not _only_begun_to_set(folder):
             ledger = SiloLedger.load(folder)
             settings = {**asdict(ledger.limits), **changes}
@@ -206,8 +208,7 @@ def change_limits(folder: Path, changes: Mapping[str, object]) -> SiloLedger:
         if missing:
             options = " ".join(f"--{name.replace('_', '-')}" for name in missing)
             raise PrivacyError(f"{folder} has no limits yet; to set them, give all: {options} is missing.")
-        unit = choice(Unit, str(settings["unit"]), what="unit")
-        limits = SiloLimits(**{**settings, "unit": unit})
+        limits = shaped(SiloLimits, settings, PrivacyError, "a silo's limits", "Give what the silo's owner allows.")
         after = SiloLedger(limits, ledger.begun if ledger else ())
         if ledger is None:
             after.save(folder)
@@ -246,7 +247,7 @@ def begin_evaluation(
 
 
 def _begin(folder: Path, known: int, counted: Callable[[SiloLedger], SiloLedger]) -> int:
-    with one_at_a_time(folder):
+    with claimed(folder, wait=True):
         ledger = SiloLedger.load(folder)
         if len(ledger.begun) < known:
             raise PrivacyError(f"{folder / LEDGER} has {len(ledger.begun)} rounds; this node has begun {known}. {LOST}")
@@ -260,8 +261,7 @@ def _now() -> str:
 
 
 def _rows(begun: Sequence[BegunRound]) -> list[dict[str, object]]:
-    """A round's line does not say its kind: ledgers had rounds only, and their digests are over such lines."""
-    return [{key: value for key, value in asdict(one).items() if key != "kind" or value != ROUND} for one in begun]
+    return [asdict(one) for one in begun]
 
 
 def _digest(begun: Sequence[BegunRound]) -> str:
@@ -269,23 +269,8 @@ def _digest(begun: Sequence[BegunRound]) -> str:
 
 
 def _read_rows(file: Path) -> tuple[BegunRound, ...]:
-    known = {field.name for field in fields(BegunRound)} - {"kind"}
     rows = read_json_object(file, error=PrivacyError, advice=LOST).get("begun")
-    if not isinstance(rows, list) or not all(_is_row(row, known) for row in rows):
-        raise PrivacyError(f"{file} is no ledger of a silo. {LOST}")
-    return tuple(
-        BegunRound(**{
-            **row, "unit": choice(Unit, row["unit"], what="unit"),
-            "relation": choice(Relation, row["relation"], what="relation"),
-        })
-        for row in rows
-    )  # fmt: skip
-
-
-def _is_row(row: object, known: set[str]) -> bool:
-    if not isinstance(row, dict):
-        return False
-    return set(row) == (known | {"kind"} if row.get("kind") == EVALUATION else known)
+    return shaped(tuple[BegunRound, ...], rows, PrivacyError, str(file), LOST)
 
 
 def composed_epsilon(rounds: Sequence[Mechanism], delta: float) -> float:

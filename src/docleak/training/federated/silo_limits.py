@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from docleak.errors import PrivacyError
-from docleak.files import read_json_object, write_atomically
+from docleak.files import read_json_object, shaped, write_json
 from docleak.privacy.accounting import guarantee
-from docleak.privacy.mechanism import Mechanism, Unit, choice
+from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.federation import Federation, drawn
 
@@ -46,20 +45,14 @@ class SiloLimits:
     def __post_init__(self) -> None:
         above = {"epsilon": self.epsilon, "noise_std": self.noise_std, "clip_norm": self.clip_norm}
         faults = [
-            f"{name} is {value!r}; expected a finite number above 0"
+            f"{name} is {value}; expected a finite number above 0"
             for name, value in above.items()
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf
+            if not 0 < value < math.inf
         ]
-        if not isinstance(self.delta, float) or not 0 < self.delta < 1:
-            faults.append(f"delta is {self.delta!r}; expected a probability above 0 and below 1")
+        if not 0 < self.delta < 1:
+            faults.append(f"delta is {self.delta}; expected a probability above 0 and below 1")
         counts = {"clients": self.clients, "denominator": self.denominator}
-        faults += [
-            f"{name} is {value!r}; expected an integer of 1 or more"
-            for name, value in counts.items()
-            if type(value) is not int or value < 1
-        ]
-        if type(self.evaluation) is not bool:
-            faults.append(f"evaluation is {self.evaluation!r}; expected true or false")
+        faults += [f"{name} is {value}; expected 1 or more" for name, value in counts.items() if value < 1]
         if faults:
             raise PrivacyError("a silo's limits: " + "; ".join(faults) + ".")
 
@@ -104,18 +97,14 @@ class SiloLimits:
 
     def save(self, folder: Path) -> None:
         """To the silo's own folder, readable by its owner alone."""
-        write_atomically(folder / LIMITS, (json.dumps(asdict(self), indent=1) + "\n").encode())
+        write_json(folder / LIMITS, asdict(self))
 
     @classmethod
     def load(cls, folder: Path) -> SiloLimits:
         """What ``save`` wrote; PrivacyError where it is gone, damaged, or no choice."""
-        found = read_json_object(folder / LIMITS, error=PrivacyError, advice="Nothing is sent until it is there again.")
-        known = {field.name for field in fields(cls)}
-        if set(found) != known:
-            raise PrivacyError(
-                f"{folder / LIMITS} has {', '.join(sorted(found))}; expected {', '.join(sorted(known))}."
-            )
-        return cls(**{**found, "unit": choice(Unit, str(found["unit"]), what="unit")})
+        advice = "Nothing is sent until it is there again."
+        saved = read_json_object(folder / LIMITS, error=PrivacyError, advice=advice)
+        return shaped(cls, saved, PrivacyError, str(folder / LIMITS), advice)
 
 
 def has_limits(folder: Path | None) -> bool:

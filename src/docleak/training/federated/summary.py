@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import set_parameters
 from docleak.training.federated.party import model_of
 from docleak.training.federated.record import FederatedRun
-from docleak.training.federated.scores import evaluation_cost, kept_of
+from docleak.training.federated.scores import Kept, evaluation_cost, kept_of
 from docleak.training.lineage import write_lineage
 
 #: What the server sees of one silo under a privacy plan, without and with secure aggregation.
@@ -65,10 +64,8 @@ def save_model(run: FederatedRun, device: str) -> Path:
 def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Generator) -> dict[str, Any]:
     """The numbers of a finished training, for machines; intervals are over documents."""
     rows = run.rows()
-    anls = {}
-    for number in range(len(rows) + 1):
-        if (kept := kept_of(run.scores(number) or (), rng=rng)) is not None:
-            anls[number] = {name: value for name, value in asdict(kept).items() if name != "accuracy"}
+    scored = {number: kept_of(run.scores(number) or (), rng=rng) for number in range(len(rows) + 1)}
+    anls = {number: _scored(kept) for number, kept in scored.items() if kept is not None}
     return {
         "run": str(run.path),
         "model": str(run.path / "model"),
@@ -94,6 +91,14 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
         "lineage": run.claim().to_dict(),
         "secure": run.federation.secure is not None,
     }
+
+
+def _scored(kept: Kept) -> dict[str, Any]:
+    anls = kept.anls
+    return {
+        "anls": anls.value, "low": anls.low, "high": anls.high, "questions": anls.n or None,
+        "documents": anls.groups or None, "noised": kept.noised,
+    }  # fmt: skip
 
 
 def _privacy(run: FederatedRun) -> dict[str, Any] | None:
@@ -177,7 +182,7 @@ def text_of(facts: Mapping[str, Any]) -> str:
         lines.append(f"Privacy: {facts['privacy']['claim']}\n{facts['privacy']['limit']}")
     else:
         lines.append(f"Privacy: {facts['lineage']['sentence']}")
-    if facts["updates"] and not facts["privacy"]:  # the audit cannot train a private round again
+    if facts["updates"] and facts["silos"] and not facts["privacy"]:  # the audit cannot train a private round again
         name, path = next(iter(facts["silos"].items()))
         about, chosen = f"{name}'s updates", f" --client {name} --documents folder:{path}"
         if facts["secure"]:

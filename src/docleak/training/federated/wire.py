@@ -92,8 +92,3 @@ def relative_error(delta: Arrays, compression: Compression) -> float:
     wrong = sum(float(np.sum(np.square(sent[name].astype(np.float64) - value))) for name, value in delta.items())
     whole = sum(float(np.sum(np.square(value.astype(np.float64)))) for value in delta.values())
     return math.sqrt(wrong / whole) if whole else 0.0
-
-
-def plain_bytes(arrays: Mapping[str, NDArray[np.generic]]) -> int:
-    """The bytes of the numbers alone, without names, shapes and framing."""
-    return sum(value.nbytes for value in arrays.values())

@@ -16,8 +16,6 @@ from docleak.training.objectives.objective import Objective, QuestionAnswering
 
 QUESTIONS = "qa"
 TASKS = {task.name: task for task in (TEXT_MODELING, LAYOUT_MODELING, TEXT_LAYOUT_MODELING)}
-#: FeDocVQA's best (Table 4).
-ALL_TASKS = "+".join(TASKS)
 
 
 def objective_of(text: str) -> Objective:

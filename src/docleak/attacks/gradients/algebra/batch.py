@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from torch import Tensor
 
 from docleak.attacks.gradients.algebra.boxes import Tables
-from docleak.attacks.gradients.algebra.patches import require_tensors
+from docleak.attacks.gradients.algebra.layoutlmv3 import COARSEST, COORDINATES, POSITIONS, TABLE, WORDS
+from docleak.attacks.gradients.algebra.patches import numbers_of, require_tensors
 from docleak.attacks.gradients.algebra.recovered import Condition
 from docleak.attacks.gradients.algebra.subset_sums import (
     Cover,
@@ -38,11 +38,7 @@ from docleak.attacks.gradients.algebra.subset_sums import (
 from docleak.attacks.gradients.view import GradientView
 from docleak.models.layoutlmv3 import LayoutLMv3
 
-TABLE = "layoutlmv3.embeddings.{}.weight"
-WORDS, POSITIONS, TYPES = (TABLE.format(f"{name}_embeddings") for name in ("word", "position", "token_type"))
-COORDINATES = {axis: TABLE.format(f"{axis}_position_embeddings") for axis in "xyhw"}
-#: A coarser rounding than bfloat16's is no rounding; something else was done to the gradient.
-COARSEST = 2.0**-8
+TYPES = TABLE.format("token_type_embeddings")
 #: A cosine counts as 0 up to this many times what it is at a place whose token is known ...
 SLACK = 6.0
 #: ... or up to this, whichever is more; beyond BLIND the test tells nothing.
@@ -84,7 +80,7 @@ def recover_batch(view: GradientView) -> BatchText:
     started = time.perf_counter()
     tables = (WORDS, POSITIONS, *COORDINATES.values())
     require_tensors(view, tables, one_page=False)
-    gradients = {name: _numbers(view.gradient[name]) for name in tables}
+    gradients = {name: numbers_of(view.gradient[name]) for name in tables}
     noise = max(noise_of(gradients[name]) for name in (WORDS, *COORDINATES.values()))
     coordinates = {axis: _ids(rows_in_use(gradients[name], noise)) for axis, name in COORDINATES.items()}
     peeling = _Peeling(view, gradients[WORDS], gradients[POSITIONS], noise)
@@ -119,12 +115,12 @@ class _Peeling:
         self.agree = rounding < COARSEST
         self.precision = Precision(rounding if self.agree else Precision().rounding, noise)
         self.spent = np.linalg.norm(self.words, axis=1)
-        self.tables = Tables(*(_numbers(own[name]) for name in COORDINATES.values()))
-        x, y, height, width = (_numbers(own[name])[0] for name in COORDINATES.values())
+        self.tables = Tables(*(numbers_of(own[name]) for name in COORDINATES.values()))
+        x, y, height, width = (numbers_of(own[name])[0] for name in COORDINATES.values())
         box = np.concatenate([x, y, x, y, height, width])
-        self.inputs = _centred(_numbers(own[WORDS])[self.tokens])
+        self.inputs = _centred(numbers_of(own[WORDS])[self.tokens])
         self.no_box = _centred(box[None])[0]
-        self.empty = _centred(_numbers(own[POSITIONS])[behind : behind + length] + _numbers(own[TYPES])[0] + box)
+        self.empty = _centred(numbers_of(own[POSITIONS])[behind : behind + length] + numbers_of(own[TYPES])[0] + box)
         begin, end = (int(i) for i in model.tokenizer.convert_tokens_to_ids(
             [model.tokenizer.cls_token, model.tokenizer.sep_token]
         ))  # fmt: skip
@@ -283,10 +279,6 @@ def _conditions(view: GradientView, peeling: _Peeling) -> tuple[Condition, ...]:
         Condition("every position is explained", f"{placed} of {length}", placed == length),
         Condition("one page in the batch, so that places are of that page", str(pages), pages == 1),
     )
-
-
-def _numbers(tensor: Tensor) -> Floats:
-    return np.asarray(tensor.detach().cpu().double().numpy())
 
 
 def _centred(rows: Floats) -> Floats:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients.algebra.boxes import Tables, recover_boxes
-from docleak.attacks.gradients.algebra.patches import PATCH_TENSORS, recover_pixels, require_tensors
+from docleak.attacks.gradients.algebra.patches import PATCH_TENSORS, numbers_of, recover_pixels, require_tensors
 from docleak.attacks.gradients.algebra.recovered import Condition, Recovered
 from docleak.attacks.gradients.algebra.span import HEAD, Span, recover_span
 from docleak.attacks.gradients.algebra.subset_sums import (
@@ -38,8 +38,8 @@ __all__ = ["recover_pixels", "recover_text"]
 
 TABLE = "layoutlmv3.embeddings.{}.weight"
 WORDS, POSITIONS = TABLE.format("word_embeddings"), TABLE.format("position_embeddings")
-COORDINATES = tuple(TABLE.format(f"{axis}_position_embeddings") for axis in "xyhw")
-TEXT_TENSORS = (WORDS, POSITIONS, *COORDINATES, HEAD)
+COORDINATES = {axis: TABLE.format(f"{axis}_position_embeddings") for axis in "xyhw"}
+TEXT_TENSORS = (WORDS, POSITIONS, *COORDINATES.values(), HEAD)
 #: A coarser rounding than bfloat16's is no rounding; something else was done to the gradient.
 COARSEST = 2.0**-8
 #: What byte-level tokenizers put before a token that begins a word.
@@ -57,8 +57,8 @@ def recover_text(view: GradientView, template: Tensor | None = None, private: Te
     started = time.perf_counter()
     require_tensors(view, TEXT_TENSORS)
     model = cast(LayoutLMv3, view.model)
-    tables = {name: view.gradient[name].detach().cpu().double().numpy() for name in TEXT_TENSORS}
-    noise = max(noise_of(tables[name]) for name in (WORDS, *COORDINATES))
+    tables = {name: numbers_of(view.gradient[name]) for name in TEXT_TENSORS}
+    noise = max(noise_of(tables[name]) for name in (WORDS, *COORDINATES.values()))
     tokens = _tokens(tables, noise, int(model.module.config.pad_token_id))
     names = model.tokenizer.convert_ids_to_tokens(tokens.ids.tolist())
     layout = _layout(tokens, names, model.tokenizer.sep_token, tables)
@@ -112,7 +112,7 @@ class _Layout:
 
 
 def _layout(tokens: _Tokens, names: Sequence[str], separator: str | None, tables: dict[str, Floats]) -> _Layout:
-    x, y, height, width = (tables[name] for name in COORDINATES)
+    x, y, height, width = (tables[name] for name in COORDINATES.values())
     arguments = (Tables(x, y, height, width), tokens.precision)
     words, rest = group_words(names, separator)
     found = recover_boxes(tokens.gradients, words, rest, *arguments)

@@ -112,8 +112,8 @@ class System:
 
     @classmethod
     def of(cls, view: GradientView) -> System:
-        gradients = _numbers(view.gradient[POSITIONS])[0, 1:]  # the first position is the CLS token's
-        weights = _numbers(view.gradient[WEIGHTS])  # (h, 3, p, p)
+        gradients = numbers_of(view.gradient[POSITIONS])[0, 1:]  # the first position is the CLS token's
+        weights = numbers_of(view.gradient[WEIGHTS])  # (h, 3, p, p)
         width, channels, side, _ = weights.shape
         sums = weights.transpose(2, 3, 1, 0).reshape(side * side, channels, width)
         black = torch.zeros(1, channels, 1, 1, dtype=torch.float64)
@@ -131,7 +131,7 @@ class System:
     def blocks(self, picture: Tensor) -> Floats:
         """A picture (1, C, H, W) as patches (N, p², C)."""
         p = self.side
-        values = _numbers(picture)[0]
+        values = numbers_of(picture)[0]
         channels, height, width = values.shape
         values = values.reshape(channels, height // p, p, width // p, p)
         return np.asarray(values.transpose(1, 3, 2, 4, 0).reshape(-1, p * p, channels))
@@ -313,5 +313,6 @@ def _non_negative(system: Floats, goal: Floats) -> Floats:
         return np.zeros(system.shape[1])
 
 
-def _numbers(tensor: Tensor) -> Floats:
+def numbers_of(tensor: Tensor) -> Floats:
+    """A tensor as float64 numbers, detached and on the CPU."""
     return np.asarray(tensor.detach().cpu().double().numpy())

@@ -15,10 +15,10 @@ from scipy.stats import binom
 
 from docleak.documents.files import describe_folder
 from docleak.errors import FederationError
+from docleak.files import OWNERS_FILE, OWNERS_FOLDER
 from docleak.training.federated.deploy.keys import Authority, node_keys
 from docleak.training.federated.federation import Federation, drawn
 from docleak.training.federated.secure.key_files import write_key_pair
-from docleak.training.federated.silo_files import PRIVATE_FILE, PRIVATE_FOLDER
 from docleak.training.federated.silo_ledger import SiloLedger
 from docleak.training.federated.silo_limits import SiloLimits
 
@@ -79,7 +79,7 @@ def write_deployment(deployment: Deployment, federation: Federation, out: Path) 
     try:
         _fill(draft, deployment, federation)
         for folder in (draft, *(item for item in draft.rglob("*") if item.is_dir())):
-            folder.chmod(PRIVATE_FOLDER)
+            folder.chmod(OWNERS_FOLDER)
         os.replace(draft, out)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -109,7 +109,7 @@ def _fill(out: Path, deployment: Deployment, federation: Federation) -> None:
         _write(server / "keys", {f"{name}.pub": public})
         _write_templates("silo", folder, {**values, "NAME": name})
         own = write_key_pair(folder / PINNED, name)
-        own.with_name(f"{name}.pub").chmod(PRIVATE_FILE)
+        own.with_name(f"{name}.pub").chmod(OWNERS_FILE)
         if federation.privacy is not None:
             limits = SiloLimits.of(federation, len(deployment.silos), rounds=_most_rounds(federation, deployment.silos))
             limits.save(folder)
@@ -150,7 +150,7 @@ def _write_templates(kind: str, folder: Path, values: Mapping[str, str]) -> None
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        mode = 0o700 if name.endswith(SCRIPT) else PRIVATE_FILE
+        mode = OWNERS_FOLDER if name.endswith(SCRIPT) else OWNERS_FILE
         descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)

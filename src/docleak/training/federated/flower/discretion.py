@@ -18,10 +18,10 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 
 from docleak.errors import DocleakError
+from docleak.files import OWNERS_FILE
 from docleak.training.federated.deploy.watch import at_work
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.messages import config_record, settings_in
-from docleak.training.federated.silo_files import append_private
 from docleak.training.federated.silo_limits import has_limits
 
 #: All that a server is told where a silo says nothing of its own.
@@ -78,6 +78,7 @@ def _note(error: Exception, node: Mapping[str, Any]) -> None:
     if keep is not None:
         at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         try:
-            append_private(keep / LOG, f"{at} silo {name!r} (process {os.getpid()})\n{whole}\n")
+            with os.fdopen(os.open(keep / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OWNERS_FILE), "a") as log:
+                log.write(f"{at} silo {name!r} (process {os.getpid()})\n{whole}\n")
         except OSError as fault:  # a full disk must not change what the server is told
             print(f"docleak: silo {name!r}: {keep / LOG} cannot be written ({fault}).", file=sys.stderr)

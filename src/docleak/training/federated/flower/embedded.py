@@ -87,7 +87,7 @@ def _note_lineage(run: FederatedRun, silos: Mapping[str, Path], *, repeatable: b
 
     Where a page names no provider there are none, nor those of the same training when all did."""
     if repeatable:
-        run.note(repeatable=True)
+        run.run.write_info("repeatable", True)
     names: set[str] = set()
     for name, path in silos.items():
         try:

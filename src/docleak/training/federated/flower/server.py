@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -14,13 +13,12 @@ from flwr.serverapp import Grid, ServerApp
 from docleak.errors import DocleakError, FederationError
 from docleak.files import write_atomically
 from docleak.runs.claim import claimed
-from docleak.training.federated.curves import draw_curves
 from docleak.training.federated.deploy.watch import end_with_parent
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.strategy import FederatedStrategy
 from docleak.training.federated.local import parameters_of
 from docleak.training.federated.party import fingerprint, fresh_model_of
-from docleak.training.federated.record import MANIFEST, FederatedRun
+from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.secure.key_files import read_pinned
 from docleak.training.federated.summary import save_model
 
@@ -31,8 +29,9 @@ STOPPED = "stopped.txt"
 SETTINGS = ("federation", "out", "pinned", "silos", "evaluate-every", "capture", "timeout")
 
 
-def server_app(device: str = "cpu") -> ServerApp:
-    """Train the federation of the run's configuration and leave model, table and curves in its ``out``."""
+def server_app(device: str = "cpu", *, draw: Callable[[FederatedRun], object] = lambda run: None) -> ServerApp:
+    """Train the federation of the run's configuration and leave table and model in its ``out``, and what ``draw``
+    makes of the run."""
     app = ServerApp()
 
     @app.main()
@@ -40,14 +39,15 @@ def server_app(device: str = "cpu") -> ServerApp:
         end_with_parent()
         torch.set_num_threads(1)
         try:
-            train_alone(grid, context.run_config, device)
+            run = train_alone(grid, context.run_config, device)
+            draw(run)
         except DocleakError as error:
             print(f"docleak: error: {error}", flush=True)
 
     return app
 
 
-def train_alone(grid: Grid, config: Mapping[str, Any], device: str) -> None:
+def train_alone(grid: Grid, config: Mapping[str, Any], device: str) -> FederatedRun:
     """``_train`` while no other process works in the folder: two would count rounds in one ledger."""
     missing = [key for key in SETTINGS if key not in config]
     if missing:
@@ -55,13 +55,13 @@ def train_alone(grid: Grid, config: Mapping[str, Any], device: str) -> None:
     out = Path(str(config["out"]))
     with claimed(out):
         try:
-            _train(grid, config, device)
+            return _train(grid, config, device)
         except DocleakError as error:
             _say_stopped(out, f"error: {error}")
             raise
 
 
-def _train(grid: Grid, config: Mapping[str, Any], device: str) -> None:
+def _train(grid: Grid, config: Mapping[str, Any], device: str) -> FederatedRun:
     federation = Federation.from_json(Path(str(config["federation"])).read_text(encoding="utf-8"))
     run = FederatedRun.open(Path(str(config["out"])), federation, command="flwr run")
     _say_stopped(run.path, "the training was cut off; the SuperLink's log says more, and the same command goes on")
@@ -74,11 +74,11 @@ def _train(grid: Grid, config: Mapping[str, Any], device: str) -> None:
     )  # fmt: skip
     strategy.train(grid)
     run.write_table()
-    draw_curves(run, rng=np.random.default_rng(federation.seed))
     print(f"model: {save_model(run, device)}", flush=True)
     (run.path / STOPPED).unlink()
+    return run
 
 
 def _say_stopped(out: Path, why: str) -> None:
-    if (out / MANIFEST).is_file():
+    if (out / "run.json").is_file():
         write_atomically(out / STOPPED, f"docleak: {why}\n".encode())

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from docleak.errors import FederationError
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.bounds import UpdateBounds
+from docleak.training.federated.capture import record_update
 from docleak.training.federated.federation import impossible
 from docleak.training.federated.fedopt import Averaging, ClientUpdate, ServerState, faults_in, moved
 from docleak.training.federated.flower.meeting import UNNAMED, awaited, fault_of, meeting_faults
@@ -28,7 +29,6 @@ from docleak.training.federated.flower.messages import (
     settings_in,
     wire_bytes,
 )
-from docleak.training.federated.flower.recording import record_update
 from docleak.training.federated.flower.replies import SentUpdate, scores_in
 from docleak.training.federated.flower.secure_round import SecureRound
 from docleak.training.federated.flower.secure_silo import RECORD

@@ -1,0 +1,135 @@
+"""Trainings as runs among others: what ``docleak report`` says of one, and the picture of its rounds.
+
+``docleak train`` carries them out (``training.federated.training``, ``training.private.record_run``): their units are
+rounds, which follow from one another and are no work for a pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from docleak.errors import RunError
+from docleak.files import reported, write_atomically
+from docleak.metrics.estimate import Estimate
+from docleak.report.charts import learning_curves
+from docleak.report.page import Reading, Section, run_facts
+from docleak.report.pictures import decoded, picture
+from docleak.report.severity import Part, Severity
+from docleak.report.table import Column, Row, Table
+from docleak.report.templating import render
+from docleak.runs.run import Run
+from docleak.studies.study import Study, Tell, Unit, one_of
+from docleak.training.federated.federation import Federation
+from docleak.training.federated.record import KIND, FederatedRun, load_run
+from docleak.training.federated.scores import Kept, kept_of
+from docleak.training.federated.summary import facts_of, text_of
+from docleak.training.private.record_run import UNIT, text_of_records
+
+COLUMNS = {
+    "loss": Column("Training loss"), "anls": Column("ANLS of what the silos keep"), "bytes_up": Column("Bytes up", 0),
+    "bytes_down": Column("Bytes down", 0),
+}  # fmt: skip
+LIMITS = (
+    "A training is no attack: what its updates and its model give away is measured by docleak audit.",
+    "Losses and ANLS are of the pages that were there, and say little of others.",
+)
+
+
+class TrainingStudy(Study[Federation]):
+    """A federated or central training, read; ``docleak train`` carries it out."""
+
+    kind = KIND
+    about = "federated and central trainings"
+    Config = Federation
+
+    def units(self) -> NoReturn:
+        raise RunError("rounds of a training follow from one another; carry it out with docleak train.")
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> NoReturn:
+        self.units()
+
+    @classmethod
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+        run = one_of(runs)
+        return _read_records(run) if run.has(UNIT) else _read_rounds(run, rng)
+
+
+def _read_rounds(run: Run, rng: np.random.Generator) -> Reading:
+    training = load_run(run.path)
+    facts = facts_of(training, {}, rng=rng)
+    if not facts["rounds"]:
+        raise RunError(f"{run.path} has no finished round yet. Go on with the same docleak train.")
+    rows = [
+        Row(
+            f"round {row['round']}",
+            {
+                **{key: row.get(key) for key in COLUMNS},
+                "anls": Estimate(row.get("anls"), row.get("low"), row.get("high")),
+            },
+        )
+        for row in ({"round": 0, **facts["start"]}, *facts["rounds"])
+    ]
+    table = Table("Rounds", COLUMNS, rows, first="after")
+    curves = picture(decoded(_curves(training, rng)), "Training loss and ANLS over rounds")
+    body = render("training.html.j2", curves=curves, table=table)
+    return _reading(run, facts["lineage"], text_of(facts), facts, {"rounds": table}, body)
+
+
+def _read_records(run: Run) -> Reading:
+    record = {key: value for key, value in run.record(UNIT).items() if key not in ("images", "snapshots", "unit")}
+    losses = record["loss_kept_before_and_after"]
+    values = dict(zip(("loss before", "loss after"), losses, strict=False))  # none where nothing is kept
+    row = Row("steps of DP-SGD", {"steps": record["steps"], "records": record["records"], **values})
+    table = Table(
+        "DP-SGD over questions", {key: Column(key, 0 if "loss" not in key else 3) for key in row.values}, [row]
+    )
+    body = render("table.html.j2", table=table)
+    return _reading(run, record["lineage"], text_of_records(record), record, {"records": table}, body)
+
+
+def _reading(
+    run: Run, claim: Mapping[str, Any], text: str, facts: Mapping[str, Any], tables: Mapping[str, Table], body: Any
+) -> Reading:
+    """The part says what holds for the model; nothing is measured of what it gives away."""
+    part = Part("training", Severity.UNMEASURED, claim["sentence"], label="Trained, not attacked")
+    return Reading(
+        question="What was trained, and what does that promise?",
+        lead="Rounds of a training, and the guarantee that holds for its model by its whole lineage.",
+        parts=(part,), counted=f"What holds for the model: {claim['sentence']}",
+        sections=(Section("training", "Training", "How the training went", body),), lines=tuple(text.splitlines()),
+        results={"training": facts}, tables=tables, limits=LIMITS, runs=(run_facts(run.path, run.manifest()),),
+    )  # fmt: skip
+
+
+def draw_curves(run: FederatedRun) -> Path | None:
+    """OUT/curves.png: training loss per silo and in all, and ANLS with its interval; None before the first round."""
+    if not run.last_round():
+        return None
+    file = run.path / "curves.png"
+    with reported(file):
+        write_atomically(file, _curves(run, np.random.default_rng(run.federation.seed)))
+    return file
+
+
+def _curves(run: FederatedRun, rng: np.random.Generator) -> bytes:
+    rows = run.rows()
+    kept: dict[int, Kept] = {}
+    for number in range(len(rows) + 1):
+        scored = kept_of(run.scores(number) or (), rng=rng)
+        if scored is not None and scored.anls.value is not None:
+            kept[number] = scored
+    silos: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        for client in row.clients:
+            if client.loss is not None:
+                silos.setdefault(client.silo, []).append((row.round, client.loss))
+    mean = [(row.round, row.loss) for row in rows if row.loss is not None]
+    return learning_curves(
+        silos.values(), mean if len(mean) == len(rows) else [],
+        {number: scored.anls for number, scored in kept.items()},
+        noised=any(scored.noised for scored in kept.values()),
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""A federated training in one process, from its settings to the finished model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from docleak.privacy.budget import delta_warning
+from docleak.training.federated.board import Board
+from docleak.training.federated.federation import Federation
+from docleak.training.federated.flower.embedded import train_embedded
+from docleak.training.federated.flower.grid import OnSilo
+from docleak.training.federated.party import private_units
+from docleak.training.federated.record import FederatedRun, RoundRow
+from docleak.training.federated.scores import Scores
+from docleak.training.federated.summary import save_model
+from docleak.training.federated.turn import TURN_SECONDS
+
+#: In OUT: the updates as the server received them.
+UPDATES = "updates"
+
+
+@dataclass(frozen=True)
+class Training:
+    """``federation``, and what of a training changes none of its numbers.
+
+    ``evaluate_every`` so many rounds, and after the last, silos are asked for scores (0: never). ``capture`` records
+    what the server receives, for ``docleak audit --updates``, ``board`` writes TensorBoard's files. A silo has
+    ``timeout`` seconds for a message. ``start_is_public`` declares a start of which nothing is recorded.
+    """
+
+    federation: Federation
+    evaluate_every: int = 1
+    capture: bool = False
+    board: bool = False
+    timeout: float = TURN_SECONDS
+    start_is_public: bool = False
+
+
+def train(
+    training: Training,
+    silos: Callable[[], Mapping[str, Path]],
+    out: Path,
+    *,
+    device: str = "cpu",
+    command: str = "",
+    on_begin: Callable[[FederatedRun, Mapping[str, Path]], OnSilo] = lambda run, silos: lambda number, silo, kind: None,
+    say: Callable[[str], None] = lambda text: None,
+) -> FederatedRun:
+    """Train, or go on, in ``out``, and leave the table of its rounds and the model of the last one.
+
+    ``silos`` finds or makes the silos' folders, by name, once the run is open. ``on_begin`` is told of both and gives
+    what is told of every silo's turn; ``say`` is told what should be known besides. Raises what ``FederatedRun.open``
+    and ``train_embedded`` raise.
+    """
+    torch.set_num_threads(1)
+    federation = training.federation
+    run = FederatedRun.open(out, federation, command=command, start_is_public=training.start_is_public)
+    found = silos()
+    plan = federation.privacy
+    if plan is not None and (
+        warning := delta_warning(plan.delta, private_units(found, federation), plan.mechanism.unit)
+    ):
+        say(f"Warning: {warning}")
+    board = Board(run) if training.board else None
+
+    def on_round(row: RoundRow | None, scores: Scores | None) -> None:
+        run.write_table()
+        if board is not None:
+            board.add(row.round if row else 0, row, scores)
+
+    train_embedded(
+        run, found, device=device, evaluate_every=training.evaluate_every,
+        capture=out / UPDATES if training.capture else None, on_silo=on_begin(run, found), on_round=on_round,
+        timeout=training.timeout,
+    )  # fmt: skip
+    if board is not None:
+        board.close()
+    run.write_table()
+    save_model(run, device)
+    return run
