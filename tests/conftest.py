@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 # Before any library that reads them is imported: no test may use the network or more than one core.
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
 
+import numpy as np
+import PIL.Image
 import pytest
 import torch
+from PIL import ImageDraw, ImageFont
+
+from docleak.documents import Field, Page, Question, Word
 
 torch.set_num_threads(1)
 
@@ -22,3 +28,19 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"the real development data is not at {SHARED_DATA}")
     return SHARED_DATA
+
+
+def small_page(value: str) -> Page:
+    """``Total`` is public, the value below it private, on 64 x 64 pixels."""
+    picture = PIL.Image.new("RGB", (64, 64), "white")
+    pen = ImageDraw.Draw(picture)
+    pen.text((3, 3), "Total", fill="black", font=ImageFont.load_default(10))
+    pen.text((32, 40), value, fill="black", font=ImageFont.load_default(12))
+    words = (Word("Total", (3, 3, 30, 14)), Word(value, (32, 40, 46, 54)))
+    question = Question("Total?", (value,), "total")
+    return Page(f"small-{value}", np.asarray(picture), words, (Field("total", value, (1,)),), (question,))
+
+
+@pytest.fixture(scope="session")
+def make_small_page() -> Callable[[str], Page]:
+    return small_page

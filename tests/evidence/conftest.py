@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL.Image
 import pytest
-from PIL import ImageDraw, ImageFont
 
-from docleak.documents import Field, Image, Page, Question, Word, blank_template, load_pages, private_mask
+from docleak.documents import Image, Page, blank_template, load_pages, private_mask
 from docleak.metrics import OcrEngine, Reading, score_page
 from docleak.runs.run import Run
 
@@ -141,19 +139,3 @@ def write_fake_unit(
 def make_run() -> Callable[..., Run]:
     """``fake_run``; test modules cannot import it, since pytest imports them by path."""
     return fake_run
-
-
-def small_page(value: str) -> Page:
-    """``Total`` is public, the value below it private, on 64 x 64 pixels."""
-    picture = PIL.Image.new("RGB", (64, 64), "white")
-    pen = ImageDraw.Draw(picture)
-    pen.text((3, 3), "Total", fill="black", font=ImageFont.load_default(10))
-    pen.text((32, 40), value, fill="black", font=ImageFont.load_default(12))
-    words = (Word("Total", (3, 3, 30, 14)), Word(value, (32, 40, 46, 54)))
-    question = Question("Total?", (value,), "total")
-    return Page(f"small-{value}", np.asarray(picture), words, (Field("total", value, (1,)),), (question,))
-
-
-@pytest.fixture(scope="session")
-def make_small_page() -> Callable[[str], Page]:
-    return small_page

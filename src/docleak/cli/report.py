@@ -10,6 +10,7 @@ import typer
 
 from docleak.cli.extraction import report_extraction
 from docleak.cli.output import emit
+from docleak.cli.studies import say
 
 if TYPE_CHECKING:
     from docleak.runs.run import Run
@@ -24,10 +25,18 @@ def report(
     json_output: Json = False,
 ) -> None:
     """Write (again) the HTML report of one or several finished runs, from what is on disk."""
+    from docleak.errors import RunError
     from docleak.files import undamaged
     from docleak.runs.run import Run
+    from docleak.studies.registry import STUDIES, report_on
 
     loaded = [Run.load(path) for path in runs]
+    if any(run.kind in STUDIES for run in loaded):
+        if markdown is not None:
+            raise RunError("--markdown is for audits of gradients; results.json beside the report holds all numbers.")
+        page, readings = report_on(runs, out)
+        say(page, readings, json_output=json_output)
+        return
     with undamaged(runs[0] if len(runs) == 1 else Path(os.path.commonpath([path.absolute() for path in runs]))):
         _report(loaded, out, markdown, json_output)
 
@@ -40,22 +49,6 @@ def _report(loaded: list[Run], out: Path | None, markdown: Path | None, json_out
     from docleak.evidence.markdown import write_markdown
     from docleak.evidence.report import summary_text, verdict_json, write_report
 
-    if any("updates" in run.config for run in loaded):
-        from docleak.evidence import update_report
-
-        if len(loaded) > 1 or out is not None or markdown is not None:
-            raise RunError(
-                "the report of an audit of updates stands in its own directory: write it on its own, without --out "
-                "and --markdown."
-            )
-        page = update_report.write_report(loaded[0])
-        told = {
-            "report": str(page),
-            "results": str(page.parent / "results.json"),
-            **update_report.results_of(loaded[0]),
-        }
-        emit(told, f"{update_report.summary_text(loaded[0])}\n\nReport: {page}", json_output=json_output)
-        return
     if any(run.config.get("kind") == "cdmi" for run in loaded):
         if len(loaded) > 1 or out is not None or markdown is not None:
             raise RunError(

@@ -20,7 +20,7 @@ from docleak.evidence.routes import FLOORS
 from docleak.evidence.texts import words_in
 from docleak.metrics import FieldScore, PageScore
 from docleak.metrics.image import box_slices
-from docleak.studies.fields import mark
+from docleak.studies.fields import KINDS, mark
 
 #: Larger pages are shrunk to this many pixels on their longer side; crops are cut before that.
 PAGE_SIDE = 1000
@@ -34,12 +34,6 @@ CROP_HEIGHT = 40
 TEXT_SHOWN = ("question", "answer", "exact", "believed_exact", "tokens", "tokens_right", "seconds")
 #: Paper around a field, in pixels.
 MARGIN = 2
-KINDS = {"template": "Blank template", "reconstruction": "Reconstruction", "truth": "True page"}
-ALTS = {
-    "template": "The blank form, which the attacker knows",
-    "reconstruction": "What the attack rebuilt from the gradient",
-    "truth": "The true private page",
-}
 ORIGINS = {"template": "known to the attacker", "truth": "never seen by the attacker"}
 
 

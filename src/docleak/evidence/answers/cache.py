@@ -21,9 +21,9 @@ from docleak.attacks.answers.asking import AnswersView, Item, Spoken, ask, batch
 from docleak.attacks.answers.memorisation import Asker
 from docleak.documents.page import Page, Question, Word
 from docleak.errors import RunError
-from docleak.evidence.identity import weights_hash
 from docleak.files import reported, write_atomically
 from docleak.models.base import DocumentModel
+from docleak.studies.identity import weights_hash
 
 #: (page and question, true answer), both as hexadecimal digests.
 Key = tuple[str, str]

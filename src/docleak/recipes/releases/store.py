@@ -33,7 +33,6 @@ from docleak.documents.pages import LazyPages
 from docleak.documents.partition import Share
 from docleak.documents.silos import write_silos
 from docleak.errors import PrivacyError, RunError
-from docleak.evidence.identity import weights_hash
 from docleak.files import reported, write_json
 from docleak.models.loading import load_model
 from docleak.privacy.accounting import guarantee
@@ -44,6 +43,7 @@ from docleak.recipes.releases.config import Target
 from docleak.recipes.releases.presets import CENTRAL, NONE, Data
 from docleak.runs.claim import claimed
 from docleak.runs.identity import digest_of
+from docleak.studies.identity import weights_hash
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.summary import save_model
