@@ -4,7 +4,8 @@
 
 A ServerApp's strategy with ``docleak.tap`` and a ClientApp that trains ``transformers``' own
 LayoutLMv3ForQuestionAnswering on made-up receipts; Flower's messages are handed over in this process. Each capture is
-audited with a description that is true, and with one that is not. tests/evidence/test_misdescribed.py runs the same.
+audited with a description that is true, and with one that is not.
+tests/studies/updates/test_misdescribed.py runs the same.
 """
 
 from __future__ import annotations
@@ -228,21 +229,22 @@ class NothingRead:
 
 def audited(case: Case, optimiser: str, model_folder: Path, folder: Path) -> tuple[dict[str, Any], Any]:
     """The first client's record, and the run."""
-    from docleak.evidence.updates import UpdatesConfig, run_updates
+    from docleak.studies.engine import carry_out
+    from docleak.studies.updates.study import UpdatesConfig, UpdatesStudy
 
     recorded = capture(folder, model_folder, case, optimiser)
     config = UpdatesConfig(
         str(recorded), model=str(model_folder), documents=str(folder / "given"), clients=(str(CLIENTS[0]),),
         attack="random", budget=1, steps=(), batch_sizes=(), local=local_of(case, optimiser),
     )  # fmt: skip
-    run = run_updates(config, folder / "out", device="cpu", on_progress=lambda *_: None)
+    run = carry_out(UpdatesStudy(config), folder / "out")
     (record,) = run.units()
     return record, run
 
 
 def row_of(case: Case, optimiser: str, record: Mapping[str, Any]) -> list[str]:
     """A row of the table: case, verdict, self-test, the first two causes, whether the true one is among them."""
-    from docleak.evidence.update_verdicts import severity_of
+    from docleak.studies.updates.verdict import severity_of
 
     test, causes = record["check"]["self_test"], record["check"]["causes"]
     named = case.cause in [cause["key"] for cause in causes[:2]]
@@ -258,7 +260,7 @@ What `docleak audit --updates` says of a Flower app that is not ours, when it is
 strategy (FedAvg) with `docleak.tap`, and a ClientApp that trains `transformers`' LayoutLMv3ForQuestionAnswering (0.1 M
 parameters, random) on made-up receipts; two clients, two questions each, batches of one. Strategy, messages, mods
 (fixedclipping_mod, LocalDpMod) and client are Flower's and real, and are run in one process. OCR is off: verdicts are
-of the words. `tests/evidence/test_misdescribed.py` runs the same. Made by
+of the words. `tests/studies/updates/test_misdescribed.py` runs the same. Made by
 
     python scripts/misdescribed_captures.py --out docs/results/updates.md
 
@@ -276,9 +278,9 @@ def main() -> None:
     parser.add_argument("--optimiser", choices=[*BASE], action="append")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    from docleak.evidence import updates
+    from docleak.studies.updates import sight
 
-    updates._engine = lambda name: NothingRead()  # type: ignore[assignment]
+    sight._engine = lambda name: NothingRead()  # type: ignore[assignment]
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     rows = []

@@ -14,8 +14,8 @@ from docleak.attacks.gradients.algebra.bag import TABLES, _beyond, bag_of_words,
 from docleak.attacks.gradients.local_steps import Optimiser
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
-from docleak.evidence.update_leaks import tokens_of
 from docleak.models import DocumentModel, load_model, pixels_of
+from docleak.studies.updates.words import tokens_of
 from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_locally
 from docleak.training.update import client_gradient
 

@@ -45,18 +45,17 @@ def test_options_about_recorded_updates_want_them(
 
 
 def test_the_report_of_updates_is_not_joined(command: Callable[..., tuple[Any, str, str]], tmp_path: Path) -> None:
-    for name, config in (("one", {"updates": "u"}), ("two", {"models": []})):
-        Run.open(tmp_path / name, config)
-    for more in (["two"], ["--out", "there"], ["--markdown", "there.md"]):
-        code, _, text = command("report", "one", *more)
-        assert code == 1 and "stands in its own directory" in text
+    for name in ("one", "two"):
+        Run.open(tmp_path / name, {"updates": "u"}, kind="updates")
+    code, _, text = command("report", "one", "two", "--out", "there")
+    assert code == 1 and "report them one by one" in text
     assert not (tmp_path / "there").exists()
 
 
 def test_the_report_of_updates_tells_machines_the_verdict(
     command: Callable[..., tuple[Any, str, str]], tmp_path: Path
 ) -> None:
-    run = Run.open(tmp_path / "one", {"updates": "u"})
+    run = Run.open(tmp_path / "one", {"updates": "u"}, kind="updates")
     record = {"kind": "update", "round": 1, "client": "a", "sent": "weights", "examples": 1, "pages": 1, "steps": 1,
               "plan": {"batch_size": 1, "optimiser": "sgd", "learning_rate": 0.1, "weight_decay": 0.0},
               "dropout": False, "replay": {"distance": None, "why": "no seed"}, "masked": {"failed": "no seed"},
@@ -64,5 +63,5 @@ def test_the_report_of_updates_tells_machines_the_verdict(
     run.write_unit("a", record, {})
     code, out, err = command("report", "one", "--json")
     value = json.loads(out)
-    assert code == 0 and value["severity"] == "untold" and value["label"] == "Could not tell", err
+    assert code == 0 and value["verdict"]["severity"] == "untold" and value["verdict"]["label"] == "Could not tell", err
     assert [update["severity"] for update in value["updates"]] == ["untold"] and Path(value["results"]).is_file()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from docleak.evidence import update_report
 from docleak.evidence.answers import report
+from docleak.studies.updates.reading import chart
 
 ATTACK = {"accuracy": 0.5, "low": 0.4, "high": 0.6, "members": 8, "providers": 16}
 
@@ -15,8 +15,8 @@ def test_the_table_of_local_steps_is_drawn_the_same_twice() -> None:
         {"steps": steps, "batch_size": 1, "words": {"recall": 0.5 / steps}, "pictures": {"why": "text"}}
         for steps in (1, 2)
     ]
-    assert update_report.chart(cells).startswith("<svg")
-    assert update_report.chart(cells) == update_report.chart(cells)
+    assert chart(cells).startswith("<svg")
+    assert chart(cells) == chart(cells)
 
 
 def test_releases_are_drawn_the_same_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,11 @@ from docleak.documents.division import divide
 from docleak.documents.names import provider_key
 from docleak.documents.silos import write_silos
 from docleak.errors import FederationError, PrivacyError
-from docleak.evidence.updates import UpdatesConfig, chosen
 from docleak.models import load_model
 from docleak.privacy.mechanism import Mechanism, Relation, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
+from docleak.studies.updates.study import UpdatesConfig, UpdatesStudy
 from docleak.training.federated import party
 from docleak.training.federated.capture import read_updates
 from docleak.training.federated.federation import Federation
@@ -215,4 +215,4 @@ def test_settings_with_a_plan_travel() -> None:
 def test_its_updates_are_not_audited_and_the_reason_is_said(silos: dict[str, Path], tmp_path: Path) -> None:
     run(tmp_path / "run", silos, replace(FEDERATION, rounds=1), capture=tmp_path / "updates")
     with pytest.raises(FederationError, match="synthetic-0, synthetic-1 trained under a privacy plan"):
-        chosen(UpdatesConfig(updates=str(tmp_path / "updates"), documents=str(silos["synthetic-0"])))
+        UpdatesStudy(UpdatesConfig(str(tmp_path / "updates"), documents=str(silos["synthetic-0"]))).units()

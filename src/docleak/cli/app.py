@@ -34,7 +34,8 @@ from docleak.cli.releases import (
 from docleak.cli.report import report
 from docleak.cli.reproduce import reproduce
 from docleak.cli.settings import default_workers, parse_size, pick_device, split_stages
-from docleak.cli.updates import Clients, LocalTraining, Round, Updates, audit_updates, refuse_several
+from docleak.cli.studies import run_and_report
+from docleak.cli.updates import Clients, LocalTraining, Round, Updates, refuse_several
 from docleak.errors import DocleakError
 
 if TYPE_CHECKING:
@@ -189,14 +190,14 @@ def audit(
         )  # fmt: skip
         return
     if updates is not None:
-        from docleak.evidence.updates import UpdatesConfig
+        from docleak.studies.updates.study import UpdatesConfig, UpdatesStudy
 
         refuse_several(models=len(model or ()), attacks=len(spec.names(attacks)))
         captured = UpdatesConfig(
             str(updates), (model or [""])[0], documents, round_number, tuple(client or ()), attacks or "gi-dqa", budget,
             local=local, ocr=ocr, seed=seed, allow_failed_self_test=allow_failed_self_test, allow_pickle=allow_pickle,
         )  # fmt: skip
-        audit_updates(captured, out, device, workers or default_workers(), json_output)
+        run_and_report(UpdatesStudy(captured, device=pick_device(device)), out, workers, json_output)
         return
     chosen: dict[str, Any] = {"models": tuple(model)} if model else {}
     named: dict[str, Any] = {}

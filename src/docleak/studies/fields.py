@@ -7,6 +7,13 @@ from docleak.report.severity import Cell
 
 #: Fuzz ratio from which a field that is not exact counts as nearly read.
 NEAR = 0.8
+#: Pictures of an attacked page, by name of their files: what they are called, and what they show in words.
+KINDS = {"template": "Blank template", "reconstruction": "Reconstruction", "truth": "True page"}
+ALTS = {
+    "template": "The blank form, which the attacker knows",
+    "reconstruction": "What the attack rebuilt from the gradient",
+    "truth": "The true private page",
+}
 
 
 def cell_of(read: FieldScore, blank: FieldScore, truth: FieldScore, *, given: bool) -> Cell:

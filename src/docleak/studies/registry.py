@@ -23,6 +23,7 @@ STUDIES: dict[str, str] = {
     "defences": "docleak.studies.gradient.defences:DefenceStudy",
     "pairs": "docleak.studies.pairs.study:PairStudy",
     "training": "docleak.studies.trainings:TrainingStudy",
+    "updates": "docleak.studies.updates.study:UpdatesStudy",
 }
 
 

@@ -14,7 +14,7 @@ from docleak.documents.page import Box, Image, Word
 from docleak.metrics import FieldScore, PageScore
 from docleak.metrics.image import box_slices
 from docleak.report.pictures import picture, shrunk
-from docleak.studies.fields import mark
+from docleak.studies.fields import KINDS, mark
 from docleak.studies.gradient.config import CLOSED_FORM
 from docleak.studies.gradient.findings import FLOORS
 from docleak.studies.gradient.results import AttackResult, Unit
@@ -30,12 +30,6 @@ CROP_HEIGHT = 40
 TEXT_SHOWN = ("question", "answer", "exact", "believed_exact", "tokens", "tokens_right", "seconds")
 #: Paper around a field, in pixels.
 MARGIN = 2
-KINDS = {"template": "Blank template", "reconstruction": "Reconstruction", "truth": "True page"}
-ALTS = {
-    "template": "The blank form, which the attacker knows",
-    "reconstruction": "What the attack rebuilt from the gradient",
-    "truth": "The true private page",
-}
 ORIGINS = {"template": "known to the attacker", "truth": "never seen by the attacker"}
 
 

@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from docleak.evidence.update_check import beyond_chance
+from scipy import stats
+
 from docleak.metrics import PageScore
-from docleak.report.severity import Cell, Overall, Part, Severity, judge, overall, worst
+from docleak.report.severity import Cell, Part, Severity, judge, worst
 from docleak.report.templating import percent
 from docleak.studies.fields import cell_of
 
 #: Share of tokens, with at least this precision, from which the words count as told.
 TOLD, SURE = 0.5, 0.8
-UNCHECKED = "Recorded by an older docleak: whether the true pages reproduce what was sent was not checked."
+#: Chance of calling fields told that are not, where the checks have failed.
+BY_CHANCE = 0.01
+#: Tokens that are read and true, as a share of those that are either, from which a bag is that of these pages.
+SAME_TOKENS = 0.9
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,10 @@ class Pictures:
             return None
         pages = [[PageScore.from_json(page).fields for page in saved[key]] for key in ("score", "floor", "ceiling")]
         rebuilt, blank, truth = ([f for fields in kind for f in fields] for kind in pages)
-        given = saved.get("given") or [()] * len(saved["score"])
-        told = [f.value in answers for fields, answers in zip(pages[0], given, strict=True) for f in fields]
+        given = [f.value in answers for fields, answers in zip(pages[0], saved["given"], strict=True) for f in fields]
+        seen = zip(rebuilt, blank, truth, given, strict=True)
         return cls(
-            cells=tuple(
-                cell_of(read, floor, true, given=known)
-                for read, floor, true, known in zip(rebuilt, blank, truth, told, strict=True)
-            ),
+            cells=tuple(cell_of(read, floor, true, given=known) for read, floor, true, known in seen),
             exact=sum(bool(f.exact) for f in rebuilt),
             blank=sum(bool(f.exact) for f in blank),
             legible=sum(bool(f.exact) for f in truth),
@@ -86,49 +87,56 @@ def _severity_of_words(words: Mapping[str, Any], doubts: Sequence[str]) -> Sever
     return Severity.UNTOLD  # too much of what was read is wrong to call it told, or untold
 
 
+def beyond_chance(words: Mapping[str, Any]) -> bool:
+    """Whether more private fields of these pages are told than of pages that nobody has (Fisher's exact test), or the
+    tokens read are those of these pages, and of none of those."""
+    (held, of), (chance, among) = words["fields"], words["control"]
+    table = [[held, of - held], [chance, among - chance]]
+    if of and among and stats.fisher_exact(table, alternative="greater").pvalue < BY_CHANCE:
+        return True
+    either, controls = words["found"] + words["true"] - words["right"], words["control_tokens"]
+    return bool(controls) and (words["right"] / either if either else 0.0) > max(SAME_TOKENS, *controls)
+
+
 def doubts_of(record: Mapping[str, Any]) -> list[str]:
     """Sentences that forbid an all-clear."""
     if "masked" in record:
         return []
-    lines = list(record["check"]["doubts"]) if "check" in record else [UNCHECKED]
-    test = record["pictures"].get("self_test")
+    lines, test = list(record["check"]["doubts"]), record["pictures"].get("self_test")
     if test and not test["passed"] and not any("self-test failed" in line for line in lines):
         lines.append("The self-test failed: the true pages do not reproduce what was sent.")
     return lines
 
 
-def verdict_on(records: Sequence[Mapping[str, Any]], unfinished: Sequence[str] = ()) -> Overall:
-    """One verdict over all updates: the worst, and what could not be told; ``unfinished`` ones have no record."""
-    parts = [Part(name_of(record), severity_of(record), sentences(record)[0]) for record in records]
-    parts += [Part(name, Severity.UNMEASURED, "No unit of it is finished.") for name in unfinished]
+def part_of(record: Mapping[str, Any]) -> Part:
+    """The verdict on one captured update."""
+    return Part(name_of(record), severity_of(record), sentences(record)[0])
+
+
+def counted(records: Sequence[Mapping[str, Any]]) -> str:
+    """Private fields over all updates, by either route."""
     held = [record["words"]["fields"] for record in records if "fields" in record["words"] and "masked" not in record]
     seen = [pictures for record in records if (pictures := Pictures.of(record["pictures"]))]
-    counted = []
+    said = []
     if of := sum(fields[1] for fields in held):
-        counted.append(f"All tokens of {sum(fields[0] for fields in held)} of {of} private fields are among the words "
-                       "read")  # fmt: skip
+        said.append(
+            f"All tokens of {sum(fields[0] for fields in held)} of {of} private fields are among the words read"
+        )
     if scored := sum(one.scored for one in seen):
-        counted.append(f"{sum(one.cells.count(Cell.READ) for one in seen)} of {scored} private fields are read from "
-                       "pictures")  # fmt: skip
-    return overall(parts, "; ".join(counted) + "." if counted else "No private field was counted by any route.")
+        read = sum(one.cells.count(Cell.READ) for one in seen)
+        said.append(f"{read} of {scored} private fields are read from pictures")
+    return "; ".join(said) + "." if said else "No private field was counted by any route."
 
 
 def sentences(record: Mapping[str, Any]) -> list[str]:
     """What one captured update gave away, in plain words: its words, its pictures, then what stands against them."""
     if "masked" in record:
-        return [_of_masks(record["masked"]), _of_words(record["words"], masked=True)]
-    if "sum" in record:
-        said = f"The sum of all silos' updates, which is all that the server learns. {_of_words(record['words'])}"
-        return [said, _of_pictures(record["pictures"]), *_of_check(record)]
-    return [_of_words(record["words"]), _of_pictures(record["pictures"]), *_of_check(record)]
-
-
-def _of_check(record: Mapping[str, Any]) -> list[str]:
-    """Doubts, and the possible causes of a round that the true pages do not reproduce."""
-    lines, causes = doubts_of(record), record.get("check", {}).get("causes", ())
+        return [_of_masks(record["masked"]), _of_masked_words(record["words"])]
+    total = "The sum of all silos' updates, which is all that the server learns. " if "sum" in record else ""
+    lines = [total + _of_words(record["words"]), _of_pictures(record["pictures"]), *doubts_of(record)]
     if severity_of(record) is Severity.UNTOLD:
         lines.append("So what was not read here cannot be called unread.")
-    if causes:
+    if causes := record["check"].get("causes"):
         said = "; ".join(f"({number}) {cause['sentence']}" for number, cause in enumerate(causes, 1))
         lines.append(f"Possible causes, the most probable first: {said}.")
     return lines
@@ -150,15 +158,22 @@ def _of_masks(found: Mapping[str, Any]) -> str:
     )
 
 
-def _of_words(words: Mapping[str, Any], *, masked: bool = False) -> str:
-    if masked and "failed" not in words:
-        chance, among = words["control"]
-        held, of = words["fields"]
-        return (
-            f"Words, attacked all the same: {percent(words['precision'])} of what is read is right; "
-            f"{percent(held / of if of else None)} of the private fields seem told, and "
-            f"{percent(chance / among if among else None)} of the fields of made-up pages that nobody has."
-        )
+def _of_masked_words(words: Mapping[str, Any]) -> str:
+    if "failed" in words:
+        return _of_words(words)
+    return (
+        f"Words, attacked all the same: {percent(words['precision'])} of what is read is right; "
+        f"{_share(words['fields'])} of the private fields seem told, and {_share(words['control'])} of the fields of "
+        "made-up pages that nobody has."
+    )
+
+
+def _share(fields: Sequence[int]) -> str:
+    held, of = fields
+    return percent(held / of if of else None)
+
+
+def _of_words(words: Mapping[str, Any]) -> str:
     if "failed" in words:
         return f"Words: not read: {words['failed'].rstrip('.')}."
     line = (
@@ -168,10 +183,9 @@ def _of_words(words: Mapping[str, Any], *, masked: bool = False) -> str:
     )
     held, of = words["fields"]
     if of:
-        chance, among = words["control"]
         line += (
             f" All tokens of {held} of {of} private fields are told; of the fields of made-up pages that nobody has, "
-            f"{percent(chance / among if among else None)}."
+            f"{_share(words['control'])}."
         )
     for axis, places in words["places"].items():
         line += f" Coordinates {axis}: {places['right']} of {places['found']} read are right."
@@ -182,12 +196,11 @@ def _of_pictures(saved: Mapping[str, Any]) -> str:
     seen = Pictures.of(saved)
     if seen is None:
         return f"Pictures: not attacked: {saved['why'].rstrip('.')}."
-    route = f" by {saved['route']}" if saved.get("route") else ""
     psnr = "" if seen.psnr is None else f", {seen.psnr:.1f} dB on the first page"
     blank = "" if seen.blank_psnr is None else f" and {seen.blank_psnr:.1f} dB"
     line = (
-        f"Pictures{route}: {seen.exact} of {seen.scored} private fields read exactly{psnr} (blank template: "
-        f"{seen.blank} fields{blank}; true page: {seen.legible} fields)."
+        f"Pictures by {saved['route']}: {seen.exact} of {seen.scored} private fields read exactly{psnr} (blank "
+        f"template: {seen.blank} fields{blank}; true page: {seen.legible} fields)."
     )
     apart = [
         f"{count} {'was' if count == 1 else 'were'} {how}"

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from docleak import spec
-from docleak.attacks.gradients.local_steps import LONGEST, UNPADDED, Batching, ImitatedSteps, Optimiser
+from docleak.attacks.gradients.local_steps import LONGEST, UNPADDED, Batching
 from docleak.documents import Page, load_pages
 from docleak.errors import AttackError, DocumentError, FederationError
 from docleak.models.base import DocumentModel, dropout_rate, trainable
+from docleak.studies.updates.round import Batches, ImitatedRound, assumed
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import LocalPlan, LocalRound, set_parameters, train_locally
 from docleak.training.federated.party import open_party
 from docleak.training.federated.wire import Compression, pack, unpack
 from docleak.training.objectives.objective import Example
-from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.table import QUESTIONS, objective_of
 
 #: What others call the keys of LocalPlan.
 ALIASES = {"lr": "learning_rate", "optimizer": "optimiser", "local_epochs": "epochs", "clip_norm": "max_norm"}
@@ -64,21 +65,18 @@ class UpdateCase:
     plan: LocalPlan
     pages: Sequence[Page]
     examples: Sequence[Example]
-    batches: tuple[tuple[int, ...], ...]
+    batches: Batches
     replay: Replay
     batching: Batching = Batching()
 
-    @property
-    def optimiser(self) -> Optimiser:
-        """As the adversary imitates it."""
-        return optimiser_of(self.plan)
-
-    @property
-    def delta(self) -> dict[str, Tensor]:
-        """What was sent, of the model's trainable parameters; a gradient is the delta of a step at a rate of 1."""
+    @cached_property
+    def round(self) -> ImitatedRound:
+        """What was sent, of the model's trainable parameters, and how it came about; a gradient is the delta of a step
+        at a rate of 1."""
         received = sent_by(self.update)
-        names = (name for name, _ in trainable(self.model.module) if name in received)
-        return {name: torch.from_numpy(received[name].astype(np.float32)) for name in names}
+        names = [name for name, _ in trainable(self.model.module) if name in received]
+        sent = {name: torch.from_numpy(received[name].astype(np.float32)) for name in names}
+        return ImitatedRound.of(self.model, sent, self.plan, self.batching, self.pages, self.examples, self.batches)
 
     @property
     def unsent(self) -> tuple[str, ...]:
@@ -91,10 +89,15 @@ class UpdateCase:
         """Whether the client drew masks that nobody else knows."""
         return self.plan.dropout and dropout_rate(self.model.module) > 0
 
-    @property
-    def trained_on(self) -> list[Example]:
-        """The examples that were used, each once."""
-        return [self.examples[i] for i in sorted({i for batch in self.batches for i in batch})]
+    def described(self) -> dict[str, Any]:
+        """What a unit's record says of the round."""
+        truth = self.round.truth
+        return {
+            "round": self.update.round, "client": self.update.client, "sent": self.update.kind,
+            "examples": len(truth.examples), "pages": len(truth.pages), "steps": len(self.batches),
+            "plan": asdict(self.plan), "dropout": self.dropout,
+            "replay": {"distance": self.replay.distance, "why": self.replay.why},
+        }  # fmt: skip
 
 
 def open_case(
@@ -176,26 +179,6 @@ def _adam(update: CapturedUpdate, told: Mapping[str, Any]) -> dict[str, Any]:
             "which is not imitated. Say adamw if that is what ran; without decay adam is imitated."
         )
     return {"optimiser": "adamw", "weight_decay": 0.0}
-
-
-def optimiser_of(plan: LocalPlan) -> Optimiser:
-    """The plan's optimiser as the adversary imitates it."""
-    return Optimiser(plan.optimiser, plan.learning_rate, plan.weight_decay, plan.max_norm)
-
-
-def assumed(count: int, plan: LocalPlan) -> tuple[tuple[int, ...], ...]:
-    """The steps of ``plan`` over ``count`` examples by someone who does not know their order: as they stand."""
-    epoch = [tuple(range(at, min(at + plan.batch_size, count))) for at in range(0, count, plan.batch_size)]
-    return tuple((epoch * plan.epochs)[: plan.max_steps or None])
-
-
-def imitated(
-    case_batches: Sequence[Sequence[int]], examples: Sequence[Example], plan: LocalPlan, batching: Batching
-) -> ImitatedSteps:
-    """The steps over ``examples``, whose pages are numbered as they come."""
-    pages = sorted({example.page for example in examples})
-    owners = tuple(pages.index(example.page) for example in examples)
-    return ImitatedSteps(optimiser_of(plan), tuple(tuple(batch) for batch in case_batches), owners, batching)
 
 
 def load_start(model: DocumentModel, update: CapturedUpdate) -> None:
@@ -289,6 +272,21 @@ def _told(text: str) -> dict[str, str]:
     return told
 
 
-def without_dropout(plan: LocalPlan, *, steps: int, batch_size: int) -> LocalPlan:
-    """The plan with other steps, in evaluation mode: what leaks by steps and batch size alone."""
-    return replace(plan, epochs=steps, max_steps=steps, batch_size=batch_size, dropout=False)
+def one_question_each(case: UpdateCase, count: int) -> list[Page]:
+    """So many of the client's pages with one question each, in their order, those with private fields first; fewer
+    where it has no more."""
+    asked = {e.page: e.question for e in reversed(case.examples)}
+    ordered = sorted(asked, key=lambda number: (not case.pages[number].private_fields, number))[:count]
+    return [replace(case.pages[n], questions=(question,)) for n in ordered if (question := asked[n]) is not None]
+
+
+def trained_again(case: UpdateCase, pages: Sequence[Page], steps: int, batch_size: int, *, seed: int) -> ImitatedRound:
+    """What the client would send after so many steps on batches of ``pages``, without dropout from the captured start:
+    what leaks by steps and batch size alone. Pages that are too few are trained on again."""
+    plan = replace(case.plan, epochs=steps, max_steps=steps, batch_size=batch_size, dropout=False)
+    load_start(case.model, case.update)
+    trained = train_locally(case.model, pages, plan, client=case.update.client, rng=np.random.default_rng(seed))
+    load_start(case.model, case.update)
+    sent = {name: torch.from_numpy(value) for name, value in trained.update.delta.items()}
+    examples = objective_of(QUESTIONS).examples(pages)
+    return ImitatedRound.of(case.model, sent, plan, Batching(), pages, examples, trained.batches)

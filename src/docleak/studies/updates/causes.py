@@ -6,11 +6,12 @@ between what was sent and what the plan gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import islice, permutations
+from functools import cached_property, partial
+from itertools import islice, permutations, product
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +19,9 @@ from torch import Tensor
 
 from docleak.attacks.gradients.algebra.bag import TABLES
 from docleak.attacks.gradients.local_steps import EPSILON, LONGEST, UNPADDED
-from docleak.evidence.update_case import assumed
-from docleak.evidence.update_trial import Trial, agreement, gap
 from docleak.models.base import dropout_rate
 from docleak.spec import split_name
+from docleak.studies.updates.round import ImitatedRound, agreement, assumed, gap
 
 #: Optimiser steps that all replays of one client may take together.
 MOST_STEPS = 150
@@ -62,6 +62,10 @@ class Cause:
         return self.weight >= REPRODUCED
 
 
+#: Rounds under other plans, and the cause that each would prove.
+Tries = Iterator[tuple[Cause, ImitatedRound]]
+
+
 @dataclass
 class Diagnosis:
     """``trial`` under the plan as it was described; ``others`` the same with another client's pages, by name.
@@ -70,19 +74,21 @@ class Diagnosis:
     parameters that did not come.
     """
 
-    trial: Trial
+    trial: ImitatedRound
     received: Mapping[str, np.ndarray]
     begun: Mapping[str, np.ndarray]
     unsent: Sequence[str] = ()
-    others: Mapping[str, Trial] = field(default_factory=dict)
+    others: Mapping[str, ImitatedRound] = field(default_factory=dict)
     taken: int = 0
 
     def causes(self) -> tuple[Cause, ...]:
         """At least one, and at most NAMED of them."""
         found = [*self._traces()]
-        searches = [self._rates, self._clients]
+        searches: list[Callable[[], Iterator[Cause]]] = [self._rates, self._clients]
         if all(cause.weight < TRACED for cause in found):  # else no plan reproduces what was sent
-            searches += [self._optimisers, self._decays, self._batchings, self._orders, self._clippings, self._sizes]
+            first = (self._decays, self._paddings, self._means, self._orders, self._clippings, self._sizes)
+            tried = [partial(self._first, trials) for trials in first]
+            searches += [self._optimisers, tried[0], self._decayed, *tried[1:]]
         for trials in searches:
             if any(cause.reproduces for cause in found):
                 break
@@ -105,12 +111,16 @@ class Diagnosis:
         """What times ``ours`` is closest to what was sent, and their cosine."""
         return agreement(self.trial.sent, self.ours, self.trial.alive)
 
-    def _tried(self, trial: Trial) -> bool:
+    def _tried(self, trial: ImitatedRound) -> bool:
         """Whether the trial passes the self-test, as long as there are steps left to take."""
         if self.taken + len(trial.batches) > MOST_STEPS:
             return False
         self.taken += len(trial.batches)
         return trial.passes
+
+    def _first(self, trials: Callable[[], Tries]) -> Iterator[Cause]:
+        """The first of other rounds that passes the self-test."""
+        yield from islice((cause for cause, trial in trials() if self._tried(trial)), 1)
 
     # What a cause leaves behind, without another replay.
 
@@ -181,14 +191,14 @@ class Diagnosis:
     @cached_property
     def _idle(self) -> dict[str, Tensor]:
         """Where (as masks) no page of the client moves a number: rows of tables that nothing looks up."""
-        whole = (tuple(range(len(self.trial.examples))),)
+        whole = (tuple(range(len(self.trial.truth.examples))),)
         gradient = replace(self.trial, batches=whole).gradient
         return {name: where for name, value in gradient.items() if value.ndim > 1 and bool((where := value == 0).any())}
 
     def _rows(self) -> Iterator[Cause]:
         """Rows of the tables of tokens and coordinates that moved, beyond decay, against those that the pages use."""
         trial, spare, lacking, either = self.trial, 0, 0, 0
-        tokens, axes = TABLES.get(trial.model.architecture, ("", {}))
+        tokens, axes = TABLES.get(trial.truth.model.architecture, ("", {}))
         for name in (tokens, *axes.values()):
             if name not in trial.sent or name not in self._idle:
                 continue
@@ -216,7 +226,7 @@ class Diagnosis:
     def _dropout(self) -> Iterator[Cause]:
         """Replays with masks drawn here: is what was sent as far from them as they are from one another?"""
         trial = self.trial
-        if dropout_rate(trial.model.module) <= 0 or self.taken + 4 * len(trial.batches) > MOST_STEPS:
+        if dropout_rate(trial.truth.model.module) <= 0 or self.taken + 4 * len(trial.batches) > MOST_STEPS:
             return
         self.taken += 4 * len(trial.batches)
         drawn = [trial.delta(masks=seed) for seed in range(4)]
@@ -245,25 +255,25 @@ class Diagnosis:
             yield Cause("learning rate", f"learning rate or loss scale: what was sent is {factor:.3g} times what the "
                         f"plan gives (cosine {cosine:.4f})", FITTING - 1)  # fmt: skip
 
-    def _fitted(self, trial: Trial) -> tuple[Trial, float]:
+    def _fitted(self, trial: ImitatedRound) -> tuple[ImitatedRound, float]:
         """The trial with the learning rate that comes closest, rounded where that is as close; 0.0 if there is none."""
         for _ in range(6):
             factor, _cosine = agreement(self.trial.sent, trial.delta(), trial.alive)
             self.taken += len(trial.batches)
             if factor <= 0 or self.taken > MOST_STEPS:
                 return trial, 0.0
-            trial = _planned(trial, learning_rate=trial.plan.learning_rate * factor)
+            trial = trial.planned(learning_rate=trial.plan.learning_rate * factor)
             if abs(factor - 1) < 1e-4:
                 break
         rate = trial.plan.learning_rate
         short = _rounded(rate)
         rate = short if abs(short / rate - 1) < 5e-3 else rate
-        return _planned(trial, learning_rate=rate), rate
+        return trial.planned(learning_rate=rate), rate
 
     def _optimisers(self) -> Iterator[Cause]:
         kind = "adamw" if self.trial.plan.optimiser == "sgd" else "sgd"
         for decay in dict.fromkeys((self.trial.plan.weight_decay, 0.0)):
-            other = _planned(self.trial, optimiser=kind, weight_decay=decay)
+            other = self.trial.planned(optimiser=kind, weight_decay=decay)
             if self._tried(other):
                 yield _reproduced("optimiser", f"optimiser={kind}")
                 return
@@ -276,38 +286,43 @@ class Diagnosis:
                 yield Cause("optimiser", f"optimiser: a step of {kind} is more alike (cosine {cosine:.3f}) than one of "
                             f"{self.trial.plan.optimiser} ({self.factor[1]:.3f})", FITTING)  # fmt: skip
 
-    def _decays(self) -> Iterator[Cause]:
-        """What weights that no page moves lost, and the usual decays."""
-        plan, steps = self.trial.plan, len(self.trial.batches)
-        stated = self.trial.steps.optimiser.decayed(steps)
-        measured = (1 - (1 - self._shrunk) ** (1 / steps)) / plan.learning_rate if 0 <= self._shrunk < 1 else 0.0
+    @cached_property
+    def _decay(self) -> float:
+        """The weight decay that weights show which no page moves; rounded where that is as good."""
+        steps, rate = len(self.trial.batches), self.trial.plan.learning_rate
+        measured = (1 - (1 - self._shrunk) ** (1 / steps)) / rate if 0 <= self._shrunk < 1 else 0.0
         short = _rounded(measured)
-        measured = short if measured and abs(short / measured - 1) < 0.02 else measured
-        for decay in dict.fromkeys((measured, 0.0, 0.01, 0.1, 0.05)):
-            if decay != plan.weight_decay and self._tried(_planned(self.trial, weight_decay=decay)):
-                yield _reproduced("weight decay", f"weight_decay={decay:g}")
-                return
+        return short if measured and abs(short / measured - 1) < 0.02 else measured
+
+    def _decays(self) -> Tries:
+        for decay in dict.fromkeys((self._decay, 0.0, 0.01, 0.1, 0.05)):
+            if decay != self.trial.plan.weight_decay:
+                yield _reproduced("weight decay", f"weight_decay={decay:g}"), self.trial.planned(weight_decay=decay)
+
+    def _decayed(self) -> Iterator[Cause]:
+        stated = self.trial.steps.optimiser.decayed(len(self.trial.batches))
         if self._idle and abs(self._shrunk - stated) > 0.02 * max(self._shrunk, stated) + EPSILON:
             yield Cause("weight decay", f"weight decay: weights that no page moves shrank by {self._shrunk:.2g}, as a "
-                        f"decay of {measured:.2g} at this rate would; the plan says {plan.weight_decay:g}",
-                        FITTING - 2)  # fmt: skip
+                        f"decay of {self._decay:.2g} at this rate would; the plan says "
+                        f"{self.trial.plan.weight_decay:g}", FITTING - 2)  # fmt: skip
 
-    def _batchings(self) -> Iterator[Cause]:
-        now = self.trial.batching
-        longest = max((len(e.tensors.get("input_ids", ())) for e in self.trial.inputs), default=0)
-        most = int(getattr(self.trial.model, "max_tokens", 0))
-        lengths = dict.fromkeys((LONGEST, most, *LENGTHS, UNPADDED)) if hasattr(self.trial.model, "padded") else ()
+    def _paddings(self) -> Tries:
+        now, truth = self.trial.batching, self.trial.truth
+        longest = max((len(e.tensors.get("input_ids", ())) for e in truth.inputs), default=0)
+        most = int(getattr(truth.model, "max_tokens", 0))
+        lengths = dict.fromkeys((LONGEST, most, *LENGTHS, UNPADDED)) if hasattr(truth.model, "padded") else ()
         for length in lengths:
-            if length == now.padding or (length > 0 and not longest <= length <= most):
-                continue
-            if self._tried(replace(self.trial, batching=replace(now, padding=length))):
+            if length != now.padding and (length <= 0 or longest <= length <= most):
                 said = {LONGEST: "longest", UNPADDED: "none", most: "max_length"}.get(length, str(length))
-                yield _reproduced("padding", f"padding={said}")
-                return
-        other = "tokens" if now.mean == "examples" else "examples"
-        weighted = any("labels" in e.tensors for e in self.trial.inputs) and max(map(len, self.trial.batches)) > 1
-        if weighted and self._tried(replace(self.trial, batching=replace(now, mean=other))):
-            yield _reproduced("mean", f"mean={other}")
+                yield _reproduced("padding", f"padding={said}"), self._batched(padding=length)
+
+    def _means(self) -> Tries:
+        other = "tokens" if self.trial.batching.mean == "examples" else "examples"
+        if any("labels" in e.tensors for e in self.trial.truth.inputs) and max(map(len, self.trial.batches)) > 1:
+            yield _reproduced("mean", f"mean={other}"), self._batched(mean=other)
+
+    def _batched(self, **changes: Any) -> ImitatedRound:
+        return replace(self.trial, batching=replace(self.trial.batching, **changes))
 
     def _clients(self) -> Iterator[Cause]:
         own = gap(self.trial.sent, self.ours, self.trial.alive)
@@ -319,8 +334,8 @@ class Diagnosis:
             if self.taken <= MOST_STEPS and gap(trial.sent, trial.delta(), trial.alive) < 0.3 * own:
                 yield Cause("other client", f"pages: those of client {name} come closer", FITTING)
 
-    def _orders(self) -> Iterator[Cause]:
-        trial, count = self.trial, len(self.trial.examples)
+    def _orders(self) -> Tries:
+        trial, count = self.trial, len(self.trial.truth.examples)
         if len(trial.batches) < 2 or count < 2:
             return
         drawn = (tuple(np.random.default_rng(seed).permutation(count).tolist()) for seed in range(8))
@@ -328,33 +343,25 @@ class Diagnosis:
         steps = assumed(count, trial.plan)
         for order in dict.fromkeys((tuple(reversed(range(count))), *orders)):
             batches = tuple(tuple(order[number] for number in batch) for batch in steps)
-            if batches != trial.batches and self._tried(replace(trial, batches=batches)):
+            if batches != trial.batches:
                 said = ", ".join(str(number + 1) for number in order)
-                yield Cause("order", f"order: the examples in the order {said} reproduce what was sent; sort the pages "
-                            "so", REPRODUCED)  # fmt: skip
-                return
+                sentence = f"order: the examples in the order {said} reproduce what was sent; sort the pages so"
+                yield Cause("order", sentence, REPRODUCED), replace(trial, batches=batches)
 
-    def _clippings(self) -> Iterator[Cause]:
+    def _clippings(self) -> Tries:
         size = sum(float(value.square().sum()) for value in self.trial.gradient.values()) ** 0.5
         for norm in NORMS:
-            if norm < size and norm != self.trial.plan.max_norm and self._tried(_planned(self.trial, max_norm=norm)):
-                yield _reproduced("clipping", f"max_norm={norm:g}")
-                return
+            if norm < size and norm != self.trial.plan.max_norm:
+                yield _reproduced("clipping", f"max_norm={norm:g}"), self.trial.planned(max_norm=norm)
 
-    def _sizes(self) -> Iterator[Cause]:
-        count, plan = len(self.trial.examples), self.trial.plan
-        for size in dict.fromkeys((1, 2, 4, 8, count)):
-            for epochs in (1, 2, 3):
-                batches = assumed(count, replace(plan, batch_size=size, epochs=epochs, max_steps=0))
-                if size > count or batches == self.trial.batches:
-                    continue
-                if self._tried(replace(self.trial, batches=batches)):
-                    yield _reproduced("steps", f"batch_size={size},epochs={epochs}")
-                    return
-
-
-def _planned(trial: Trial, **changes: float | str) -> Trial:
-    return replace(trial, plan=replace(trial.plan, **changes))  # type: ignore[arg-type]
+    def _sizes(self) -> Tries:
+        count, plan = len(self.trial.truth.examples), self.trial.plan
+        sizes = [size for size in dict.fromkeys((1, 2, 4, 8, count)) if size <= count]
+        for size, epochs in product(sizes, (1, 2, 3)):
+            batches = assumed(count, replace(plan, batch_size=size, epochs=epochs, max_steps=0))
+            if batches != self.trial.batches:
+                cause = _reproduced("steps", f"batch_size={size},epochs={epochs}")
+                yield cause, replace(self.trial, batches=batches)
 
 
 def _reproduced(key: str, option: str) -> Cause:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from docleak.documents import Page
+from docleak.documents.pages import joined
 from docleak.errors import FederationError
-from docleak.evidence.update_case import Replay, UpdateCase, distance, open_case, sent_by
 from docleak.models.base import DocumentModel
+from docleak.studies.updates.case import Replay, UpdateCase, distance, open_case, sent_by
+from docleak.studies.updates.round import Batches
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local import LocalRound
@@ -63,44 +66,31 @@ def hiding(case: UpdateCase) -> dict[str, Any]:
 
 
 def open_sum(
-    update: CapturedUpdate,
-    members: Sequence[CapturedUpdate],
-    model: DocumentModel,
-    documents: str,
-    *,
-    local: str = "",
-    allow_pickle: bool = False,
-) -> UpdateCase:
+    update: CapturedUpdate, members: Sequence[CapturedUpdate], model: DocumentModel, documents: str, *,
+    local: str = "", allow_pickle: bool = False,
+) -> UpdateCase:  # fmt: skip
     """The case of a sum: the pages of all its silos, and their rounds trained again and averaged to compare with.
 
     Raises FederationError for a sum without the words of its silos in the capture, else as ``open_case``.
     """
     if not members:
         raise FederationError(f"{update.name}: the capture has none of the masked words that this is the sum of.")
-    pages: list[Any] = []
+    parts: list[Sequence[Page]] = []
     examples: list[Example] = []
-    batches: list[tuple[int, ...]] = []
+    batches: Batches = ()
     rounds: list[LocalRound] = []
     for member in members:
         case = open_case(member, model, documents, local=local, allow_pickle=allow_pickle)
-        batches += [tuple(len(examples) + number for number in batch) for batch in case.batches]
-        examples += [Example(len(pages) + example.page, example.question) for example in case.examples]
-        pages += [case.pages[i] for i in range(len(case.pages))]
+        before = sum(map(len, parts))
+        batches += tuple(tuple(len(examples) + number for number in batch) for batch in case.batches)
+        examples += [Example(before + example.page, example.question) for example in case.examples]
+        parts.append(case.pages)
         if case.replay.trained is None:
-            return UpdateCase(update, model, case.plan, pages, examples, tuple(batches), case.replay)
+            return UpdateCase(update, model, case.plan, joined(parts), examples, batches, case.replay)
         rounds.append(case.replay.trained)
-    mean = _mean([each.update for each in rounds])
-    steps = max(each.steps for each in rounds)
-    loss = float(np.mean([each.loss for each in rounds]))
-    trained = LocalRound(ClientUpdate(update.client, update.examples, mean), steps, loss, tuple(batches))
-    replay = Replay(trained, distance(sent_by(update), mean))
-    return UpdateCase(update, model, case.plan, pages, examples, tuple(batches), replay)
-
-
-def _mean(updates: Sequence[ClientUpdate]) -> Mapping[str, np.ndarray]:
-    total = sum(update.examples for update in updates)
-    weights = [update.examples / total for update in updates]
-    return {
-        name: np.tensordot(weights, np.stack([np.asarray(update.delta[name], np.float64) for update in updates]), 1)
-        for name in updates[0].delta
-    }
+    sent, weights = [trained.update.delta for trained in rounds], [trained.update.examples for trained in rounds]
+    mean = {name: np.average([np.asarray(d[name], np.float64) for d in sent], 0, weights) for name in sent[0]}
+    steps, loss = max(trained.steps for trained in rounds), float(np.mean([trained.loss for trained in rounds]))
+    together = LocalRound(ClientUpdate(update.client, update.examples, mean), steps, loss, batches)
+    replay = Replay(together, distance(sent_by(update), mean))
+    return UpdateCase(update, model, case.plan, joined(parts), examples, batches, replay)

@@ -10,11 +10,12 @@ import pytest
 
 from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
-from docleak.evidence.update_case import open_case
-from docleak.evidence.update_report import summary_text, write_report
-from docleak.evidence.update_secure import hiding
-from docleak.evidence.updates import UpdatesConfig, run_updates
 from docleak.models import load_model
+from docleak.studies.engine import carry_out
+from docleak.studies.registry import report_on
+from docleak.studies.updates.case import open_case
+from docleak.studies.updates.secure import hiding
+from docleak.studies.updates.study import UpdatesConfig, UpdatesStudy
 from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.embedded import train_embedded
@@ -38,7 +39,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_audit_says_that_words_are_noise_and_what_the_sum_tells(capture: Path, tmp_path: Path) -> None:
-    run = run_updates(UpdatesConfig(str(capture)), tmp_path / "audit", device="cpu", on_progress=lambda *_: None)
+    run = carry_out(UpdatesStudy(UpdatesConfig(str(capture))), tmp_path / "audit")
     records = {record["client"]: record for record in run.units()}
     assert len(records) == 3
     total = records["(sum of 2 silos)"]["words"]
@@ -50,10 +51,10 @@ def test_the_audit_says_that_words_are_noise_and_what_the_sum_tells(capture: Pat
         assert masked["hidden"] and abs(masked["correlation"]) < 5 * masked["chance"]
         words = records[name]["words"]
         assert "failed" in words or words["precision"] < 0.6
-    text = summary_text(run)
+    page, (said,) = report_on([run.path])
+    text, html = "\n".join(said.lines), page.read_text(encoding="utf-8")
     assert "noise to the server" in text and "all that the server learns" in text
-    page = write_report(run).read_text(encoding="utf-8")
-    assert "secure aggregation" in page and "not told" not in page
+    assert "secure aggregation" in html and "not told" not in html
 
 
 def test_masks_that_hide_nothing_are_found_out(capture: Path, tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from docleak.evidence import update_report, updates
 from docleak.report.severity import Severity
+from docleak.studies.registry import report_on
+from docleak.studies.updates import sight
+from docleak.studies.updates.verdict import severity_of
 
 pytest.importorskip("flwr")
-SCRIPT = Path(__file__).parents[2] / "scripts" / "misdescribed_captures.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "misdescribed_captures.py"
 
 
 def _script() -> ModuleType:
@@ -33,7 +35,7 @@ captures = _script()
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updates, "_engine", lambda name: captures.NothingRead())
+    monkeypatch.setattr(sight, "_engine", lambda name: captures.NothingRead())
     logging.getLogger("flwr").setLevel(logging.ERROR)
 
 
@@ -46,8 +48,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def audited(case: Any, model: Path, folder: Path, optimiser: str) -> tuple[dict[str, Any], str, str, dict[str, Any]]:
     """The first client's record, the terminal's text, the page, and results.json."""
     record, run = captures.audited(case, optimiser, model, folder)
-    page = update_report.write_report(run).read_text()
-    return record, update_report.summary_text(run), page, json.loads((run.path / "results.json").read_text())
+    page, (said,) = report_on([run.path])
+    results = json.loads((run.path / "results.json").read_text())
+    return record, "\n".join([said.verdict.sentence, *said.lines]), page.read_text(), results
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", pytest.param("adamw", marks=pytest.mark.slow)])
@@ -56,7 +59,7 @@ def test_what_is_misdescribed_is_no_all_clear_and_its_cause_is_named(
     case: Any, optimiser: str, model: Path, tmp_path: Path
 ) -> None:
     record, text, page, results = audited(case, model, tmp_path, optimiser)
-    severity = update_report.severity_of(record)
+    severity = severity_of(record)
     assert severity is not Severity.NONE and severity is not Severity.UNMEASURED
     for said in (text, page, json.dumps(results)):
         assert "No field read" not in said and severity.label in said
@@ -78,4 +81,4 @@ def test_what_is_rightly_described_has_no_alarm_and_its_words_are_read(case: Any
     assert record["check"]["self_test"]["passed"]
     assert record["words"]["precision"] == record["words"]["recall"] == 1.0
     assert results["updates"][0]["severity"] == "severe" and results["verdict"]["label"] == "Severe leak"
-    assert text.startswith("Severe leak. All tokens of ")
+    assert text.startswith("All tokens of ")

@@ -1,0 +1,188 @@
+"""A client's round as the evaluator imitates it, from the true pages, under any plan: does it give what was sent?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.local_steps import Batching, ImitatedSteps, Optimiser
+from docleak.attacks.gradients.matching import informative
+from docleak.attacks.gradients.observed import observe
+from docleak.attacks.gradients.selftest import SelfTest, measured, self_test
+from docleak.attacks.gradients.view import GradientView, Knowledge
+from docleak.documents import Page
+from docleak.documents.pages import picked
+from docleak.errors import GradientError
+from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
+from docleak.training.federated.local import LocalPlan
+from docleak.training.objectives.objective import Example
+
+Named = Mapping[str, Tensor]
+#: The examples of each step, by number.
+Batches = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Pages that a client trained on, and what it was asked about them; ``examples`` number the pages. As ``model``
+    reads them they are made once, when they are asked for: a large client's pixels need not fit into memory."""
+
+    model: DocumentModel
+    pages: Sequence[Page]
+    examples: Sequence[Example]
+
+    @cached_property
+    def fitted(self) -> tuple[Page, ...]:
+        """The pages at the model's size."""
+        return tuple(self.model.fit(page) for page in self.pages)
+
+    @cached_property
+    def pixels(self) -> Tensor:
+        """Of the fitted pages, (P, 3, H, W) in 0..1."""
+        return torch.stack([pixels_of(page.image, self.device) for page in self.fitted])
+
+    @cached_property
+    def inputs(self) -> tuple[Encoded, ...]:
+        """The examples."""
+        asked = [(self.pages[e.page], e.question) for e in self.examples]
+        return tuple(self.model.encode(self.model.fit(page), question) for page, question in asked if question)
+
+    @property
+    def device(self) -> torch.device:
+        """The model's."""
+        return next(self.model.module.parameters()).device
+
+
+@dataclass(frozen=True)
+class ImitatedRound:
+    """What was ``sent`` (theta_0 - theta_K by name, of the parameters that came), and how the client is believed to
+    have trained: ``truth``'s model, which holds theta_0, on the examples that ``batches`` number."""
+
+    truth: Truth
+    sent: Named
+    plan: LocalPlan
+    batching: Batching
+    batches: Batches
+
+    @classmethod
+    def of(
+        cls, model: DocumentModel, sent: Named, plan: LocalPlan, batching: Batching, pages: Sequence[Page],
+        examples: Sequence[Example], batches: Batches,
+    ) -> ImitatedRound:  # fmt: skip
+        """Of the examples in ``batches`` and the pages that these are about, which are numbered anew."""
+        used = sorted({number for batch in batches for number in batch})
+        shown = sorted({examples[number].page for number in used})
+        place = {number: place for place, number in enumerate(used)}
+        page = {number: place for place, number in enumerate(shown)}
+        asked = [Example(page[examples[number].page], examples[number].question) for number in used]
+        steps = tuple(tuple(place[number] for number in batch) for batch in batches)
+        return cls(Truth(model, picked(pages, shown), asked), sent, plan, batching, steps)
+
+    @property
+    def steps(self) -> ImitatedSteps:
+        """As the adversary takes them."""
+        owners = tuple(example.page for example in self.truth.examples)
+        return ImitatedSteps(optimiser_of(self.plan), self.batches, owners, self.batching)
+
+    def as_gradient(self, steps: float) -> dict[str, Tensor]:
+        """What was sent in the units of a gradient, if the client took so many steps."""
+        start = {name: p.detach() for name, p in self.truth.model.module.named_parameters()}
+        return optimiser_of(self.plan).as_gradient(self.sent, start, steps)
+
+    def view(self, knowledge: Knowledge, *, dropout: bool = False) -> GradientView | None:
+        """What the server sees under this plan; None where nothing of the update rises above rounding."""
+        try:
+            return observe(self.truth.model, self.sent, self.steps, knowledge, train_mode=dropout)
+        except GradientError:
+            return None
+
+    def test(self, *, causes: bool = False) -> SelfTest | None:
+        """The self-test of the true pages, with the ``causes`` that a single gradient tells; None without a view."""
+        pixels, inputs = self.truth.pixels, self.truth.inputs
+        view = self.view(Knowledge(pixels, torch.ones_like(pixels[:, 0], dtype=torch.bool), inputs))
+        return None if view is None else (self_test if causes else measured)(view, pixels, inputs)
+
+    @property
+    def passes(self) -> bool:
+        """Whether this plan reproduces what was sent."""
+        test = self.test()
+        return test is not None and test.passed
+
+    def planned(self, **changes: float | str) -> ImitatedRound:
+        """The round under a plan with these changes."""
+        return replace(self, plan=replace(self.plan, **changes))  # type: ignore[arg-type]
+
+    @cached_property
+    def start(self) -> dict[str, Tensor]:
+        """theta_0 of what was sent."""
+        return {name: p.detach().double() for name, p in trainable(self.truth.model.module) if name in self.sent}
+
+    @cached_property
+    def gradient(self) -> dict[str, Tensor]:
+        """Of the first batch at theta_0."""
+        plain = self.planned(optimiser="sgd", weight_decay=0.0, max_norm=0.0)
+        return replace(plain, batches=self.batches[:1])._moved(None)
+
+    @cached_property
+    def alive(self) -> tuple[str, ...]:
+        """Names of what was sent whose gradient is not zero but for rounding."""
+        return informative(self.gradient)
+
+    def delta(self, *, masks: int | None = None) -> dict[str, Tensor]:
+        """theta_0 - theta_K of this plan (float64), with dropout masks drawn from the seed ``masks``, or without."""
+        optimiser, steps = self.steps.optimiser, len(self.batches)
+        scale, share = optimiser.learning_rate * steps, optimiser.decayed(steps)
+        return {
+            name: scale * value.double() + (share * self.start[name] if bool(value.any()) else 0.0)
+            for name, value in self._moved(masks).items()
+        }
+
+    def _moved(self, masks: int | None) -> dict[str, Tensor]:
+        truth = self.truth
+        with _mode(truth.model, masks):
+            return self.steps.simulate(truth.model, truth.pixels, truth.inputs, tuple(self.sent), create_graph=False)
+
+
+def optimiser_of(plan: LocalPlan) -> Optimiser:
+    """The plan's optimiser as the adversary imitates it."""
+    return Optimiser(plan.optimiser, plan.learning_rate, plan.weight_decay, plan.max_norm)
+
+
+def assumed(count: int, plan: LocalPlan) -> Batches:
+    """The steps of ``plan`` over ``count`` examples by someone who does not know their order: as they stand."""
+    epoch = [tuple(range(at, min(at + plan.batch_size, count))) for at in range(0, count, plan.batch_size)]
+    return tuple((epoch * plan.epochs)[: plan.max_steps or None])
+
+
+def gap(one: Named, other: Named, names: Sequence[str]) -> float:
+    """|one - other|² / |one|² over ``names``; infinite where ``one`` is zero."""
+    wrong = sum(float((one[n].double() - other[n].double()).square().sum()) for n in names)
+    whole = sum(float(one[n].double().square().sum()) for n in names)
+    return wrong / whole if whole else float("inf")
+
+
+def agreement(sent: Named, ours: Named, names: Sequence[str]) -> tuple[float, float]:
+    """(factor, cosine): what times ``ours`` comes closest to ``sent``, and how well their directions agree."""
+    dot = sum(float((sent[n].double() * ours[n].double()).sum()) for n in names)
+    own = sum(float(ours[n].double().square().sum()) for n in names)
+    whole = sum(float(sent[n].double().square().sum()) for n in names)
+    return (dot / own, dot / (own * whole) ** 0.5) if own and whole else (0.0, 0.0)
+
+
+@contextmanager
+def _mode(model: DocumentModel, masks: int | None) -> Iterator[None]:
+    """Training mode with dropout masks of the seed, or evaluation mode; as it was afterwards."""
+    before = model.module.training
+    with torch.random.fork_rng(devices=[]):
+        if masks is not None:
+            torch.manual_seed(masks)
+        model.module.train(masks is not None)
+        try:
+            yield
+        finally:
+            model.module.train(before)

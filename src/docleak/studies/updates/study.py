@@ -1,0 +1,268 @@
+"""The audit of captured updates: what a federated server received, attacked.
+
+A unit is one captured update, or one cell of "how leakage falls with local steps and batch size", which trains the
+first client again from the weights that the server sent; of a secure aggregation, its masked words and sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from docleak.attacks.gradients import load_attack
+from docleak.documents.page import Image
+from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
+from docleak.models import DocumentModel, load_model
+from docleak.report.page import Reading
+from docleak.runs.run import Run
+from docleak.studies.identity import weights_hash
+from docleak.studies.study import Study, Tell, Unit, one_of
+from docleak.studies.updates.case import SAME, UpdateCase, one_question_each, open_case, pages_of, trained_again
+from docleak.studies.updates.check import check, diagnosed, imitable
+from docleak.studies.updates.reading import read_run
+from docleak.studies.updates.round import ImitatedRound, assumed
+from docleak.studies.updates.secure import hiding, is_masked, is_secure, open_sum
+from docleak.studies.updates.sight import Sight, attacked, sight_of, unseen
+from docleak.studies.updates.words import words_in, words_of
+from docleak.training.federated.capture import CapturedUpdate, read_updates
+from docleak.training.objectives.table import objective_of
+
+#: Other clients whose pages are tried where a client's own do not fit.
+OTHERS = 4
+#: Gradient evaluations of a unit without pictures, for the progress bar.
+WORDS_ONLY = 1
+
+
+@dataclass(frozen=True)
+class UpdatesConfig:
+    """What is audited of a capture. Everything that changes a number is here, and nothing else.
+
+    ``round`` 0 is the first of the capture; no ``clients`` means each client of the round. ``local`` says how the
+    clients trained where the capture does not. ``steps`` and ``batch_sizes`` span the table of how leakage falls:
+    words in every cell, pictures where one of the two is the least. ``picture_budget`` are its evaluations.
+    """
+
+    updates: str
+    model: str = ""
+    documents: str = "synthetic"
+    round: int = 0
+    clients: tuple[str, ...] = ()
+    attack: str = "gi-dqa"
+    budget: int = 120
+    picture_budget: int = 60
+    steps: tuple[int, ...] = (1, 2, 4)
+    batch_sizes: tuple[int, ...] = (1, 2, 4)
+    local: str = ""
+    ocr: str = "rapidocr"
+    seed: int = 5
+    allow_failed_self_test: bool = False
+    allow_pickle: bool = False
+
+    def __post_init__(self) -> None:
+        load_attack(self.attack)
+        if min((self.budget, self.picture_budget, *self.steps, *self.batch_sizes), default=1) < 1 or self.round < 0:
+            raise AttackError(
+                f"budget {self.budget}, steps {self.steps}, batches {self.batch_sizes}, round {self.round}; expected "
+                "budgets, steps and batches of at least 1."
+            )
+
+
+class Cell(NamedTuple):
+    """One point of "how leakage falls": local steps over batches of so many pages; ``pictured`` where pictures are
+    attacked, too."""
+
+    steps: int
+    batch_size: int
+    pictured: bool
+
+
+class UpdatesStudy(Study[UpdatesConfig]):
+    """Each process trains the clients of its units again, so that more than one pays where pictures are attacked."""
+
+    kind = "updates"
+    about = "what the server of a federated training received"
+    Config = UpdatesConfig
+    permissions = ("allow_failed_self_test", "allow_pickle")
+    _case: UpdateCase | None = None
+
+    @cached_property
+    def captured(self) -> Sequence[CapturedUpdate]:
+        """All that the capture holds."""
+        return read_updates(Path(self.config.updates))
+
+    @cached_property
+    def chosen(self) -> list[CapturedUpdate]:
+        """The updates to audit; FederationError names what the capture has where it lacks what was asked for."""
+        config = self.config
+        rounds = sorted({update.round for update in self.captured})
+        number = config.round or rounds[0]
+        there = [update for update in self.captured if update.round == number]
+        missing = sorted(set(config.clients) - {update.client for update in there})
+        if not there or missing:
+            raise FederationError(
+                f"{config.updates} has the rounds {', '.join(map(str, rounds))} and in round {number} the clients "
+                f"{', '.join(update.client for update in there) or '(none)'}; asked for round {number}"
+                f"{', client ' + missing[0] if missing else ''}."
+            )
+        asked = [update for update in there if not config.clients or update.client in config.clients]
+        if private := [update.client for update in asked if update.details.get("privacy")]:
+            raise FederationError(
+                f"{', '.join(private)} trained under a privacy plan: what they drew and their noise are secret, so no "
+                "true input reproduces what they sent and nothing could be measured. Audit a training without "
+                "--epsilon."
+            )
+        return asked
+
+    def units(self) -> list[Unit]:
+        """The first captured update and the table's cells on it, then the other updates; of a secure aggregation, where
+        the server holds no silo's own update of which pictures could be attacked, its masked words and sums."""
+        config, (first, *others) = self.config, self.chosen
+        if is_secure(first):
+            return [Unit(_name(update), WORDS_ONLY, what=(update, None)) for update in self.chosen]
+        units = [Unit(_name(first), config.budget, what=(first, None))]
+        for steps in config.steps:
+            for size in config.batch_sizes:
+                pictured = steps == min(config.steps) or size == min(config.batch_sizes)
+                name = f"{_name(first)}--steps-{steps:03d}--batch-{size:03d}"
+                budget = config.picture_budget if pictured else WORDS_ONLY
+                units.append(Unit(name, budget, what=(first, Cell(steps, size, pictured))))
+        return [*units, *(Unit(_name(update), config.budget, what=(update, None)) for update in others)]
+
+    @cached_property
+    def model(self) -> DocumentModel:
+        """The model that was trained. It holds the start of the update that was opened last."""
+        first = self.chosen[0]
+        source = self.config.model or str(first.details.get("model") or "")
+        if not source:
+            raise FederationError(f"{first.name}: the capture does not say which model was trained. Pass --model.")
+        return load_model(source, device=self.device)
+
+    def case(self, update: CapturedUpdate) -> UpdateCase:
+        """The update with its client's pages and plan, opened once while units of it follow one another; see
+        ``open_case`` for what is raised."""
+        if self._case is None or self._case.update != update:
+            torch.set_num_threads(1)  # as in worker processes: other numbers of threads round differently
+            self._case = None  # its model is about to hold another start
+            options: dict[str, Any] = {"local": self.config.local, "allow_pickle": self.config.allow_pickle}
+            if is_secure(update) and not is_masked(update):
+                members = [other for other in self.captured if other.folder == update.folder and is_masked(other)]
+                self._case = open_sum(update, members, self.model, self.config.documents, **options)
+            else:
+                self._case = open_case(update, self.model, self.config.documents, **options)
+        return self._case
+
+    def identity(self) -> dict[str, str]:
+        """All weights, those that are never trained too; those that the server sent are in the capture."""
+        return {"model": weights_hash(self.case(self.chosen[0]).model)}
+
+    def facts(self) -> dict[str, Any]:
+        """The model, what is planned, and the clients of other rounds that sent nothing in this one, where all of it is
+        audited."""
+        units, here = self.units(), {update.client for update in self.chosen}
+        absent = {update.client for update in self.captured} - here if not self.config.clients else ()
+        updates = [(unit.id, unit.what[0]) for unit in units if unit.what[1] is None]
+        return {
+            "model": {"name": self.model.name, "architecture": self.model.architecture},
+            "planned": [{"unit": name, "round": update.round, "client": update.client} for name, update in updates],
+            "cells": len(units) - len(updates),
+            "absent": sorted(absent),
+        }
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], Mapping[str, Image]]:
+        """Words and pictures of the unit against the truth.
+
+        Raises SelfTestError where a client's round, trained again from the recorded seed, does not give what it sent:
+        then pages, model or plan are not those it trained with, and nothing could be measured against them.
+        """
+        config = self.config
+        update, cell = unit.what
+        case = self.case(update)
+        self._require_replay(case)
+        if is_secure(update):
+            return self._secure(case), {}
+        if cell is None:
+            words = words_of(case)
+            checked = check(case, words, lambda: self._others(case))
+            pictures, images = sight_of(
+                case, load_attack(config.attack), checked, allow_failed=config.allow_failed_self_test,
+                budget=config.budget, seed=config.seed, ocr=config.ocr, report=tell,
+            )  # fmt: skip
+            record = {"kind": "update", **case.described(), "check": checked}
+        else:
+            words, (pictures, images) = self._fallen(case, cell, tell)
+            record = {"kind": "cell", "steps": cell.steps, "batch_size": cell.batch_size}
+        return {**record, "words": words, "pictures": pictures}, images
+
+    def _secure(self, case: UpdateCase) -> dict[str, Any]:
+        words, masked = words_of(case), is_masked(case.update)
+        told = {"masked": hiding(case)} if masked else {"sum": True, "check": check(case, words, dict)}
+        pictures, _ = unseen("the words are masked" if masked else "a sum of silos is too many pages")
+        return {"kind": "update", **case.described(), "words": words, "pictures": pictures, **told}
+
+    def _fallen(self, case: UpdateCase, cell: Cell, tell: Tell) -> tuple[dict[str, Any], Sight]:
+        """What the client would send after the cell's steps, attacked; only words where there are to be no pictures."""
+        config = self.config
+        pages = one_question_each(case, cell.steps * cell.batch_size)
+        if len(pages) < cell.batch_size:
+            why = f"the client has {len(pages)} pages with questions, fewer than a batch of {cell.batch_size}"
+            return {"failed": why}, unseen(why)
+        taken = trained_again(case, pages, cell.steps, cell.batch_size, seed=config.seed)
+        words = words_in(taken, len(taken.batches))
+        if not cell.pictured:
+            return words, unseen("only words are looked for")
+        return words, attacked(
+            taken, load_attack(config.attack), budget=config.picture_budget, seed=config.seed, ocr=config.ocr,
+            report=tell,
+        )  # fmt: skip
+
+    def _require_replay(self, case: UpdateCase) -> None:
+        distance = None if is_masked(case.update) else case.replay.distance
+        if distance is None or distance <= SAME or self.config.allow_failed_self_test:
+            return
+        told = not is_secure(case.update) and imitable(case.round)
+        causes = diagnosed(case, lambda: self._others(case)) if told else ()
+        said = "; ".join(cause.sentence for cause in causes) or (
+            "other pages (--documents), pages in another order, another model, or another plan than the capture says "
+            "(--local)"
+        )
+        raise SelfTestError(
+            f"{case.update.name}: trained again from the recorded seed, this client sends something else (relative "
+            f"distance {distance:.2e}, expected at most {SAME:.0e}), so nothing could be measured against these pages. "
+            f"Possible causes, the most probable first: {said}. Mend it, or pass --allow-failed-self-test to audit all "
+            "the same."
+        )
+
+    def _others(self, case: UpdateCase) -> dict[str, ImitatedRound]:
+        """The round with the pages of the other clients of the capture, where they have pages of their own."""
+        rounds: dict[str, ImitatedRound] = {}
+        seen = {page.name for page in case.pages}
+        for update in self.captured:
+            if update.folder != case.update.folder or update.client == case.update.client or is_secure(update):
+                continue
+            try:
+                pages = pages_of(update, self.config.documents, None, allow_pickle=self.config.allow_pickle)
+            except DocumentError:  # this client's pages are at hand, those of the others need not be
+                continue
+            examples = objective_of(case.plan.objective).examples(pages)
+            batches = assumed(len(examples), case.plan)
+            taken = ImitatedRound.of(case.model, case.round.sent, case.plan, case.batching, pages, examples, batches)
+            if seen != {page.name for page in pages} and imitable(taken):
+                rounds[update.client] = taken
+            if len(rounds) == OTHERS:
+                break
+        return rounds
+
+    @classmethod
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+        """A verdict on each update, what was received, and how leakage falls with local steps and batch size."""
+        return read_run(one_of(runs))
+
+
+def _name(update: CapturedUpdate) -> str:
+    return f"round-{update.round:04d}--{update.client}"
