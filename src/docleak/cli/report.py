@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from docleak.cli.extraction import report_extraction
 from docleak.cli.output import emit
+from docleak.cli.studies import say
 
 if TYPE_CHECKING:
     from docleak.runs.run import Run
@@ -56,13 +56,15 @@ def _report(loaded: list[Run], out: Path | None, markdown: Path | None, json_out
         }
         emit(told, f"{update_report.summary_text(loaded[0])}\n\nReport: {page}", json_output=json_output)
         return
-    if any(run.config.get("kind") == "cdmi" for run in loaded):
-        if len(loaded) > 1 or out is not None or markdown is not None:
-            raise RunError(
-                "the report of an attack on weights stands in its own directory: write it on its own, without --out "
-                "and --markdown."
-            )
-        report_extraction(loaded[0], json_output)
+    if any(run.kind for run in loaded):
+        from docleak.files import write_atomically
+        from docleak.studies.registry import report_on
+
+        page, readings = report_on([run.path for run in loaded], out)
+        if markdown is not None:
+            tables = [table.to_markdown() for reading in readings for table in reading.tables.values()]
+            write_atomically(markdown, "\n".join(tables).encode())
+        say(page, readings, json_output=json_output)
         return
     if len(loaded) > 1 and out is None:
         raise RunError(f"{len(loaded)} runs are to be joined; say with --out into which folder the report goes.")

@@ -6,28 +6,40 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from docleak.evidence.answers.shipped import released_section
-from docleak.evidence.extraction.shipped import weights_section
 from docleak.evidence.report_data import AttackResult, ModelResult, ReportData
 from docleak.evidence.report_verdict import of_batches, verdict
 from docleak.evidence.report_words import notices
 from docleak.evidence.routes import ROUTES, FieldFound
+from docleak.report.page import Reading
 from docleak.report.severity import Cell, Overall, Part, Route, Severity, judge, overall, routes_sentence
+from docleak.runs.run import Run
+from docleak.studies.weights.exhibits import EXHIBITS
+from docleak.studies.weights.shipped import FOLDER as WEIGHTS
+from docleak.studies.weights.study import WeightsStudy
 
 #: Lines that a terminal is shown at most.
 LINES = 15
 
 
-def sections(data: ReportData) -> dict[str, dict[str, Any] | None]:
+def weights_reading(folder: Path) -> Reading | None:
+    """What the report of an audit in ``folder`` says of the shipped model's weights; None if they were not audited."""
+    run = Run(folder / WEIGHTS)
+    return WeightsStudy.read([run], np.random.default_rng(0), beside=True) if (run.path / EXHIBITS).is_file() else None
+
+
+def sections(data: ReportData) -> dict[str, Any]:
     """The parts of an audit beside its gradients, as templates see them: "released" and "weights", None without."""
     folder: Path | None = data.runs[0].path if len(data.runs) == 1 else None
     return {
         "released": released_section(folder) if folder else None,
-        "weights": weights_section(folder) if folder else None,
+        "weights": weights_reading(folder) if folder else None,
     }
 
 
-def overview(data: ReportData, beside: Mapping[str, Mapping[str, Any] | None]) -> Overall:
+def overview(data: ReportData, beside: Mapping[str, Any]) -> Overall:
     """The worst of all parts, and how many fields any route gave with any model."""
     parts = [
         Part(model.title, model.severity, _short(model), anchor=f"model-{number}")
@@ -40,8 +52,7 @@ def overview(data: ReportData, beside: Mapping[str, Mapping[str, Any] | None]) -
             for one in released["releases"] if not one["control"]
         ]  # fmt: skip
     if (weights := beside["weights"]) is not None:
-        said = weights["verdict"]
-        parts.append(Part(f"weights of {weights['model']}", said.severity, said.headline, said.label, "weights"))
+        parts += weights.parts
     return overall(parts, _counted(data))
 
 

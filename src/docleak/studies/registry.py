@@ -19,6 +19,7 @@ from docleak.studies.study import Study
 #: Kind -> "module:Class". A new study is a file, and a line in this table.
 STUDIES: dict[str, str] = {
     "pairs": "docleak.studies.pairs.study:PairStudy",
+    "weights": "docleak.studies.weights.study:WeightsStudy",
 }
 
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from docleak.documents.page import Image
 from docleak.errors import RunError
-from docleak.metrics.estimate import Estimate
 from docleak.report.page import Reading
-from docleak.report.table import Column
+from docleak.report.table import Column, Value
 from docleak.runs.run import Run
 
 #: A frozen dataclass: everything that changes a number of the study, and nothing else.
@@ -132,8 +131,15 @@ class TableStudy(Study[C]):
         """The study that a row asks for: ``source`` is the model's checkpoint. Of ``changes``, the command line's,
         those that are fields of the configuration are in ``settings`` already."""
 
+    @classmethod
+    def changes_of(
+        cls, settings: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], scale: str
+    ) -> Mapping[str, Any]:
+        """The command line's ``changes`` as each row takes them, where that depends on the settings of all rows."""
+        return changes
+
     @abstractmethod
-    def numbers(self, run: Run) -> Mapping[str, Estimate]:
+    def numbers(self, run: Run) -> Mapping[str, Value]:
         """The row's numbers by column, from disk; {} while there is none."""
 
     def shown(self) -> Sequence[str]:
