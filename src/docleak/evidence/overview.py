@@ -13,10 +13,9 @@ from docleak.evidence.report_data import AttackResult, ModelResult, ReportData
 from docleak.evidence.report_verdict import of_batches, verdict
 from docleak.evidence.report_words import notices
 from docleak.evidence.routes import ROUTES, FieldFound
-from docleak.report.page import Reading
+from docleak.report.page import PAGE, Reading
 from docleak.report.severity import Cell, Overall, Part, Route, Severity, judge, overall, routes_sentence
 from docleak.runs.run import Run
-from docleak.studies.weights.exhibits import EXHIBITS
 from docleak.studies.weights.shipped import FOLDER as WEIGHTS
 from docleak.studies.weights.study import WeightsStudy
 
@@ -27,7 +26,7 @@ LINES = 15
 def weights_reading(folder: Path) -> Reading | None:
     """What the report of an audit in ``folder`` says of the shipped model's weights; None if they were not audited."""
     run = Run(folder / WEIGHTS)
-    return WeightsStudy.read([run], np.random.default_rng(0), beside=True) if (run.path / EXHIBITS).is_file() else None
+    return WeightsStudy.read([run], np.random.default_rng(0), beside=True) if (run.path / PAGE).is_file() else None
 
 
 def sections(data: ReportData) -> dict[str, Any]:

@@ -90,10 +90,12 @@ def test_it_is_written_again_from_disk_alone(played: Run, tmp_path: Path) -> Non
     first = write_report(played).read_text(encoding="utf-8")
     again = write_report(Run.load(played.path)).read_text(encoding="utf-8")
     assert first == again
-    (played.path / "exhibits" / "0.png").rename(tmp_path / "0.png")
-    with pytest.raises(RunError, match=r"0\.png cannot be read"):
+    file = next(played.path.glob("units/*/page.png"))
+    file.rename(tmp_path / "page.png")
+    file.write_bytes(b"half a picture")
+    with pytest.raises(RunError, match=r"page\.png cannot be read"):
         write_report(played)
-    (tmp_path / "0.png").rename(played.path / "exhibits" / "0.png")
+    (tmp_path / "page.png").replace(file)
 
 
 def test_what_is_shown_of_a_page_hides_the_field_and_no_more(played: Run) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from docleak.attacks.weights import Attempt, choose, plausibility
 from docleak.attacks.weights.calibration import Floats, at_least, fit_calibrator
-from docleak.files import reported, write_json
+from docleak.files import read_stored, reported, write_json
 from docleak.metrics.calibration import brier, calibration_error, reliability
 from docleak.metrics.extraction import Numbers, over_documents
 from docleak.runs.run import Run
@@ -49,6 +49,12 @@ def calibrate(run: Run, *, rng: np.random.Generator) -> None:
         events[event]["stated"] = {str(unit["unit"]): p for unit, p in zip(asked, stated, strict=True)}
     with reported(run.path):
         write_json(run.path / CALIBRATION, {"calibrator": asdict(calibrator), "shadow": len(known), "events": events})
+
+
+def answers_in(run: Run) -> dict[str, Any] | None:
+    """What ``calibrate`` wrote, or None where it did not."""
+    file = run.path / CALIBRATION
+    return dict(read_stored(file, advice="Delete it and rerun the command.")) if file.is_file() else None
 
 
 def measured(

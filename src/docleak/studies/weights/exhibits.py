@@ -1,7 +1,6 @@
 """Pictures of scrubbed pages, as the adversary has them, and the fields that a report shows with them.
 
-OUT/exhibits.json     the fields that are shown
-OUT/exhibits/N.png    the page of field N, N-near.png the lines around the field
+OUT/units/FIELD/page.png    the page of a field that is shown, near.png the lines around the field
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from PIL import ImageDraw
 
 from docleak.documents import Page
 from docleak.documents.page import Box, Field, Image
-from docleak.files import reported, write_json
 from docleak.models.encoders.scrubbing import SecretField
 from docleak.report.pictures import shrunk
 from docleak.runs.run import Run
@@ -23,7 +21,7 @@ from docleak.studies.weights.game import Game
 from docleak.studies.weights.table import GameTable, Ranked
 from docleak.training.extraction.kept import divided
 
-EXHIBITS = "exhibits.json"
+WHOLE, NEAR = "page.png", "near.png"
 #: Fields shown with their pages: the surest of the attack, and of the others those it read best.
 SUREST, BEST = 4, 4
 #: Pixels of a shown page's longer side, and of the lines around a field.
@@ -33,16 +31,13 @@ PAPER, OUTLINE = (255, 255, 255), (156, 52, 40)
 
 def save_exhibits(run: Run, game: Game, table: GameTable) -> None:
     """Write what a report of ``run`` needs of the pages, so that it can be written again from disk alone."""
-    shown = [field.name for field in shown_fields(table.fields)]
     secrets = {secret.name: secret for secret in game.secrets}
     originals = {page.name: page for page in divided(game.config.data()).pages}
-    for number, name in enumerate(shown):
-        original = originals[secrets[name].page]
-        page, near = scrubbed_pictures(original, _boxes(game, secrets[name], original))
-        run.write_image(f"exhibits/{number}.png", page)
-        run.write_image(f"exhibits/{number}-near.png", near)
-    with reported(run.path):
-        write_json(run.path / EXHIBITS, shown)
+    for secret in [secrets[field.name] for field in shown_fields(table.fields)]:
+        folder, original = run.folder(secret.name).relative_to(run.path), originals[secret.page]
+        pictures = scrubbed_pictures(original, _boxes(game, secret, original))
+        for file, image in zip((WHOLE, NEAR), pictures, strict=True):
+            run.write_image((folder / file).as_posix(), image)
 
 
 def shown_fields(fields: Sequence[Ranked]) -> list[Ranked]:

@@ -31,7 +31,6 @@ from docleak.models.shipped import CHECKPOINTS, SHIPPED_ENCODERS
 from docleak.runs.identity import digest_of
 from docleak.studies.study import Tell, plain
 from docleak.studies.weights.config import WeightsConfig
-from docleak.training.extraction.fit import FitConfig
 from docleak.training.extraction.kept import STREAM, Divided, Fitting, divided, fitted, require_enough
 
 
@@ -118,11 +117,6 @@ def trained(config: WeightsConfig, which: str, store: Path, *, device: str, tell
         return CHECKPOINTS / config.trained / which
     fitting = config.target_fitting() if which == "target" else game_of(config, device).fitting
     return fitted(fitting, store, device=device, tell=tell)
-
-
-def training_of(config: WeightsConfig, which: str) -> FitConfig:
-    """How a game's "target" or "public" model is trained."""
-    return config.target_training if which == "target" else config.public_training
 
 
 def ready(config: WeightsConfig, store: Path, *, device: str = "cpu") -> Game:

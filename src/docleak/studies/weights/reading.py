@@ -7,20 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from PIL import Image as Pillow
 
 from docleak.attacks.weights.membership import perplexity
-from docleak.documents.page import Image
-from docleak.errors import RunError
-from docleak.files import read_stored
 from docleak.metrics.extraction import EPSILON
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import decoded, picture
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
-from docleak.studies.weights.calibrating import CALIBRATION, EVENTS
-from docleak.studies.weights.exhibits import EXHIBITS
+from docleak.studies.weights.calibrating import EVENTS, answers_in
+from docleak.studies.weights.exhibits import NEAR, WHOLE, shown_fields
 from docleak.studies.weights.pictures import draw_curves, draw_reliability
 from docleak.studies.weights.table import GameTable, fields_of, read_table
 from docleak.studies.weights.verdict import advice, reasons, verdict_of
@@ -55,15 +51,15 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
     """Everything recomputed from the run's units and what was kept with them. RunError if no field is finished."""
     table, info, config = read_table(run, rng=rng), run.info, run.config
     units = {str(unit["unit"]): unit for unit in fields_of(run)}
-    copies, answers = {name: unit["copies"] for name, unit in units.items()}, _saved(run, CALIBRATION, None)
+    copies, answers = {name: unit["copies"] for name, unit in units.items()}, answers_in(run)
     name, control = str(config["target"] or config["trained"] or config["model"]), bool(config["control"])
     planned = int(info.get("secrets", 0))
     part = verdict_of(table, of=name, control=control, planned=planned)
     why, todo = reasons(table, copies, answers, planned), advice(part.severity, control=control)
-    shown = [(number, field) for number, field in enumerate(_saved(run, EXHIBITS, [])) if field in units]
+    shown = [field.name for field in shown_fields(table.fields) if (run.folder(field.name) / WHOLE).is_file()]
     exhibits = [
         {**exhibit(run, number, units[field]), "stated": stated_of(answers, field)}
-        for number, field in shown[: SHOWN_BESIDE if beside else None]
+        for number, field in enumerate(shown[: SHOWN_BESIDE if beside else None], 1)
     ]
     numbers = measures(table)
     given = {
@@ -169,13 +165,13 @@ def about(run: Run) -> list[str]:
 def exhibit(run: Run, number: int, unit: Mapping[str, Any]) -> dict[str, Any]:
     """One field as the adversary saw it, its guesses with their confidence, and for the owner the truth."""
     key = str(unit["key"]).replace("_", " ")
-    words = f"the field {key} ({number + 1})"
+    words = f"the field {key} ({number})"
     return {
         "key": key,
         "page": unit["page"],
         "value": unit["value"],
-        "whole": picture(_read(run, f"exhibits/{number}.png"), f"Page {unit['page']} with {words} taken off"),
-        "near": picture(_read(run, f"exhibits/{number}-near.png"), f"The lines around {words} of {unit['page']}"),
+        "whole": picture(run.read_image(unit["unit"], WHOLE), f"Page {unit['page']} with {words} taken off"),
+        "near": picture(run.read_image(unit["unit"], NEAR), f"The lines around {words} of {unit['page']}"),
         "guesses": _guesses(unit, "attempts"),
         "baseline": _guesses(unit, "baseline")[0],
         "attempts": len(unit["attempts"]),
@@ -198,19 +194,3 @@ def _guesses(unit: Mapping[str, Any], side: str, *, most: int = 3) -> list[dict[
         })  # fmt: skip
         guess["times"] += 1
     return sorted(readings.values(), key=lambda guess: (-guess["times"], -guess["confidence"]))[:most]
-
-
-def _saved(run: Run, name: str, missing: Any) -> Any:
-    file = run.path / name
-    return read_stored(file, advice="Delete it and rerun the command.") if file.is_file() else missing
-
-
-def _read(run: Run, relative: str) -> Image:
-    file = run.path / relative
-    try:
-        with Pillow.open(file) as image:
-            return np.asarray(image.convert("RGB"), dtype=np.uint8)
-    except (OSError, ValueError) as fault:
-        raise RunError(
-            f"{file} cannot be read ({fault}). Delete {EXHIBITS} beside it and rerun the command."
-        ) from fault

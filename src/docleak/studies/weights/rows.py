@@ -58,6 +58,16 @@ DRAWN: dict[str, tuple[str, str, float | None]] = {
     "validation": ("accuracy", "Validation accuracy", None), "examples": ("at100", "Fields read exactly", None),
 }  # fmt: skip
 EXAMPLES = 3
+#: Settings that stand under a table, and how they are called.
+TRAINING = {
+    "epochs_mlm": "epochs for mlm", "epochs": "for the other tasks", "public_epochs": "for the public models",
+    "batch_size": "batches of", "learning_rate": "learning rate", "validate_every": "epochs between validations",
+    "dropout": "dropout (-1: the checkpoint's)", "max_tokens": "tokens behind which pages are cut (0: none)",
+}  # fmt: skip
+ATTACKED = {
+    "fields": "fields", "attempts": "attempts (the first is the one-shot variant)", "candidates": "candidates",
+    "weight": "weight of the target", "top_p": "top-p", "temperature": "temperature", "metric": "ranked by",
+}  # fmt: skip
 #: The paper's data sets, and the share of the documents kept for validation: 100 of SROIE's 626, 50 of FUNSD's 199.
 DATA_SETS = {"sroie": 0.16, "funsd": 50 / 199}
 #: What stands in a recipe where the user's own directory belongs.
@@ -81,7 +91,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 #: Settings of a game that rows set otherwise.
-NESTED = ("attack", "vision", "target_training", "public_training", "private", "target", "trained", "shadow")
+NESTED = (
+    "documents",
+    "public_documents",
+    "attack",
+    "vision",
+    "target_training",
+    "public_training",
+    "private",
+    "target",
+    "trained",
+    "shadow",
+)
 
 
 def asked_of(model: str, settings: Mapping[str, Any], documents: Mapping[str, str]) -> dict[str, Any]:
@@ -101,12 +122,7 @@ def asked_of(model: str, settings: Mapping[str, Any], documents: Mapping[str, st
         faults.append(f"{', '.join(wrong)} cannot be set in a row")
     if faults:
         raise RecipeError("the row cannot be used: " + "; ".join(faults) + ".")
-    return {**asked, "documents": {**asked_documents(asked), **documents}}
-
-
-def asked_documents(asked: Mapping[str, Any]) -> dict[str, str]:
-    """The pages that a row names itself, by data set."""
-    return dict(asked["documents"]) if isinstance(asked.get("documents"), Mapping) else {}
+    return {**asked, "documents": documents}
 
 
 def needs(asked: Mapping[str, Any]) -> list[str]:
@@ -116,7 +132,7 @@ def needs(asked: Mapping[str, Any]) -> list[str]:
 
 def game_asked(asked: Mapping[str, Any]) -> WeightsConfig:
     """The game of a row."""
-    names = {item.name for item in fields(WeightsConfig)} - {*NESTED, "documents", "public_documents"}
+    names = {item.name for item in fields(WeightsConfig)} - {*NESTED}
     temperature, pages = asked["temperature"], asked["documents"]
     fit = {name: asked[name] for name in ("batch_size", "learning_rate", "validate_every")}
     private = {name: asked[name] for name in PRIVATE if name != "private_learning_rate"}
@@ -234,10 +250,10 @@ def facts_of(rows: Sequence[tuple[str, WeightsStudy, Found | None, float | None]
         "Models": ", ".join(dict.fromkeys(asked["model"] for _, asked, _ in computed)),
         "Seed": f"{first['seed']}",
         "Documents": "; ".join(documents) + (f"; the first {first['pages']} pages of each" if first["pages"] else ""),
-        "Training": _training(first),
+        "Training": _same([asked for _, asked, _ in computed], TRAINING),
     }
     if first["shows"] != "validation":
-        facts["Attack"] = _attack([asked for _, asked, _ in computed])
+        facts["Attack"] = f"{_same([asked for _, asked, _ in computed], ATTACKED)}; epsilon of IpF {EPSILON:g}"
     for name, asked, found in computed:
         card = found.card if found else {}
         if "claim" in card:
@@ -257,30 +273,14 @@ def means(rows: Sequence[tuple[str, WeightsStudy, Found | None, float | None]]) 
     return levels(members) if members[0][0]["shows"] == "attack" else []
 
 
-def _training(c: Mapping[str, Any]) -> str:
-    parts = [
-        f"epochs: {c['epochs_mlm']} for mlm, {c['epochs']} for the other tasks, {c['public_epochs']} for the public "
-        "models",
-        f"batches of {c['batch_size']}",
-        f"learning rate {c['learning_rate']:g}",
-        f"validated every {c['validate_every']} epochs",
-    ]
-    parts += [f"dropout {c['dropout']:g}"] if c["dropout"] >= 0 else []
-    parts += [f"pages cut behind {c['max_tokens']} tokens"] if c["max_tokens"] else []
-    return "; ".join(parts)
-
-
-def _attack(computed: Sequence[Mapping[str, Any]]) -> str:
+def _same(computed: Sequence[Mapping[str, Any]], settings: Mapping[str, str]) -> str:
     """The settings that all rows share; those in which they differ are named."""
-    settings = {"fields": "fields", "attempts": "attempts (the first is the one-shot variant)", "candidates":
-                "candidates", "weight": "weight of the target", "top_p": "top-p", "temperature": "temperature",
-                "metric": "ranked by"}  # fmt: skip
     parts = []
     for key, words in settings.items():
         values = list(dict.fromkeys(asked[key] for asked in computed))
         told = "varies" if len(values) > 1 else ("all" if key == "fields" and not values[0] else f"{values[0]}")
         parts.append(f"{words} {told}")
-    return f"{', '.join(parts)}; epsilon of IpF {EPSILON:g}"
+    return ", ".join(parts)
 
 
 def draw(shows: str, rows: Mapping[str, tuple[Found | None, Mapping[str, float]]], means: Sequence[Level]) -> Picture:

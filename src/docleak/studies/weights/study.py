@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from docleak.documents.page import Image
-from docleak.errors import RecipeError
 from docleak.models.loading import short_name
 from docleak.models.shipped import SHIPPED_ENCODERS
 from docleak.report.page import Reading
@@ -24,7 +22,7 @@ from docleak.studies.weights.calibrating import calibrate
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.exhibits import save_exhibits
 from docleak.studies.weights.factors import Found
-from docleak.studies.weights.game import attack_field, game_of, ready, shadow_of, trained, training_of, view_of
+from docleak.studies.weights.game import attack_field, game_of, ready, shadow_of, trained, view_of
 from docleak.studies.weights.reading import read_run
 from docleak.studies.weights.table import fields_of, read_table
 from docleak.training.extraction.kept import card_in
@@ -46,7 +44,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     Config = WeightsConfig
     permissions = ("calibrate",)
     columns = weights_rows.COLUMNS
-    extra: ClassVar = {**weights_rows.EXTRA, "preset": "str", "documents": "Mapping[str, str]"}
+    extra: ClassVar = {**weights_rows.EXTRA, "preset": "str"}
     options = ("documents", "pages", "seed")
     footnote = (
         "Ours with 95 % intervals over documents in square brackets; the paper's value in round brackets. IpF is "
@@ -59,36 +57,34 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     rank = 0
 
     @cached_property
-    def alone(self) -> WeightsConfig | None:
-        """The adversary's own game, if it is to be played and can be."""
-        return shadow_of(self.config, self.device)[0] if self.config.calibrate else None
+    def games(self) -> list[WeightsConfig]:
+        """The game, then the adversary's own one, if it is to be played and can be."""
+        alone = shadow_of(self.config, self.device)[0] if self.config.calibrate else None
+        return [self.config, alone] if alone else [self.config]
 
     @cached_property
-    def names(self) -> tuple[list[str], list[str]]:
-        """The fields of the game, and of the adversary's own."""
-        games = (self.config, self.alone)
-        game, own = ([s.name for s in game_of(c, self.device).secrets] if c else [] for c in games)
-        return game, own
+    def names(self) -> list[list[str]]:
+        """The fields of each game."""
+        return [[secret.name for secret in game_of(config, self.device).secrets] for config in self.games]
 
     def units(self) -> list[Unit]:
-        """Both models' trainings, every field, then the same of the adversary's own game."""
+        """Both models' trainings and every field, game by game; of a row that shows no attack the target's training."""
         if self.missing():
             return []
-        training, only = self.asked["shows"] == "validation", Unit("target", 1, self.rank, ("target", False))
-        if training:
-            return [replace(only, size=self.config.target_training.epochs)]
+        if self.asked["shows"] == "validation":
+            return [Unit("target", self.config.target_training.epochs, self.rank, ("target", 0))]
         found = []
-        for shadow, names in enumerate(self.names if self.alone else self.names[:1]):
-            config = self._config(bool(shadow))
-            prefix, turn = ("shadow-", LAST) if shadow else ("", 0)
-            models = ("public",) if config.target else ("target", "public")
+        for number, (config, names) in enumerate(zip(self.games, self.names, strict=True)):
+            prefix, turn = ("", "shadow-")[number], number * LAST
+            epochs = {"target": config.target_training.epochs, "public": config.public_training.epochs}
             found += [
-                Unit(prefix + which, training_of(config, which).epochs, turn + self.rank, (which, bool(shadow)))
-                for which in models
+                Unit(prefix + model, size, turn + self.rank, (model, number))
+                for model, size in epochs.items()
+                if model == "public" or not config.target
             ]
             found += [
-                Unit(prefix + name, 1, turn + LATER + number // AT_ONCE, (number, bool(shadow)))
-                for number, name in enumerate(names)
+                Unit(prefix + name, 1, turn + LATER + field // AT_ONCE, (field, number))
+                for field, name in enumerate(names)
             ]
         return found
 
@@ -96,24 +92,22 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         """What the adversary is given, how many fields there are, and which are not played."""
         if self.asked["shows"] == "validation":
             return {}
-        game = game_of(self.config, self.device)
-        told = {"threat": view_of(game, game.secrets[0]).text, "secrets": len(game.secrets), "split": game.split,
-                "left_out": game.left_out}  # fmt: skip
-        if self.config.calibrate and self.alone is None:
-            return {**told, "uncalibrated": shadow_of(self.config, self.device)[1]}
-        if self.alone is None:
-            return told
-        own = game_of(self.alone, self.device)
-        alone = {"secrets": len(own.secrets), "split": own.split, "left_out": own.left_out, "config": plain(self.alone)}
-        return {**told, "shadow": alone}
+        told = []
+        for config in self.games:
+            game = game_of(config, self.device)
+            told.append({"threat": view_of(game, game.secrets[0]).text, "secrets": len(game.secrets),
+                         "split": game.split, "left_out": game.left_out})  # fmt: skip
+        if len(told) > 1:
+            return {**told[0], "shadow": {**told[1], "config": plain(self.games[1])}}
+        return told[0] | ({"uncalibrated": shadow_of(self.config, self.device)[1]} if self.config.calibrate else {})
 
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
         """A model's card, or the attempts at one field."""
-        what, shadow = unit.what
-        config, store = self._config(shadow), models_of(run)
+        what, number = unit.what
+        config, store = self.games[number], models_of(run)
         if isinstance(what, str):
             return card_in(trained(config, what, store, device=self.device, tell=tell)), {}
-        return {**attack_field(ready(config, store, device=self.device), what), "shadow": shadow}, {}
+        return {**attack_field(ready(config, store, device=self.device), what), "shadow": number > 0}, {}
 
     def finish(self, run: Run, say: Any) -> None:
         """Pictures of some fields, and what the adversary can state of each."""
@@ -216,12 +210,6 @@ class WeightsStudy(TableStudy[WeightsConfig]):
             for row, (_, _, found, _) in zip(rows, told, strict=True)
         }
         return weights_rows.draw(told[0][1].asked["shows"], named, weights_rows.means(told))
-
-    def _config(self, shadow: bool) -> WeightsConfig:
-        config = self.alone if shadow else self.config
-        if config is None:
-            raise RecipeError("the adversary's own game cannot be played here; calibrate says whether it is.")
-        return config
 
 
 def models_of(run: Run) -> Path:
