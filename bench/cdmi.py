@@ -11,9 +11,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from docleak.attacks.weights import CdmiConfig
-from docleak.evidence.extraction.game import GameConfig, set_up
-from docleak.evidence.extraction.play import MODELS, open_game, play
+from docleak.studies.engine import carry_out
+from docleak.studies.weights.config import WeightsConfig
+from docleak.studies.weights.game import ready
+from docleak.studies.weights.study import MODELS, WeightsStudy
+from docleak.studies.weights.table import fields_of
 from docleak.training.extraction.fit import FitConfig
 
 FIELDS, ATTEMPTS, CANDIDATES, WORKERS = 100, 8, 128, 2
@@ -24,16 +26,17 @@ TARGET = 10.0
 def measure() -> dict[str, float]:
     """Minutes for all fields, model calls, and pages passed through models per second of all workers together."""
     short = FitConfig(epochs=5, learning_rate=1e-3, validate_every=5)
-    config = GameConfig(task="ee-bio", fields=FIELDS, attempts=ATTEMPTS, target_training=short, public_training=short)
-    config = replace(config, attack=CdmiConfig(candidates=CANDIDATES))
+    config = WeightsConfig(
+        task="ee-bio", fields=FIELDS, attempts=ATTEMPTS, target_training=short, public_training=short, calibrate=False
+    )
+    config = replace(config, attack=replace(config.attack, candidates=CANDIDATES))
     with tempfile.TemporaryDirectory() as folder:
-        run = open_game(config, Path(folder) / "run")
-        set_up(config, run.path / MODELS)  # trains
+        ready(config, Path(folder) / "run" / MODELS)  # trains
         began = time.perf_counter()
-        play(run, config, workers=WORKERS)
+        run = carry_out(WeightsStudy(config), Path(folder) / "run", workers=WORKERS)
         seconds = time.perf_counter() - began
-        calls = sum(int(unit["calls"]) for unit in run.units())
-        done = len(run.units())
+        calls = sum(int(unit["calls"]) for unit in fields_of(run))
+        done = len(fields_of(run))
     return {
         "fields": done, "attempts": ATTEMPTS, "candidates": CANDIDATES, "workers": WORKERS, "minutes": seconds / 60,
         "calls": calls, "calls_per_second": calls / seconds, "target_minutes": TARGET,

@@ -207,7 +207,7 @@ KINDS: dict[str, Kind] = {
     "reproduce-gradient": Kind("reproduce ../../inputs/gradient.toml --workers 1", same_files),
     "reproduce-trainings": Kind("reproduce ../../inputs/trainings.toml --workers 1", same_files),
     "reproduce-releases": Kind("reproduce ../../inputs/releases.toml --workers 1", same_files),
-    "reproduce-extraction": Kind("reproduce ../../inputs/extraction.toml --workers 1", same_files),
+    "reproduce-extraction": Kind("reproduce ../../inputs/extraction.toml --workers 1 --out out/table", same_files),
     "reproduce-pairs": Kind("reproduce ../../inputs/pairs.toml --workers 1", same_files),
     "cdmi": Kind("attack cdmi --pages 9 --fields 6 --attempts 1 --candidates 5 --epochs 1 --no-calibrate "
                  "--workers 1", same_files),

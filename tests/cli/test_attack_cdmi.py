@@ -12,10 +12,10 @@ from docleak.cli import main
 from docleak.cli.extraction import config_of
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
-from docleak.evidence.extraction.game import GameConfig
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.tasks import classes_of
 from docleak.report.severity import Severity
+from docleak.studies.weights.config import WeightsConfig
 
 QUICK = ["--pages=9", "--fields=2", "--attempts=2", "--candidates=5", "--epochs=1", "--workers=1", "--seed=4"]
 
@@ -40,20 +40,21 @@ def test_a_game_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert f"weights of a model trained for {task}" in shown.out
     assert ("questions and where their answers stand" in shown.out) == (task == "qa")
     assert "IpF" in shown.out and "epsilon of IpF 0.001" in shown.out and "2 fields of" in shown.out
-    assert "target model, epoch 1 of 1" in shown.err and "2 of 2" in shown.err
+    assert "target: 1 of" in shown.err and "units" in shown.err
     assert run("cdmi", *QUICK, "--task", task, "--out", str(out), "--json") == 0
     again = capsys.readouterr()
     value = json.loads(again.out)
-    assert value["improvement_factor"]["n"] == 2 and "epoch" not in again.err
-    assert f"{value['improvement_factor']['value']:.3f}" in shown.out
+    factor, verdict = value["weights"]["improvement_factor"], value["verdict"]
+    assert factor["n"] == 2 and not again.err
+    assert f"{factor['value']:.3f}" in shown.out
     report = Path(value["report"])
-    assert value["verdict"] in shown.out and value["verdict"] in report.read_text(encoding="utf-8")
-    assert value["label"] in report.read_text(encoding="utf-8") and value["severity"] in set(Severity)
+    assert verdict["sentence"] in shown.out and verdict["sentence"] in report.read_text(encoding="utf-8")
+    assert verdict["parts"][0]["severity"] == verdict["severity"] and verdict["severity"] in set(Severity)
     report.unlink()
     sys.argv = ["docleak", "report", str(out)]
     with pytest.raises(SystemExit) as stop:
         main()
-    assert not stop.value.code and report.is_file() and value["verdict"] in capsys.readouterr().out
+    assert not stop.value.code and report.is_file() and verdict["sentence"] in capsys.readouterr().out
 
 
 def test_a_model_of_ones_own_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +69,7 @@ def test_a_model_of_ones_own_is_audited(tmp_path: Path, capsys: pytest.CaptureFi
         main()
     assert not stop.value.code
     value = json.loads(capsys.readouterr().out)
-    assert "trained for ee-bio" in value["threat"] and Path(value["report"]).is_file()
+    assert "trained for ee-bio" in value["weights"]["threat"] and Path(value["report"]).is_file()
     again = ["--target", model, *named, "--fields=1", "--attempts=1", "--candidates=4", "--workers=1"]
     assert run("cdmi", *again, "--out", str(tmp_path / "p")) == 0
     assert run("cdmi", *again, "--epochs=3", "--out", str(tmp_path / "q")) == 1
@@ -101,7 +102,7 @@ def test_an_audit_that_cannot_be_made_says_why(
 
 
 def test_the_default_audit_of_weights_is_the_default_game() -> None:
-    assert config_of("layoutlm-tiny", "synthetic", "", "", 0) == GameConfig()
+    assert config_of("layoutlm-tiny", "synthetic", "", "", 0) == WeightsConfig()
 
 
 @pytest.mark.parametrize(

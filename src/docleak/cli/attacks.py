@@ -14,7 +14,6 @@ from docleak.cli.answers import ANSWER_COMMANDS
 from docleak.cli.canaries import CANARY_COMMANDS
 from docleak.cli.extraction import attack_of, play_and_report
 from docleak.cli.pairs import register
-from docleak.cli.settings import default_workers, pick_device
 
 #: The command that takes the name of a gradient attack as its argument.
 BY_NAME = "by-name"
@@ -126,21 +125,19 @@ def cdmi(
 
     Reported beside what public data alone would guess. With no arguments: a tiny LayoutLM on synthetic invoices.
     """
-    from docleak.evidence.extraction.game import GameConfig, trainings
-    from docleak.evidence.extraction.own import OwnConfig
+    from docleak.studies.weights.config import WeightsConfig, trainings
 
     attack = attack_of(variant, candidates=candidates, weight=weight, top_p=top_p, mean=mean)
     trained, guessing = trainings(cast(Any, task), epochs=epochs, learning_rate=learning_rate)
     same: dict[str, Any] = {
         "documents": documents, "fields": fields, "attempts": attempts, "metric": metric, "repeats": repeats,
-        "seed": seed, "attack": attack, "public_training": guessing,
+        "seed": seed, "attack": attack, "public_training": guessing, "calibrate": calibrate,
     }  # fmt: skip
-    config: GameConfig | OwnConfig
     if target:
-        config = OwnConfig(target=target, public=public_documents, start=public, **same)
+        config = WeightsConfig(target=target, public_documents=public_documents, model=public, pages=0, **same)
     else:
-        config = GameConfig(
-            pages=pages, model=model, task=cast(Any, task), bimodal=bimodal, criterion=cast(Any, criterion),
-            control=control, target_training=trained, **same,
+        config = WeightsConfig(
+            pages=pages, model=model, task=cast(Any, task), bimodal=bimodal, criterion=criterion, control=control,
+            target_training=trained, **same,
         )  # fmt: skip
-    play_and_report(config, out, pick_device(device), workers or default_workers(), json_output, calibrated=calibrate)
+    play_and_report(config, out, device, workers, json_output)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from docleak.cli.output import counter, emit, working_in
+from docleak.cli.output import Progress
 from docleak.cli.settings import default_workers, pick_device
+from docleak.cli.studies import command_line, run_and_report
 from docleak.errors import AttackError
 
 if TYPE_CHECKING:
     from docleak.attacks.weights import WeightsAttack
-    from docleak.evidence.extraction.game import GameConfig
-    from docleak.evidence.extraction.own import OwnConfig
-    from docleak.runs.run import Run
-    from docleak.training.extraction.fit import Epoch
+    from docleak.studies.weights.config import WeightsConfig
 
 
 Extraction = Annotated[
@@ -41,8 +38,7 @@ def audit_extraction(
     json_output: bool,
 ) -> None:  # fmt: skip
     """Audit a user's own extraction model, or one that is trained here."""
-    config = config_of(extraction, documents, public_documents, start, seed)
-    play_and_report(config, out, pick_device(device), workers or default_workers(), json_output)
+    play_and_report(config_of(extraction, documents, public_documents, start, seed), out, device, workers, json_output)
 
 
 def attack_of(variant: str, *, candidates: int, weight: float, top_p: float, mean: str) -> WeightsAttack:
@@ -64,15 +60,16 @@ def attack_of(variant: str, *, candidates: int, weight: float, top_p: float, mea
     return StrongConfig(candidates=candidates, weight=weight)
 
 
-def config_of(extraction: str, documents: str, public_documents: str, start: str, seed: int) -> GameConfig | OwnConfig:
+def config_of(extraction: str, documents: str, public_documents: str, start: str, seed: int) -> WeightsConfig:
     """The user's own model where public pages are named, else a shipped backbone to train; AttackError for neither."""
     from docleak.documents.loaders import SYNTHETIC
-    from docleak.evidence.extraction.game import GameConfig
-    from docleak.evidence.extraction.own import OwnConfig
     from docleak.models.shipped import SHIPPED_ENCODERS
+    from docleak.studies.weights.config import WeightsConfig
 
     if public_documents:
-        return OwnConfig(target=extraction, documents=documents, public=public_documents, start=start, seed=seed)
+        return WeightsConfig(
+            target=extraction, documents=documents, public_documents=public_documents, model=start, pages=0, seed=seed
+        )
     if extraction not in SHIPPED_ENCODERS or start:
         raise AttackError(
             f"--extraction {extraction} is audited on its own pages: name those it was trained on with --documents, "
@@ -80,75 +77,27 @@ def config_of(extraction: str, documents: str, public_documents: str, start: str
             f"{', '.join(SHIPPED_ENCODERS)}."
         )
     pages = PAGES if documents == SYNTHETIC else 0
-    return GameConfig(model=extraction, documents=documents, pages=pages, seed=seed)
+    return WeightsConfig(model=extraction, documents=documents, pages=pages, seed=seed)
 
 
-def play_and_report(
-    config: GameConfig | OwnConfig, out: Path, device: str, workers: int, json_output: bool, *, calibrated: bool = True
-) -> None:
-    """Play the game with progress, write its report, and print the verdict and the numbers.
+def play_and_report(config: WeightsConfig, out: Path, device: str, workers: int, json_output: bool) -> None:
+    """Play the game with progress, write its report, and print the verdict and the numbers."""
+    from docleak.studies.weights.study import WeightsStudy
 
-    ``calibrated`` also plays the adversary's shadow game, which takes as long again.
-    """
-    import numpy as np
-
-    from docleak.evidence.extraction.exhibits import save_exhibits
-    from docleak.evidence.extraction.play import open_game, play
-    from docleak.evidence.extraction.shadow import play_shadow
-    from docleak.evidence.extraction.table import read_table
-
-    told: dict[str, Any] = {} if json_output else {"on_epoch": _show_epoch}
-    with working_in(out):
-        run = open_game(config, out, command="docleak " + shlex.join(sys.argv[1:]))
-        with counter(quiet=json_output) as on_field:
-            game = play(run, config, device=device, workers=workers, on_field=on_field, **told)
-        if calibrated:
-            print("The adversary's own game on public pages, to learn how sure it can be:", file=sys.stderr)
-            with counter(quiet=json_output) as on_field:
-                play_shadow(run, config, game, device=device, workers=workers, on_field=on_field, **told)
-        save_exhibits(run, game, read_table(run, rng=np.random.default_rng(config.seed)))
-        report_extraction(run, json_output)
+    run_and_report(WeightsStudy(config, device=pick_device(device)), out, workers, json_output)
 
 
-def report_extraction(run: Run, json_output: bool) -> None:
-    """Write the report of a finished game from what is on disk, and print what it says."""
-    import numpy as np
-
-    from docleak.evidence.extraction.report import verdict_in, write_report
-    from docleak.evidence.extraction.table import as_json, as_text, read_table
-
-    seed = int(run.config.get("seed", 0))
-    page = write_report(run, rng=np.random.default_rng(seed))
-    table = read_table(run, rng=np.random.default_rng(seed))
-    verdict = verdict_in(run, table)
-    threat = run.info.get("threat", "")
-    value = {
-        "run": str(run.path), "report": str(page), "threat": threat, "verdict": verdict.headline,
-        "severity": verdict.severity, "label": verdict.label, **as_json(table),
-    }  # fmt: skip
-    said = "\n".join((verdict.headline, *verdict.sentences))
-    emit(value, f"{threat}\n\n{said}\n\n{as_text(table)}\n\nReport: {page}", json_output=json_output)
-
-
-def weights_example(run: Path, device: str, workers: int, *, quiet: bool) -> str:
+def weights_example(out: Path, device: str, workers: int, *, quiet: bool) -> str:
     """The part of an audit without arguments that reads the shipped model's weights; returns what to print of it."""
-    from docleak.evidence.extraction.report import verdict_in
-    from docleak.evidence.extraction.shipped import RELEASED, audit_weights
+    from docleak.studies.engine import carry_out
+    from docleak.studies.registry import report_on
+    from docleak.studies.weights.shipped import FOLDER, GAME
+    from docleak.studies.weights.study import WeightsStudy
 
     if not quiet:
-        print(f"Reading scrubbed fields out of the weights of {RELEASED}.", file=sys.stderr)
-    with counter(quiet=quiet) as on_field:
-        played, table = audit_weights(
-            run, device=device, workers=workers or default_workers(), on_field=on_field,
-            command="docleak " + shlex.join(sys.argv[1:]),
-        )  # fmt: skip
-    return f"{RELEASED}, weights: {verdict_in(played, table).headline}"
-
-
-def _show_epoch(which: str, epochs: int, epoch: Epoch) -> None:
-    found = epoch.validation
-    print(
-        f"{which} model, epoch {epoch.number} of {epochs}: validation accuracy {found.accuracy:.3f}, "
-        f"loss {found.loss:.3f}",
-        file=sys.stderr,
-    )
+        print(f"Reading scrubbed fields out of the weights of {GAME.trained}.", file=sys.stderr)
+    study, workers = WeightsStudy(GAME, device=device), workers or default_workers()
+    with Progress(quiet=quiet) as watcher:
+        carry_out(study, out / FOLDER, workers=workers, command=command_line(), watcher=watcher)
+    _, (reading,) = report_on([out / FOLDER])
+    return f"{GAME.trained}, weights: {reading.counted}"

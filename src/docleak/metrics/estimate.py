@@ -64,8 +64,8 @@ class Estimate:
         return f"{value} [{interval}]" if interval else value
 
     def interval_text(self, digits: int = 3, *, percent: bool = False, signed: bool = False, to: str = ", ") -> str:
-        """ "0.400, 0.624"; "" without an interval."""
-        if self.low is None or self.high is None:
+        """ "0.400, 0.624"; "" without an interval, or where every resample gave the same: nothing is that certain."""
+        if self.low is None or self.high is None or self.low == self.high:
             return ""
         return to.join(number_text(end, digits, percent=percent, signed=signed) for end in (self.low, self.high))
 

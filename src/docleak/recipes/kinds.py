@@ -24,7 +24,7 @@ KINDS: dict[str, str] = {
     "training": "docleak.recipes.trainings.table:TRAININGS",
     "release": "docleak.recipes.releases.table:RELEASES",
     "pairs": "docleak.studies.pairs.study:PairStudy",
-    "extraction": "docleak.recipes.extraction.table:EXTRACTIONS",
+    "extraction": "docleak.studies.weights.study:WeightsStudy",
 }
 
 

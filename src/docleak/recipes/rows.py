@@ -20,6 +20,7 @@ from docleak.recipes.recipe import Recipe
 from docleak.report.pictures import data_uri
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
+from docleak.runs.claim import claimed
 from docleak.runs.run import Run
 from docleak.studies.engine import SILENCE, Assignment, Watcher, begin, compute
 from docleak.studies.study import TableRow, TableStudy
@@ -47,13 +48,18 @@ def rows_of(
         raise RecipeError(f"recipe {recipe.name!r} has no scale {scale!r}; it has {known}.")
     names = {field.name for field in fields(kind.Config)}
     merged = {key: value for key, value in changes.items() if key == "models" or (key in names and key not in SPECIAL)}
+    sources = {**recipe.scales[scale].get("models", {}), **changes.get("models", {})}
     pairs = [(row, model) for row in recipe.rows for model in row.models]
+    asked = [
+        (number, row, model, *recipe.settings(row, model, scale, merged))
+        for number, (row, model) in enumerate(pairs)
+        if model in sources or not kind.sparse
+    ]
+    changes = kind.changes_of([settings for *_, settings in asked], changes, scale)
     rows = []
-    for number, (row, model) in enumerate(pairs):
-        there = {**recipe.scales[scale].get("models", {}), **changes.get("models", {})}
-        if only not in row.name or (kind.sparse and model not in there):
+    for number, row, model, source, settings in asked:
+        if only not in row.name:
             continue
-        source, settings = recipe.settings(row, model, scale, merged)
         study = kind.of_row(source, settings, {**changes, "model": model}, device=device)
         folder = study.folder(out) or out / "rows" / f"{number:02d}-{model}"
         rows.append(TableRow(row.name, model, study, Run(folder), row.printed.get(model, {})))
@@ -74,13 +80,16 @@ def reproduce(
     command: str = "",
     watcher: Watcher = SILENCE,
 ) -> None:
-    """Compute what is missing; returns when every unit is finished or given up."""
+    """Compute what is missing; returns when every unit is finished or given up.
+
+    Runs that other tables share are waited for while another process is at work in them.
+    """
     claim_folder(out, recipe, scale)
     studies = {row.run.path: row.study for row in rows if not row.study.missing()}
-    assignments = [Assignment(study, begin(study, path, command=command)) for path, study in studies.items()]
     with ExitStack() as held:
-        for assignment in assignments:
-            held.enter_context(assignment.run.claimed())
+        for path in sorted(studies):
+            held.enter_context(claimed(path, wait=studies[path].folder(out) is not None))
+        assignments = [Assignment(study, begin(study, path, command=command)) for path, study in studies.items()]
         compute(assignments, workers=workers, watcher=watcher, cluster=cluster, keep_going=True)
 
 

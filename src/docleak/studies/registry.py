@@ -24,6 +24,7 @@ STUDIES: dict[str, str] = {
     "pairs": "docleak.studies.pairs.study:PairStudy",
     "training": "docleak.studies.trainings:TrainingStudy",
     "updates": "docleak.studies.updates.study:UpdatesStudy",
+    "weights": "docleak.studies.weights.study:WeightsStudy",
 }
 
 
@@ -42,13 +43,16 @@ def load_study(kind: str) -> type[Study[Any]]:
 
 
 def read_runs(runs: Sequence[Run]) -> list[Reading]:
-    """What the runs say, kind by kind in the order in which they come; intervals are drawn by the first run's seed."""
+    """What the runs say, kind by kind in the order in which they come, all but the first one briefly; intervals are
+    drawn by the seed of each kind's first run."""
     kinds = {kind: [run for run in runs if run.kind == kind] for kind in dict.fromkeys(run.kind for run in runs)}
     where = Path(os.path.commonpath([run.path.absolute() for run in runs])) if len(runs) > 1 else runs[0].path
     with undamaged(where):
         return [
-            load_study(kind).read(group, np.random.default_rng(int(group[0].config.get("seed") or 0)))
-            for kind, group in kinds.items()
+            load_study(kind).read(
+                group, np.random.default_rng(int(group[0].config.get("seed") or 0)), beside=number > 0
+            )
+            for number, (kind, group) in enumerate(kinds.items())
         ]
 
 

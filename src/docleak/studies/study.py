@@ -80,9 +80,10 @@ class Study(ABC, Generic[C]):
 
     @classmethod
     @abstractmethod
-    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """What finished units of one run, or of several that can be compared, say; from disk alone. ``rng`` draws the
-        intervals: the same seed gives the same ones.
+        intervals: the same seed gives the same ones. ``beside``: another study's reading comes first on the page, and
+        this one is brief.
 
         RunError where there is nothing to say, or the runs do not belong together.
         """
@@ -131,6 +132,13 @@ class TableStudy(Study[C]):
     def of_row(cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str) -> Any:
         """The study that a row asks for: ``source`` is the model's checkpoint. Of ``changes``, the command line's,
         those that are fields of the configuration are in ``settings`` already."""
+
+    @classmethod
+    def changes_of(
+        cls, settings: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], scale: str
+    ) -> Mapping[str, Any]:
+        """The command line's ``changes`` as each row takes them, where that depends on the settings of all rows."""
+        return changes
 
     @abstractmethod
     def numbers(self, run: Run) -> Mapping[str, Value]:

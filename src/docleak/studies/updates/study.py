@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from docleak.attacks.gradients import load_attack
+from docleak.attacks.gradients import ATTACKS
 from docleak.documents.page import Image
 from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
 from docleak.models import DocumentModel, load_model
+from docleak.registry import Choice
 from docleak.report.page import Reading
 from docleak.runs.run import Run
 from docleak.studies.identity import weights_hash
@@ -53,7 +54,7 @@ class UpdatesConfig:
     documents: str = "synthetic"
     round: int = 0
     clients: tuple[str, ...] = ()
-    attack: str = "gi-dqa"
+    attack: Choice = "gi-dqa"
     budget: int = 120
     picture_budget: int = 60
     steps: tuple[int, ...] = (1, 2, 4)
@@ -65,7 +66,7 @@ class UpdatesConfig:
     allow_pickle: bool = False
 
     def __post_init__(self) -> None:
-        load_attack(self.attack)
+        object.__setattr__(self, "attack", ATTACKS.chosen(self.attack))
         if min((self.budget, self.picture_budget, *self.steps, *self.batch_sizes), default=1) < 1 or self.round < 0:
             raise AttackError(
                 f"budget {self.budget}, steps {self.steps}, batches {self.batch_sizes}, round {self.round}; expected "
@@ -190,7 +191,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
             words = words_of(case)
             checked = check(case, words, lambda: self._others(case))
             pictures, images = sight_of(
-                case, load_attack(config.attack), checked, allow_failed=config.allow_failed_self_test,
+                case, ATTACKS.load(config.attack), checked, allow_failed=config.allow_failed_self_test,
                 budget=config.budget, seed=config.seed, ocr=config.ocr, report=tell,
             )  # fmt: skip
             record = {"kind": "update", **case.described(), "check": checked}
@@ -217,7 +218,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         if not cell.pictured:
             return words, unseen("only words are looked for")
         return words, attacked(
-            taken, load_attack(config.attack), budget=config.picture_budget, seed=config.seed, ocr=config.ocr,
+            taken, ATTACKS.load(config.attack), budget=config.picture_budget, seed=config.seed, ocr=config.ocr,
             report=tell,
         )  # fmt: skip
 

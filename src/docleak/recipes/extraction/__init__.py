@@ -1,1 +1,0 @@
-"""Recipes whose rows attack extraction models with CDMI."""

@@ -1,0 +1,1 @@
+"""What a finished extraction model's weights tell of fields that were blacked out: CDMI's reconstruction game."""

@@ -1,0 +1,152 @@
+"""One game on weights: which target and public model, trained here or finished, which fields, and the attack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from docleak.attacks.weights import DEFAULT_METRIC, METRICS, CdmiConfig, WeightsAttack
+from docleak.errors import AttackError
+from docleak.models.encoders.tasks import TASKS, Task
+from docleak.models.encoders.vision import VisionConfig
+from docleak.training.extraction.fit import FitConfig
+from docleak.training.extraction.kept import BEST, Data, Division, Fitting
+from docleak.training.extraction.private import PrivateFit
+
+#: Added to the seed of a control, which is no second copy of the public model.
+CONTROL = 500_000
+WHOLE = ("pages", "fields", "first", "seed", "max_tokens", "keep_every", "copies")
+
+
+def trainings(task: Task, *, epochs: int, learning_rate: float) -> tuple[FitConfig, FitConfig]:
+    """The tiny models' trainings of target and public model: "mlm" needs twice the epochs, as in the paper."""
+    longer = epochs or (150 if task == "mlm" else 75)
+    public = FitConfig(epochs=100, learning_rate=learning_rate, validate_every=5)
+    return FitConfig(epochs=longer, learning_rate=learning_rate, validate_every=5), public
+
+
+@dataclass(frozen=True)
+class WeightsConfig:
+    """Everything that a game's numbers depend on.
+
+    The target is trained here, from ``model`` on the private part of ``documents`` (``pages`` of 0 are all of them), or
+    it is the user's finished ``target``, which was trained on all of them, or ``trained``, a game's models that docleak
+    ships. The public model starts from ``model`` too (with a finished target "" is the shipped one of its vocabulary);
+    its pages are the public part of ``documents``, or of ``public_documents`` (with a finished target: all of them) but
+    for those that ``public_without`` leaves out.
+
+    ``criterion`` says which checkpoint is published: precision, loss, last or epoch-N. Of the private fields, drawn in
+    one order, ``fields`` (0: all) of 3 to 15 tokens are attacked from number ``first`` on; ``draw_apart`` draws the
+    order from a stream of its own, and not behind the division's. ``control`` trains the target on the public pages,
+    so that it never saw the fields. ``repeats`` also masks the places where the page prints the value again, which the
+    paper leaves. ``noise`` puts Gaussian noise in the place of the pictures. ``shadow`` is the game that the adversary
+    can play by itself, on its public pages; ``calibrate`` plays it beside this one, to say how sure it can be.
+
+    Defences, of the target alone: ``answers_only`` hides its confidences, ``deduplicate`` takes near-duplicates out of
+    its pages, of which ``copies`` puts some in, ``private`` trains it with differential privacy.
+    """
+
+    documents: str = "synthetic"
+    pages: int = 120
+    model: str = "layoutlm-tiny"
+    target: str = ""
+    trained: str = ""
+    public_documents: str = ""
+    public_without: tuple[tuple[str, str], ...] = ()
+    task: Task = "mlm"
+    bimodal: bool = False
+    criterion: str = "precision"
+    fields: int = 100
+    first: int = 0
+    draw_apart: bool = False
+    attempts: int = 8
+    metric: str = DEFAULT_METRIC
+    control: bool = False
+    repeats: bool = False
+    noise: bool = False
+    validation: float = 0.16
+    public_validation: float = 0.16
+    seed: int = 0
+    attack: WeightsAttack = CdmiConfig()
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    target_training: FitConfig = trainings("mlm", epochs=0, learning_rate=1e-3)[0]
+    public_training: FitConfig = trainings("mlm", epochs=0, learning_rate=1e-3)[1]
+    keep_every: int = 0
+    dropout: float = -1.0
+    max_tokens: int = 0
+    answers_only: bool = False
+    copies: int = 0
+    deduplicate: bool = False
+    private: PrivateFit | None = None
+    shadow: bool = False
+    calibrate: bool = True
+
+    def __post_init__(self) -> None:
+        faults = [f"{key} is {getattr(self, key)}, expected 0 or more" for key in WHOLE if getattr(self, key) < 0]
+        if self.attempts < 1 or self.dropout >= 1:
+            faults.append(f"attempts is {self.attempts} and dropout {self.dropout}; expected 1 or more, and below 1")
+        if self.metric not in METRICS:
+            faults.append(f"metric is {self.metric!r}, expected one of {', '.join(METRICS)}")
+        if self.task not in TASKS:
+            faults.append(f"task is {self.task!r}, expected one of {', '.join(TASKS)}")
+        kept = self.criterion.removeprefix("epoch-")
+        if self.criterion not in (*BEST, "last") and not (kept.isdigit() and kept != self.criterion):
+            faults.append(f"criterion is {self.criterion!r}, expected one of precision, loss, last, epoch-N")
+        elif kept.isdigit() and (not self.keep_every or int(kept) % self.keep_every):
+            faults.append(f"{self.criterion} is not kept: keep_every is {self.keep_every}")
+        if self.keep_every % self.target_training.validate_every:
+            every = self.target_training.validate_every
+            faults.append(f"keep_every is {self.keep_every}, expected a multiple of validate_every {every}")
+        if self.private and (self.copies or self.deduplicate):
+            faults.append(
+                "copies, deduplicate: which pages are copied or left out depends on other pages, and copies count as "
+                "documents of their own; neither is covered by an epsilon"
+            )
+        if self.target and not (self.documents and self.public_documents):
+            faults.append("of a finished target its private pages and public pages must be named")
+        if self.target and self.documents == self.public_documents:
+            faults.append(
+                f"private and public pages are both {self.documents!r}; expected pages that the model was trained on, "
+                "and others that it was not"
+            )
+        if faults:
+            raise AttackError("the game cannot be set up: " + "; ".join(faults) + ".")
+
+    def data(self) -> Data:
+        """The documents that are attacked."""
+        division: Division = "private" if self.target else "shadow" if self.shadow else "game"
+        return Data(self.documents, self.pages, self.validation, self.seed, division)
+
+    def public_data(self) -> Data:
+        """The documents of which the adversary has the public part."""
+        if not self.public_documents:
+            return self.data()
+        division: Division = "public" if self.target else "game"
+        return Data(self.public_documents, self.pages, self.public_validation, self.seed, division)
+
+    def target_fitting(self) -> Fitting:
+        """The model that is attacked, where it is trained here."""
+        part: Literal["private", "public"] = "public" if self.control else "private"
+        return Fitting(
+            part, self.model, self.data(), self.task, self.vision if self.bimodal else None, self.target_training,
+            self.seed + CONTROL * self.control, self.keep_every, self.dropout, self.max_tokens, (), self.copies,
+            self.deduplicate, self.private,
+        )  # fmt: skip
+
+    def public_fitting(self) -> Fitting:
+        """The adversary's masked language model, where the target is trained here."""
+        return Fitting(
+            "public", self.model, self.public_data(), "mlm", self.vision if self.bimodal else None,
+            self.public_training, self.seed, 0, self.dropout, self.max_tokens, self.public_without,
+        )  # fmt: skip
+
+    def shadow_game(self, task: Task, *, start: str, bimodal: bool) -> WeightsConfig:
+        """The game that the adversary can play by itself: its public pages only, trained like the target. ``task``,
+        ``start`` and ``bimodal`` say what a finished target was trained for, and what one like it starts from."""
+        if not self.target:
+            return replace(self, shadow=True, control=False, trained="")
+        training, _ = trainings(task, epochs=0, learning_rate=self.public_training.learning_rate)
+        return replace(
+            self, documents=self.public_documents, public_documents="", model=start, target="", task=task,
+            bimodal=bimodal, target_training=training,
+        )  # fmt: skip

@@ -1,0 +1,222 @@
+"""The study of weights: scrubbed fields read back out of a trained extraction model, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from docleak.documents.page import Image
+from docleak.models.loading import short_name
+from docleak.models.shipped import SHIPPED_ENCODERS
+from docleak.report.page import Reading
+from docleak.report.table import Value
+from docleak.runs.identity import digest_of
+from docleak.runs.run import Run
+from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit, one_of, plain
+from docleak.studies.weights import rows as weights_rows
+from docleak.studies.weights.calibrating import calibrate
+from docleak.studies.weights.config import WeightsConfig
+from docleak.studies.weights.exhibits import save_exhibits
+from docleak.studies.weights.factors import Found
+from docleak.studies.weights.game import attack_field, game_of, ready, shadow_of, trained, view_of
+from docleak.studies.weights.reading import read_run
+from docleak.studies.weights.table import fields_of, read_table
+from docleak.training.extraction.kept import card_in
+
+#: Where the games and models of tables are, beside their folders; and the models of a single game, in its own.
+STORE, MODELS = "docleak-extraction", "models"
+#: Fields of a row that are attacked before those of the next row, whose models have to be loaded.
+AT_ONCE = 10
+#: Turns that come after all trainings, and after all fields of the game itself.
+LATER, LAST = 10_000, 20_000
+
+
+class WeightsStudy(TableStudy[WeightsConfig]):
+    """A unit is one private field, or the training of a model that all fields need; the game that the adversary plays
+    by itself, to learn how sure it can be, has units of its own. Rows of tables that ask for the same share a run."""
+
+    kind = "weights"
+    about = "fields read back out of extraction models"
+    Config = WeightsConfig
+    permissions = ("calibrate",)
+    columns = weights_rows.COLUMNS
+    extra: ClassVar = {**weights_rows.EXTRA, "preset": "str"}
+    options = ("documents", "pages", "seed")
+    footnote = (
+        "Ours with 95 % intervals over documents in square brackets; the paper's value in round brackets. IpF is "
+        "dominated by its first term, exact readings, where public data alone read nothing: the column behind it "
+        "leaves that term out. A share of the surest fields is one of few fields: 1 % of 60 is a single one."
+    )
+    #: Of a recipe's row: its settings, its model, and how many rows before it need the same target.
+    asked: Mapping[str, Any] = {"shows": ""}
+    model = ""
+    rank = 0
+
+    @cached_property
+    def games(self) -> list[WeightsConfig]:
+        """The game, then the adversary's own one, if it is to be played and can be."""
+        alone = shadow_of(self.config, self.device)[0] if self.config.calibrate else None
+        return [self.config, alone] if alone else [self.config]
+
+    @cached_property
+    def names(self) -> list[list[str]]:
+        """The fields of each game."""
+        return [[secret.name for secret in game_of(config, self.device).secrets] for config in self.games]
+
+    def units(self) -> list[Unit]:
+        """Both models' trainings and every field, game by game; of a row that shows no attack the target's training."""
+        if self.missing():
+            return []
+        if self.asked["shows"] == "validation":
+            return [Unit("target", self.config.target_training.epochs, self.rank, ("target", 0))]
+        found = []
+        for number, (config, names) in enumerate(zip(self.games, self.names, strict=True)):
+            prefix, turn = ("", "shadow-")[number], number * LAST
+            epochs = {"target": config.target_training.epochs, "public": config.public_training.epochs}
+            found += [
+                Unit(prefix + model, size, turn + self.rank, (model, number))
+                for model, size in epochs.items()
+                if model == "public" or not config.target
+            ]
+            found += [
+                Unit(prefix + name, 1, turn + LATER + field // AT_ONCE, (field, number))
+                for field, name in enumerate(names)
+            ]
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """What the adversary is given, how many fields there are, and which are not played."""
+        if self.asked["shows"] == "validation":
+            return {}
+        told = []
+        for config in self.games:
+            game = game_of(config, self.device)
+            told.append({"threat": view_of(game, game.secrets[0]).text, "secrets": len(game.secrets),
+                         "split": game.split, "left_out": game.left_out})  # fmt: skip
+        if len(told) > 1:
+            return {**told[0], "shadow": {**told[1], "config": plain(self.games[1])}}
+        return told[0] | ({"uncalibrated": shadow_of(self.config, self.device)[1]} if self.config.calibrate else {})
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
+        """A model's card, or the attempts at one field."""
+        what, number = unit.what
+        config, store = self.games[number], models_of(run)
+        if isinstance(what, str):
+            return card_in(trained(config, what, store, device=self.device, tell=tell)), {}
+        return {**attack_field(ready(config, store, device=self.device), what), "shadow": number > 0}, {}
+
+    def finish(self, run: Run, say: Any) -> None:
+        """Pictures of some fields, and what the adversary can state of each."""
+        table = read_table(run, rng=np.random.default_rng(self.config.seed))
+        save_exhibits(run, game_of(self.config, self.device), table)
+        if fields_of(run, shadow=True):
+            calibrate(run, rng=np.random.default_rng(self.config.seed))
+
+    @classmethod
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
+        """The verdict, and the fields to look at."""
+        return read_run(one_of(runs), rng, beside=beside)
+
+    # -- rows of tables
+
+    @classmethod
+    def changes_of(
+        cls, settings: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], scale: str
+    ) -> dict[str, Any]:
+        """Pages by data set: those that no name gives stand in for data sets that no pages are given of."""
+        wanted = sorted({name for asked in settings for name in weights_rows.needs(asked)}, reverse=True)
+        specs = changes.get("documents") or ([weights_rows.SYNTHETIC] if scale == "tiny" else [])
+        return {**changes, "documents": weights_rows.assigned(wanted, specs)}
+
+    @classmethod
+    def of_row(
+        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
+    ) -> WeightsStudy:
+        """The game of a row on the model ``source``."""
+        asked = weights_rows.asked_of(source, settings, changes.get("documents") or {})
+        study = cls(weights_rows.game_asked(asked), device=device)
+        study.asked, study.model = asked, str(changes.get("model", source))
+        return study
+
+    def folder(self, out: Path) -> Path:
+        """Beside the folders of all tables, so that rows of any table that ask for the same share it."""
+        return out.absolute().parent / STORE / f"attack-{digest_of(self.settings())}"
+
+    def numbers(self, run: Run) -> dict[str, Value]:
+        """Validation, and the numbers of the attack; {} while there is no target."""
+        found = self.found(run)
+        if found is None:
+            return {}
+        more = {"examples": weights_rows.examples(run, found)} if self.asked["shows"] == "examples" else {}
+        return {**found.estimates, **more}
+
+    def found(self, run: Run) -> Found | None:
+        """What the run says, computed anew only where there is more of it."""
+        count = sum(1 for _ in (run.path / "units").glob("*/unit.json"))
+        if getattr(self, "_found", (None, -1))[1] != count:
+            self._found = weights_rows.found_in(run, self.config, self.asked["shows"]), count
+        return self._found[0]
+
+    def shown(self) -> tuple[str, ...]:
+        """What the recipe's rows show."""
+        return weights_rows.SHOWS[self.asked["shows"]]
+
+    def missing(self) -> str:
+        """Why a row cannot be computed: pages that were not given."""
+        if self.config.documents and (self.config.public_documents or not self.asked.get("public_data")):
+            return ""
+        return "pages not given"
+
+    def title(self) -> str:
+        """The backbone."""
+        return SHIPPED_ENCODERS.get(self.config.model, short_name(self.config.model))
+
+    def planned(self) -> str:
+        """What the row computes."""
+        words = f"{self.config.task} of {self.asked['data']}"
+        return self.missing() or f"{words}, {len(self.units())} fields and trainings, where they are not shared"
+
+    def row_values(self, run: Run) -> dict[str, Any]:
+        """Fields, model calls and seconds."""
+        found = self.found(run)
+        if found is None or found.table is None:
+            return {}
+        return {"fields": len(found.table.fields), "calls": found.table.calls, "seconds": found.table.seconds}
+
+    @classmethod
+    def check_rows(cls, rows: Sequence[TableRow]) -> None:
+        """RecipeError for rows that make no table, or lack models or all pages."""
+        weights_rows.check([row.study for row in rows])  # type: ignore[misc]
+        seen: dict[Any, int] = {}
+        for row in rows:
+            target = row.study.config.target_fitting()
+            row.study.rank = seen[target] = seen.get(target, -1) + 1  # type: ignore[attr-defined]
+
+    @classmethod
+    def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:
+        """Means by factor, what is the same in all rows, and what each private training claims."""
+        return weights_rows.facts_of(_told(rows))
+
+    @classmethod
+    def picture(cls, rows: Sequence[TableRow]) -> Picture:
+        """Numbers beside the paper's, curves, or numbers along the training."""
+        told, several = _told(rows), len({row.model for row in rows}) > 1
+        named = {
+            f"{row.model}, {row.name}" if several else row.name: (found, row.printed)
+            for row, (_, _, found, _) in zip(rows, told, strict=True)
+        }
+        return weights_rows.draw(told[0][1].asked["shows"], named, weights_rows.means(told))
+
+
+def models_of(run: Run) -> Path:
+    """Where the models of a run's game are: in the run's folder, or with the others of tables."""
+    return run.path.parent if run.path.parent.name == STORE else run.path / MODELS
+
+
+def _told(rows: Sequence[TableRow]) -> list[tuple[str, Any, Found | None, float | None]]:
+    """Name, study, what was found and the paper's improvement factor of each row."""
+    return [(row.name, row.study, row.study.found(row.run), row.printed.get("ipf")) for row in rows]  # type: ignore[attr-defined]

@@ -1,0 +1,100 @@
+"""What a game on disk shows: Table 5's row with intervals, from the fields' records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from docleak.attacks.weights import Attempt, choose, plausibility
+from docleak.attacks.weights.membership import perplexity
+from docleak.errors import RunError
+from docleak.metrics.estimate import Estimate
+from docleak.metrics.extraction import Match, match, multi_shot_table, one_shot_table
+from docleak.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A field with its most plausible reconstruction; the owner sees both."""
+
+    name: str
+    key: str
+    value: str
+    guess: str
+    score: float
+    match: Match
+
+
+@dataclass(frozen=True)
+class GameTable:
+    """``estimates`` by name; ``fields`` from the most plausible down.
+
+    ``baseline`` are the same fields as public data alone read them, the likeliest first.
+    """
+
+    estimates: Mapping[str, Estimate]
+    fields: tuple[Ranked, ...]
+    calls: int
+    seconds: float
+    baseline: tuple[Ranked, ...] = ()
+
+
+def fields_of(run: Run, *, shadow: bool = False) -> list[dict[str, Any]]:
+    """The finished fields of a game, or of the adversary's own one beside it."""
+    units = run.units() if (run.path / "run.json").is_file() else []
+    return [unit for unit in units if "attempts" in unit and unit["shadow"] == shadow]
+
+
+def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
+    """Recompute everything from the run's units. RunError if no field is finished."""
+    units = fields_of(run)
+    if not units:
+        raise RunError(f"{run.path} has no finished field of a CDMI game. Run docleak attack cdmi first.")
+    metric, documents = str(run.config["metric"]), [str(unit["document"]) for unit in units]
+    ours, theirs = (first_matches(units, side) for side in ("attempts", "baseline"))
+    chosen = [_ranked(unit, "attempts", partial(plausibility, metric=metric)) for unit in units]
+    guessed = [_ranked(unit, "baseline", _likely) for unit in units]
+    ranked, without = (
+        multi_shot_table([f.match for f in fields], [f.score for f in fields], documents, rng=rng)
+        for fields in (chosen, guessed)
+    )
+    estimates = {
+        **one_shot_table(ours, theirs, documents, rng=rng),
+        **ranked,
+        **{f"baseline_{name}": estimate for name, estimate in without.items()},
+    }
+    calls, seconds = (sum(unit[key] for unit in units) for key in ("calls", "seconds"))
+    surest, likeliest = (tuple(sorted(fields, key=lambda field: -field.score)) for fields in (chosen, guessed))
+    return GameTable(estimates, surest, int(calls), float(seconds), likeliest)
+
+
+def first_matches(units: Sequence[Mapping[str, Any]], side: str) -> list[Match]:
+    """The one-shot variant is the first attempt: attempts are drawn alike."""
+    return [match(unit["tokens"], unit[side][0]["tokens"]) for unit in units]
+
+
+def attempts_of(unit: Mapping[str, Any], side: str = "attempts") -> list[Attempt]:
+    """The attempts of a field's record."""
+    return [Attempt(tuple(a["tokens"]), tuple(a["target"]), tuple(a["public"])) for a in unit[side]]
+
+
+def _likely(attempt: Attempt) -> float:
+    """How the baseline ranks: without a target there is no membership to infer, only what is likely."""
+    return -perplexity(attempt.public)
+
+
+def _ranked(unit: Mapping[str, Any], side: str, score: Callable[[Attempt], float]) -> Ranked:
+    attempts = attempts_of(unit, side)
+    best = choose(attempts, score)
+    return Ranked(
+        name=str(unit["unit"]),
+        key=str(unit["key"]),
+        value=str(unit["value"]),
+        guess=str(unit[side][best]["text"]),
+        score=score(attempts[best]),
+        match=match(unit["tokens"], attempts[best].tokens),
+    )

@@ -1,0 +1,166 @@
+"""What a CDMI game says, in words: how bad it is, why, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from docleak.metrics.estimate import Estimate
+from docleak.report.severity import Part, Severity
+from docleak.studies.weights.table import GameTable, Ranked
+
+LABELS = {
+    Severity.SEVERE: "Fields can be read back",
+    Severity.PARTIAL: "More than public data tell",
+    Severity.NONE: "Nothing found beyond what public data tell",
+}
+
+
+def verdict_of(table: GameTable, *, of: str = "", control: bool = False, planned: int = 0) -> Part:
+    """SEVERE where a whole field was read that public data alone do not read and the weights are significantly better
+    than public data (IpF's interval above 1), PARTIAL where only one of the two holds; UNTOLD where no interval rules
+    the latter out, or fewer than the ``planned`` fields are finished."""
+    factor = table.estimates["improvement_factor"]
+    public = {field.name for field in table.baseline if field.match.perfect}
+    gained = [field for field in table.fields if field.match.perfect and field.name not in public]
+    better = factor.low is not None and factor.low > 1
+    fields, left = len(table.fields), _left(table, planned)
+    if better or gained:
+        severity = Severity.SEVERE if better and gained else Severity.PARTIAL
+    elif factor.value is None:
+        severity = Severity.UNMEASURED
+    else:
+        severity = Severity.UNTOLD if left or factor.low is None else Severity.NONE
+    sentence = {
+        Severity.SEVERE: f"Whoever has the weights reads {len(gained)} of {fields} scrubbed fields word for word that "
+        "public data do not tell.",
+        Severity.PARTIAL: f"{len(gained)} of {fields} scrubbed fields came back word for word that public data do not "
+        "tell; over all fields the weights are not measurably better than public data, so it may be chance."
+        if gained
+        else f"The weights tell more about the {fields} scrubbed fields than public data do, but no field came back "
+        "whole that public data do not tell.",
+        Severity.UNTOLD: f"None of {fields} scrubbed fields came back that public data do not tell, but whether the "
+        "weights tell more than public data could not be told: "
+        f"{f'{left} more fields are not finished' if left else 'one document gives no interval'}.",
+        Severity.UNMEASURED: f"Whether the weights tell more about the {fields} scrubbed fields than public data do "
+        "was not measured.",
+        Severity.NONE: f"From the weights these {fields} scrubbed fields were read no better than from public data "
+        "alone.",
+    }[severity]
+    label = LABELS.get(severity, severity.label)
+    if control:
+        sentence = f"Control, a model that never saw these pages: {sentence[0].lower()}{sentence[1:]}"
+        label = f"Control: {label}"
+    return Part(f"weights of {of}", severity, sentence, label, "weights")
+
+
+def reasons(table: GameTable, copies: Mapping[str, Any], answers: Mapping[str, Any] | None, planned: int) -> list[str]:
+    """Why that is the verdict, in sentences. ``copies`` are where else each field stands, ``answers`` what the
+    adversary itself can say of single readings."""
+    fields, read = len(table.fields), [field for field in table.fields if field.match.perfect]
+    left = _left(table, planned)
+    unfinished = [f"{fields} of {planned} fields are finished; of the others nothing is known yet."] if left else []
+    told = [_of_tokens(table), _of_factor(table.estimates["improvement_factor"]), *_of_copies(read, copies)]
+    return [*unfinished, *told, *_of_the_surest(table), *(of_answers(answers) if answers else [])]
+
+
+def _left(table: GameTable, planned: int) -> int:
+    return max(0, planned - len(table.fields))
+
+
+def _of_tokens(table: GameTable) -> str:
+    ours, theirs = table.estimates["hamming"], table.estimates["baseline_hamming"]
+    return (
+        f"At a first attempt {_right(ours)} of the fields' tokens are right; from public data alone it is "
+        f"{_right(theirs)}."
+    )
+
+
+def _right(wrong: Estimate) -> str:
+    if wrong.value is None:
+        return "nothing"
+    interval = ""
+    if wrong.low is not None and wrong.high is not None:
+        interval = f" [{100 * (1 - wrong.high):.1f}, {100 * (1 - wrong.low):.1f}]"
+    return f"{100 * (1 - wrong.value):.1f} %{interval}"
+
+
+def _of_factor(factor: Estimate) -> str:
+    if factor.value is None:
+        return "How much better that is could not be computed."
+    if factor.low is None or factor.high is None:
+        return f"Improvement factor IpF {factor.value:.2f}; one document gives no interval."
+    beyond = "above" if factor.low > 1 else "below" if factor.high < 1 else "within its interval no different from"
+    return (
+        f"Improvement factor IpF {factor.text(2)}, {beyond} 1, which is what public data alone give ({factor.n} fields "
+        f"of {factor.groups} documents, 95 % interval)."
+    )
+
+
+def _of_copies(read: Sequence[Ranked], copies: Mapping[str, Any]) -> list[str]:
+    """Whether what was read whole stands elsewhere too: memorised is not copied."""
+    if not read or not copies:
+        return []
+    printing = [[copies[field.name][part]["printing"] for part in ("private", "public")] for field in read]
+    alone = sum(not private and not public for private, public in printing)
+    elsewhere, open_too = (sum(counts[part] > 0 for counts in printing) for part in (0, 1))
+    return [
+        f"Of the {len(read)} fields read whole, {alone} stand{'s' if alone == 1 else ''} on no other document of this "
+        f"audit; {elsewhere} on other private documents too, {open_too} on public ones, which need no memory of it."
+    ]
+
+
+def _of_the_surest(table: GameTable) -> list[str]:
+    few = table.estimates["accuracy_at_5%"]
+    if few.value is None:
+        return []
+    surest = table.fields[0]
+    right = round((1 - surest.match.hamming) * 100)
+    words = "which is right" if surest.match.perfect else f"of whose tokens {right} % are right"
+    return [
+        f"Of the 5 % of fields that it is surest of it read {100 * few.value:.0f} % whole. Surest of all it is of "
+        f"“{surest.guess.removeprefix('##')}”, {words}."
+    ]
+
+
+def of_answers(answers: Mapping[str, Any]) -> list[str]:
+    """What the adversary itself can say of single readings, and whether that is worth more than one number for all."""
+    token, half = answers["events"]["token"], answers["events"]["half"]
+    sure = sum(p >= 0.5 for p in half["stated"].values())
+    low, high = token["gained"]["low"], token["gained"]["high"]
+    worth = (
+        "closer to the truth than" if low is not None and low > 0
+        else "further from it than" if high is not None and high < 0
+        else "not measurably closer to the truth than"
+    )  # fmt: skip
+    return [
+        f"Calibrated on pages of its own, the adversary's probabilities that a token is right are {worth} one number "
+        f"for all (Brier score {token['brier']:.3f} against {token['constant_brier']:.3f}). It states for {sure} of "
+        f"{half['count']} fields that at least half is probably right; it is so for {half['true']}."
+    ]
+
+
+def advice(severity: Severity, *, control: bool) -> tuple[str, ...]:
+    """What to do about it."""
+    if control:
+        return ("Compare with the same game on the model itself: what that reads beyond this is memory.",)
+    if severity in (Severity.UNTOLD, Severity.UNMEASURED):
+        return ("Audit more documents before you publish the weights: nothing here says that they are safe.",)
+    if severity is Severity.NONE:
+        return (
+            "This attack gives no reason to hold the weights back; a stronger attack or longer training may.",
+            "Audit again after every change of data or training.",
+        )
+    first = {
+        Severity.SEVERE: "Do not publish the weights as they are while the fields are confidential: whoever has a page "
+        "with a field blacked out can try to fill it in.",
+        Severity.PARTIAL: "Before you publish the weights, decide whether single words or digits of the fields may be "
+        "known; and count on stronger attacks, which may read whole fields.",
+    }[severity]
+    return (
+        first,
+        "Take duplicates out of the training pages, and keep the epoch of the best validation loss (--criterion "
+        "loss): both cost little. Then audit again, since neither promises anything.",
+        "What bounds every attack is training with differential privacy (docleak budget, docs/privacy.md); it costs "
+        "accuracy.",
+    )

@@ -1,0 +1,199 @@
+"""The report of a game: true to its records, honest in its verdict, whole in one file."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from docleak.attacks.weights import CdmiConfig
+from docleak.documents import load_pages
+from docleak.documents.copies import prints, text_of
+from docleak.documents.folder import save
+from docleak.errors import RunError
+from docleak.metrics.estimate import Estimate
+from docleak.metrics.extraction import at, match
+from docleak.report.severity import Part
+from docleak.runs.run import Run
+from docleak.studies.engine import carry_out
+from docleak.studies.registry import report_on
+from docleak.studies.weights.config import WeightsConfig
+from docleak.studies.weights.exhibits import SUREST, scrubbed_pictures, shown_fields
+from docleak.studies.weights.game import game_of
+from docleak.studies.weights.pictures import draw_curves, points
+from docleak.studies.weights.reading import SHOWN_BESIDE, read_run
+from docleak.studies.weights.study import WeightsStudy
+from docleak.studies.weights.table import GameTable, Ranked, fields_of, read_table
+from docleak.studies.weights.verdict import reasons, verdict_of
+from docleak.training.extraction.fit import FitConfig
+
+QUICK = FitConfig(epochs=1, batch_size=8, learning_rate=1e-3)
+SMALL = WeightsConfig(
+    pages=12, fields=6, attempts=3, attack=CdmiConfig(candidates=6, top_p=0.9), target_training=QUICK,
+    public_training=QUICK, calibrate=False,
+)  # fmt: skip
+rng = partial(np.random.default_rng, 0)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return carry_out(WeightsStudy(SMALL), tmp_path_factory.mktemp("game") / "a", command="docleak attack cdmi")
+
+
+def write_report(run: Run) -> Path:
+    return report_on([run.path])[0]
+
+
+def verdict_in(run: Run) -> Part:
+    return read_run(run, rng()).parts[0]
+
+
+def text_in(run: Run) -> str:
+    page = write_report(run).read_text(encoding="utf-8")
+    return html.unescape(re.sub(r"<style>.*?</style>|data:image/png;base64,[^\"]+", "", page, flags=re.DOTALL))
+
+
+def test_the_report_says_what_the_records_say(played: Run) -> None:
+    page, table = text_in(played), read_table(played, rng=rng())
+    assert verdict_in(played).sentence in page
+    factor = table.estimates["improvement_factor"]
+    assert f"{factor.value:.3f}" in page and "6 fields" in page
+    for field in table.fields:
+        assert field.value in page and field.guess.split()[0].removeprefix("##") in page
+    assert page.count("For the owner only.") == len(shown_fields(table.fields)) >= SUREST
+    results = json.loads((played.path / "results.json").read_text())
+    weights = results["weights"]
+    assert weights["improvement_factor"]["value"] == factor.value
+    assert set(weights["copies"]) == {field.name for field in table.fields}
+
+
+def test_beside_others_it_is_brief(played: Run) -> None:
+    alone, beside = (read_run(played, rng(), beside=brief) for brief in (False, True))
+    assert [section.anchor for section in beside.sections] == ["weights"] and len(alone.sections) > 1
+    body = beside.sections[0].body
+    assert body.count("For the owner only.") == SHOWN_BESIDE and verdict_in(played).sentence in html.unescape(body)
+    assert beside.parts[0].severity == alone.parts[0].severity and beside.results == alone.results
+
+
+def test_it_loads_nothing_from_elsewhere(played: Run) -> None:
+    page = write_report(played).read_text(encoding="utf-8")
+    assert not re.search(r"(src|href)=\"(?!data:|#)", page) and "://" not in re.sub(r"data:image[^\"]+", "", page)
+
+
+def test_it_is_written_again_from_disk_alone(played: Run, tmp_path: Path) -> None:
+    first = write_report(played).read_text(encoding="utf-8")
+    again = write_report(Run.load(played.path)).read_text(encoding="utf-8")
+    assert first == again
+    file = next(played.path.glob("units/*/page.png"))
+    file.rename(tmp_path / "page.png")
+    file.write_bytes(b"half a picture")
+    with pytest.raises(RunError, match=r"page\.png cannot be read"):
+        write_report(played)
+    (tmp_path / "page.png").replace(file)
+
+
+def test_what_is_shown_of_a_page_hides_the_field_and_no_more(played: Run) -> None:
+    page = load_pages("synthetic", count=1, seed=3)[0]
+    field = page.private_fields[0]
+    boxes = page.field_boxes(field)
+    whole, near = scrubbed_pictures(page, boxes)
+    assert whole.shape == page.image.shape and near.shape[1] == page.width
+    changed = (whole != page.image).any(axis=2)
+    x0, y0, x1, y1 = (round(side) for side in boxes[0])
+    assert (whole[y0 + 2 : y1 - 2, x0 + 2 : x1 - 2] == 255).all(), "no ink is left inside"
+    grown = np.zeros_like(changed)
+    for a, b, c, d in boxes:
+        grown[max(0, int(b) - 3) : int(d) + 4, max(0, int(a) - 3) : int(c) + 4] = True
+    assert changed.any() and not (changed & ~grown).any()
+
+
+def test_copies_are_those_of_the_games_own_pages(tmp_path: Path) -> None:
+    """A document planted in the data set a second time is found, if it is private; the oracle counts by hand."""
+    pages = list(load_pages("synthetic", count=12, seed=2))
+    save([*pages, *(replace(p, name=f"{p.name}-again", document=f"{p.name}-again") for p in pages)], tmp_path / "mine")
+    config = replace(SMALL, documents=str(tmp_path / "mine"), pages=0, fields=0, attempts=1)
+    run, game = carry_out(WeightsStudy(config), tmp_path / "a"), game_of(config)
+    copies = {unit["unit"]: unit["copies"] for unit in fields_of(run)}
+    by_name = {p.name: p for p in load_pages(str(tmp_path / "mine"), seed=0)}
+    twice = 0
+    for secret in game.secrets:
+        others = [name for name in game.pages if by_name[name].document != secret.document]
+        counted = sum(prints(secret.value, text_of(by_name[name], document=name)) for name in others)
+        assert copies[secret.name]["private"]["printing"] == counted
+        twin = f"{secret.page}-again" if not secret.page.endswith("-again") else secret.page.removesuffix("-again")
+        if twin in game.pages:
+            twice += 1
+            assert counted >= 1 and copies[secret.name]["private"]["near_duplicates"] >= 1
+    assert twice > 0
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+def ranked(name: str, truth: list[int], guess: list[int], score: float) -> Ranked:
+    return Ranked(name, "total", "9.00", "9.00", score, match(truth, guess))
+
+
+def table(ours: list[Ranked], theirs: list[Ranked], factor: tuple[float, float, float]) -> GameTable:
+    some = Estimate(0.5, 0.4, 0.6, len(ours), 3)
+    names = ("hamming", "baseline_hamming", "accuracy_at_5%")
+    return GameTable(
+        {**dict.fromkeys(names, some), "improvement_factor": Estimate(*factor, len(ours), 3)},
+        tuple(ours), 10, 1.0, tuple(theirs),
+    )  # fmt: skip
+
+
+RIGHT = [ranked("a", [1, 2, 3], [1, 2, 3], 2.0), ranked("b", [1, 2, 3], [1, 2, 4], 1.0)]
+WRONG = [ranked("a", [1, 2, 3], [1, 2, 5], 2.0), ranked("b", [1, 2, 3], [1, 2, 4], 1.0)]
+NOWHERE = {"a": {"private": {"printing": 0, "near_duplicates": 0}, "public": {"printing": 0, "near_duplicates": 0}}}
+COMMON = {"a": {"private": {"printing": 4, "near_duplicates": 1}, "public": {"printing": 2, "near_duplicates": 0}}}
+
+
+def test_an_interrupted_game_is_no_all_clear(played: Run) -> None:
+    unsure = table(WRONG, WRONG, (1.2, 0.9, 1.6))
+    found = verdict_of(unsure, planned=60)
+    assert found.severity == "untold" and "58 more fields are not finished" in found.sentence
+    said = reasons(unsure, NOWHERE, None, 60)
+    assert said[0] == "2 of 60 fields are finished; of the others nothing is known yet."
+    assert verdict_of(unsure, planned=2).severity == "none"
+    assert played.info["secrets"] == 6
+    played.write_info("secrets", 60)
+    try:
+        assert "6 of 60 fields are finished" in text_in(played)
+        assert verdict_in(played).severity != "none"
+    finally:
+        played.write_info("secrets", 6)
+    assert "of the others nothing is known" not in text_in(played)
+
+
+def test_the_verdict_follows_evidence() -> None:
+    better, unsure = (2.0, 1.5, 2.5), (1.2, 0.9, 1.6)
+    assert verdict_of(table(RIGHT, WRONG, better)).severity == "severe"
+    assert verdict_of(table(RIGHT, RIGHT, better)).severity == "partial", "public data read it too"
+    assert verdict_of(table(WRONG, WRONG, better)).severity == "partial"
+    chance = verdict_of(table(RIGHT, WRONG, unsure))
+    assert chance.severity == "partial" and "may be chance" in chance.sentence, "a whole field is no all-clear"
+    assert verdict_of(table(WRONG, WRONG, unsure)).severity == "none"
+    assert "Control" in verdict_of(table(WRONG, WRONG, unsure), control=True).sentence
+
+
+def test_copied_is_not_memorised() -> None:
+    alone = " ".join(reasons(table(RIGHT, WRONG, (2.0, 1.5, 2.5)), NOWHERE, None, 2))
+    common = " ".join(reasons(table(RIGHT, WRONG, (2.0, 1.5, 2.5)), COMMON, None, 2))
+    assert "1 stands on no other document" in alone and "0 on other private" in alone
+    assert "0 stand on no other document" in common and "1 on other private" in common and "1 on public" in common
+
+
+def test_curves_are_the_papers() -> None:
+    both = table(RIGHT, WRONG, (2.0, 1.5, 2.5))
+    shares, values = points(both.fields, 0)
+    perfect = np.array([field.match.perfect for field in both.fields])
+    assert values.tolist() == [at(p, perfect) for p in shares] == [1.0, 0.5]
+    assert points(both.baseline, 1)[1].tolist() == pytest.approx([1 / 3, 1 / 3])
+    assert draw_curves(both) == draw_curves(both) and draw_curves(both).startswith(b"\x89PNG")

@@ -1,0 +1,139 @@
+"""Recipes of games on weights: the shipped ones print what the paper prints, and wrong ones say what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from docleak.errors import AttackError, RecipeError
+from docleak.recipes import Recipe, Row, find_recipe, list_recipes
+from docleak.recipes.rows import rows_of
+from docleak.studies.study import TableRow
+from docleak.studies.weights.config import WeightsConfig
+from docleak.studies.weights.rows import asked_of, assigned, game_asked
+from docleak.studies.weights.study import WeightsStudy
+
+SHIPPED = [name for name, recipe in list_recipes().items() if recipe.kind == "extraction"]
+BOTH = {"documents": ("funsd:there", "sroie:there")}
+
+
+def rows(recipe: Recipe, scale: str, out: Path, changes: Mapping[str, object] = BOTH) -> list[TableRow]:
+    return rows_of(recipe, WeightsStudy, scale, out, changes)
+
+
+def row(**settings: object) -> WeightsConfig:
+    return game_asked(asked_of("layoutlm-tiny", settings, {}))
+
+
+def test_the_papers_tables_and_figures_are_all_there() -> None:
+    wanted = {"table2", "table3", "table5", *(f"figure{n}" for n in range(3, 9)), "section6", "appendixA"}
+    assert {f"cdmi/{name}" for name in wanted} <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("scale", ["tiny", "paper"])
+def test_every_row_of_every_shipped_recipe_is_a_config(name: str, scale: str, tmp_path: Path) -> None:
+    recipe = find_recipe(name)
+    assert recipe.title and recipe.finding and "Dentan" in recipe.paper
+    assert all(set(row.printed) <= set(row.models) for row in recipe.rows)
+    for planned in rows(recipe, scale, tmp_path):
+        config = planned.study.config
+        assert not planned.study.missing()
+        # The paper's defaults, or what its own figures and appendix change of them.
+        if scale == "paper" and name not in ("cdmi/appendixA", "cdmi/figure7"):
+            assert (config.attack.candidates, config.attempts, config.fields, config.pages) == (128, 8, 0, 0)
+            assert (config.target_training.epochs, config.dropout) == ({"mlm": 300}.get(config.task, 150), -1)
+
+
+def test_tiny_tables_share_what_they_train(tmp_path: Path) -> None:
+    """Every target of figures 3, 4, 5, 6, 7 and of table 3 is one of table 5's."""
+
+    def targets(name: str) -> set[str]:
+        return {str(r.study.config.target_fitting()) for r in rows(find_recipe(f"cdmi/{name}"), "tiny", tmp_path)}
+
+    whole = targets("table5")
+    assert len(whole) == 18, "LayoutLM: 4 tasks, 2 data sets (EL: one), 2 modalities; BROS: masked tokens only"
+    for name in ("table3", "figure3", "figure4", "figure5", "figure5-backbones", "figure6", "figure7", "section6"):
+        assert targets(name) <= whole, name
+
+
+def test_the_printed_values_are_the_papers() -> None:
+    """Table 5's means, which section 6.1 states: bimodal 1.296, unimodal 1.078, LayoutLM 1.187, BROS 1.167."""
+    told = [row for row in find_recipe("cdmi/table5").rows if row.printed]
+    assert sum(len(row.printed) for row in told) == 36
+
+    def mean(model: str, bimodal: bool | None = None) -> float:
+        chosen = [
+            row.printed[model]["ipf"]
+            for row in told
+            if row.name.startswith("MLM") and bimodal in (None, row.settings.get("bimodal", False))
+        ]
+        return sum(chosen) / len(chosen)
+
+    assert mean("layoutlm", True) == pytest.approx(1.296, abs=6e-4)
+    assert mean("layoutlm", False) == pytest.approx(1.078, abs=6e-4)
+    assert mean("layoutlm") == pytest.approx(1.187, abs=6e-4)
+    assert mean("bros") == pytest.approx(1.167, abs=6e-4)
+    best = (
+        max(row.printed["layoutlm"]["at100"] for row in told),
+        max(p["at100"] for r in told for p in r.printed.values()),
+    )
+    assert best == (0.032, 0.041)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"shows": "dance"}, "shows is 'dance', expected one of attack"),
+        ({"task": "ner"}, "task is 'ner'"),
+        ({"criterion": "best"}, "criterion is 'best', expected one of precision, loss, last, epoch-N"),
+        ({"criterion": "epoch-7", "keep_every": 5}, "epoch-7 is not kept: keep_every is 5"),
+        ({"keep_every": 3, "validate_every": 2}, "keep_every is 3, expected a multiple of validate_every 2"),
+        ({"metric": "luck"}, "metric is 'luck'"),
+        ({"fields": -1, "attempts": 0}, "fields is -1, expected 0 or more; attempts is 0"),
+        ({"rounds": 3}, "rounds: of a private training"),
+        ({"attack": "cdmi"}, "attack cannot be set in a row"),
+    ],
+)
+def test_wrong_rows_name_the_fault(change: dict[str, object], named: str) -> None:
+    with pytest.raises((AttackError, RecipeError), match=named):
+        row(**change)
+
+
+def test_what_the_attack_refuses_is_refused_before_anything_is_trained() -> None:
+    with pytest.raises(AttackError, match=r"top_p is 2\.0"):
+        row(top_p=2.0)
+    with pytest.raises(RecipeError, match="no preset 'small'; known: paper, tiny"):
+        row(preset="small")
+    assert row(preset="tiny", fields=3).fields == 3
+
+
+def test_pages_go_to_the_data_set_of_their_name() -> None:
+    wanted = ("sroie", "funsd")
+    assert assigned(wanted, ["funsd:a", "sroie:b"]) == {"funsd": "funsd:a", "sroie": "sroie:b"}
+    assert assigned(wanted, ["my-folder"]) == {"sroie": "my-folder"}
+    assert assigned(wanted, ["my-folder", "sroie:b"]) == {"sroie": "sroie:b", "funsd": "my-folder"}
+    assert assigned(("sroie",), ["funsd:a", "sroie:b"])["sroie"] == "sroie:b", "one command line fits all recipes"
+    with pytest.raises(RecipeError, match="names 'sroie' twice"):
+        assigned(wanted, ["sroie:a", "sroie:b"])
+    with pytest.raises(RecipeError, match="all of them given"):
+        assigned(wanted, ["a", "b", "c"])
+
+
+def test_missing_pages_and_models_are_asked_for(tmp_path: Path) -> None:
+    recipe = find_recipe("cdmi/table5")
+    with pytest.raises(RecipeError, match="needs --documents sroie:DIR --documents funsd:DIR"):
+        rows(recipe, "paper", tmp_path, {})
+    planned = [r.study for r in rows(recipe, "tiny", tmp_path, {})]
+    given = {study.asked["data"] for study in planned if not study.missing()}
+    assert given == {"sroie"}, "without --documents, synthetic invoices stand in for the first data set"
+    assert all(not study.units() for study in planned if study.asked["data"] == "funsd")
+    with pytest.raises(RecipeError, match="needs --documents sroie:DIR --documents funsd:DIR"):
+        rows(find_recipe("cdmi/figure4"), "paper", tmp_path, {})
+    with pytest.raises(RecipeError, match="needs --documents sroie:DIR"):
+        rows(find_recipe("cdmi/figure8"), "tiny", tmp_path, {"documents": ("funsd:there",)})
+    mine = Recipe("r", "", "", "", (Row("a", ("m",), {}),), {}, {"paper": {"models": {"m": "PATH"}}}, kind="extraction")
+    with pytest.raises(RecipeError, match="--model m=DIR"):
+        rows(mine, "paper", tmp_path)
