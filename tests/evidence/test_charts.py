@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from docleak.evidence import update_report
-from docleak.evidence.answers import report
-
-ATTACK = {"accuracy": 0.5, "low": 0.4, "high": 0.6, "members": 8, "providers": 16}
 
 
 def test_the_table_of_local_steps_is_drawn_the_same_twice() -> None:
@@ -17,10 +12,3 @@ def test_the_table_of_local_steps_is_drawn_the_same_twice() -> None:
     ]
     assert update_report.chart(cells).startswith("<svg")
     assert update_report.chart(cells) == update_report.chart(cells)
-
-
-def test_releases_are_drawn_the_same_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "comparison", lambda record: {"anls": {"value": record["anls"]}, "attack": ATTACK})
-    records = [{"label": "one", "anls": 0.3}, {"label": "two", "anls": 0.8}]
-    assert report.chart(records).startswith("<svg")
-    assert report.chart(records) == report.chart(records)

@@ -14,12 +14,12 @@ import pytest
 
 from docleak.errors import RunError
 from docleak.evidence.advice import advice_of
-from docleak.evidence.identity import model_key
 from docleak.evidence.markdown import write_markdown
 from docleak.evidence.report import summary_text, verdict_json, write_report
 from docleak.evidence.report_data import prepare
 from docleak.report.severity import Severity
 from docleak.runs.run import COMPARISON, DEFENCES, Run
+from docleak.studies.identity import model_key
 
 MakeRun = Callable[..., Run]
 TEXT = {"exact": True, "believed_exact": True, "tokens": 9, "tokens_right": 9, "wrong_parts": [], "conditions": [],

@@ -14,6 +14,7 @@ import typer.main
 
 import docleak
 from docleak.cli import attacks, data, deploy, models, train
+from docleak.cli.answers import BlueRedFolder, PublicModel, Releases, audit_releases, parse_releases
 from docleak.cli.budget import budget
 from docleak.cli.defend import defend
 from docleak.cli.extraction import (
@@ -24,14 +25,6 @@ from docleak.cli.extraction import (
 )
 from docleak.cli.guard import Guarded
 from docleak.cli.output import counter, emit, note, progress, working_in
-from docleak.cli.releases import (
-    BlueRedFolder,
-    PublicModel,
-    Releases,
-    audit_example,
-    audit_releases,
-    parse_releases,
-)
 from docleak.cli.report import report
 from docleak.cli.reproduce import reproduce
 from docleak.cli.settings import default_workers, parse_size, pick_device, split_attacks, split_stages
@@ -316,7 +309,7 @@ def _run_and_report(
                 )  # fmt: skip
         examples = []
         if shipped:
-            examples.append(audit_example(out, config.seed, device, workers, quiet=json_output))
+            examples.append(_released_example(out, config.seed, device, workers, quiet=json_output))
             examples.append(weights_example(out, device, workers, quiet=json_output))
         page = write_report(run, rng=np.random.default_rng(config.seed))
     said = "\n".join((summary_text(run, np.random.default_rng(config.seed)), *examples))
@@ -324,6 +317,25 @@ def _run_and_report(
     said_json = verdict_json(run, np.random.default_rng(config.seed))
     facts = {"units": len(units), "shortage": run.info["shortage"], "verdict": said_json}
     emit({"report": str(page), "results": str(run.path / "results.json"), **facts}, text, json_output=json_output)
+
+
+def _released_example(out: Path, seed: int, device: str, workers: int, *, quiet: bool) -> str:
+    """The part of an audit without arguments that asks the shipped released model; returns what to print of it."""
+    from docleak.cli.output import Progress
+    from docleak.evidence.overview import RELEASED, released_reading
+    from docleak.studies.answers.study import AnswersStudy, shipped_audit
+    from docleak.studies.engine import carry_out
+    from docleak.studies.registry import report_on
+
+    with Progress(quiet=quiet) as watcher:
+        watcher.said("Asking the released model that docleak ships about its providers.")
+        study = AnswersStudy(shipped_audit(seed), device=device)
+        command = "docleak " + shlex.join(sys.argv[1:])
+        carry_out(study, out / RELEASED, workers=workers or default_workers(), command=command, watcher=watcher)
+    report_on([out / RELEASED])
+    reading = released_reading(out)
+    assert reading is not None
+    return "\n".join(reading.lines)
 
 
 @cache

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from docleak.evidence.identity import model_key
 from docleak.evidence.report_data import ReportData
 from docleak.report.severity import Severity
+from docleak.studies.identity import model_key
 
 Row = Mapping[str, Any]
 #: Leakages closer than this count as equal.

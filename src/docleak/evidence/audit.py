@@ -21,12 +21,12 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, RunError
 from docleak.evidence.applicable import CLOSED_FORM, inapplicable, require_budget
 from docleak.evidence.case import Case, Exposure, build_case, pages_for, read_gradient
-from docleak.evidence.identity import data_hash, model_key, model_title, title_key, weights_hash
 from docleak.evidence.texts import text_obstacle, text_record
 from docleak.metrics import load_engine, score_page
 from docleak.models import DocumentModel, image_of, load_model, model_card, trainable
 from docleak.runs.pool import OnProgress, compute
 from docleak.runs.run import Run
+from docleak.studies.identity import data_hash, model_key, model_title, title_key, weights_hash
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 SNAPSHOTS = 8

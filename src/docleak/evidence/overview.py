@@ -6,28 +6,42 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from docleak.evidence.answers.shipped import released_section
+import numpy as np
+
 from docleak.evidence.extraction.shipped import weights_section
 from docleak.evidence.report_data import AttackResult, ModelResult, ReportData
 from docleak.evidence.report_verdict import of_batches, verdict
 from docleak.evidence.report_words import notices
 from docleak.evidence.routes import ROUTES, FieldFound
+from docleak.report.page import Reading
 from docleak.report.severity import Cell, Overall, Part, Route, Severity, judge, overall, routes_sentence
+from docleak.runs.run import Run
 
 #: Lines that a terminal is shown at most.
 LINES = 15
+#: Folder of an audit in which the shipped released model is asked.
+RELEASED = "released"
 
 
-def sections(data: ReportData) -> dict[str, dict[str, Any] | None]:
+def released_reading(folder: Path) -> Reading | None:
+    """What the audit in ``folder`` says of the shipped released model; None if it was not asked there."""
+    if not (folder / RELEASED / "run.json").is_file():
+        return None
+    from docleak.studies.answers.study import AnswersStudy
+
+    return AnswersStudy.read([Run(folder / RELEASED)], np.random.default_rng(0), beside=True)
+
+
+def sections(data: ReportData) -> dict[str, Any]:
     """The parts of an audit beside its gradients, as templates see them: "released" and "weights", None without."""
     folder: Path | None = data.runs[0].path if len(data.runs) == 1 else None
     return {
-        "released": released_section(folder) if folder else None,
+        "released": released_reading(folder) if folder else None,
         "weights": weights_section(folder) if folder else None,
     }
 
 
-def overview(data: ReportData, beside: Mapping[str, Mapping[str, Any] | None]) -> Overall:
+def overview(data: ReportData, beside: Mapping[str, Any]) -> Overall:
     """The worst of all parts, and how many fields any route gave with any model."""
     parts = [
         Part(model.title, model.severity, _short(model), anchor=f"model-{number}")
@@ -35,10 +49,7 @@ def overview(data: ReportData, beside: Mapping[str, Mapping[str, Any] | None]) -
     ]
     parts += [Part(title, Severity.UNMEASURED, why) for title, why in _silent(data)]
     if (released := beside["released"]) is not None:
-        parts += [
-            Part(f"answers of {one['label']}", one["severity"], one["headline"], one["said"], "released")
-            for one in released["releases"] if not one["control"]
-        ]  # fmt: skip
+        parts += released.parts
     if (weights := beside["weights"]) is not None:
         said = weights["verdict"]
         parts.append(Part(f"weights of {weights['model']}", said.severity, said.headline, said.label, "weights"))

@@ -18,7 +18,6 @@ import docleak
 from docleak.attacks.gradients import load_attack
 from docleak.errors import AttackError, DocumentError, FederationError, RunError, SelfTestError
 from docleak.evidence.audit import PERMISSIONS
-from docleak.evidence.identity import weights_hash
 from docleak.evidence.update_case import SAME, UpdateCase, assumed, open_case, pages_of
 from docleak.evidence.update_check import TESTED_EXAMPLES, TESTED_STEPS, check, check_of_sum, diagnosed, trial_of
 from docleak.evidence.update_leaks import Cell, Sight, cell_of, sight_of, words_of
@@ -28,6 +27,7 @@ from docleak.metrics import load_engine, score_page
 from docleak.models import DocumentModel, image_of, load_model
 from docleak.runs.pool import OnProgress, compute
 from docleak.runs.run import Run
+from docleak.studies.identity import weights_hash
 from docleak.training.federated.capture import CapturedUpdate, read_updates
 from docleak.training.objectives.table import objective_of
 

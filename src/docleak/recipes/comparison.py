@@ -22,7 +22,6 @@ from docleak.documents.visible import in_markdown, without_html
 from docleak.evidence.applicable import least_budget
 from docleak.evidence.audit import FLOOR, AuditConfig, model_of, require_applicable
 from docleak.evidence.case import build_case, pages_for
-from docleak.evidence.identity import model_key
 from docleak.evidence.report_data import ModelResult, prepare
 from docleak.evidence.utility import Utility, undefended, utility_under
 from docleak.files import read_stored, write_atomically, write_png
@@ -36,6 +35,7 @@ from docleak.report.severity import routes_sentence
 from docleak.report.templating import render
 from docleak.runs.identity import sources_of
 from docleak.runs.run import Run
+from docleak.studies.identity import model_key
 
 DEFAULT = ("noise:sigma=1e-4", "clip:norm=0.1", "top-k:share=0.01", "freeze", "safe-template:epsilon=8/255")
 

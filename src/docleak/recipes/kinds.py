@@ -22,7 +22,7 @@ AUDIT = "audit"
 KINDS: dict[str, str] = {
     AUDIT: "docleak.recipes.table:AUDITS",
     "training": "docleak.recipes.trainings.table:TRAININGS",
-    "release": "docleak.recipes.releases.table:RELEASES",
+    "release": "docleak.studies.answers.study:AnswersStudy",
     "pairs": "docleak.studies.pairs.study:PairStudy",
     "extraction": "docleak.recipes.extraction.table:EXTRACTIONS",
 }

@@ -18,6 +18,8 @@ from docleak.studies.study import Study
 
 #: Kind -> "module:Class". A new study is a file, and a line in this table.
 STUDIES: dict[str, str] = {
+    "answers": "docleak.studies.answers.study:AnswersStudy",
+    "canaries": "docleak.studies.canaries.study:CanaryStudy",
     "pairs": "docleak.studies.pairs.study:PairStudy",
 }
 
@@ -43,8 +45,10 @@ def read_runs(runs: Sequence[Run]) -> list[Reading]:
     where = Path(os.path.commonpath([run.path.absolute() for run in runs])) if len(runs) > 1 else runs[0].path
     with undamaged(where):
         return [
-            load_study(kind).read(group, np.random.default_rng(int(group[0].config.get("seed") or 0)))
-            for kind, group in kinds.items()
+            load_study(kind).read(
+                group, np.random.default_rng(int(group[0].config.get("seed") or 0)), beside=number > 0
+            )
+            for number, (kind, group) in enumerate(kinds.items())
         ]
 
 

@@ -81,9 +81,9 @@ class Study(ABC, Generic[C]):
 
     @classmethod
     @abstractmethod
-    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """What finished units of one run, or of several that can be compared, say; from disk alone. ``rng`` draws the
-        intervals: the same seed gives the same ones.
+        intervals: the same seed gives the same ones. ``beside`` another study's reading it is brief.
 
         RunError where there is nothing to say, or the runs do not belong together.
         """

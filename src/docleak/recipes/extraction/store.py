@@ -27,7 +27,6 @@ from docleak.documents.game import GameSplit, require_disjoint, split_game
 from docleak.documents.pages import document_names
 from docleak.errors import DocumentError, RecipeError, RunError
 from docleak.evidence.extraction.game import STREAM
-from docleak.evidence.identity import weights_hash
 from docleak.files import reported, write_json
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import EncoderModel, build
@@ -44,6 +43,7 @@ from docleak.recipes.extraction.duplicates import with_copies, without_duplicate
 from docleak.recipes.manifest import require_version
 from docleak.runs.claim import claimed
 from docleak.runs.identity import digest_of
+from docleak.studies.identity import weights_hash
 from docleak.training.extraction.fit import Epoch, Fitted, fit
 from docleak.training.extraction.private import fit_privately
 from docleak.training.lineage import lineage_of, write_lineage

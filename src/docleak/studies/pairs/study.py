@@ -95,7 +95,7 @@ class PairStudy(TableStudy[PairConfig]):
         return record, images
 
     @classmethod
-    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """The verdict on the first run's pairs, then every pair side by side."""
         return read_run(one_of(runs), rng)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,13 @@ from docleak.errors import ContradictionError, RecipeError, RunError
 from docleak.models.loading import load_model
 from docleak.privacy.empirical import from_counts
 from docleak.recipes import Recipe, Row
-from docleak.recipes.releases import measures, store
-from docleak.recipes.releases.config import ReleaseConfig
-from docleak.recipes.releases.experiment import STORE, experiments, plan
-from docleak.recipes.releases.store import documents_of, folder_of, trained
-from docleak.recipes.releases.table import write_table
-from docleak.recipes.runner import reproduce
+from docleak.recipes.rows import reproduce, rows_of, write_table
+from docleak.studies.answers import measures, store
+from docleak.studies.answers.measures import Bench
+from docleak.studies.answers.store import bill_of, division_of, folder_of, trained
+from docleak.studies.answers.study import STORE, AnswersStudy
+from docleak.studies.answers.targets import Target, target_of
+from docleak.studies.study import TableRow
 from docleak.training.federated.local import parameters_of
 from docleak.training.federated.record import FederatedRun
 
@@ -40,6 +42,14 @@ def recipe(measure: str, **more: object) -> Recipe:
     )
 
 
+def aim(kind: str, epsilon: float = 0.0, *, training: dict[str, Any] = SHORT, model: str = MODEL) -> Target:
+    return target_of(model, "tiny", kind, epsilon, data=DATA, training=training, seed=0)
+
+
+def planned_of(recipe: Recipe, out: Path, changes: dict[str, Any] | None = None) -> list[TableRow]:
+    return rows_of(recipe, AnswersStudy, "tiny", out, changes or {})
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("releases")
@@ -48,9 +58,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("measure", ["gap", "utility", "memorisation", "disclosure", "membership"])
 def test_a_whole_table(measure: str, home: Path) -> None:
     out = home / measure
-    planned = experiments(recipe(measure, attack="apk+cls1+cls2", groups=["G1", "G2", "G3"]), "tiny", out, {})
+    planned = planned_of(recipe(measure, attack="apk+cls1+cls2", groups=["G1", "G2", "G3"]), out)
     before = times(home)
-    reproduce(recipe(measure), planned, out, scale="tiny", device="cpu", workers=1)
+    reproduce(recipe(measure), planned, out, scale="tiny", workers=1)
     if before:
         assert {k: v for k, v in times(home).items() if k in before} == before, "a target is trained for all tables"
     write_table(recipe(measure), "tiny", planned, out, {"Command": "test"})
@@ -62,7 +72,7 @@ def test_a_whole_table(measure: str, home: Path) -> None:
     assert "paper's counting would call it" in text and "known which clients" not in text
     assert (out / "pictures.png").stat().st_size > 2000
     if measure == "memorisation":
-        assert len(list((out / "rows" / "01-vt5").glob("example-*.png"))) == 3
+        assert len(list((out / "rows" / "01-vt5").glob("units/*/example-*.png"))) == 6
         assert saved[0]["ours"]["positive_n"]["value"] == saved[2]["ours"]["positive_n"]["value"] > 0
     if measure == "membership":
         claimed = [row["ours"]["epsilon_claimed"]["value"] for row in saved]
@@ -75,7 +85,7 @@ def times(home: Path) -> dict[str, int]:
 
 
 def test_a_killed_target_goes_on_and_is_the_same(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = ReleaseConfig(MODEL, target="central", data=DATA, training=SHORT).released()
+    target = aim("central")
     whole = trained(target, tmp_path / "whole", "cpu")
     write = FederatedRun.write_round
 
@@ -87,17 +97,18 @@ def test_a_killed_target_goes_on_and_is_the_same(home: Path, tmp_path: Path, mon
     monkeypatch.setattr(FederatedRun, "write_round", killed)
     with pytest.raises(KeyboardInterrupt):
         trained(target, tmp_path / "twice", "cpu")
-    assert store.finished(target, tmp_path / "twice") is None and store.rounds_done(target, tmp_path / "twice") == 1
+    assert not (folder_of(target, tmp_path / "twice") / "run" / "model").exists()
+    assert store.rounds_done(target, tmp_path / "twice") == 1
     monkeypatch.setattr(FederatedRun, "write_round", write)
     again = trained(target, tmp_path / "twice", "cpu")
-    first, second = (parameters_of(load_model(found.model)) for found in (whole, again))
+    first, second = (parameters_of(load_model(str(run / "model"))) for run in (whole, again))
     assert all(np.array_equal(first[name], second[name]) for name in first)
     start = parameters_of(load_model(MODEL))
-    assert any(not np.array_equal(first[name], start[name]) for name in first) and whole.bytes == 0
+    assert any(not np.array_equal(first[name], start[name]) for name in first) and bill_of(str(whole)).bytes == 0
 
 
 def test_noise_is_new_in_every_silo_and_round_and_after_a_resume(tmp_path: Path) -> None:
-    target = ReleaseConfig(MODEL, target="federated", epsilon=8.0, data=DATA, training=SHORT).released()
+    target = aim("federated", 8.0)
     assert target.training.repeatable
     plan = target.training.federation(MODEL, 8.0, 0)
     run = FederatedRun.open(tmp_path / "run", plan)
@@ -116,24 +127,24 @@ def test_noise_is_new_in_every_silo_and_round_and_after_a_resume(tmp_path: Path)
 def test_the_papers_own_noise_is_trained_under_a_name_that_says_it_is_no_bound(tmp_path: Path) -> None:
     """The miniature of table 3's printed FL+DP: the row's settings, on 14 providers and half of two clients."""
     training = {**SHORT, "participation": 0.5, "published_counting": True}
-    config = ReleaseConfig(MODEL, target="federated", epsilon=8.0, data=DATA, training=training)
-    found = trained(config.released(), tmp_path, "cpu")
-    assert found.epsilon is None and "by the published counting, which is no bound" in found.claim
-    assert "PRV accountant" in found.claim and "no bound" in config.released().name
-    sound = replace(config, training={**training, "published_counting": False}).released()
-    plan = config.released().training.plan(8.0)
+    target = aim("federated", 8.0, training=training)
+    found = bill_of(str(trained(target, tmp_path, "cpu")))
+    assert found.claim.epsilon is None and "by the published counting, which is no bound" in found.claim.sentence
+    assert "PRV accountant" in found.claim.sentence and "no bound" in target.name
+    sound = aim("federated", 8.0, training={**training, "published_counting": False})
+    plan = target.training.plan(8.0)
     assert plan.mechanism.noise_multiplier < sound.training.plan(8.0).mechanism.noise_multiplier
     assert plan.bound().epsilon > 9 and load_model(found.model).name
     assert "no bound" not in sound.name
-    paper = ReleaseConfig(MODEL, preset="paper", target="federated", epsilon=8.0, training={"published_counting": True})
-    assert paper.released().training.plan(8.0).mechanism.noise_multiplier == pytest.approx(0.7714843750, abs=1e-9)
+    paper = target_of(MODEL, "paper", "federated", 8.0, data={}, training={"published_counting": True}, seed=0)
+    assert paper.training.plan(8.0).mechanism.noise_multiplier == pytest.approx(0.7714843750, abs=1e-9)
 
 
 def test_a_target_of_another_start_is_another_target_or_refused(tmp_path: Path) -> None:
     """A path's weights are part of the target's name; those of a name on the hub are compared."""
     model = load_model(MODEL)
     model.save(str(tmp_path / "mine"))
-    target = ReleaseConfig(str(tmp_path / "mine"), target="central", data=DATA, training=SHORT).released()
+    target = aim("central", model=str(tmp_path / "mine"))
     trained(target, tmp_path / "store", "cpu")
     folder = folder_of(target, tmp_path / "store")
     next(iter(model.module.parameters())).data.add_(1.0)
@@ -145,44 +156,49 @@ def test_a_target_of_another_start_is_another_target_or_refused(tmp_path: Path) 
 
 
 def test_other_data_is_another_target(tmp_path: Path) -> None:
-    one = ReleaseConfig(MODEL, target="central", data=DATA, training=SHORT).released()
+    one = aim("central")
     others = [replace(one, seed=1), replace(one, model="other"), replace(one, data=replace(one.data, providers=15)),
               replace(one, training=replace(one.training, epochs=2)), replace(one, epsilon=8.0)]  # fmt: skip
     assert len({folder_of(target, tmp_path) for target in (one, *others)}) == 6
-    assert documents_of(one.data, tmp_path).path == documents_of(one.data, tmp_path).path
+    assert division_of(one.data, tmp_path).path == division_of(one.data, tmp_path).path
 
 
 def test_a_measured_epsilon_above_the_claim_stops_the_row(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ReleaseConfig(MODEL, target="federated", epsilon=8.0, measure="membership", minimum=(0,), seeds=1,
-                           searched=0, known=0.3, data=DATA, training=SHORT)  # fmt: skip
+    row = {"target": "federated", "epsilon": 8.0, "measure": "membership", "minimum": (0,), "seeds": 1, "searched": 0,
+           "known": 0.3, "data": DATA, "training": SHORT}  # fmt: skip
     planted = from_counts(100_000, 100_000, 0, 100_000, 1e-5)
     assert planted.epsilon > 8
     monkeypatch.setattr(measures, "measured_epsilon", lambda *args, **settings: planted)
     with pytest.raises(ContradictionError, match="contradicts the accounting"):
-        measures.measured(config, home / STORE, home / "row", "cpu")
+        measures.membership(bench(row, home / STORE))
+
+
+def bench(settings: dict[str, Any], place: Path) -> Bench:
+    config = AnswersStudy.of_row(MODEL, settings, {}, device="cpu").config
+    return Bench(config, config.releases[0], place, "cpu")
 
 
 def test_the_noise_of_a_row_is_the_papers() -> None:
-    config = ReleaseConfig(MODEL, "paper", target="federated", epsilon=8.0, measure="noise")
-    found = measures.measured(config, Path("unused"), Path("unused"), "cpu")
-    assert found.cells["noise_prv"].value == 0.771484375
-    assert found.cells["noise_pld"].value == pytest.approx(0.7707, abs=2e-4)
-    assert (found.cells["noise_ours"].value or 0) > 1.1, "known coins need more"
+    row = {"preset": "paper", "target": "federated", "epsilon": 8.0, "measure": "noise"}
+    found = measures.noise(bench(row, Path("unused"))).numbers[""]
+    assert found["noise_prv"].value == 0.771484375
+    assert found["noise_pld"].value == pytest.approx(0.7707, abs=2e-4)
+    assert (found["noise_ours"].value or 0) > 1.1, "known coins need more"
 
 
 def test_rows_that_measure_different_things_are_no_table(tmp_path: Path) -> None:
     mixed = replace(recipe("gap"), rows=(ROWS[0], replace(ROWS[1], settings={"measure": "utility"})))
-    planned = experiments(mixed, "tiny", tmp_path, {})
     with pytest.raises(RecipeError, match="measure different things"):
-        write_table(mixed, "tiny", planned, tmp_path, {})
+        planned_of(mixed, tmp_path)
 
 
-def test_a_row_of_other_settings_is_refused_and_plans_count_a_target_once(tmp_path: Path) -> None:
-    planned = experiments(recipe("gap"), "tiny", tmp_path / "out", {})
-    planned[1].open(device="cpu", command="")
-    other = experiments(recipe("gap"), "tiny", tmp_path / "out", {"seed": 3})
-    with pytest.raises(RunError, match="seed is 0 there, 3 now"):
-        other[1].open(device="cpu", command="")
-    twice = replace(recipe("gap"), rows=(ROWS[1], ROWS[1]))
-    first, second = plan(experiments(twice, "tiny", tmp_path / "out", {}))
-    assert "to be trained" in first.words and "trained" not in second.words
+def test_a_row_of_other_settings_is_refused_and_plans_count_a_target_once(tmp_path: Path, home: Path) -> None:
+    out = tmp_path / "out"
+    planned = planned_of(recipe("gap"), out)[:1]
+    reproduce(recipe("gap"), planned, out, scale="tiny", workers=1)
+    other = planned_of(recipe("gap"), out, {"seed": 3})[:1]
+    with pytest.raises(RunError, match="seed: 0 there, 3 asked for"):
+        reproduce(recipe("gap"), other, out, scale="tiny", workers=1)
+    twice = replace(recipe("gap"), rows=(ROWS[1], replace(ROWS[1], name="again")))
+    first, second = planned_of(twice, tmp_path / "twice")
+    assert "to be trained" in first.study.planned() and "trained" not in second.study.planned()

@@ -38,6 +38,7 @@ from docleak.training.federated.local import LocalPlan, parameters_of, set_param
 from docleak.training.private.rounds import train_privately
 
 SILO = "all"
+WITHOUT_NOISE = "without noise"
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,12 @@ class CanaryConfig:
 
     ``guesses`` are fixed here, before any score is seen. M is the number of the others: public, and no coin moves it.
     ``every_round``: the adversary sees the model after every round, as a client does; else the final one. A provider
-    has one page with at most so many ``questions``, and takes one step of AdamW on all of them.
+    has one page with at most so many ``questions``, and takes one step of AdamW on all of them. Audited are a training
+    of ``model`` without noise, and one that claims ``epsilon``.
     """
 
+    model: str = "vt5-start"
+    epsilon: float = 8.0
     canaries: int = 96
     others: int = 8
     guesses: int = 64
@@ -79,9 +83,10 @@ class CanaryConfig:
         """What a provider does in a round."""
         return LocalPlan(batch_size=self.questions, learning_rate=self.learning_rate, max_steps=1, dropout=False)
 
-    def as_json(self) -> dict[str, Any]:
-        """For machines."""
-        return asdict(self)
+    @property
+    def plans(self) -> dict[str, DpPlan]:
+        """The trainings that are audited, by name: the one without noise is the control."""
+        return {WITHOUT_NOISE: self.plan(0.0), f"epsilon {self.epsilon:g}": self.plan_for(self.epsilon)}
 
     def plan(self, noise_multiplier: float) -> DpPlan:
         """The privacy plan of the audited training."""

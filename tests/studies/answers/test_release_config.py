@@ -8,18 +8,31 @@ from typing import Any
 
 import pytest
 
-from docleak.errors import RecipeError
+from docleak.errors import AttackError, RecipeError
 from docleak.recipes import find_recipe, list_recipes
-from docleak.recipes.releases.config import ReleaseConfig
-from docleak.recipes.releases.experiment import config_of, experiments
-from docleak.recipes.releases.presets import PRESETS
-from docleak.recipes.releases.table import columns_of
+from docleak.recipes.recipe import Recipe, Row
+from docleak.recipes.rows import rows_of
+from docleak.studies.answers.config import AnswersConfig
+from docleak.studies.answers.rows import COLUMNS, columns_of
+from docleak.studies.answers.study import AnswersStudy
+from docleak.studies.answers.targets import PRESETS, Target
 
 PAPER = Path(__file__).parents[4] / "shared" / "papers" / "004_8e280e0c91edca03.txt"
 RELEASES = [name for name, recipe in list_recipes().items() if recipe.kind == "release"]
 REAL = [f"pfl-docvqa/vrdu-{measure}" for measure in ("gap", "memorisation", "membership")]
 OURS = [name for name in RELEASES if name not in REAL]
-GIVEN = {"models": {"vt5": "vt5-start"}, "documents": ("pfl-docvqa:somewhere",)}
+GIVEN: dict[str, Any] = {"models": {"vt5": "vt5-start"}, "documents": ("pfl-docvqa:somewhere",)}
+
+
+def config_of(recipe: Recipe, row: Row, model: str, scale: str, changes: dict[str, Any]) -> AnswersConfig:
+    source, settings = recipe.settings(row, model, scale, {k: v for k, v in changes.items() if k in ("models", "seed")})
+    return AnswersStudy.of_row(source, settings, changes, device="cpu").config
+
+
+def target_in(config: AnswersConfig) -> Target:
+    target = config.releases[0].target
+    assert target is not None
+    return target
 
 
 def test_the_papers_tables_and_figures_are_all_there() -> None:
@@ -33,7 +46,7 @@ def test_recipes_of_real_pages_ask_for_them(name: str) -> None:
     with pytest.raises(RecipeError, match=r"needs its documents \(--documents vrdu:DIR\)"):
         config_of(recipe, recipe.rows[0], "vt5", "tiny", {})
     for row in recipe.rows:
-        data = config_of(recipe, row, "vt5", "tiny", {"documents": ("vrdu:X",)}).released().data
+        data = target_in(config_of(recipe, row, "vt5", "tiny", {"documents": ("vrdu:X",)})).data
         assert (data.documents, data.plan.clients, data.official) == ("vrdu:X", 3, False)
 
 
@@ -43,12 +56,13 @@ def test_every_row_is_a_config_at_both_scales_with_a_column_for_what_is_printed(
     assert recipe.title and recipe.finding and recipe.paper
     for row in recipe.rows:
         tiny, paper = config_of(recipe, row, "vt5", "tiny", {}), config_of(recipe, row, "vt5", "paper", GIVEN)
-        assert (tiny.target, tiny.epsilon, tiny.measure) == (paper.target, paper.epsilon, paper.measure)
-        assert set(row.printed.get("vt5", {})) <= set(columns_of(tiny))
-        assert paper.released().data.official and paper.released().data.documents == "pfl-docvqa:somewhere"
-        assert paper.searched == 5
-        if tiny.measure != "noise":
-            assert tiny.released().data.documents == "issuers"
+        one, other = target_in(tiny), target_in(paper)
+        assert (one.kind, one.epsilon, tiny.measures) == (other.kind, other.epsilon, paper.measures)
+        assert set(row.printed.get("vt5", {})) <= set(columns_of(tiny)) <= set(COLUMNS)
+        assert other.data.official and other.data.documents == "pfl-docvqa:somewhere"
+        assert paper.attacks[0].searched == 5
+        if tiny.measures != ("noise",):
+            assert one.data.documents == "issuers"
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -78,14 +92,16 @@ def test_the_papers_settings_are_those_of_table_12() -> None:
 
 
 def test_rows_of_all_tables_attack_the_same_targets(tmp_path: Path) -> None:
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[Target]] = {}
     for name in OURS:
-        for e in experiments(find_recipe(name), "tiny", tmp_path / name.replace("/", "-"), {}):
-            if e.config.measure != "noise":
-                found.setdefault(e.config.released().name, set()).add(str(e.config.released()))
+        for row in rows_of(find_recipe(name), AnswersStudy, "tiny", tmp_path / name.replace("/", "-"), {}):
+            if row.study.config.measures != ("noise",):
+                target = target_in(row.study.config)
+                found.setdefault(target.name, set()).add(target)
     assert len(found) == 10 and all(len(same) == 1 for same in found.values())
-    planned = experiments(find_recipe("pfl-docvqa/table4"), "tiny", tmp_path, {})
-    assert [e.number for e in planned] == [0, 1, 2, 3, 4, 5, 6, 0, 1, 0, 1], "one of each target trains it first"
+    rows = rows_of(find_recipe("pfl-docvqa/table4"), AnswersStudy, "tiny", tmp_path, {})
+    turns = [unit.turn for row in rows for unit in row.study.units()]
+    assert turns == [0, 1, 2, 3, 4, 5, 6, 0, 1, 0, 1], "one of each target trains it first"
 
 
 @pytest.mark.parametrize(
@@ -100,11 +116,13 @@ def test_rows_of_all_tables_attack_the_same_targets(tmp_path: Path) -> None:
         ({"minimum": ()}, "expected at least one seed"),
         ({"target": "central", "training": {"round": 2}}, "did you mean 'rounds'"),
         ({"data": {"plan": {"client": 2}}}, "did you mean 'clients'"),
+        ({"minimum": (40,)}, "questions up to 30"),
+        ({"releases": ()}, "a row has one target"),
     ],
 )
 def test_rows_that_are_refused(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(RecipeError, match=re.escape(said)):
-        ReleaseConfig("vt5-start", **change)
+    with pytest.raises((RecipeError, AttackError), match=re.escape(said)):
+        AnswersStudy.of_row("vt5-start", change, {}, device="cpu")
 
 
 def test_paths_of_the_users_are_asked_for() -> None:
@@ -112,7 +130,7 @@ def test_paths_of_the_users_are_asked_for() -> None:
     with pytest.raises(RecipeError, match=r"--model vt5=DIR\) and its documents \(--documents pfl-docvqa:DIR\)"):
         config_of(recipe, recipe.rows[0], "vt5", "paper", {})
     noise = find_recipe("pfl-docvqa/table12")
-    assert config_of(noise, noise.rows[0], "vt5", "paper", {}).measure == "noise"
+    assert config_of(noise, noise.rows[0], "vt5", "paper", {}).measures == ("noise",)
     changed = config_of(recipe, recipe.rows[1], "vt5", "tiny", {"rounds": 3, "seed": 4, "documents": ("vrdu:X",)})
-    target = changed.released()
+    target = target_in(changed)
     assert (target.training.rounds, target.seed, target.data.seed, target.data.documents) == (3, 4, 4, "vrdu:X")

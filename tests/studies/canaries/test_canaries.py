@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,16 @@ from numpy.typing import NDArray
 from docleak.attacks.weights.canaries import CanaryView, Weights, loss_scores, own_differences, weight_scores
 from docleak.documents.page import Page
 from docleak.errors import AttackError, ContradictionError, PrivacyError
-from docleak.evidence import canaries
-from docleak.evidence.canaries import Bench, CanaryConfig, audit_canaries, release
 from docleak.models import load_model
 from docleak.models.base import DocumentModel
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.empirical import from_one_run, right_guesses
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
+from docleak.studies.canaries import audit as canaries
+from docleak.studies.canaries.audit import WITHOUT_NOISE, Bench, CanaryConfig, audit_canaries, release
+from docleak.studies.canaries.study import CanaryStudy
+from docleak.studies.engine import carry_out
 
 SMALL = CanaryConfig(canaries=24, others=2, guesses=16, questions=1)
 
@@ -205,3 +208,21 @@ def test_two_scores_share_the_error(bench: Bench) -> None:
         assert bound.confidence == pytest.approx(0.975)
         alone = from_one_run(SMALL.canaries, SMALL.guesses, audit.right[name], SMALL.delta, confidence=0.975)
         assert bound.epsilon == alone.epsilon
+
+
+def test_a_run_says_what_both_trainings_show_and_fails_where_a_claim_is_contradicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = CanaryStudy(replace(SMALL, canaries=12, guesses=8))
+    run = carry_out(study, tmp_path / "run")
+    reading = CanaryStudy.read([run], np.random.default_rng(0))
+    assert [row.name for row in reading.tables["canaries"].rows] == [
+        f"{name}, by {score}" for name in (WITHOUT_NOISE, "epsilon 8") for score in ("loss", "weights")
+    ]
+    (part,) = reading.parts
+    assert part.name == "training with epsilon 8" and part.severity in ("partial", "none")
+    assert any("Training without noise" in line for line in reading.lines)
+    claimed = guarantee(Mechanism(50.0, 1), SMALL.delta)
+    monkeypatch.setattr(DpPlan, "guarantee", lambda self: claimed)
+    with pytest.raises(ContradictionError, match="contradicts the accounting"):
+        study.finish(run, print)

@@ -7,14 +7,14 @@ are known to the adversary of APK, and every attack is evaluated on the others, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from docleak.attacks.answers.features import GROUPS, FeatureTable, Reply
 from docleak.attacks.answers.membership import ApkConfig, AzkConfig, Guess, apk, azk, cls1, cls2, hard_vote
 from docleak.errors import AttackError
-from docleak.metrics.estimate import ratio_interval
+from docleak.metrics.estimate import Estimate, ratio_interval
 from docleak.metrics.membership import draw_known, membership_rates, over_seeds
 from docleak.privacy.empirical import LowerBound, from_one_run, from_scores, right_guesses
 
@@ -37,7 +37,21 @@ class Attack:
     columns: tuple[str, ...] = ()
     votes: bool = False
     known: float = 0.15
-    searched: int = 5
+    searched: int = 0
+
+    @property
+    def name(self) -> str:
+        """As the paper's tables write it."""
+        return f"{self.kind.upper()}{'+CLS1+CLS2' * self.votes}"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The feature groups that it looks at."""
+        return (*self.groups, *(["G4"] if self.votes and "G4" not in self.groups else []))
+
+    def without_public(self) -> Attack:
+        """The attack of somebody who has no public model to compare with."""
+        return replace(self, groups=tuple(group for group in self.groups if group != "G3"))
 
     def guess(self, table: FeatureTable, known: Mapping[str, bool], evaluated: Sequence[str], *, seed: int) -> Guess:
         """What the attack says of the ``evaluated`` providers; only APK looks at ``known``."""
@@ -51,33 +65,31 @@ class Attack:
 
 
 #: The attacks that are run where nothing else is asked for: name -> attack, in the order of Table 4.
-ATTACKS: dict[str, Attack] = {
-    "AZK": Attack(),
-    "APK": Attack("apk", ("G1", "G2", "G3")),
-    "AZK+CLS1+CLS2": Attack("azk", ("G1",), votes=True),
-    "APK+CLS1+CLS2": Attack("apk", ("G1", "G2", "G3"), votes=True),
-}
+ATTACKS = {
+    attack.name: attack
+    for attack in (
+        Attack(), Attack("apk", ("G1", "G2", "G3")), Attack("azk", votes=True),
+        Attack("apk", ("G1", "G2", "G3"), votes=True),
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Subset:
-    """An attack on the providers with more than ``minimum`` questions, over ``seeds`` draws of who is known.
+    """An attack on the providers with more than ``minimum`` questions, over draws of who is known.
 
-    ``accuracy`` is the mean over seeds, ``std`` their deviation; ``low`` and ``high`` are the interval over providers,
-    each of which counts with the share of the seeds in which it was guessed right. ``rates`` are means over the seeds,
-    None where the providers do not resolve them. ``reason`` says why nothing could be measured.
+    ``accuracy`` is the mean over ``seeds``, ``std`` their deviation; its interval is over providers, each of which
+    counts with the share of the seeds in which it was guessed right. It says why nothing could be measured. ``rates``
+    are means over the seeds, None where the providers do not resolve them.
     """
 
     minimum: int
     providers: int
     members: int
-    accuracy: float | None
-    std: float | None
-    low: float | None
-    high: float | None
-    rates: Mapping[str, float | None]
     seeds: int
-    reason: str = ""
+    accuracy: Estimate
+    std: float | None = None
+    rates: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def only(table: FeatureTable, columns: Sequence[str]) -> FeatureTable:
@@ -91,7 +103,7 @@ def only(table: FeatureTable, columns: Sequence[str]) -> FeatureTable:
 def measure(
     table: FeatureTable, truth: Mapping[str, bool], attack: Attack, minimum: int, *, seeds: Sequence[int]
 ) -> Subset:
-    """Run the attack once per seed. Where the subset has too few providers for ``known``, ``reason`` says so."""
+    """Run the attack once per seed. Where the subset has too few providers for ``known``, the accuracy says so."""
     subset = table.more_than(minimum)
     inside = {name: truth[name] for name in subset.providers}
     counts = len(inside), sum(inside.values())
@@ -107,7 +119,7 @@ def measure(
             found = membership_rates(guess.scores, guess.members, members, rng=np.random.default_rng(seed), resamples=1)
             rates.append({name: rate.value for name, rate in found.items()})
     except AttackError as error:
-        return Subset(minimum, *counts, None, None, None, None, {}, 0, str(error))
+        return Subset(minimum, *counts, 0, Estimate(None, why=str(error)))
     accuracy = over_seeds([float(rate["accuracy"] or 0.0) for rate in rates])
     sums = np.array([sum(values) for values in right.values()])
     asked = np.array([len(values) for values in right.values()])
@@ -116,13 +128,18 @@ def measure(
         name: None if any(rate[name] is None for rate in rates) else float(np.mean([rate[name] or 0 for rate in rates]))
         for name in rates[0]
     }
-    return Subset(minimum, *counts, accuracy.mean, accuracy.std, low, high, means, len(rates))
+    measured = Estimate(accuracy.mean, low, high, int(asked.sum()), len(right), of="guesses about providers")
+    return Subset(minimum, *counts, len(rates), measured, accuracy.std, means)
 
 
-def needed_groups(attacks: Sequence[Attack]) -> set[str]:
-    """The feature groups that some of the attacks look at."""
-    groups = {group for attack in attacks for group in attack.groups}
-    return groups | ({"G4"} if any(attack.votes for attack in attacks) else set())
+def guessed(table: FeatureTable, members: Mapping[str, bool], attacks: Sequence[Attack], seed: int) -> dict[str, Guess]:
+    """What each attack says with the first seed, over all providers; none where there are too few of them."""
+    inside = {name: members[name] for name in table.providers}
+    try:
+        drawn = draw_known(inside, attacks[0].known, rng=np.random.default_rng(seed))
+        return {attack.name: attack.guess(table, drawn.known, drawn.evaluated, seed=seed) for attack in attacks}
+    except AttackError:
+        return {}
 
 
 def measured_epsilon(

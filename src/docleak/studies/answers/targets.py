@@ -1,4 +1,4 @@
-"""How the targets of a scale are trained, stated once for all tables, so that they share them.
+"""Targets: released models that recipes train, and how, stated once for all tables, so that they share them.
 
 ``paper`` is Tito et al. (2024), Table 12, where it says it: batches, rounds, learning rate, delta, sampling, clip norm
 (column "Sensitivity", which calls it sigma). Epochs of a provider's own training and weight decay are ours. ``tiny`` is
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import Any, TypeVar
 
 from docleak.documents.blue_red import BlueRedPlan
 from docleak.errors import RecipeError
@@ -112,10 +114,8 @@ class Preset:
     clip_norms: Mapping[tuple[str, float], float]
 
     def training(self, target: str, epsilon: float) -> Training:
-        """The settings of a target; RecipeError if there is none of that name."""
-        found = (self.private if epsilon else self.plain).get(target)
-        if found is None:
-            raise RecipeError(f"there is no target {target!r}; known: {', '.join((NONE, *self.plain))}.")
+        """The settings of a target that is trained."""
+        found = (self.private if epsilon else self.plain)[target]
         return replace(found, clip_norm=self.clip_norms.get((target, epsilon), found.clip_norm))
 
 
@@ -148,17 +148,70 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 
 
-def name_of(target: str, epsilon: float) -> str:
-    """The target as the paper's tables write it, such as ``VT5_C+DP (epsilon 8)``."""
-    return f"{TARGETS[target]}+DP (epsilon {epsilon:g})" if epsilon else TARGETS[target]
+D = TypeVar("D", Data, Training, BlueRedPlan)
 
 
-def check_target(target: str, epsilon: float) -> None:
-    """RecipeError for a target that does not exist, or a budget that makes no sense."""
-    if target not in TARGETS:
-        raise RecipeError(f"there is no target {target!r}; known: {', '.join(TARGETS)}.")
-    if not (math.isfinite(epsilon) and epsilon >= 0) or (epsilon and target == NONE):
-        raise RecipeError(
-            f"target {target!r} with epsilon {epsilon}; expected 0 for no privacy, or a finite number above it for a "
-            f"target that is trained: {CENTRAL} or {FEDERATED}."
-        )
+@dataclass(frozen=True)
+class Target:
+    """A released model: what it started from, whose documents it saw, and how. Equal targets are the same model.
+
+    RecipeError for a kind that does not exist, or a budget that makes no sense.
+    """
+
+    model: str
+    data: Data
+    kind: str = NONE
+    epsilon: float = 0.0
+    training: Training = field(default_factory=Training)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in TARGETS:
+            raise RecipeError(f"there is no target {self.kind!r}; known: {', '.join(TARGETS)}.")
+        if not (math.isfinite(self.epsilon) and self.epsilon >= 0) or (self.epsilon and self.kind == NONE):
+            raise RecipeError(
+                f"target {self.kind!r} with epsilon {self.epsilon}; expected 0 for no privacy, or a finite number "
+                f"above it for a target that is trained: {CENTRAL} or {FEDERATED}."
+            )
+
+    @property
+    def name(self) -> str:
+        """As the paper's tables write it, such as ``VT5_C+DP (epsilon 8)``."""
+        if not self.epsilon:
+            return TARGETS[self.kind]
+        counted = " by the published counting, no bound" * self.training.published_counting
+        return f"{TARGETS[self.kind]}+DP (epsilon {self.epsilon:g}){counted}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; what a folder of another target is told apart by."""
+        return {**asdict(self), "training": asdict(self.training) if self.kind != NONE else None}
+
+
+def target_of(
+    model: str, preset: str, kind: str, epsilon: float, *, data: Mapping[str, Any], training: Mapping[str, Any],
+    seed: int,
+) -> Target:  # fmt: skip
+    """The target of a row: the settings of its preset, some of ``data`` and ``training`` changed.
+
+    RecipeError for unknown ones, with the nearest right one.
+    """
+    if preset not in PRESETS:
+        raise RecipeError(f"there is no preset {preset!r}; known: {', '.join(PRESETS)}.")
+    given = dict(data)
+    plan = _changed(PRESETS[preset].data.plan, given.pop("plan", {}), "data.plan")
+    made = replace(_changed(PRESETS[preset].data, given, "data"), plan=plan, seed=seed)
+    if kind not in (CENTRAL, FEDERATED):
+        return Target(model, made, kind, epsilon, seed=seed)
+    trained = _changed(PRESETS[preset].training(kind, epsilon), training, "training")
+    return Target(model, made, kind, epsilon, trained, seed)
+
+
+def _changed(settings: D, changes: Mapping[str, Any], place: str) -> D:
+    """The settings with some replaced; RecipeError for unknown ones, with the nearest right one."""
+    known = [item.name for item in fields(settings)]
+    for key in changes:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+            raise RecipeError(f"{place}: unknown key {key!r}{hint}")
+    return replace(settings, **changes)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from docleak.attacks.answers.features import FeatureTable
-from docleak.evidence.answers.membership import Subset
+from docleak.documents.page import Image
+from docleak.report.pictures import decoded, png_figure
+from docleak.studies.answers.membership import Subset
 
 INSIDE, OUTSIDE = "#c4570a", "#1f5fa8"
 
 
-def draw_scores(table: FeatureTable, members: Mapping[str, bool], found: Mapping[str, Sequence[Subset]]) -> bytes:
-    """A PNG: a histogram per feature over providers, members and others apart, and the accuracies with intervals."""
+def draw_scores(table: FeatureTable, members: Mapping[str, bool], found: Mapping[str, Sequence[Subset]]) -> Image:
+    """A histogram per feature over providers, members and others apart, and the accuracies with intervals."""
     from matplotlib.figure import Figure
 
     inside = np.array([members[name] for name in table.providers])
@@ -38,18 +39,17 @@ def draw_scores(table: FeatureTable, members: Mapping[str, bool], found: Mapping
     axis = parts[1, 0].subplots()
     for place, subsets in enumerate(found.values()):
         for step, subset in enumerate(subsets):
-            if subset.accuracy is None or subset.low is None or subset.high is None:
+            accuracy = subset.accuracy
+            if accuracy.value is None or accuracy.low is None or accuracy.high is None:
                 continue
             height = place + 0.22 * (step - (len(subsets) - 1) / 2)
-            axis.plot([100 * subset.low, 100 * subset.high], [height, height], color=f"C{step}")
+            axis.plot([100 * accuracy.low, 100 * accuracy.high], [height, height], color=f"C{step}")
             label = f"s = {subset.minimum}" if place == 0 else ""
-            axis.plot(100 * subset.accuracy, height, "o", color=f"C{step}", label=label)
+            axis.plot(100 * accuracy.value, height, "o", color=f"C{step}", label=label)
     axis.axvline(50, color="grey", linewidth=0.8)
     axis.set_yticks(range(len(found)), list(found), fontsize=8)
     axis.set_ylim(len(found) - 0.4, -0.6)
     axis.set_xlabel("providers guessed right, %", fontsize=8)
     if axis.get_legend_handles_labels()[1]:
         axis.legend(fontsize=7)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    return decoded(png_figure(figure))

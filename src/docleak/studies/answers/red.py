@@ -24,8 +24,8 @@ from docleak.documents.page import Page
 from docleak.documents.pages import joined, picked, provider_names
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError
-from docleak.evidence.answers.memorisation import Trained, trained_values, training_answers
 from docleak.metrics.memorisation import Outcome
+from docleak.studies.answers.memorisation import Trained, trained_values, training_answers
 
 #: Items that are held in memory at once.
 TOGETHER = 256

@@ -21,9 +21,10 @@ from docleak.attacks.answers.asking import AnswersView, Item, Spoken, ask, batch
 from docleak.attacks.answers.memorisation import Asker
 from docleak.documents.page import Page, Question, Word
 from docleak.errors import RunError
-from docleak.evidence.identity import weights_hash
 from docleak.files import reported, write_atomically
 from docleak.models.base import DocumentModel
+from docleak.runs.claim import claimed
+from docleak.studies.identity import weights_hash
 
 #: (page and question, true answer), both as hexadecimal digests.
 Key = tuple[str, str]
@@ -43,15 +44,23 @@ def remembering(
 
     ``on_progress`` hears after each group how many items are done, and how many of these had to be asked. The model is
     hashed now: make another asker once its weights have changed. A view of text alone also reads what one with scores
-    has left. Raises RunError if a file of the folder is damaged, or nothing can be written there.
+    has left. Of processes that ask the same model one does so at a time, and the others find its replies. Raises
+    RunError if a file of the folder is damaged, or nothing can be written there.
     """
     digest = model_digest(view.model)
     home = folder / _place(digest, view.scores, view.dropout_seed)
-    known = dict(_saved(home))
+    known: dict[Key, Spoken] = {}
     if not view.scores:
-        known |= {(asked, ""): Spoken(s.text) for (asked, _), s in _saved(folder / _place(digest, True, None))}
+        known |= {(asked, ""): Spoken(s.text) for (asked, _), s in _saved(folder / _place(digest, True, None), set())}
+    files: set[Path] = set()
+    known |= _saved(home, files)
 
     def asker(items: Iterable[Item]) -> list[Spoken]:
+        with claimed(home, wait=True):
+            known.update(_saved(home, files))
+            return answered(items)
+
+    def answered(items: Iterable[Item]) -> list[Spoken]:
         found: list[Spoken] = []
         done = asked = 0
         for part in batches(items, group):
@@ -60,7 +69,7 @@ def remembering(
             new = {key: item for key, item in zip(keys, part, strict=True) if key not in replies}
             if new:
                 replies.update(zip(new, ask(view, new.values(), batch_size=batch_size), strict=True))
-                _write(home, new, replies)
+                files.add(_write(home, new, replies))
                 known.update(replies)
             found += [replies[key] for key in keys]
             done, asked = done + len(part), asked + len(new)
@@ -107,8 +116,10 @@ def _place(digest: str, scores: bool, dropout_seed: int | None) -> str:
     return f"{digest}-{'scores' if scores else 'text'}{dropout}"
 
 
-def _saved(home: Path) -> Iterator[tuple[Key, Spoken]]:
-    for file in sorted(home.glob("*.jsonl")):
+def _saved(home: Path, read: set[Path]) -> Iterator[tuple[Key, Spoken]]:
+    """What the files of ``home`` hold that have not been ``read`` yet."""
+    for file in sorted(set(home.glob("*.jsonl")) - read):
+        read.add(file)
         try:
             for line in file.read_text(encoding="utf-8").split("\n")[:-1]:
                 row = json.loads(line)
@@ -119,12 +130,14 @@ def _saved(home: Path) -> Iterator[tuple[Key, Spoken]]:
             ) from fault
 
 
-def _write(home: Path, asked: Mapping[Key, Item], replies: Mapping[Key, Spoken]) -> None:
+def _write(home: Path, asked: Mapping[Key, Item], replies: Mapping[Key, Spoken]) -> Path:
     lines = []
     for (page, truth), item in asked.items():
         said = replies[page, truth]
         row = {"asked": page, "truth": truth, "page": item.page.name, "question": item.question.text}
         lines.append(json.dumps({**row, "text": said.text, "confidence": said.confidence, "loss": said.loss}) + "\n")
     content = "".join(lines).encode()
+    file = home / f"{hashlib.sha256(content).hexdigest()[:16]}.jsonl"
     with reported(home):
-        write_atomically(home / f"{hashlib.sha256(content).hexdigest()[:16]}.jsonl", content)
+        write_atomically(file, content)
+    return file

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from docleak.attacks.answers.asking import AnswersView, Item, Spoken, ask
 from docleak.attacks.answers.disclosure import Disclosed
@@ -18,19 +17,19 @@ from docleak.documents import Field, Page, Question
 from docleak.documents.issuers import FIRST, make_issuers
 from docleak.documents.synthetic import make_pages
 from docleak.errors import RunError
-from docleak.evidence.answers.cache import model_digest, remembering
-from docleak.evidence.answers.memorisation import (
+from docleak.metrics.memorisation import remembered
+from docleak.models import DocumentModel, load_model
+from docleak.studies.answers.memorisation import (
     Trained,
     disclosed_values,
-    disclosure_table,
-    memorisation_table,
+    disclosure_rows,
+    example,
     outcomes_of,
+    skew,
     trained_values,
     training_answers,
-    write_examples,
 )
-from docleak.metrics.memorisation import Remembered, Share, remembered
-from docleak.models import DocumentModel, load_model
+from docleak.studies.answers.replies import model_digest, remembering
 
 
 @lru_cache(maxsize=1)
@@ -166,23 +165,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         remembering(view, tmp_path)
 
 
-def share(value: float | None) -> Share:
-    return Share(value, None if value is None else value / 2, None if value is None else 1.0, 4, 2)
-
-
-def test_the_table_prints_both_kinds_of_answers_and_what_is_missing() -> None:
-    some = Remembered((share(0.25), share(0.5)), (share(0.0), share(0.1)), (share(0.25), share(0.4)))
-    none = Remembered((Share(None, None, None, 0, 0),) * 2, (share(0.0),) * 2, (share(None),) * 2)
-    lines = memorisation_table({"VT5": (some, none)}).splitlines()
-    assert len({line.count("|") for line in lines}) == 1, "every row has the cells of the head"
-    assert lines[2] == (
-        "| VT5 | all | 4 (2) | 25.0 [12.5, 100.0] | 50.0 [25.0, 100.0] | 4 (2) | 0.0 [0.0, 100.0] | 10.0 [5.0, 100.0] "
-        "| 25.0 [12.5, 100.0] | 40.0 [20.0, 100.0] |"
-    )
-    assert lines[3].startswith("| VT5 | confidence ≥ 0.9 | 0 (0) | none | none | 4 (2) |")
-    assert "nan" not in "".join(lines).lower()
-
-
 def test_replies_become_outcomes_and_a_table() -> None:
     pages = make_issuers([FIRST, FIRST + 1], [2, 2], seed=0)
     drawn = draw_cases(pages, "provider_name", rng=np.random.default_rng(0))
@@ -207,24 +189,24 @@ def test_what_is_disclosed_is_traced_to_the_training() -> None:
     assert trained[0] == Trained("airborne", "tax", "91-0837469") and len(trained) == 3
     assert training_answers(trained, "tax") == {"airborne": ("91-0837469", "910 837469")}
     target = Disclosed("tax", 10, 1, (("91-0837469", 6), ("5 | 5", 2), ("x", 1)))
-    lines = disclosure_table(target, Disclosed("tax", 10, 10, ()), trained, count=2).splitlines()
+    rows = disclosure_rows(target, Disclosed("tax", 10, 10, ()), trained, count=2)
     assert disclosed_values(target, Disclosed("tax", 10, 10, ()), trained) == ("91-0837469",), (
         "a phone was not asked for"
     )
     assert disclosed_values(target, Disclosed("tax", 10, 9, (("910837469", 1),)), trained) == ()
-    assert lines[2] == "| 91-0837469 | 6 | 0 | tax of airborne; tax of airborne |"
-    assert lines[3] == "| 5 \\| 5 | 2 | 0 | phone of bell |"
-    assert len(lines) == 6 and "66.7% of the time" in lines[5] and "public model said nothing to 10" in lines[5]
+    assert [(row["answer"], row["target"], row["public"], row["trained_as"]) for row in rows] == [
+        ("91-0837469", 6, 0, "tax of airborne; tax of airborne"),
+        ("5 | 5", 2, 0, "phone of bell"),
+    ]
+    assert "66.7% of the time" in skew("target", target)
+    assert skew("public model", Disclosed("tax", 10, 10, ())) == "public model said nothing to 10 questions"
 
 
-def test_pictures_show_the_page_before_and_after(tmp_path: Path) -> None:
+def test_pictures_show_the_page_before_and_after() -> None:
     pages = make_issuers([FIRST], [3], seed=0)
     drawn = draw_cases(pages, "provider_name", rng=np.random.default_rng(0))
-    spoken = [Spoken("guess\nof two lines", 0.5)] * 3
-    files = write_examples(tmp_path, pages, drawn.cases, spoken, count=2)
-    assert [file.name for file in files] == ["example-000.png", "example-001.png"]
-    picture = np.asarray(Image.open(files[0]))
     page = pages[drawn.cases[0].number]
+    picture = example(page, drawn.cases[0], Spoken("guess\nof two lines", 0.5))
     factor = (picture.shape[1] - 8) // 2 // page.width
     left = picture[: page.height * factor : factor, : page.width * factor : factor]
     right = picture[: page.height * factor : factor, page.width * factor + 8 :: factor]
@@ -232,7 +214,3 @@ def test_pictures_show_the_page_before_and_after(tmp_path: Path) -> None:
     other = (right != page.image).any(axis=2)
     assert other.any() and other.mean() < 0.3
     assert (picture[page.height * factor + 8 :] < 128).any(), "no text under the pages"
-
-
-def test_no_cases_give_no_pictures(tmp_path: Path) -> None:
-    assert write_examples(tmp_path, [], [], []) == []

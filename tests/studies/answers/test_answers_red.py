@@ -13,7 +13,10 @@ from docleak.documents.blue_red import BlueRedPlan
 from docleak.documents.blue_red_files import BlueRed, open_issuers, read_blue_red, write_blue_red
 from docleak.documents.silos import read_silo
 from docleak.errors import AttackError
-from docleak.evidence.answers.red import (
+from docleak.metrics.text import accuracy, anls
+from docleak.models.base import pixels_of
+from docleak.models.loading import load_model
+from docleak.studies.answers.red import (
     Red,
     memory_cases,
     memory_of,
@@ -21,9 +24,6 @@ from docleak.evidence.answers.red import (
     replies_to,
     training_values,
 )
-from docleak.metrics.text import accuracy, anls
-from docleak.models.base import pixels_of
-from docleak.models.loading import load_model
 
 
 @pytest.fixture(scope="module")

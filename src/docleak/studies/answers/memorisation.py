@@ -1,10 +1,10 @@
-"""The memorisation test held against the truth: Markdown like the paper's Tables 2, 7 and 8, and pictures."""
+"""The memorisation test and its probe held against the truth: scores, whose values were said, and pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image as PILImage
@@ -16,9 +16,7 @@ from docleak.attacks.answers.memorisation import Case
 from docleak.documents.locate import letters
 from docleak.documents.page import Image, Page
 from docleak.documents.redaction import THOROUGH, Removal, blue, redact
-from docleak.documents.visible import in_markdown
-from docleak.files import reported, write_png
-from docleak.metrics.memorisation import Outcome, Remembered, Share
+from docleak.metrics.memorisation import Outcome
 from docleak.metrics.text import accuracy, anls
 
 #: Confidence from which the paper calls an answer confident.
@@ -50,34 +48,6 @@ def outcomes_of(cases: Sequence[Case], spoken: Sequence[Spoken], members: Collec
     ]
 
 
-def memorisation_table(rows: Mapping[str, tuple[Remembered, Remembered]]) -> str:
-    """Markdown with two rows per model: over all its answers, and over those of confidence CONFIDENT or more.
-
-    ``rows`` maps a title to these two. In percent with intervals; N_mem counts documents, providers in brackets.
-    """
-    head = ["model", "answers"]
-    for name in ("positive", "negative"):
-        head += [f"RED {name}: N_mem", "ACC", "ANLS"]
-    head += ["ΔACC", "ΔANLS"]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for title, both in rows.items():
-        for kind, found in zip(("all", f"confidence ≥ {CONFIDENT}"), both, strict=True):
-            cells = [title, kind]
-            for side in (found.positive, found.negative):
-                cells += [f"{side[0].questions} ({side[0].providers})", *map(percent, side)]
-            cells += map(percent, found.difference)
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def percent(share: Share) -> str:
-    """``12.3 [8.1, 17.0]``; "none" where nothing was measured, no interval where one provider cannot give any."""
-    if share.value is None:
-        return "none"
-    interval = "" if share.low is None or share.high is None else f" [{share.low:.1%}, {share.high:.1%}]"
-    return f"{share.value:.1%}{interval}".replace("%", "")
-
-
 def trained_values(pages: Sequence[Page]) -> list[Trained]:
     """Every answer and field value of the training pages, once per provider and key."""
     found: dict[Trained, None] = {}
@@ -99,8 +69,10 @@ def training_answers(trained: Sequence[Trained], key: str) -> dict[str, tuple[st
     return {provider: tuple(texts) for provider, texts in found.items()}
 
 
-def disclosure_table(found: Disclosed, control: Disclosed, trained: Sequence[Trained], *, count: int = 15) -> str:
-    """Markdown of the most frequent answers to what no page showed (D.1.4), and whose training value each one is.
+def disclosure_rows(
+    found: Disclosed, control: Disclosed, trained: Sequence[Trained], *, count: int = 15
+) -> list[dict[str, Any]]:
+    """The most frequent answers to what no page showed (D.1.4), and whose training value each one is.
 
     ``control`` is what the public model said to the same questions: an answer that it gives too is not memory. A value
     of the training is equal if its letters and digits are.
@@ -109,14 +81,13 @@ def disclosure_table(found: Disclosed, control: Disclosed, trained: Sequence[Tra
     for value in trained:
         if letters(value.text):
             owners.setdefault(letters(value.text), []).append(value)
-    public = dict(control.answers)
-    lines = ["| answer | target | public model | in the training as |", "|---|---|---|---|"]
+    public, rows = dict(control.answers), []
     for text, times in found.top(count):
         whose = [f"{value.key} of {value.provider}" for value in owners.get(letters(text), [])]
         more = f" and {len(whose) - 3} more" if len(whose) > 3 else ""
-        lines.append(f"| {cell(text)} | {times} | {public.get(text, 0)} | {cell('; '.join(whose[:3])) + more or '-'} |")
-    lines += ["", f"Key `{found.key}`: {_skew('target', found)}; {_skew('public model', control)}."]
-    return "\n".join(lines) + "\n"
+        rows.append({"key": found.key, "answer": text, "target": times, "public": public.get(text, 0),
+                     "trained_as": "; ".join(whose[:3]) + more})  # fmt: skip
+    return rows
 
 
 def disclosed_values(found: Disclosed, control: Disclosed, trained: Sequence[Trained]) -> tuple[str, ...]:
@@ -127,12 +98,8 @@ def disclosed_values(found: Disclosed, control: Disclosed, trained: Sequence[Tra
     return tuple(text for text, _ in found.answers if letters(text) in values - public)
 
 
-def cell(text: str) -> str:
-    """A text that cannot break a Markdown table."""
-    return in_markdown(" ".join(text.split()))
-
-
-def _skew(name: str, found: Disclosed) -> str:
+def skew(name: str, found: Disclosed) -> str:
+    """How much the answers are the same ones, in words."""
     if found.share is None or found.entropy is None:
         return f"{name} said nothing to {found.asked} questions"
     different = len(found.answers)
@@ -140,28 +107,6 @@ def _skew(name: str, found: Disclosed) -> str:
         f"{name} gave {different} different answers to {found.asked} questions ({found.silent} silent), the commonest "
         f"{found.share:.1%} of the time, entropy {found.entropy:.2f} of {np.log(different):.2f} nats"
     )
-
-
-def write_examples(
-    folder: Path,
-    pages: Sequence[Page],
-    cases: Sequence[Case],
-    spoken: Sequence[Spoken],
-    *,
-    removal: Removal = THOROUGH,
-    count: int = 6,
-) -> list[Path]:
-    """Pictures of the first ``count`` cases for the owner, ``example-000.png`` and so on; returns their paths."""
-    files = []
-    for number, (case, said) in enumerate(zip(cases, spoken, strict=True)):
-        if number == count:
-            break
-        page = pages[case.number]
-        file = folder / f"example-{number:03d}.png"
-        with reported(file):
-            write_png(file, example(page, case, said, removal=removal))
-        files.append(file)
-    return files
 
 
 def example(page: Page, case: Case, said: Spoken, *, removal: Removal = THOROUGH) -> Image:

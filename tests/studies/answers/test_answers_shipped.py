@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from docleak.documents.blue_red import BlueRedPlan
 from docleak.documents.blue_red_files import open_issuers
-from docleak.evidence.answers import shipped
-from docleak.evidence.answers.red import draw_providers, pages_of, replies_to
-from docleak.evidence.answers.report import summary_text
-from docleak.recipes.releases.config import Target
-from docleak.recipes.releases.presets import CENTRAL, PRESETS
+from docleak.studies.answers import shipped, store
+from docleak.studies.answers.red import draw_providers, pages_of, replies_to
+from docleak.studies.answers.store import division_of
+from docleak.studies.answers.study import AnswersStudy, shipped_audit
+from docleak.studies.answers.targets import CENTRAL, PRESETS, Target
+from docleak.studies.engine import carry_out
 
 
 def test_the_division_is_that_of_the_training() -> None:
@@ -40,30 +42,30 @@ def test_it_answers_the_pages_it_was_trained_on_better(tmp_path: Path) -> None:
 
 def test_a_short_audit_of_some_providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped, "PROVIDERS", 60)
-    monkeypatch.setattr(shipped, "as_trained", lambda: open_issuers(60, 3.0, BlueRedPlan(clients=1), seed=0))
-    asked = []
-    arguments = {"seed": 1, "device": "cpu", "command": "docleak audit"}
-    records = shipped.audit_shipped(
-        tmp_path, **arguments, workers=2, on_progress=lambda source, done: asked.append((source, done))
-    )  # fmt: skip
-    assert [record["label"] for record in records] == ["public model", shipped.RELEASED] and asked
-    counts = records[-1]["membership"]
-    assert counts["members"] + counts["others"] == 20 and sorted(counts["attacks"]) == ["APK", "AZK"]
-    assert list(records[-1]["memorisation"]["keys"]) == ["provider_name"]
-    alone = shipped.audit_shipped(tmp_path / "alone", **arguments, workers=1, on_progress=lambda *_: None)
-    assert records == alone, "one process and two find the same"
-    section = shipped.released_section(tmp_path)
-    assert section is not None and section["providers"] == 20 and (tmp_path / section["page"]).is_file()
-    assert shipped.released_section(tmp_path / "nowhere") is None
-    assert json.loads((tmp_path / "released" / "results.json").read_text()) == json.loads(json.dumps(records))
-    assert "names" not in summary_text(records) and "Who took part" in summary_text(records)
+    monkeypatch.setattr(store, "as_trained", lambda: open_issuers(60, 3.0, BlueRedPlan(clients=1), seed=0))
+    made = division_of(shipped.SHIPPED, tmp_path)
+    study = AnswersStudy(replace(shipped_audit(1), division=str(made.path)))
+    run, together = carry_out(study, tmp_path / "alone"), carry_out(study, tmp_path / "together", workers=2)
+    assert run.units() == together.units(), "one process and two find the same"
+    records = {record["label"]: record for record in run.units()}
+    assert list(records) == ["public model", shipped.RELEASED]
+    found = records[shipped.RELEASED]
+    assert found["membership"]["members"] + found["membership"]["others"] == 20
+    assert sorted(found["membership"]["numbers"]) == ["APK", "AZK"]
+    assert list(found["memorisation"]["numbers"]) == ["provider_name"]
+    reading = AnswersStudy.read([run], np.random.default_rng(0), beside=True)
+    (section,) = reading.sections
+    assert section.anchor == reading.parts[0].anchor == "released" and "<img" in section.body and not reading.articles
+    assert [part.name for part in reading.parts] == [f"answers of {shipped.RELEASED}"], "the control is no part"
+    said = "\n".join(reading.lines)
+    assert "Who took part" in said and "public model:" not in said
 
 
 def test_providers_are_drawn_whether_members_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped, "PROVIDERS", 20)
     monkeypatch.setattr(shipped, "DOCUMENTS", 3.0)
     monkeypatch.setattr(shipped, "CLIENTS", 1)
-    blue_red = shipped.shipped_division(tmp_path / "data")
+    blue_red = division_of(shipped.SHIPPED, tmp_path)
     chosen = draw_providers(blue_red, 7, seed=3)
     assert len(chosen) == 7 and chosen == draw_providers(blue_red, 7, seed=3) != draw_providers(blue_red, 7, seed=4)
     assert draw_providers(blue_red, 99, seed=0) == {*blue_red.members, *blue_red.outsiders}
