@@ -43,7 +43,7 @@ class Board:
             self._writer.add_scalar("bytes/up", sum(client.up for client in row.clients), number)
             self._writer.add_scalar("bytes/down", sum(client.down for client in row.clients), number)
         if kept := kept_of(scores or ()):
-            for name, value in (("anls", kept.anls), ("accuracy", kept.accuracy)):
+            for name, value in (("anls", kept.anls.value), ("accuracy", kept.accuracy)):
                 if value is not None:
                     self._writer.add_scalar(name, value, number)
         self._writer.flush()

@@ -22,7 +22,7 @@ def draw_curves(run: FederatedRun, *, rng: np.random.Generator) -> Path | None:
     if not rows:
         return None
     every = {n: kept_of(run.scores(n) or (), rng=rng) for n in range(len(rows) + 1)}
-    scored = {n: kept for n, kept in every.items() if kept is not None and kept.anls is not None}
+    scored = {n: kept.anls for n, kept in every.items() if kept is not None and kept.anls.value is not None}
     figure = Figure(figsize=(9, 3.6) if scored else (4.8, 3.6), dpi=120, layout="constrained")
     axes = figure.subplots(1, 2 if scored else 1, squeeze=False)[0]
     numbers = [row.round for row in rows]
@@ -37,9 +37,9 @@ def draw_curves(run: FederatedRun, *, rng: np.random.Generator) -> Path | None:
         axes[0].plot(numbers, losses, color=BLUE, marker="o")
     axes[0].set(xlabel="round", ylabel="training loss", title="Training loss (grey: each silo)")
     if scored:
-        values = np.array([[kept.anls, kept.anls if kept.low is None else kept.low,
-                            kept.anls if kept.high is None else kept.high] for kept in scored.values()])  # fmt: skip
-        noised = any(kept.noised for kept in scored.values())
+        values = np.array([[anls.value, anls.value if anls.low is None else anls.low,
+                            anls.value if anls.high is None else anls.high] for anls in scored.values()])  # fmt: skip
+        noised = any(kept.noised for kept in every.values() if kept is not None)
         axes[1].fill_between(list(scored), values[:, 1], values[:, 2], color=ORANGE, alpha=0.2, linewidth=0)
         axes[1].plot(list(scored), values[:, 0], color=ORANGE, marker="o")
         axes[1].set(

@@ -337,7 +337,8 @@ class FederatedRun:
                     "seconds_averaging": row.seconds_averaging,
                 }
             if kept := kept_of(self.scores(number) or ()):
-                line |= {"anls": kept.anls, "accuracy": kept.accuracy, "questions": kept.questions}
+                questions = None if kept.noised else kept.anls.n
+                line |= {"anls": kept.anls.value, "accuracy": kept.accuracy, "questions": questions}
             writer.writerow(line)
         file = self.path / "history.csv"
         with reported(self.path):

@@ -12,13 +12,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from docleak.documents.page import Page
 from docleak.errors import FederationError
-from docleak.metrics.estimate import ratio_interval
+from docleak.metrics.estimate import Estimate, ratio_interval
 from docleak.models.base import DocumentModel
 from docleak.privacy.gaussian import epsilon_of, multiplier_for
 from docleak.privacy.plan import DpPlan
@@ -49,19 +50,21 @@ Scores = Sequence[DocumentScore | SiloScore]
 
 @dataclass(frozen=True)
 class Kept:
-    """ANLS on what silos keep, None where it cannot be told, and its 95 % interval.
+    """ANLS over ``n`` questions on what silos keep, its 95 % interval over documents (``groups``), and accuracy.
 
-    The interval is over documents, or, for ``noised`` sums, of the noise alone. ``accuracy``, ``questions`` and
-    ``documents`` are not known of noised ones.
+    Of ``noised`` sums the interval is of the noise alone, and neither numbers nor accuracy are known.
     """
 
-    anls: float | None
-    low: float | None
-    high: float | None
+    anls: Estimate
     accuracy: float | None = None
-    questions: int | None = None
-    documents: int | None = None
     noised: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines; without the accuracy."""
+        of = self.anls
+        questions, documents = (None, None) if self.noised else (of.n, of.groups)
+        return {"anls": of.value, "low": of.low, "high": of.high, "questions": questions, "documents": documents,
+                "noised": self.noised}  # fmt: skip
 
 
 def evaluate_privately(
@@ -133,7 +136,8 @@ def kept_of(scores: Scores, *, rng: np.random.Generator | None = None) -> Kept |
     sums, counts = np.array([score.anls for score in exact]), np.array([score.questions for score in exact])
     low, high = (None, None) if rng is None else ratio_interval(sums, counts, rng, 0.95, 2000, share=True)
     accuracy = sum(score.accuracy for score in exact) / questions
-    return Kept(float(sums.sum() / questions), low, high, accuracy, questions, len(exact))
+    anls = Estimate(float(sums.sum() / questions), low, high, questions, len(exact), of="questions")
+    return Kept(anls, accuracy)
 
 
 def _ratio(scores: Iterable[SiloScore]) -> Kept:
@@ -143,12 +147,12 @@ def _ratio(scores: Iterable[SiloScore]) -> Kept:
     noise = WIDTH**2 * math.fsum(row.std**2 for row in rows)
     a, b, c = units**2 - noise, total * units, total**2 - noise
     if units <= 0 or a <= 0:  # the number of units cannot be told from none
-        return Kept(None, 0.0, 1.0, noised=True)
+        return Kept(Estimate(None, 0.0, 1.0), noised=True)
     half = math.sqrt(max(b * b - a * c, 0.0))
     low, high = (b - half) / a, (b + half) / a
     if low > 1 or high < 0:  # no share fits: such noise is rare, and tells nothing
-        return Kept(None, 0.0, 1.0, noised=True)
-    return Kept(min(max(total / units, 0.0), 1.0), max(low, 0.0), min(high, 1.0), noised=True)
+        return Kept(Estimate(None, 0.0, 1.0), noised=True)
+    return Kept(Estimate(min(max(total / units, 0.0), 1.0), max(low, 0.0), min(high, 1.0)), noised=True)
 
 
 def score_of(saved: Mapping[str, object]) -> DocumentScore | SiloScore:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
     anls = {}
     for number in range(len(rows) + 1):
         if (kept := kept_of(run.scores(number) or (), rng=rng)) is not None:
-            anls[number] = {name: value for name, value in asdict(kept).items() if name != "accuracy"}
+            anls[number] = kept.to_json()
     return {
         "run": str(run.path),
         "model": str(run.path / "model"),
