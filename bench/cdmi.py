@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
+from docleak.attacks.weights import CdmiConfig
 from docleak.studies.engine import carry_out
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.game import ready
@@ -27,9 +27,14 @@ def measure() -> dict[str, float]:
     """Minutes for all fields, model calls, and pages passed through models per second of all workers together."""
     short = FitConfig(epochs=5, learning_rate=1e-3, validate_every=5)
     config = WeightsConfig(
-        task="ee-bio", fields=FIELDS, attempts=ATTEMPTS, target_training=short, public_training=short, calibrate=False
+        task="ee-bio",
+        fields=FIELDS,
+        attempts=ATTEMPTS,
+        target_training=short,
+        public_training=short,
+        calibrate=False,
+        attack=CdmiConfig(candidates=CANDIDATES),
     )
-    config = replace(config, attack=replace(config.attack, candidates=CANDIDATES))
     with tempfile.TemporaryDirectory() as folder:
         ready(config, Path(folder) / "run" / MODELS)  # trains
         began = time.perf_counter()

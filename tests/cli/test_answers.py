@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Callable
@@ -11,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from docleak.evidence.answers import shipped
+from docleak.runs.run import Run
+from docleak.studies.answers import shipped
 
 Command = Callable[..., tuple[Any, str, str]]
 
@@ -24,32 +24,43 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_membership_without_arguments_attacks_and_writes(command: Command, small: None, tmp_path: Path) -> None:
-    code, out, err = command("attack", "membership", "--minimum", "0", "--known", "0.4", "--seeds", "2", "--json")
+    few = ("--minimum", "0", "--known", "0.4", "--seeds", "2", "--workers", "1")
+    code, out, err = command("attack", "membership", *few, "--json")
     assert code == 0, err
-    value = json.loads(out)
-    assert sorted(value["attacks"]) == ["APK", "APK+CLS1+CLS2", "AZK", "AZK+CLS1+CLS2"]
+    control, released = json.loads(out)["releases"]
+    assert control["control"] and sorted(released["membership"]) == ["APK", "APK+CLS1+CLS2", "AZK", "AZK+CLS1+CLS2"]
     home = tmp_path / "docleak-membership"
-    rows = list(csv.DictReader((home / "scores.csv").open()))
-    assert len(rows) == value["members"] + value["others"] and {row["member"] for row in rows} == {"0", "1"}
-    assert (home / "scores.png").stat().st_size > 5000 and "| AZK | G1 |" in (home / "table.md").read_text()
-    assert "epsilon at least" in value["measured"]
+    (unit,) = [unit for unit in Run(home).units() if not unit["control"]]
+    member = unit["membership"]
+    assert len(member["scores"]) == member["members"] + member["others"]
+    assert {row["member"] for row in member["scores"]} == {0, 1}
+    assert Run(home).read_image(unit["unit"], "scores.png").size > 5000
+    assert "epsilon at least" in member["remarks"]["Measured"]
+    page = (home / "report.html").read_text()
+    assert "released model: AZK" in page and "G1 + G2 + G3" in page
+    given = ("--model", shipped.RELEASED, "--data", home / shipped.DIVISION)
+    code, out, err = command("attack", "membership", *given, *few, "--out", "other")
+    assert code == 0 and "Without a public model no epsilon is measured" in out, err
+    (alone,) = Run(tmp_path / "other").units()
+    assert alone["membership"]["attacks"]["APK"] == {"features": ["G1", "G2"], "setting": "PK + S"}
     before = {f: f.stat().st_mtime_ns for f in home.rglob("*.jsonl")}
-    data = home / shipped.DIVISION
-    given = ("--model", shipped.RELEASED, "--data", data)
-    code, out, err = command("attack", "membership", *given, "--minimum", "0", "--known", "0.4", "--seeds", "2",
-                             "--out", home)  # fmt: skip
-    assert code == 0 and "No public model was given" in out and "| APK | G1 + G2 | PK + S |" in out, err
-    assert before == {f: f.stat().st_mtime_ns for f in home.rglob("*.jsonl")}, "what was said is not asked again"
+    code, out, err = command("attack", "membership", *few)
+    assert code == 0 and before == {f: f.stat().st_mtime_ns for f in home.rglob("*.jsonl")}, "nothing is asked again"
 
 
 def test_memorisation_without_arguments(command: Command, small: None, tmp_path: Path) -> None:
-    code, out, err = command("attack", "memorisation", "--keys", "provider_name,registration_id,colour")
+    keys = ("--keys", "provider_name,registration_id,colour")
+    code, out, err = command("attack", "memorisation", *keys, "--workers", "1")
     assert code == 0 and "No model was given" in err, err
-    assert "Key `provider_name`, hidden:" in out and "no document of RED shows" in out and "| public model |" in out
+    assert "public model:" in out and "Asked for what was taken off the page" in out
     home = tmp_path / "docleak-memorisation"
-    rows = list(csv.DictReader((home / "answers.csv").open()))
-    assert {row["key"] for row in rows} >= {"provider_name"} and {row["member"] for row in rows} == {"0", "1"}
-    assert (home / "example-000.png").is_file() and json.loads((home / "result.json").read_text())["keys"]
+    (unit,) = [unit for unit in Run(home).units() if not unit["control"]]
+    found = unit["memorisation"]
+    assert {row["key"] for row in found["answers"]} >= {"provider_name"}
+    assert {row["member"] for row in found["answers"]} == {0, 1}
+    assert "no document of RED shows" in found["remarks"]["colour"] and "example-000" in unit["images"]
+    page = (home / "report.html").read_text()
+    assert "provider_name" in page and "Asked of documents that do not show it" in page
 
 
 @pytest.mark.parametrize(

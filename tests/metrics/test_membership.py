@@ -12,9 +12,9 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score, roc_curve
 
 from docleak.errors import AttackError
+from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import (
     Knowledge,
-    Rate,
     auc,
     clopper_pearson,
     draw_known,
@@ -25,7 +25,7 @@ from docleak.metrics.membership import (
 NAMES = {"accuracy", "balanced_accuracy", "auc", "f1", "tpr_at_10_fpr", "tpr_at_3_fpr", "tpr_at_1_fpr"}
 
 
-def rates(scores: object, decisions: object, members: object, seed: int = 0, **options: float) -> dict[str, Rate]:
+def rates(scores: object, decisions: object, members: object, seed: int = 0, **options: float) -> dict[str, Estimate]:
     vectors = (np.asarray(scores, float), np.asarray(decisions, bool), np.asarray(members, bool))
     return membership_rates(*vectors, rng=np.random.default_rng(seed), **options)  # type: ignore[arg-type]
 
@@ -44,8 +44,8 @@ def test_values_agree_with_scikit_learn(rows: list[tuple[int, bool, bool]]) -> N
     assert found["auc"].value == pytest.approx(roc_auc_score(members, scores))
     assert auc(scores.astype(float), members) == pytest.approx(roc_auc_score(members, scores))
     for rate in found.values():
-        assert (rate.members, rate.others) == (members.sum(), (~members).sum())
-        assert (rate.value is None) == bool(rate.reason)
+        assert rate.n == rate.groups == len(members)
+        assert (rate.value is None) == bool(rate.why)
         if rate.low is not None and rate.high is not None:
             assert 0 <= rate.low <= rate.high <= 1
 
@@ -63,7 +63,7 @@ def test_the_threshold_of_a_low_rate_keeps_it_and_is_the_lowest(
     rate = rates(scores, scores > 0, members, resamples=5)[f"tpr_at_{100 * allowed:.0f}_fpr"]
     if others * allowed < 1 - 1e-9:
         assert rate.value is rate.low is rate.high is None
-        assert str(math.ceil(1 / allowed - 1e-9)) in rate.reason and str(others) in rate.reason
+        assert str(math.ceil(1 / allowed - 1e-9)) in rate.why and str(others) in rate.why
         return
     fpr, tpr, _ = roc_curve(members, scores, drop_intermediate=False)
     assert rate.value == pytest.approx(tpr[fpr <= allowed + 1e-9].max())

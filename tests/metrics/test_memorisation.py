@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from docleak.metrics.memorisation import Outcome, Share, beyond_public, difference, remembered
+from docleak.metrics.estimate import Estimate
+from docleak.metrics.memorisation import Outcome, beyond_public, difference, remembered
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -25,10 +26,10 @@ def test_means_are_over_questions_and_counts_are_told() -> None:
     found = remembered([*outcomes(True, [[1, 1, 0], [0]]), *outcomes(False, [[0], [0, 0]])], rng=rng())
     accuracy, anls = found.positive
     assert accuracy.value == 0.5 and anls.value == pytest.approx(0.45)
-    assert (accuracy.questions, accuracy.providers) == (4, 2)
-    assert found.negative[0].value == 0 and (found.negative[0].questions, found.negative[0].providers) == (3, 2)
+    assert (accuracy.n, accuracy.groups) == (4, 2)
+    assert found.negative[0].value == 0 and (found.negative[0].n, found.negative[0].groups) == (3, 2)
     assert found.difference[0].value == 0.5
-    assert (found.difference[0].questions, found.difference[0].providers) == (7, 4)
+    assert (found.difference[0].n, found.difference[0].groups) == (7, 4)
 
 
 def test_nothing_remembered_of_few_providers_is_no_proof() -> None:
@@ -45,14 +46,14 @@ def test_no_confident_answer_says_so() -> None:
     sure, unsure = outcomes(True, [[1], [1]], 0.95), outcomes(False, [[1], [0]], 0.5)
     found = remembered([*sure, *unsure, *outcomes(False, [[0]], None)], rng=rng(), confidence=0.9)
     assert found.positive[0].value == 1
-    assert found.negative == (Share(None, None, None, 0, 0),) * 2
-    assert found.difference[0] == Share(None, None, None, 2, 2)
+    assert found.negative == (Estimate(None),) * 2
+    assert found.difference[0] == Estimate(None, n=2, groups=2)
     assert remembered([], rng=rng()).difference[1].value is None
 
 
 def test_exactly_the_threshold_is_confident() -> None:
     found = remembered(outcomes(True, [[1], [0]], 0.9), rng=rng(), confidence=0.9)
-    assert found.positive[0].questions == 2
+    assert found.positive[0].n == 2
 
 
 def test_one_provider_gives_no_interval() -> None:
@@ -65,7 +66,7 @@ def test_repeated_questions_of_a_provider_do_not_narrow_the_interval() -> None:
     once = [[float(i < 6)] for i in range(20)]
     many = [row * 30 for row in once]
     one, other = (remembered(outcomes(True, rows), rng=rng()).positive[0] for rows in (once, many))
-    assert other.questions == 30 * one.questions
+    assert other.n == 30 * one.n
     assert (other.low, other.high) == (pytest.approx(one.low), pytest.approx(one.high))
 
 
@@ -89,10 +90,10 @@ def test_the_interval_of_the_difference_holds_the_truth_as_often_as_it_says() ->
 def test_the_difference_is_the_papers_formula() -> None:
     """Newcombe's method 10 is the case of two Wilson intervals: his example, 56/70 and 48/80 (1998, table II, a)."""
 
-    def wilson(hits: int, n: int) -> Share:
+    def wilson(hits: int, n: int) -> Estimate:
         z, p = 1.959964, hits / n
         centre, half = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return Share(p, (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n), n, n)
+        return Estimate(p, (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n), n, n)
 
     gap = difference(wilson(56, 70), wilson(48, 80))
     assert (gap.low, gap.high) == (pytest.approx(0.0524, abs=1e-4), pytest.approx(0.3339, abs=1e-4))
@@ -110,7 +111,7 @@ def test_what_the_public_model_knew_is_taken_off() -> None:
     public = [Outcome(f"p{i}", i % 2 == 0, float(i % 2 == 0 or i % 4 == 1), 0.0) for i in range(40)]
     assert remembered(public, rng=rng).difference[0].value == pytest.approx(0.5)
     same = beyond_public(public, public, rng=rng)
-    assert same[0].value == 0 and same[0].questions == 40 and same[0].providers == 40
+    assert same[0].value == 0 and same[0].n == 40 and same[0].groups == 40
     worse = [replace(o, accuracy=o.accuracy if o.member else 0.0) for o in public]
     added = beyond_public(worse, public, rng=rng)[0]
     assert added.value == pytest.approx(0.5) and added.low is not None and 0 < added.low < 0.5 < (added.high or 0)

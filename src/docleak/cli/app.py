@@ -13,24 +13,16 @@ import typer.main
 import docleak
 from docleak import spec
 from docleak.cli import attacks, data, deploy, models, train
+from docleak.cli.answers import BlueRedFolder, PublicModel, Releases, audit_releases, parse_releases
 from docleak.cli.budget import budget
 from docleak.cli.defend import defend
 from docleak.cli.extraction import (
     Extraction,
     PublicDocuments,
     audit_extraction,
-    weights_example,
 )
 from docleak.cli.guard import Guarded
 from docleak.cli.output import Progress, emit, list_all, note, working_in
-from docleak.cli.releases import (
-    BlueRedFolder,
-    PublicModel,
-    Releases,
-    audit_example,
-    audit_releases,
-    named_releases,
-)
 from docleak.cli.report import report
 from docleak.cli.reproduce import reproduce
 from docleak.cli.settings import default_workers, parse_size, pick_device, split_stages
@@ -185,7 +177,7 @@ def audit(
         return
     if blue_red is not None:
         audit_releases(
-            blue_red, named_releases(release or [], model or []), public, out, seed, device,
+            blue_red, parse_releases(release or [], model or []), public, out, seed, device,
             workers or default_workers(), json_output,
         )  # fmt: skip
         return
@@ -287,6 +279,7 @@ def _audit(
     from docleak.studies.gradient.reading import DEFENCES
     from docleak.studies.gradient.study import GradientStudy
     from docleak.studies.registry import report_on
+    from docleak.studies.shipped import shipped_examples
 
     device, processes = pick_device(device), workers or default_workers()
     require_applicable(config, device)
@@ -302,12 +295,11 @@ def _audit(
             if compared:
                 comparison = DefenceStudy(most_exposed(config, run), device=device)
                 carry_out(comparison, out / DEFENCES, workers=processes, command=typed(), watcher=watcher)
-        examples = []
-        if shipped:
-            examples.append(audit_example(out, config.seed, device, workers, quiet=json_output))
-            examples.append(weights_example(out, device, workers, quiet=json_output))
+            for folder, example in shipped_examples(config.seed, device) if shipped else ():
+                carry_out(example, out / folder, workers=processes, command=typed(), watcher=watcher)
+                report_on([out / folder])
         page, readings = report_on([out])
-    say(page, readings, json_output=json_output, beside=examples)
+    say(page, readings, json_output=json_output)
 
 
 @cache

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit, working_in
 from docleak.cli.settings import pick_device
-
-if TYPE_CHECKING:
-    from docleak.evidence.canaries import CanaryAudit
+from docleak.cli.studies import run_and_report
 
 #: Commands: name -> what --list says.
 CANARY_COMMANDS = {"canaries": "What one private training provably leaks of canary providers (Steinke et al., 2023)."}
@@ -39,8 +35,11 @@ def canaries(
     every_round: Annotated[bool, typer.Option("--every-round", help="The adversary sees the model after every round."
                                               )] = False,
     seed: Annotated[int, typer.Option(help="Seed of pages, coins and noise.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder of result.json.")] = Path("docleak-canaries"),
+    out: Annotated[Path, typer.Option(help="Run directory; an interrupted run in it is continued.")] = Path(
+        "docleak-canaries"
+    ),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    workers: Annotated[int, typer.Option(help="Worker processes, one thread each; 0 means one per core.")] = 0,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines; no progress.")]
     = False,
 ) -> None:  # fmt: skip
@@ -48,42 +47,13 @@ def canaries(
 
     Fails with a ContradictionError if more is measured than the accountant allows.
     """
-    import torch
-
     from docleak.cli.budget import probability
-    from docleak.evidence.canaries import Bench, CanaryConfig, audit_canaries
-    from docleak.files import write_json
-    from docleak.models import load_model
-    from docleak.privacy.budget import delta_warning
+    from docleak.studies.canaries.audit import CanaryConfig
+    from docleak.studies.canaries.study import CanaryStudy
 
-    torch.set_num_threads(1)
     config = CanaryConfig(
-        canaries=count, others=others, guesses=guesses or 2 * count // 3, rounds=rounds, clip_norm=clip_norm,
-        unit_rate=probability(unit_rate, what="unit rate"), delta=delta, learning_rate=learning_rate,
-        confidence=confidence, every_round=every_round, seed=seed,
+        model=model, epsilon=epsilon, canaries=count, others=others, guesses=guesses or 2 * count // 3, rounds=rounds,
+        clip_norm=clip_norm, unit_rate=probability(unit_rate, what="unit rate"), delta=delta,
+        learning_rate=learning_rate, confidence=confidence, every_round=every_round, seed=seed,
     )  # fmt: skip
-    if warning := delta_warning(delta, count + others, "provider"):
-        print(f"Warning: {warning}", file=sys.stderr)
-    plans = {"without noise": config.plan(0.0), f"epsilon {epsilon:g}": config.plan_for(epsilon)}
-    found: dict[str, CanaryAudit] = {}
-    with working_in(out, resumes=False), counter(quiet=json_output) as on_step:
-        on_step(0, len(plans) + 1, "differences of the canaries")
-        bench = Bench.of(load_model(model, device=pick_device(device)), config)
-        for name, plan in plans.items():
-            on_step(len(found) + 1, len(plans) + 1, name)
-            found[name] = audit_canaries(bench, config, plan, seed=seed)
-        value = {"config": config.as_json(), "audits": {name: audit.as_json() for name, audit in found.items()}}
-        write_json(out / "result.json", value)
-    emit(value, _as_text(found, out), json_output=json_output)
-    for audit in found.values():
-        audit.check()
-
-
-def _as_text(found: dict[str, CanaryAudit], out: Path) -> str:
-    threat = next(iter(found.values())).threat
-    lines = [f"The adversary {threat}."]
-    for name, audit in found.items():
-        lines += ["", f"Training {name}, {audit.included} canaries included:"]
-        lines += [f"  measured, by {score}: {bound.sentence()}" for score, bound in audit.lower.items()]
-        lines += [f"  claimed: {audit.upper.sentence()}"]
-    return "\n".join([*lines, "", f"Written to {out / 'result.json'}"])
+    run_and_report(CanaryStudy(config, device=pick_device(device)), out, workers, json_output)

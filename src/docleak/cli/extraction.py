@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from docleak.cli.output import Progress
-from docleak.cli.settings import default_workers, pick_device
-from docleak.cli.studies import command_line, run_and_report
+from docleak.cli.settings import pick_device
+from docleak.cli.studies import run_and_report
 from docleak.errors import AttackError
 
 if TYPE_CHECKING:
@@ -85,19 +83,3 @@ def play_and_report(config: WeightsConfig, out: Path, device: str, workers: int,
     from docleak.studies.weights.study import WeightsStudy
 
     run_and_report(WeightsStudy(config, device=pick_device(device)), out, workers, json_output)
-
-
-def weights_example(out: Path, device: str, workers: int, *, quiet: bool) -> str:
-    """The part of an audit without arguments that reads the shipped model's weights; returns what to print of it."""
-    from docleak.studies.engine import carry_out
-    from docleak.studies.registry import report_on
-    from docleak.studies.weights.shipped import FOLDER, GAME
-    from docleak.studies.weights.study import WeightsStudy
-
-    if not quiet:
-        print(f"Reading scrubbed fields out of the weights of {GAME.trained}.", file=sys.stderr)
-    study, workers = WeightsStudy(GAME, device=device), workers or default_workers()
-    with Progress(quiet=quiet) as watcher:
-        carry_out(study, out / FOLDER, workers=workers, command=command_line(), watcher=watcher)
-    _, (reading,) = report_on([out / FOLDER])
-    return f"{GAME.trained}, weights: {reading.counted}"

@@ -19,18 +19,17 @@ MARKS = {
     "pages.jsonl": "docleak data make or convert, or yourself",
     "docleak.json": "docleak models",
     "config.json": "a model",
-    "result.json": "docleak attack canaries, membership or memorisation",
     "ca.crt": "docleak deploy",
 }
 #: Command -> marks of the folders that it may go on in. Without a mark a folder is the command's own to judge.
 OWN = {
-    "audit": ("run.json", "releases.json"),
+    "audit": ("run.json",),
     "attack by-name": ("run.json",),
     "attack cdmi": ("run.json",),
-    "attack canaries": ("result.json",),
-    "attack membership": ("result.json",),
-    "attack memorisation": ("result.json",),
-    "defend": ("run.json",),
+    "attack canaries": ("run.json",),
+    "attack membership": ("run.json",),
+    "attack memorisation": ("run.json",),
+    "defend": ("recipe.json",),
     "reproduce": ("recipe.json",),
     "train federated": ("run.json",),
     "train central": ("run.json",),
@@ -50,7 +49,7 @@ def refuse_foreign(command: str, values: Mapping[str, Any]) -> None:
     out = values.get("--out", values.get("out"))
     if not isinstance(out, Path) or command in FILES:
         return
-    own = OWN.get(command, ("run.json",))  # the attacks on pairs, which have many names
+    own = OWN.get(command, ("run.json",))  # studies
     there = [mark for mark in MARKS if (out / mark).is_file()]
     if there and not any(mark in own for mark in there):
         raise RunError(

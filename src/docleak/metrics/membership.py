@@ -8,34 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from docleak.errors import AttackError
-from docleak.metrics.estimate import DRAWS_AT_ONCE, expanded_tail
+from docleak.metrics.estimate import DRAWS_AT_ONCE, Estimate, expanded_tail
 
 #: False positive rates at which the true positive rate is asked for.
 LOW_RATES = (0.10, 0.03, 0.01)
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A measured rate with its interval, and over how many members and non-members it was measured.
-
-    All three numbers are None where it cannot be measured; ``reason`` says why.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-    members: int
-    others: int
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +67,7 @@ def membership_rates(
     rng: np.random.Generator,
     level: float = 0.95,
     resamples: int = 2000,
-) -> dict[str, Rate]:
+) -> dict[str, Estimate]:
     """accuracy, balanced_accuracy, auc, f1 and tpr_at_10_fpr, tpr_at_3_fpr, tpr_at_1_fpr of an attack; all (P,).
 
     Accuracy has the exact binomial interval (Clopper & Pearson, 1934); balanced accuracy, a difference of two rates,
@@ -89,6 +75,7 @@ def membership_rates(
     members and non-members resampled apart since who made the split set their numbers, with the percentiles widened for
     few providers as in ``score.aggregate``. At 0 and at 1 resampling sees no risk: the free end is the exact bound for
     as many trials as the smaller class has providers. A class of one gives no bootstrap.
+    A rate that too few non-members resolve has no value; its ``why`` says so.
     Raises AttackError if only one class is there, the lengths differ, or a score is not finite.
     """
     if not 0 < level < 1 or resamples < 1:
@@ -96,11 +83,12 @@ def membership_rates(
     _check(scores, decisions, members)
     rows, truth = np.stack([scores, decisions.astype(np.float64)]), members.astype(bool)
     n_in, n_out = int(truth.sum()), int((~truth).sum())
+    rate = partial(Estimate, n=len(truth), groups=len(truth), of="providers")
     hits, alarms = int(decisions[truth].sum()), int(decisions[~truth].sum())
     right = hits + n_out - alarms
     rates = {
-        "accuracy": Rate(right / len(truth), *clopper_pearson(right, len(truth), level), n_in, n_out),
-        "balanced_accuracy": _balanced(hits, n_in, alarms, n_out, level),
+        "accuracy": rate(right / len(truth), *clopper_pearson(right, len(truth), level)),
+        "balanced_accuracy": rate(*_balanced(hits, n_in, alarms, n_out, level)),
     }
     inside, outside = rows[:, None, truth], rows[:, None, ~truth]  # (2, 1, members), (2, 1, non-members)
     measured: dict[str, Measure] = {"auc": _auc, "f1": _f1}
@@ -108,14 +96,14 @@ def membership_rates(
         name = f"tpr_at_{100 * allowed:.0f}_fpr"
         if _false_positives(allowed, n_out) < 1:
             needed = math.ceil(1 / allowed - 1e-9)
-            reason = f"{n_out} non-members cannot resolve a false positive rate of {allowed:.0%}: it takes {needed}"
-            rates[name] = Rate(None, None, None, n_in, n_out, reason)
+            why = f"{n_out} non-members cannot resolve a false positive rate of {allowed:.0%}: it takes {needed}"
+            rates[name] = rate(None, why=why)
         else:
             measured[name] = _tpr_at(allowed)
     drawn = _bootstrap(inside, outside, list(measured.values()), rng, resamples)
     for (name, measure), draws in zip(measured.items(), drawn, strict=True):
         value = float(measure(inside, outside)[0])
-        rates[name] = Rate(value, *_interval(value, draws, min(n_in, n_out), level), n_in, n_out)
+        rates[name] = rate(value, *_interval(value, draws, min(n_in, n_out), level))
     return rates
 
 
@@ -162,8 +150,8 @@ def _check(scores: Floats, decisions: Bools, members: Bools) -> None:
         )
 
 
-def _balanced(hits: int, n_in: int, alarms: int, n_out: int, level: float) -> Rate:
-    """(1 + TPR - FPR) / 2 with Newcombe's interval of the difference."""
+def _balanced(hits: int, n_in: int, alarms: int, n_out: int, level: float) -> tuple[float, float, float]:
+    """(1 + TPR - FPR) / 2 and Newcombe's interval of the difference."""
     tpr, fpr = hits / n_in, alarms / n_out
     (tpr_low, tpr_high), (fpr_low, fpr_high) = (
         clopper_pearson(hits, n_in, level),
@@ -171,7 +159,7 @@ def _balanced(hits: int, n_in: int, alarms: int, n_out: int, level: float) -> Ra
     )
     low = tpr - fpr - math.hypot(tpr - tpr_low, fpr_high - fpr)
     high = tpr - fpr + math.hypot(tpr_high - tpr, fpr - fpr_low)
-    return Rate((1 + tpr - fpr) / 2, (1 + low) / 2, (1 + high) / 2, n_in, n_out)
+    return (1 + tpr - fpr) / 2, (1 + low) / 2, (1 + high) / 2
 
 
 # Each measure takes scores and decisions of R resamples, (2, R, members) and (2, R, non-members), and gives (R,).

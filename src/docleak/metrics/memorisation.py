@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from docleak.metrics.estimate import ratio_interval
+from docleak.metrics.estimate import Estimate, ratio_interval
 
 
 @dataclass(frozen=True)
@@ -31,26 +32,15 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Share:
-    """A mean in 0..1 (a difference in -1..1) with its interval, over so many questions of so many providers.
+class Remembered:
+    """Accuracy and ANLS of members (``positive``), others (``negative``), and positive - negative.
 
-    ``value`` is None without questions, ``low`` and ``high`` with fewer than two providers (on either side).
+    Means in 0..1 (differences in -1..1) over ``n`` questions of so many providers (``groups``).
     """
 
-    value: float | None
-    low: float | None
-    high: float | None
-    questions: int
-    providers: int
-
-
-@dataclass(frozen=True)
-class Remembered:
-    """Accuracy and ANLS of members (``positive``), others (``negative``), and positive - negative."""
-
-    positive: tuple[Share, Share]
-    negative: tuple[Share, Share]
-    difference: tuple[Share, Share]
+    positive: tuple[Estimate, Estimate]
+    negative: tuple[Estimate, Estimate]
+    difference: tuple[Estimate, Estimate]
 
 
 def remembered(
@@ -71,7 +61,7 @@ def remembered(
         raise ValueError(f"level is {level} and resamples {resamples}; expected a level in (0, 1) and resamples >= 1")
     kept = [o for o in outcomes if confidence is None or (o.confidence is not None and o.confidence >= confidence)]
 
-    def side(member: bool, name: str) -> Share:
+    def side(member: bool, name: str) -> Estimate:
         return _mean([(o.provider, getattr(o, name)) for o in kept if o.member == member], rng, level, resamples)
 
     positive, negative = ((side(member, "accuracy"), side(member, "anls")) for member in (True, False))
@@ -81,7 +71,7 @@ def remembered(
 
 def beyond_public(
     target: Sequence[Outcome], public: Sequence[Outcome], *, rng: np.random.Generator
-) -> tuple[Share, Share]:
+) -> tuple[Estimate, Estimate]:
     """How much more of the members' than of the others' answers the training mended: accuracy and ANLS, in -2..2.
 
     The difference of ``remembered``, taken of what each answer gained over the public model's answer to the same
@@ -98,25 +88,25 @@ def beyond_public(
     return accuracy, anls
 
 
-def _doubled(share: Share) -> Share:
+def _doubled(share: Estimate) -> Estimate:
     value, low, high = (None if number is None else 2 * number for number in (share.value, share.low, share.high))
     return replace(share, value=value, low=low, high=high)
 
 
-def difference(one: Share, other: Share) -> Share:
+def difference(one: Estimate, other: Estimate) -> Estimate:
     """``one - other`` of two independent shares, its interval from theirs (Zou & Donner, 2008, eq. 3)."""
-    questions, providers = one.questions + other.questions, one.providers + other.providers
+    of = partial(Estimate, n=one.n + other.n, groups=one.groups + other.groups)
     if one.value is None or other.value is None:
-        return Share(None, None, None, questions, providers)
+        return of(None)
     value = one.value - other.value
     if one.low is None or one.high is None or other.low is None or other.high is None:
-        return Share(value, None, None, questions, providers)
+        return of(value)
     below = math.hypot(one.value - one.low, other.high - other.value)
     above = math.hypot(one.high - one.value, other.value - other.low)
-    return Share(value, value - below, value + above, questions, providers)
+    return of(value, value - below, value + above)
 
 
-def _mean(values: Sequence[tuple[str, float]], rng: np.random.Generator, level: float, resamples: int) -> Share:
+def _mean(values: Sequence[tuple[str, float]], rng: np.random.Generator, level: float, resamples: int) -> Estimate:
     """The mean over (provider, value) and its interval over providers."""
     grouped: dict[str, list[float]] = {}
     for provider, value in values:
@@ -124,4 +114,4 @@ def _mean(values: Sequence[tuple[str, float]], rng: np.random.Generator, level: 
     sums = np.array([sum(group) for group in grouped.values()], dtype=np.float64)
     counts = np.array([len(group) for group in grouped.values()], dtype=np.int64)
     low, high = ratio_interval(sums, counts, rng, level, resamples, share=True)
-    return Share(float(sums.sum() / counts.sum()) if values else None, low, high, len(values), len(grouped))
+    return Estimate(float(sums.sum() / counts.sum()) if values else None, low, high, len(values), len(grouped))

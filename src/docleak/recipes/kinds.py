@@ -22,7 +22,7 @@ AUDIT = "gradient"
 KINDS: dict[str, str] = {
     AUDIT: "docleak.studies.gradient.study:GradientStudy",
     "training": "docleak.recipes.trainings.table:TRAININGS",
-    "release": "docleak.recipes.releases.table:RELEASES",
+    "release": "docleak.studies.answers.study:AnswersStudy",
     "pairs": "docleak.studies.pairs.study:PairStudy",
     "extraction": "docleak.studies.weights.study:WeightsStudy",
 }

@@ -21,6 +21,8 @@ from docleak.studies.study import Study
 STUDIES: dict[str, str] = {
     "gradient": "docleak.studies.gradient.study:GradientStudy",
     "defences": "docleak.studies.gradient.defences:DefenceStudy",
+    "answers": "docleak.studies.answers.study:AnswersStudy",
+    "canaries": "docleak.studies.canaries.study:CanaryStudy",
     "pairs": "docleak.studies.pairs.study:PairStudy",
     "training": "docleak.studies.trainings:TrainingStudy",
     "updates": "docleak.studies.updates.study:UpdatesStudy",

@@ -53,7 +53,7 @@ class TrainingStudy(Study[Federation]):
         self.units()
 
     @classmethod
-    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         run = one_of(runs)
         return _read_records(run) if run.has(UNIT) else _read_rounds(run, rng)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from docleak.evidence.overview import weights_reading
 
 from docleak.models.shipped import CHECKPOINTS
 from docleak.studies.engine import Silence, carry_out
@@ -28,18 +27,17 @@ def test_a_game_without_training_reads_what_was_remembered(tmp_path: Path, monke
         def reached(self, label: str, number: int, of: int) -> None:
             told.append(label)
 
-    run = carry_out(study, tmp_path / shipped.FOLDER, watcher=Watcher())
+    run = carry_out(study, tmp_path / "weights", watcher=Watcher())
     table = read_table(run, rng=np.random.default_rng(0))
     assert len(set(told)) == 12 and len(table.fields) == 10, "two models that are there, and ten fields"
     ours, public = (table.estimates[name].value for name in ("hamming", "baseline_hamming"))
     assert ours is not None and public is not None and ours < 0.6 < public, "pages it was trained on, against a guess"
     page, _ = report_on([run.path])
-    said = weights_reading(tmp_path)
-    assert said is not None and said.parts[0].severity == "severe"
+    said = WeightsStudy.read([run], np.random.default_rng(0), beside=True)
+    assert said.parts[0].severity == "severe"
     (section,) = said.sections
     assert section.body.count("For the owner only") == reading.SHOWN_BESIDE
     assert 'href="weights/report.html"' in section.body and page == tmp_path / "weights" / "report.html"
-    assert weights_reading(tmp_path / "nowhere") is None
 
     told.clear()
     again = read_table(carry_out(study, run.path, watcher=Watcher()), rng=np.random.default_rng(0))

@@ -131,7 +131,7 @@ class DefenceStudy(Study[DefenceConfig]):
         return record, images
 
     @classmethod
-    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """Which defence would have stopped what was tried, and the table of all of them."""
         run = one_of(runs)
         choices = choices_of(run, rng)

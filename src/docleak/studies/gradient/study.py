@@ -216,7 +216,7 @@ class GradientStudy(TableStudy[GradientConfig]):
         }
 
     @classmethod
-    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """Verdicts on every model, then the evidence field by field; several runs of the same pages are joined."""
         return read(runs, rng)
 

@@ -260,7 +260,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         return rounds
 
     @classmethod
-    def read(cls, runs: Sequence[Run], rng: np.random.Generator) -> Reading:
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """A verdict on each update, what was received, and how leakage falls with local steps and batch size."""
         return read_run(one_of(runs))
 

@@ -8,7 +8,5 @@ from __future__ import annotations
 
 from docleak.studies.weights.config import WeightsConfig
 
-#: Folder in that of an audit.
-FOLDER = "weights"
 #: The model's pages, and so its fields, are fixed. ``docleak attack cdmi`` plays all that can be played.
 GAME = WeightsConfig(trained="layoutlm-released", criterion="last", fields=60, attempts=4, calibrate=False)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,13 @@ class Kept:
     anls: Estimate
     accuracy: float | None = None
     noised: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines; without the accuracy."""
+        of = self.anls
+        questions, documents = (None, None) if self.noised else (of.n, of.groups)
+        return {"anls": of.value, "low": of.low, "high": of.high, "questions": questions, "documents": documents,
+                "noised": self.noised}  # fmt: skip
 
 
 def evaluate_privately(

@@ -22,7 +22,7 @@ from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import set_parameters
 from docleak.training.federated.party import model_of
 from docleak.training.federated.record import FederatedRun
-from docleak.training.federated.scores import Kept, evaluation_cost, kept_of
+from docleak.training.federated.scores import evaluation_cost, kept_of
 from docleak.training.lineage import write_lineage
 
 #: What the server sees of one silo under a privacy plan, without and with secure aggregation.
@@ -65,7 +65,7 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
     """The numbers of a finished training, for machines; intervals are over documents."""
     rows = run.rows()
     scored = {number: kept_of(run.scores(number) or (), rng=rng) for number in range(len(rows) + 1)}
-    anls = {number: _scored(kept) for number, kept in scored.items() if kept is not None}
+    anls = {number: kept.to_json() for number, kept in scored.items() if kept is not None}
     return {
         "run": str(run.path),
         "model": str(run.path / "model"),
@@ -91,14 +91,6 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
         "lineage": run.claim().to_dict(),
         "secure": run.federation.secure is not None,
     }
-
-
-def _scored(kept: Kept) -> dict[str, Any]:
-    anls = kept.anls
-    return {
-        "anls": anls.value, "low": anls.low, "high": anls.high, "questions": anls.n or None,
-        "documents": anls.groups or None, "noised": kept.noised,
-    }  # fmt: skip
 
 
 def _privacy(run: FederatedRun) -> dict[str, Any] | None:

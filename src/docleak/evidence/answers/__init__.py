@@ -1,1 +1,0 @@
-"""Evidence from answers: replies kept on disk, the memorisation test's tables and pictures."""

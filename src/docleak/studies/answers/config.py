@@ -1,0 +1,97 @@
+"""What is asked of released models: which releases, on whose documents, which attacks, and the plan of the attacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from docleak.attacks.answers.attack import AnswersAttack, MembershipAttack
+from docleak.attacks.registries import ANSWERS
+from docleak.errors import AttackError
+from docleak.registry import Choice
+from docleak.studies.answers.targets import NONE, Data, Target
+
+#: What can be measured of a release, and of these what asks no model.
+MEASURES = ("gap", "membership", "memorisation", "disclosure", "utility", "noise", "division")
+WITHOUT_MODEL = ("noise", "division")
+#: What an audit measures.
+AUDITED = MEASURES[:5]
+KEYS = ("provider_name", "provider_email", "provider_tax_number", "registration_id")
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+(),-]{0,80}")
+#: The release that is the public model itself, attacked as a control.
+CONTROL = "public model"
+
+
+@dataclass(frozen=True)
+class Release:
+    """``source`` is a model as ``load_model`` takes it, or a run directory of docleak train, which also says what was
+    sent and what is guaranteed. A ``target`` is trained from it first."""
+
+    label: str
+    source: str
+    target: Target | None = None
+
+    @property
+    def to_train(self) -> Target | None:
+        """The target, where it has to be trained."""
+        return self.target if self.target is not None and self.target.kind != NONE else None
+
+
+def attacks_of(
+    names: Iterable[str] = ANSWERS.entries, *, known: float = 0.15, searched: int = 0
+) -> tuple[AnswersAttack, ...]:
+    """Attacks of those names, with the share of the providers they are told of, and of so many ``searched`` forests
+    where they are the paper's; others have their own. By default those of Table 4 that are no ablation."""
+    loaded = [ANSWERS.load(name) for name in names]
+    return tuple(
+        replace(attack, known=known, searched=searched) if isinstance(attack, MembershipAttack) else attack
+        for attack in loaded
+    )
+
+
+@dataclass(frozen=True)
+class AnswersConfig:
+    """Defaults of the attacks are those of Tito et al. (2024), sections 5.2.3 and 7.2.
+
+    ``division`` says whose documents the releases saw: a folder, docleak's own ("shipped"), or how one is made.
+    ``public`` is the model that they started from, "" if that is unknown; as a ``control`` it is attacked like them.
+    ``measures`` are some of MEASURES. ``keys`` are those that are hidden and asked for, the first of them for G4, too.
+    Membership is attacked by ``attacks`` (names, objects, or "module:object" of your own) over ``minimum`` numbers of
+    questions s and so many ``seeds``. Asked is about
+    so many ``providers`` of the division, drawn by the seed; 0: all. ``part`` is what the measure "division" counts.
+    """
+
+    releases: tuple[Release, ...]
+    division: str | Data
+    public: str = ""
+    control: bool = True
+    measures: tuple[str, ...] = AUDITED
+    keys: tuple[str, ...] = KEYS
+    attacks: tuple[Choice, ...] = attacks_of()
+    minimum: tuple[int, ...] = (0, 5, 10)
+    seeds: int = 5
+    providers: int = 0
+    part: str = ""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attacks", tuple(ANSWERS.load(attack) for attack in self.attacks))
+        labels = [release.label for release in self.releases]
+        wrong = [label for label in labels if not LABEL.fullmatch(label) or label == CONTROL]
+        if not labels or wrong or len(set(labels)) < len(labels):
+            raise AttackError(
+                f"releases are called {', '.join(map(repr, labels)) or '(none)'}; expected at least one, each with a "
+                f"name of its own of letters, digits, spaces and '. _ + - ( ) ,', and none called {CONTROL!r}."
+            )
+        if unknown := [name for name in self.measures if name not in MEASURES]:
+            raise AttackError(f"nothing is called {unknown[0]!r} here; known measures: {', '.join(MEASURES)}.")
+        if not self.keys or not self.attacks:
+            raise AttackError(f"keys are {self.keys} and attacks {self.attacks}; expected at least one of each.")
+        if self.seeds < 1 or self.seed < 0 or not self.minimum or min(self.minimum) < 0:
+            raise AttackError(
+                f"seeds is {self.seeds}, seed {self.seed} and minimum {self.minimum}; expected at least one seed, and "
+                "numbers of 0 or more."
+            )
+        if self.providers < 0:
+            raise AttackError(f"providers is {self.providers}; expected how many to attack, or 0 for all.")

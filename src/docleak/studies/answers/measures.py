@@ -1,0 +1,357 @@
+"""What is measured of a release, as numbers with intervals: one function per measure, from replies kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from docleak.attacks.answers.asking import AnswersView
+from docleak.attacks.answers.disclosure import disclosed, draw_absent, items_of
+from docleak.attacks.answers.features import Reply, provider_features
+from docleak.attacks.answers.memorisation import Asker, hidden_items
+from docleak.documents.blue_red import RED_NEGATIVE, TEST, VALIDATION
+from docleak.documents.blue_red_files import BlueRed
+from docleak.documents.page import Image, Page
+from docleak.documents.phrasings import PHRASINGS
+from docleak.documents.silos import read_silo
+from docleak.errors import AttackError, RecipeError
+from docleak.metrics.estimate import Estimate
+from docleak.metrics.memorisation import Outcome, Remembered, beyond_public, remembered
+from docleak.models.loading import load_model
+from docleak.privacy.accounting import Accountant
+from docleak.privacy.budget import noise_for
+from docleak.privacy.empirical import LowerBound, held_against
+from docleak.privacy.mechanism import Mechanism, Participation, Unit
+from docleak.studies.answers.config import AnswersConfig, Release
+from docleak.studies.answers.membership import features_of, guessed, measure, measured_epsilon, without_public
+from docleak.studies.answers.memorisation import (
+    CONFIDENT,
+    Trained,
+    disclosed_values,
+    disclosure_rows,
+    example,
+    outcomes_of,
+    skew,
+)
+from docleak.studies.answers.pictures import draw_scores
+from docleak.studies.answers.red import (
+    Red,
+    draw_providers,
+    memory_cases,
+    memory_of,
+    outcomes,
+    pages_of,
+    replies_to,
+    training_values,
+)
+from docleak.studies.answers.replies import remembering
+from docleak.studies.answers.store import Bill, bill_of, division_of, trained
+
+#: Delta of a measured epsilon where no claim says another.
+DELTA = 1e-5
+#: The answers to a probe that are looked at (appendix D.1.4), and the pages in pictures.
+TOP, EXAMPLES = 15, 6
+
+Numbers = dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class Found:
+    """``numbers`` by key or attack ("" where there is but one) and name; ``facts`` are plain values, ``remarks`` lines
+    for under a table."""
+
+    numbers: Mapping[str, Numbers]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    images: Mapping[str, Image] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a record keeps of it, beside the pictures."""
+        numbers = {part: {k: e.to_json() for k, e in known.items()} for part, known in self.numbers.items()}
+        return {"numbers": numbers, "remarks": dict(self.remarks), **self.facts}
+
+
+class Bench:
+    """What all measures of a release share: the documents, the model, trained if need be, and whom to ask.
+
+    Divisions, targets and replies are kept in ``place``.
+    """
+
+    def __init__(self, config: AnswersConfig, release: Release, place: Path, device: str) -> None:
+        self.config, self.release, self.place, self.device = config, release, place, device
+
+    @cached_property
+    def blue_red(self) -> BlueRed:
+        return division_of(self.config.division, self.place)
+
+    @cached_property
+    def chosen(self) -> frozenset[str] | None:
+        """The providers that are asked about; None: all."""
+        c = self.config
+        return draw_providers(self.blue_red, c.providers, seed=c.seed) if c.providers else None
+
+    @cached_property
+    def red(self) -> Red:
+        return Red.of(self.blue_red, self.chosen)
+
+    @cached_property
+    def values(self) -> list[Trained]:
+        """What only the owner of the model knows."""
+        return training_values(self.blue_red)
+
+    @cached_property
+    def bill(self) -> Bill:
+        target = self.release.to_train
+        return bill_of(str(trained(target, self.place, self.device)) if target else self.release.source)
+
+    @cached_property
+    def ask_target(self) -> Asker:
+        return self._asker(self.bill.model)
+
+    @cached_property
+    def ask_public(self) -> Asker | None:
+        """None where the public model is unknown."""
+        public = self.config.public
+        return self.ask_target if public == self.bill.model else self._asker(public) if public else None
+
+    def _asker(self, model: str) -> Asker:
+        view = AnswersView(load_model(model, device=self.device), scores=True)
+        return remembering(view, self.place / "replies")
+
+    @cached_property
+    def replies(self) -> tuple[list[Reply], list[Reply] | None]:
+        """To the questions on RED: the release's, and the public model's."""
+        public = self.ask_public
+        return replies_to(self.red.pages, self.ask_target), replies_to(self.red.pages, public) if public else None
+
+    def pages(self, part: str) -> Sequence[Page]:
+        """The pages of a part of the division, of the providers that are asked about."""
+        return pages_of(self.blue_red.pages(part), self.chosen)
+
+    def rng(self) -> np.random.Generator:
+        """For draws and bootstraps: every measure begins with the same."""
+        return np.random.default_rng(self.config.seed)
+
+
+def gap(bench: Bench) -> Found:
+    """ACC and ANLS on RED, the difference between positive and negative (Tables 1 and 9), and what of it the training
+    added to the public model's."""
+    target, public = bench.replies
+    members = bench.red.members
+    found = outcomes(target, members)
+    accuracy, anls = together(found, bench.rng())
+    numbers = {"red_acc": accuracy, "red_anls": anls, **sides(remembered(found, rng=bench.rng()))}
+    if public is not None:
+        both = beyond_public(found, outcomes(public, members), rng=bench.rng())
+        numbers |= {"beyond_acc": both[0], "beyond_anls": both[1]}
+    return Found({"": numbers})
+
+
+def membership(bench: Bench) -> Found:
+    """Attack accuracy per s, and the epsilon that the losses show (Tables 4, 10, 11, 13)."""
+    config, red = bench.config, bench.red
+    target, public = bench.replies
+    attacks = [attack if public is not None else without_public(attack) for attack in config.attacks]
+    memory = None
+    if any("G4" in features_of(attack) for attack in attacks):
+        cases = memory_cases(red, config.keys[0], bench.values, seed=config.seed).cases
+        memory = memory_of(red, cases, bench.ask_target)
+    table = provider_features(target, public, memory)
+    seeds = range(config.seed, config.seed + config.seeds)
+    found = {
+        attack.name: [measure(table, red.members, attack, least, seeds=seeds) for least in config.minimum]
+        for attack in attacks
+    }
+    numbers: dict[str, Numbers] = {}
+    remarks: dict[str, str] = {}
+    for name, subsets in found.items():
+        numbers[name] = {rate: Estimate.exactly(value) for rate, value in subsets[0].rates.items()}
+        for of in subsets:
+            counts = {"std": of.std, "providers": of.providers, "members": of.members, "seeds": of.seeds}
+            numbers[name] |= {f"accuracy_s{of.minimum}": of.accuracy}
+            numbers[name] |= {f"{key}_s{of.minimum}": Estimate.exactly(value) for key, value in counts.items()}
+            remarks |= {f"s = {of.minimum}": of.accuracy.why} if of.accuracy.why else {}
+    if public is not None:
+        bound = _lower_bound(bench, target, public)
+        remarks["Measured"] = bound.sentence()
+        measured = {"epsilon_measured": Estimate.exactly(bound.epsilon)}
+        measured["epsilon_claimed"] = Estimate.exactly(bench.bill.claim.epsilon)
+        numbers = {name: {**of, **measured} for name, of in numbers.items()}
+    guesses = guessed(table, red.members, attacks, config.seed)
+    said = {name: dict(zip(guess.providers, guess.scores.tolist(), strict=True)) for name, guess in guesses.items()}
+    scores = [
+        {"provider": provider, "member": int(red.members[provider]), "questions": int(table.questions[row]),
+         **dict(zip(table.columns, table.values[row].tolist(), strict=True)),
+         **{name: of.get(provider) for name, of in said.items()}}
+        for row, provider in enumerate(table.providers)
+    ]  # fmt: skip
+    inside = sum(red.members.values())
+    facts = {
+        "members": inside, "others": len(red.members) - inside, "questions": len(target), "scores": scores,
+        "attacks": {a.name: {"features": list(features_of(a)), "setting": a.setting} for a in attacks},
+    }  # fmt: skip
+    return Found(numbers, facts, remarks, {"scores": draw_scores(table, red.members, found)})
+
+
+def _lower_bound(bench: Bench, target: Sequence[Reply], public: Sequence[Reply]) -> LowerBound:
+    """The measured epsilon; ContradictionError where it is above what the training claims."""
+    claim, fair = bench.bill.claim, bench.blue_red.coins == 0.5  # else it is an estimate, and may be wrong
+    bound = measured_epsilon(
+        target, public, bench.red.members, coins=bench.blue_red.coins, delta=claim.delta or DELTA,
+        seed=bench.config.seed,
+    )  # fmt: skip
+    aim = bench.release.to_train
+    if fair and aim is not None and aim.epsilon:
+        held_against(bound, aim.training.plan(aim.epsilon).bound())
+    elif fair and claim.epsilon is not None and claim.unit == Unit.PROVIDER:
+        held_against(bound, claim)
+    return bound
+
+
+def memorisation(bench: Bench) -> Found:
+    """The memorisation test of each key, over all answers and over confident ones (Tables 2, 7 and 8). Keys that no
+    document shows are left out; AttackError where none is left."""
+    red, config = bench.red, bench.config
+    members = {name for name, inside in red.members.items() if inside}
+    numbers: dict[str, Numbers] = {}
+    rows: list[dict[str, Any]] = []
+    remarks: dict[str, str] = {}
+    images: dict[str, Image] = {}
+    for key in config.keys:
+        drawn = memory_cases(red, key, bench.values, seed=config.seed)
+        if not drawn.cases:
+            remarks[key] = (
+                f"no document of RED shows an answer to it: {len(drawn.unanswered)} have none that is known, of "
+                f"{len(drawn.not_found)} the words do not show it"
+            )
+            continue
+        said = bench.ask_target(hidden_items(red.pages, drawn.cases))
+        found = outcomes_of(drawn.cases, said, members)
+        every = remembered(found, rng=bench.rng())
+        sure = sides(remembered(found, rng=bench.rng(), confidence=CONFIDENT))
+        counts = {f"{side}_n": Estimate.exactly(of.n, n=of.groups, of="providers")
+                  for side, of in (("positive", every.positive[0]), ("negative", every.negative[0]))}  # fmt: skip
+        numbers[key] = {**counts, **sides(every), **{f"{name}_confident": number for name, number in sure.items()}}
+        rows += [
+            {"key": key, "provider": case.provider, "member": int(case.provider in members), "document": case.document,
+             "question": case.question.text, "hidden": case.question.answers[0], "answer": one.text,
+             "confidence": one.confidence, "accuracy": score.accuracy, "anls": score.anls}
+            for case, one, score in zip(drawn.cases, said, found, strict=True)
+        ]  # fmt: skip
+        if not images:
+            shown = list(zip(drawn.cases, said, strict=True))[:EXAMPLES]
+            images = {f"example-{n:03d}": example(red.pages[case.number], case, one)
+                      for n, (case, one) in enumerate(shown)}  # fmt: skip
+    if not numbers:
+        raise AttackError(
+            f"{'; '.join(f'{key}: {why}' for key, why in remarks.items())}. Ask for keys that the documents have."
+        )
+    return Found(numbers, {"answers": rows}, remarks, images)
+
+
+def disclosure(bench: Bench) -> Found:
+    """What the release says of others' documents when asked for what they do not show (appendix D.1.4), and which of it
+    are values of its training that the public model does not give."""
+    keys = [key for key in bench.config.keys if key in PHRASINGS]
+    if bench.ask_public is None:
+        why = "without a public model what it says of documents that show nothing cannot be compared"
+        return Found({}, {"rows": []}, {"Not asked": why})
+    pages = bench.pages(RED_NEGATIVE)
+    cases = draw_absent(pages, keys, rng=bench.rng())
+    if not cases and bench.config.measures == ("disclosure",):
+        raise AttackError(f"every document of {RED_NEGATIVE} shows {', '.join(keys)}; ask for other keys.")
+    said = disclosed(cases, bench.ask_target(items_of(pages, cases)))
+    control = disclosed(cases, bench.ask_public(items_of(pages, cases)))
+    texts = {value.text.lower().strip() for value in bench.values}
+    numbers: dict[str, Numbers] = {}
+    rows: list[dict[str, Any]] = []
+    remarks = {}
+    for key, found in said.items():
+        public = {text for text, _ in control[key].answers}
+        values = {
+            "asked": found.asked,
+            "different": len(found.answers),
+            "share": found.share,
+            "trained": sum(text in texts and text not in public for text, _ in found.top(TOP)),
+            "disclosed": len(disclosed_values(found, control[key], bench.values)),
+        }
+        numbers[key] = {f"{name}_{key}": Estimate.exactly(value) for name, value in values.items()}
+        rows += disclosure_rows(found, control[key], bench.values, count=TOP)
+        remarks[key] = f"{skew('target', found)}; {skew('public model', control[key])}"
+    return Found(numbers, {"rows": rows}, remarks)
+
+
+def utility(bench: Bench) -> Found:
+    """ACC and ANLS on BLUE's test documents (members' and others'), validation beside it (Tables 3 and 6); where there
+    are no test documents, on those kept for validation."""
+    numbers: Numbers = {}
+    for part, suffix in ((TEST, ""), (VALIDATION, "_validation")):
+        pages = bench.pages(part)
+        if len(pages):
+            accuracy, anls = together(outcomes(replies_to(pages, bench.ask_target), {}), bench.rng())
+            numbers |= {f"anls{suffix}": anls, f"accuracy{suffix}": accuracy}
+    if "anls" not in numbers:
+        numbers = {name.removesuffix("_validation"): number for name, number in numbers.items()}
+    why = "" if numbers else f"{bench.blue_red.path.name} keeps nothing for test or validation"
+    numbers["gigabytes"] = Estimate.exactly(bench.bill.bytes / 2**30 if bench.bill.bytes else None)
+    return Found({"": numbers}, {}, {"Utility": why} if why else {})
+
+
+def noise(bench: Bench) -> Found:
+    """The noise multiplier of a private target: by the paper's accountant and counting, by PLD, and by ours."""
+    target = bench.release.to_train
+    if target is None or not target.epsilon:
+        raise RecipeError("the noise of a target without privacy was asked for; give the row an epsilon.")
+    training = target.training
+    plain = Mechanism(0.0, training.rounds, training.unit_rate, training.participation)
+    hidden = replace(plain, participation=Participation.HIDDEN)
+    by = {
+        "noise_prv": (hidden, Accountant.PRV),
+        "noise_pld": (hidden, Accountant.PLD),
+        "noise_ours": (plain, Accountant.PLD),
+    }
+    found = {name: noise_for(m, target.epsilon, training.delta, accountant) for name, (m, accountant) in by.items()}
+    numbers = {name: Estimate.exactly(of.mechanism.noise_multiplier) for name, of in found.items()}
+    return Found({"": numbers}, {}, {"Ours": found["noise_ours"].sentence()})
+
+
+def division(bench: Bench) -> Found:
+    """Providers, documents, pages and questions of one part (Table 5)."""
+    folders = {**{f"silos/{name}": path for name, path in bench.blue_red.silos.items()}, **bench.blue_red.parts}
+    if bench.config.part not in folders:
+        raise RecipeError(f"there is no part {bench.config.part!r}; the division has {', '.join(folders)}.")
+    silo = read_silo(folders[bench.config.part])
+    counts = {"providers": len(silo.providers), "documents": silo.documents, "pages": silo.pages,
+              "questions": silo.questions}  # fmt: skip
+    return Found({"": {name: Estimate.exactly(n) for name, n in counts.items()}})
+
+
+def together(found: Sequence[Outcome], rng: np.random.Generator) -> tuple[Estimate, Estimate]:
+    """ACC and ANLS over all outcomes, whoever they are about; intervals over providers."""
+    return remembered([replace(outcome, member=True) for outcome in found], rng=rng).positive
+
+
+def sides(found: Remembered) -> Numbers:
+    """Positive, negative and their difference by name."""
+    rows = {"positive": found.positive, "negative": found.negative, "gap": found.difference}
+    return {
+        f"{side}_{name}": estimate
+        for side, both in rows.items()
+        for name, estimate in zip(("acc", "anls"), both, strict=True)
+    }
+
+
+MEASURED: dict[str, Callable[[Bench], Found]] = {
+    "gap": gap,
+    "membership": membership,
+    "memorisation": memorisation,
+    "disclosure": disclosure,
+    "utility": utility,
+    "noise": noise,
+    "division": division,
+}

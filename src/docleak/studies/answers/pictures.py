@@ -1,0 +1,55 @@
+"""The picture of membership inference: what the model says of members and others, and how often attacks are right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from docleak.attacks.answers.features import FeatureTable
+from docleak.documents.page import Image
+from docleak.report.pictures import decoded, png_figure
+from docleak.studies.answers.membership import Subset
+
+INSIDE, OUTSIDE = "#c4570a", "#1f5fa8"
+
+
+def draw_scores(table: FeatureTable, members: Mapping[str, bool], found: Mapping[str, Sequence[Subset]]) -> Image:
+    """A histogram per feature over providers, members and others apart, and the accuracies with intervals."""
+    from matplotlib.figure import Figure
+
+    inside = np.array([members[name] for name in table.providers])
+    across = min(4, len(table.columns))
+    down = -(-len(table.columns) // across)
+    figure = Figure(figsize=(2.7 * across, 2.2 * down + 0.5 * len(found) + 1.4), dpi=110, layout="constrained")
+    parts = figure.subfigures(2, 1, squeeze=False, height_ratios=[2.2 * down, 0.5 * len(found) + 1.4])
+    axes = parts[0, 0].subplots(down, across, squeeze=False)
+    for axis in axes.flat[len(table.columns) :]:
+        axis.set_visible(False)
+    for axis, name in zip(axes.flat, table.columns, strict=False):
+        values = table.column(name)
+        low, high = values.min(), values.max()
+        edges = np.linspace(low, high, 16) if high > low else np.array([low - 0.5, low + 0.5])
+        for chosen, colour, label in ((inside, INSIDE, "members"), (~inside, OUTSIDE, "others")):
+            axis.hist(values[chosen], edges, color=colour, alpha=0.5, density=True, label=label)
+        axis.set_title(name, fontsize=8)
+        axis.tick_params(labelsize=7)
+        axis.set_yticks([])
+    axes[0, 0].legend(fontsize=7)
+    axis = parts[1, 0].subplots()
+    for place, subsets in enumerate(found.values()):
+        for step, subset in enumerate(subsets):
+            accuracy = subset.accuracy
+            if accuracy.value is None or accuracy.low is None or accuracy.high is None:
+                continue
+            height = place + 0.22 * (step - (len(subsets) - 1) / 2)
+            axis.plot([100 * accuracy.low, 100 * accuracy.high], [height, height], color=f"C{step}")
+            label = f"s = {subset.minimum}" if place == 0 else ""
+            axis.plot(100 * accuracy.value, height, "o", color=f"C{step}", label=label)
+    axis.axvline(50, color="grey", linewidth=0.8)
+    axis.set_yticks(range(len(found)), list(found), fontsize=8)
+    axis.set_ylim(len(found) - 0.4, -0.6)
+    axis.set_xlabel("providers guessed right, %", fontsize=8)
+    if axis.get_legend_handles_labels()[1]:
+        axis.legend(fontsize=7)
+    return decoded(png_figure(figure))

@@ -1,0 +1,259 @@
+"""What a run of attacks on released models says: verdicts, all releases side by side, what they said, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from docleak.documents.blue_red_files import ISSUERS
+from docleak.errors import RunError
+from docleak.metrics.estimate import Estimate
+from docleak.report.page import Reading, Section, run_facts
+from docleak.report.pictures import picture, svg_figure
+from docleak.report.severity import Part, Severity
+from docleak.report.table import Column, Row, Table
+from docleak.report.templating import render
+from docleak.runs.run import Run
+from docleak.studies.answers.config import CONTROL
+from docleak.studies.answers.shipped import SHIPPED
+from docleak.studies.answers.verdict import (
+    Record,
+    best_attack,
+    headline_of,
+    measured_in,
+    numbers_in,
+    said_of,
+    sentences,
+    severity_of,
+)
+
+THREAT = {
+    "adversary": "anyone who may ask the released model: a customer of its interface, or whoever downloads it",
+    "sees": ["answers; APK also confidences and losses"],
+    "knows": [
+        "documents of its own of each provider, with their answers, none of which was trained on (RED)",
+        "APK: the public model, and of 15 % of the providers whether they took part, as in the published attack",
+    ],
+    "cannot": ["see the training, its updates, or any page of it"],
+}
+LIMITS = (
+    "An attack that fails is not all attacks: stronger ones exist, and more documents of a provider tell more.",
+    "A measured epsilon is a lower bound from one training; 0 proves nothing.",
+    "The memorisation test hides what docleak finds; clues that it leaves count as memory: compare both sides.",
+    "Intervals are over providers, not over trainings: another training of the same recipe may remember others.",
+)
+COMPARED = {
+    "anls": Column("Useful: ANLS", 1, percent=True),
+    "gap": Column("Members answered better by", 1, percent=True),
+    "beyond": Column("Beyond the public model", 1, percent=True),
+    "memory": Column("Hidden answer told of members", 1, percent=True),
+    "others": Column("Of others", 1, percent=True),
+    "attack": Column("Best attack right", 1, percent=True),
+    "auc": Column("AUC"),
+    "measured": Column("ε shown, at least", 2),
+    "claimed": Column("ε claimed, at most", 2),
+    "gigabytes": Column("GiB sent", 2),
+}
+#: Hidden answers, and pictures, that are shown of a release.
+EXPOSED, EXAMPLES = 8, 2
+SCORES = "Scores of the attacks: members and others."
+HIDDEN = "A page as it is, and as it was asked about: what was removed is tinted."
+
+
+def read_run(run: Run, *, beside: bool = False) -> Reading:
+    """Everything from the run's units, the control first. RunError if none is finished. ``beside``: one section."""
+    labels = [CONTROL, *(release["label"] for release in run.config["releases"])]
+    records = sorted(run.units(), key=lambda record: labels.index(record["label"]))
+    released = [record for record in records if not record["control"]]
+    if not released:
+        raise RunError(f"{run.path} has no finished release. Run the same command again until one is.")
+    parts = [
+        Part(f"answers of {r['label']}", severity_of(r), headline_of(r), said_of(r), "released" if beside else "")
+        for r in released
+    ]
+    members, providers = _counts(released)
+    division = run.config["division"]
+    asked = f"asked about {providers} providers" if providers else "asked about the test documents"
+    verdicts = render("verdicts.html.j2", verdicts=[_verdict(record) for record in records])
+    side_by_side = render(
+        "releases.html.j2", chart=chart(records), table=comparison(records),
+        chance=next((best.chance for best in map(best_attack, released) if best), None),
+    )  # fmt: skip
+    threat = render("threat.html.j2", model=THREAT)
+    evidence = render("released.html.j2", releases=[_shown(run, record) for record in records])
+    tables = {name: table for name, make in TABLES.items() if (table := make(records)).rows}
+    numbers = Markup("").join(render("table.html.j2", table=table) for table in tables.values())
+    sections = [
+        Section("comparison", "Side by side", "Side by side: what each is good for, gives away, and cost",
+                side_by_side),
+        Section("threat-answers", "Threat model", "Threat model: who could do this", threat),
+        Section("evidence-answers", "Evidence", "Evidence: look for yourself", evidence),
+        Section("numbers-answers", "Tables", "The whole tables", numbers),
+    ]  # fmt: skip
+    if beside:
+        body = Markup("").join([verdicts, side_by_side, threat, evidence])
+        heading = "And the finished model: whose documents did it see?"
+        sections = [Section("released", "The released model", heading, body)]
+    spoken = released if beside else records
+    lines = [line for r in spoken for line in (f"{r['label']}:", *(f"  {sentence}" for sentence in sentences(r)))]
+    return Reading(
+        question="Whose documents did the model see, and what does it remember of them?",
+        lead=f"{len(released)} model{'s' * (len(released) != 1)}, {asked}, {members} of which were in the training. "
+        "None of these documents was trained on.",
+        parts=tuple(parts),
+        counted=f"{len(released)} released model{'s' * (len(released) != 1)}, {asked}.",
+        articles=Markup("") if beside else verdicts,
+        sections=tuple(sections),
+        lines=tuple(lines),
+        results={"releases": [_for_machines(record) for record in records]},
+        tables={"releases": comparison(records), **tables},
+        limits=LIMITS,
+        runs=(run_facts(run.path, run.manifest()),),
+        synthetic=division == SHIPPED or (isinstance(division, dict) and division["documents"] == ISSUERS),
+    )  # fmt: skip
+
+
+def _counts(records: Sequence[Record]) -> tuple[int, int]:
+    """Members, and providers, of whoever was asked about."""
+    inside = {row["provider"]: row["member"] for of in ("membership", "memorisation")
+              for row in records[0].get(of, {}).get("scores" if of == "membership" else "answers", ())}  # fmt: skip
+    return sum(inside.values()), len(inside)
+
+
+def comparison(records: Sequence[Record]) -> Table:
+    """A row per release: what it is good for, gives away, and cost; columns that nobody has are left out."""
+    rows = []
+    for record in records:
+        best, gap = best_attack(record), numbers_in(record, "gap").get("", {})
+        useful = numbers_in(record, "utility").get("", {})
+        memory = next(iter(numbers_in(record, "memorisation").values()), {})
+        aucs = [of["auc"].value for of in numbers_in(record, "membership").values() if "auc" in of]
+        values = {
+            "anls": useful.get("anls"), "gap": gap.get("gap_acc"),
+            "beyond": None if record["control"] else gap.get("beyond_acc"), "memory": memory.get("positive_acc"),
+            "others": memory.get("negative_acc"), "attack": best.accuracy if best else None,
+            "auc": max((auc for auc in aucs if auc is not None), default=None), "measured": measured_in(record),
+            "claimed": record["bill"]["epsilon"], "gigabytes": useful.get("gigabytes"),
+        }  # fmt: skip
+        facts = {"control": record["control"], "best_attack": best.name if best else None}
+        note = said_of(record) + (f"; best attack {best.name}" if best else "")
+        rows.append(Row(record["label"], values, facts=facts, note=note, quiet=record["control"]))
+    there = {key for row in rows for key, value in row.values.items() if _is_there(value)}
+    return Table("", {key: column for key, column in COMPARED.items() if key in there}, rows, first="Release")
+
+
+def _is_there(value: object) -> bool:
+    return value is not None and not (isinstance(value, Estimate) and value.value is None)
+
+
+def chart(records: Sequence[Record]) -> str:
+    """Usefulness (ANLS) against what the best attack gets right, a point per release (SVG); "" for fewer than two."""
+    points = [(row.name, row.values["anls"], row.values["attack"]) for row in comparison(records).rows]
+    shown = [(label, useful.value, attack) for label, useful, attack in points
+             if isinstance(useful, Estimate) and isinstance(attack, Estimate)
+             and useful.value is not None and attack.value is not None]  # fmt: skip
+    if len(shown) < 2:
+        return ""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+    axis = figure.subplots()
+    for number, (label, useful, attack) in enumerate(shown):
+        accuracy = attack.value or 0.0
+        near = sum(abs(one - useful) < 0.12 and abs((other.value or 0) - accuracy) < 0.03
+                   for _, one, other in shown[:number])  # fmt: skip
+        spread = 100 * np.abs([[accuracy - (attack.low or accuracy)], [(attack.high or accuracy) - accuracy]])
+        axis.errorbar([100 * useful], [100 * accuracy], yerr=spread, fmt="o", capsize=3, color="#24506f")
+        axis.annotate(label, (100 * useful, 100 * accuracy), textcoords="offset points", xytext=(7, 5 - 12 * near),
+                      fontsize=9)  # fmt: skip
+    chance = 100 * next(best.chance for best in map(best_attack, records) if best)
+    axis.axhline(chance, color="#999", linestyle="--", linewidth=1)
+    axis.text(0.01, chance, " saying one thing of all", va="bottom", fontsize=8, color="#666",
+              transform=axis.get_yaxis_transform())  # fmt: skip
+    axis.set(xlabel="useful: ANLS on test documents, %", ylabel="given away: best attack right, %")
+    axis.margins(x=0.15)
+    axis.grid(alpha=0.3)
+    return svg_figure(figure)
+
+
+def membership_table(records: Sequence[Record]) -> Table:
+    """A row per release and attack, a column per s."""
+    rates = {"auc": Column("AUC"), "tpr_at_10_fpr": Column("TPR at 10 % FPR")}
+    columns: dict[str, Column] = {"features": Column("features"), "setting": Column("setting")}
+    rows = []
+    for record in records:
+        for name, of in numbers_in(record, "membership").items():
+            least = [key for key in of if key.startswith("accuracy_s")]
+            columns |= {
+                key: Column(f"accuracy, s = {key.removeprefix('accuracy_s')}", 1, percent=True) for key in least
+            }
+            told = record["membership"]["attacks"][name]
+            facts = {"release": record["label"], **{f"{key}_mean": of[key].value for key in rates if key in of}}
+            values = {"features": " + ".join(told["features"]), "setting": told["setting"], **of}
+            rows.append(Row(f"{record['label']}: {name}", values, facts=facts))
+    caption = "means over draws of whom APK knows, and 95 % intervals over providers"
+    return Table("Membership", {**columns, **rates}, rows, caption, first="attack")
+
+
+def memorisation_table(records: Sequence[Record]) -> Table:
+    """Two rows per release and key: over all its answers, and over the confident ones."""
+    heads = {"positive": "members'", "negative": "others'", "gap": "difference"}
+    columns = {f"{side}_{of}": Column(f"{head}, {of.upper()}", 1, percent=True)
+               for side, head in heads.items() for of in ("acc", "anls")}  # fmt: skip
+    rows = []
+    for record in records:
+        for key, of in numbers_in(record, "memorisation").items():
+            for suffix, said in (("", "all answers"), ("_confident", "confidence ≥ 0.9")):
+                values = {name: of[name + suffix] for name in columns}
+                n, others = (values[f"{side}_acc"].n for side in ("positive", "negative"))
+                rows.append(Row(f"{record['label']}: {key}", values, note=f"{said}, of {n} and {others} documents"))
+    return Table("Memorisation", columns, rows, "right answers to what was hidden, on RED documents", first="asked for")
+
+
+def disclosure_table(records: Sequence[Record]) -> Table:
+    """The most frequent answers to what no page shows, and whose values of the training they are."""
+    columns = {"answer": Column("answer"), "target": Column("it says it", 0), "public": Column("public model", 0),
+               "trained_as": Column("in the training as")}  # fmt: skip
+    rows = [
+        Row(f"{record['label']}: {row['key']}", {name: row[name] for name in columns})
+        for record in records if not record["control"]
+        for row in record.get("disclosure", {}).get("rows", ())
+    ]  # fmt: skip
+    remarks = [f"{r['label']}, {key}: {said}." for r in records if not r["control"]
+               for key, said in r.get("disclosure", {}).get("remarks", {}).items()]  # fmt: skip
+    return Table("Asked of documents that do not show it", columns, rows, " ".join(remarks), first="asked for")
+
+
+TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
+    "membership": membership_table, "memorisation": memorisation_table, "disclosure": disclosure_table,
+}  # fmt: skip
+
+
+def _verdict(record: Record) -> dict[str, Any]:
+    severity = Severity.UNMEASURED if record["control"] else severity_of(record)
+    first, *rest = sentences(record) or [said_of(record)]
+    return {"severity": severity, "name": record["label"], "label": said_of(record), "headline": first, "lines": rest}
+
+
+def _for_machines(record: Record) -> dict[str, Any]:
+    said = {"severity": severity_of(record), "label": said_of(record), "sentence": headline_of(record)}
+    numbers = {of: record[of]["numbers"] for of in ("gap", *TABLES, "utility") if of in record}
+    return {"release": record["label"], "control": record["control"], **said, "bill": record["bill"], **numbers}
+
+
+def _shown(run: Run, record: Record) -> dict[str, Any]:
+    """Hidden answers of members that a release gave exactly, the surest first, one per provider and key; and pictures:
+    of the attacks' scores, and of pages as they were asked about."""
+    told = [row for row in record.get("memorisation", {}).get("answers", ()) if row["member"] and row["accuracy"] == 1]
+    unique = {(row["key"], row["provider"]): row for row in sorted(told, key=lambda row: row["confidence"] or 0)}
+    exposed = sorted(unique.values(), key=lambda row: -(row["confidence"] or 0))[:EXPOSED]
+    names = [name for name in ("scores", *(f"example-{n:03d}" for n in range(EXAMPLES))) if name in record["images"]]
+    pictures = [
+        {**picture(run.read_image(record["unit"], record["images"][name]), f"{label} ({record['label']})"),
+         "label": label}
+        for name in names for label in [SCORES if name == "scores" else HIDDEN]
+    ]  # fmt: skip
+    return {"label": record["label"], "exposed": exposed, "pictures": pictures}

@@ -1,0 +1,207 @@
+"""The study of answers: what released models say of providers whose documents they were and were not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from docleak.attacks.answers.attack import MembershipAttack
+from docleak.documents.blue_red_files import read_blue_red
+from docleak.documents.page import Image
+from docleak.errors import RecipeError
+from docleak.metrics.estimate import Estimate
+from docleak.models.loading import title_of
+from docleak.report.page import Reading
+from docleak.runs.run import Run
+from docleak.studies.answers import shipped
+from docleak.studies.answers.config import CONTROL, WITHOUT_MODEL, AnswersConfig, Release, attacks_of
+from docleak.studies.answers.measures import MEASURED, Bench
+from docleak.studies.answers.reading import read_run
+from docleak.studies.answers.rows import COLUMNS, MOST_MINIMUM, columns_of, draw, facts_of, remarks_of
+from docleak.studies.answers.store import rounds_done
+from docleak.studies.answers.targets import target_of
+from docleak.studies.answers.verdict import numbers_in
+from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit, one_of
+
+#: Beside the folders of tables: their divisions, targets and replies.
+STORE = "docleak-releases"
+#: What stands in a recipe where the user's own directory belongs.
+PLACEHOLDER = "PATH"
+
+
+class AnswersStudy(TableStudy[AnswersConfig]):
+    """A unit is a release, with all that is measured of it; what it said is kept answer by answer."""
+
+    kind = "answers"
+    about = "attacks on released models"
+    Config = AnswersConfig
+    columns = COLUMNS
+    extra: ClassVar = {
+        "preset": "str", "target": "str", "epsilon": "float", "data": "Mapping[str, Any]", "measure": "str",
+        "training": "Mapping[str, Any]", "key": "str", "attack": "str", "groups": "tuple[str, ...]",
+        "columns": "tuple[str, ...]", "known": "float", "searched": "int",
+    }  # fmt: skip
+    options = ("documents", "rounds", "seed")
+    footnote = (
+        "Ours with 95 % intervals over providers in square brackets; the paper's value in round brackets. Attack "
+        "accuracies are means over seeds, rates and AUC are those of the smallest s. ε measured is a lower bound with "
+        "95 % confidence, ε claimed the accountant's upper bound; docs/release.md explains both. GiB count both ways, "
+        "as serialised, a tied weight once."
+    )
+    #: So many rows before this one attack the same target.
+    turn = 0
+
+    def units(self) -> list[Unit]:
+        """The public model as a control, then every release."""
+        c = self.config
+        control = [Release(CONTROL, c.public)] if c.public and c.control else []
+        return [Unit(release.label, len(c.measures), self.turn, release) for release in (*control, *c.releases)]
+
+    def identity(self) -> dict[str, str]:
+        """What the configuration names is hashed anyway; a folder that is no division is refused here."""
+        division = self.config.division
+        if isinstance(division, str) and division != shipped.SHIPPED:
+            read_blue_red(Path(division))
+        return {}
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
+        """Everything that is measured of one release, which is trained first if it is a target."""
+        bench = Bench(self.config, unit.what, self._place(run), self.device)
+        record: dict[str, Any] = {"label": unit.id, "control": unit.id == CONTROL}
+        images: dict[str, Image] = {}
+        for number, name in enumerate(self.config.measures, 1):
+            found = MEASURED[name](bench)
+            record[name] = found.to_json()
+            images |= found.images
+            if name not in WITHOUT_MODEL:
+                record["bill"] = bench.bill.to_json()
+            tell(number)
+        return record, images
+
+    def progress(self, unit: Unit, run: Run) -> str:
+        """Rounds of the target's training."""
+        target = unit.what.to_train
+        return f"-{rounds_done(target, self._place(run))}" if target else ""
+
+    def _place(self, run: Run) -> Path:
+        """Where divisions, targets and replies are: in the run, or, of a row (TABLE/rows/ROW), beside the table."""
+        rows = self.config.releases[0].target is not None
+        return run.path.absolute().parents[2] / STORE if rows else run.path
+
+    @classmethod
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
+        """A verdict on each release, all side by side, and what they said; ``beside`` others in fewer sections."""
+        return read_run(one_of(runs), beside=beside)
+
+    def numbers(self, run: Run) -> dict[str, Estimate]:
+        """What the row's measure found."""
+        return {
+            name: number
+            for record in run.units()
+            for of in numbers_in(record, self.config.measures[0]).values()
+            for name, number in of.items()
+        }
+
+    def row_values(self, run: Run) -> dict[str, Any]:
+        """The target, what it cost and guarantees, and remarks."""
+        bill = next((record.get("bill") for record in run.units()), None)
+        return {"target": self.config.releases[0].label, "trained": bill, "remarks": remarks_of(self.config, run)}
+
+    def shown(self) -> tuple[str, ...]:
+        """The columns of the measure."""
+        return columns_of(self.config)
+
+    def title(self) -> str:
+        """The public model."""
+        return title_of(self.config.public)
+
+    def planned(self) -> str:
+        """What is measured of which target."""
+        release, measure = self.config.releases[0], self.config.measures[0]
+        trains = release.to_train is not None and self.turn == 0 and measure not in WITHOUT_MODEL
+        return f"{measure} of {release.label}" + ", to be trained unless a table has done so" * trains
+
+    @classmethod
+    def of_row(
+        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
+    ) -> AnswersStudy:
+        """A row measures one thing of one target: ``target`` and ``epsilon`` (0: none) say how it is trained from
+        ``source``, ``preset`` with which settings; ``data`` and ``training`` change single ones of those. ``attack`` is
+        "azk" or "apk", and "+cls1+cls2" for the vote."""
+        row: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+        data, training = row.pop("data", {}), row.pop("training", {})
+        if specs := changes.get("documents"):
+            data = {**data, "documents": specs[0]}
+        if rounds := changes.get("rounds"):
+            training = {**training, "rounds": rounds}
+        seed, measure = row.pop("seed", 0), row.pop("measure", "utility")
+        target = target_of(
+            source, row.pop("preset", "tiny"), row.pop("target", "none"), row.pop("epsilon", 0.0), data=data,
+            training=training, seed=seed,
+        )  # fmt: skip
+        name = row.pop("attack", "azk")
+        kind, *voters = name.split("+")
+        if kind not in ("azk", "apk") or voters not in ([], ["cls1", "cls2"]):
+            raise RecipeError(f"attack is {name!r}; expected azk or apk, and perhaps +cls1+cls2.")
+        attack = MembershipAttack(
+            kind, row.pop("groups", ("G1",)), row.pop("columns", ()), bool(voters), row.pop("known", 0.15),
+            row.pop("searched", 5),
+        )  # fmt: skip
+        keys, key = row.pop("keys", ("provider_tax_number", "registration_id")), row.pop("key", "provider_name")
+        if wrong := {"releases", "division", "public", "control", "measures", "attacks"} & row.keys():
+            raise RecipeError(f"{', '.join(sorted(wrong))}: a row has one target, and one measure of it.")
+        config = AnswersConfig(
+            (Release(target.name, source, target),), target.data, source, control=False, measures=(measure,),
+            keys=keys if measure == "disclosure" else (key,), attacks=(attack,), seed=seed, **row,
+        )  # fmt: skip
+        if max(config.minimum) > MOST_MINIMUM:
+            raise RecipeError(f"minimum is {config.minimum}; expected numbers of questions up to {MOST_MINIMUM}.")
+        return cls(_named_by_user(config), device=device)
+
+    @classmethod
+    def check_rows(cls, rows: Sequence[TableRow]) -> None:
+        """RecipeError where rows measure different things. Of rows with the same target, one comes first."""
+        if len({row.study.shown() for row in rows}) > 1:
+            measures = ", ".join(dict.fromkeys(row.study.config.measures[0] for row in rows))
+            raise RecipeError(f"the rows measure different things ({measures}); give them tables apart.")
+        seen: dict[Any, int] = {}
+        for row in rows:
+            target = row.study.config.releases[0].target
+            assert isinstance(row.study, AnswersStudy)
+            row.study.turn = seen[target] = seen.get(target, -1) + 1
+
+    @classmethod
+    def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:
+        """Model, documents, where the targets are, how each was trained, and what is to be said of the rows."""
+        return facts_of(rows, STORE)
+
+    @classmethod
+    def picture(cls, rows: Sequence[TableRow]) -> Picture:
+        """A panel per column: every row beside the paper's."""
+        return Picture(draw(rows), "The same as a picture", "Every row beside the paper's")
+
+
+def _named_by_user(config: AnswersConfig) -> AnswersConfig:
+    """The config, if nothing in it waits for a path of the user's; RecipeError says which options name them."""
+    target, measure, missing = config.releases[0].target, config.measures[0], []
+    assert target is not None
+    spec = target.data.documents
+    if PLACEHOLDER in config.public and measure not in WITHOUT_MODEL:
+        missing.append("the public model's directory (--model vt5=DIR)")
+    if PLACEHOLDER in spec and measure != "noise":
+        missing.append(f"its documents (--documents {spec.replace(PLACEHOLDER, 'DIR')})")
+    if missing:
+        raise RecipeError(f"the recipe needs {' and '.join(missing)}; docs/release.md says where to get them.")
+    return config
+
+
+def shipped_audit(seed: int) -> AnswersConfig:
+    """A short audit of the released model that docleak ships: a third of its providers, names only. ``docleak attack
+    membership`` and ``memorisation`` take all of them, and everything that can be asked."""
+    return AnswersConfig(
+        (Release(shipped.RELEASED, shipped.RELEASED),), shipped.SHIPPED, shipped.PUBLIC, keys=("provider_name",),
+        attacks=attacks_of(("AZK", "APK")), minimum=(0,), seed=seed, providers=shipped.PROVIDERS // 3,
+    )  # fmt: skip

@@ -1,0 +1,18 @@
+"""What an audit without arguments measures beside gradients: docleak's own released models, without any training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from docleak.studies.study import Study
+
+
+def shipped_examples(seed: int, device: str) -> Iterator[tuple[str, Study[Any]]]:
+    """(folder in that of the audit, study): a released model's answers, then an extraction model's weights."""
+    from docleak.studies.answers.study import AnswersStudy, shipped_audit
+    from docleak.studies.weights.shipped import GAME
+    from docleak.studies.weights.study import WeightsStudy
+
+    yield "released", AnswersStudy(shipped_audit(seed), device=device)
+    yield "weights", WeightsStudy(GAME, device=device)

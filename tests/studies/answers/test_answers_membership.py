@@ -1,0 +1,162 @@
+"""Membership over seeds and subsets, ablations, and a measured epsilon: on planted leaks, and where nothing leaks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from docleak.attacks.answers.attack import MembershipAttack, only
+from docleak.attacks.answers.features import FeatureTable, Reply, provider_features
+from docleak.attacks.registries import ANSWERS
+from docleak.errors import AttackError
+from docleak.privacy.empirical import COINS, INDEPENDENT
+from docleak.studies.answers.config import attacks_of
+from docleak.studies.answers.membership import guessed, measure, measured_epsilon, without_public
+
+SEEDS = range(5)
+
+
+def replies(members: dict[str, bool], leak: float, rng: np.random.Generator, questions: int = 6) -> list[Reply]:
+    """Members are answered right oftener, and at a lower loss, by ``leak``."""
+    found = []
+    for name, inside in members.items():
+        for number in range(questions):
+            right = float(rng.random() < 0.4 + leak * inside)
+            loss = float(abs(rng.normal(2 - 1.5 * leak * inside, 0.2)))
+            found.append(
+                Reply(name, f"{name}-{number // 2}", f"k{number}", right, right, loss, min(1.0, 0.3 + 0.6 * right))
+            )
+    return found
+
+
+def case(leak: float, count: int, seed: int) -> tuple[list[Reply], list[Reply], dict[str, bool]]:
+    rng = np.random.default_rng(seed)
+    members = {f"p{i:03d}": bool(rng.random() < 0.5) for i in range(count)}
+    return replies(members, leak, rng), replies(members, 0.0, rng), members
+
+
+@pytest.mark.parametrize("name", list(ANSWERS))
+def test_a_planted_leak_is_found(name: str) -> None:
+    target, public, members = case(0.6, 120, 0)
+    memory = {p: (0.5 * inside, 0.6 * inside) for p, inside in members.items()}
+    attack = replace(ANSWERS.load(name), searched=0)
+    found = measure(provider_features(target, public, memory), members, attack, 0, seeds=SEEDS)
+    right = found.accuracy
+    assert right.value is not None and right.low is not None
+    assert right.value > 0.9 and right.low > 0.8 and (found.rates["auc"] or 0) > 0.9
+    assert (found.providers, found.members, found.seeds) == (120, sum(members.values()), 5)
+
+
+@pytest.mark.parametrize("name", ["AZK", "APK"])
+def test_without_a_leak_chance_is_in_the_interval(name: str) -> None:
+    """Balanced and exchangeable: over many data sets the interval holds 1/2 about as often as it says."""
+    held = 0
+    for seed in range(20):
+        target, public, _ = case(0.0, 80, seed)
+        members = {f"p{i:03d}": i % 2 == 0 for i in range(80)}
+        attack = replace(ANSWERS.load(name), searched=0)
+        found = measure(provider_features(target, public), members, attack, 0, seeds=range(2)).accuracy
+        assert found.low is not None and found.high is not None
+        held += found.low <= 0.5 <= found.high
+    assert held >= 16
+
+
+def test_every_attack_is_evaluated_on_the_providers_that_apk_was_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, public, members = case(0.3, 60, 1)
+    memory = dict.fromkeys(members, (0.1, 0.2))
+    table = provider_features(target, public, memory)
+    seen: dict[str, list[tuple[str, ...]]] = {}
+    original = MembershipAttack.run
+
+    def noting(self: MembershipAttack, *args: object, **settings: object) -> object:
+        guess = original(self, *args, **settings)  # type: ignore[arg-type]
+        seen.setdefault(str(self), []).append(guess.providers)
+        return guess
+
+    monkeypatch.setattr(MembershipAttack, "run", noting)
+    for attack in attacks_of(known=0.2):
+        measure(table, members, attack, 0, seeds=SEEDS)
+    assert len(seen) == 4 and len({tuple(each) for each in seen.values()}) == 1
+    counted = Counter(name for providers in next(iter(seen.values())) for name in providers)
+    assert set(Counter(len(p) for p in next(iter(seen.values())))) == {48} and max(counted.values()) == 5
+
+
+def test_the_interval_counts_providers_not_seeds() -> None:
+    """Ten times the seeds bring no more providers: the interval hardly shrinks."""
+    target, public, members = case(0.2, 60, 2)
+    table = provider_features(target, public)
+    few, many = (measure(table, members, MembershipAttack(searched=0), 0, seeds=range(n)).accuracy for n in (2, 20))
+    widths = [(found.high or 0) - (found.low or 0) for found in (few, many)]
+    assert 0.8 < widths[1] / widths[0] < 1.25
+
+
+def test_subsets_leave_out_providers_with_few_questions_and_say_when_nobody_is_left() -> None:
+    target, public, members = case(0.6, 60, 0)
+    short = {name for i, name in enumerate(members) if i % 3 == 0}
+    kept = [r for r in target if r.provider not in short or r.key in ("k0", "k1")]
+    table = provider_features(kept, [r for r in public if r.provider not in short or r.key in ("k0", "k1")])
+    attack = MembershipAttack(searched=0)
+    assert measure(table, members, attack, 0, seeds=SEEDS).providers == 60
+    assert measure(table, members, attack, 2, seeds=SEEDS).providers == 40
+    nobody = measure(table, members, attack, 6, seeds=SEEDS)
+    assert nobody.accuracy.value is None and nobody.providers == 0 and "share 0.15" in nobody.accuracy.why
+
+
+def test_an_ablated_column_tells_nothing() -> None:
+    target, public, members = case(0.6, 100, 3)
+    table = provider_features(target, public)
+    full, without = (measure(t, members, MembershipAttack("apk", ("G1", "G2"), searched=0), 0, seeds=SEEDS)
+                     for t in (table, only(table, ["confidence"])))  # fmt: skip
+    assert (full.accuracy.value or 0) > 0.95
+    ablated = MembershipAttack("apk", ("G1", "G2"), ("confidence",), searched=0)
+    assert measure(table, members, ablated, 0, seeds=SEEDS) == without
+    noise = FeatureTable(table.providers, table.columns, table.values * 0, table.questions)
+    flat = measure(noise, members, MembershipAttack("apk", ("G1", "G2"), searched=0), 0, seeds=SEEDS)
+    assert 0.35 < (flat.accuracy.value or 0) < 0.65
+    with pytest.raises(AttackError, match="has no colour"):
+        only(table, ["colour"])
+
+
+def test_a_measured_epsilon_grows_with_the_leak_and_is_no_more_than_the_truth_without_one() -> None:
+    def bound(leak: float, seed: int, coins: float = 0.5) -> float:
+        target, public, members = case(leak, 240, seed)
+        return measured_epsilon(target, public, members, coins=coins, delta=1e-5, seed=seed).epsilon
+
+    assert bound(0.6, 0) > 2.5 and bound(0.6, 0, coins=0.0) > 1.5
+    nothing = [bound(0.0, seed) > 0 for seed in range(30)]
+    assert sum(nothing) <= 5, "5 % of 30 are 1.5; 6 or more happen once in 300"
+    target, public, members = case(0.3, 40, 0)
+    same = [measured_epsilon(public, public, members, coins=0.5, delta=1e-5, seed=seed).epsilon for seed in range(40)]
+    assert same == [0.0] * 40, "a model that was not trained shows nothing, whatever ties are broken to"
+    silent = [Reply(r.provider, r.document, r.key, r.accuracy, r.nls) for r in target]
+    with pytest.raises(AttackError, match="have no loss"):
+        measured_epsilon(silent, public, members, coins=0.5, delta=1e-5, seed=0)
+
+
+def test_what_each_attack_says_of_every_provider() -> None:
+    target, public, members = case(0.5, 40, 4)
+    table = provider_features(target, public)
+    attacks = attacks_of(("AZK", "APK"))
+    guesses = guessed(table, members, attacks, 0)
+    assert list(guesses) == ["AZK", "APK"]
+    assert all(len(set(table.providers) - set(guess.providers)) == 6 for guess in guesses.values()), (
+        "nobody guesses those that APK was told of"
+    )
+    assert guessed(provider_features(target[:6]), {target[0].provider: True}, attacks, 0) == {}
+
+
+def test_who_knows_what() -> None:
+    assert [ANSWERS.load(name).setting for name in ANSWERS] == ["ZK + U", "PK + S", "ZK + U", "PK + S"]
+    assert without_public(ANSWERS.load("APK")).groups == ("G1", "G2")
+
+
+@pytest.mark.parametrize("coins", [0.0, 0.3, 0.5, 0.7])
+def test_only_fair_coins_make_a_proof(coins: float) -> None:
+    target, public, members = case(0.6, 80, 0)
+    found = measured_epsilon(target, public, members, coins=coins, delta=1e-5, seed=0)
+    assert (found.assumes == COINS) is (coins == 0.5)
+    assert (found.assumes == INDEPENDENT) is (coins != 0.5)
+    assert ("at a threshold chosen on" in found.evidence) is (coins != 0.5)

@@ -1,0 +1,126 @@
+"""What counts as memory and as membership, what is refused, and the chart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from docleak.documents.blue_red import BlueRedPlan
+from docleak.documents.blue_red_files import open_issuers, write_blue_red
+from docleak.errors import AttackError, ContradictionError, RunError
+from docleak.metrics.estimate import Estimate
+from docleak.privacy.empirical import COINS, LowerBound
+from docleak.privacy.lineage import PUBLIC, Lineage, Trained, claim_of
+from docleak.privacy.mechanism import Mechanism
+from docleak.privacy.plan import DpPlan
+from docleak.studies.answers import measures
+from docleak.studies.answers.config import AnswersConfig, Release
+from docleak.studies.answers.measures import Bench
+from docleak.studies.answers.reading import chart, comparison
+from docleak.studies.answers.store import Bill, bill_of
+from docleak.studies.answers.study import AnswersStudy
+from docleak.studies.answers.verdict import said_of, sentences, severity_of
+from docleak.studies.engine import begin
+
+
+def found(numbers: dict[str, dict[str, Estimate]], **more: Any) -> dict[str, Any]:
+    said = {part: {name: number.to_json() for name, number in of.items()} for part, of in numbers.items()}
+    return {"numbers": said, "remarks": {}, **more}
+
+
+def record(memory_low: float, accuracy_low: float, gap_low: float, **more: Any) -> dict[str, Any]:
+    def share(value: float, low: float, high: float) -> Estimate:
+        return Estimate(value, low, high, 40, 20)
+
+    both = {f"{side}_acc": share(0.3, 0.2, 0.4) for side in ("positive", "negative")}
+    attack = {
+        "accuracy_s0": share(0.7, accuracy_low, 0.9), "auc": Estimate.exactly(0.6),
+        "providers_s0": Estimate.exactly(100), "members_s0": Estimate.exactly(50),
+        "epsilon_measured": Estimate.exactly(0.0),
+    }  # fmt: skip
+    member = found({"AZK": attack})
+    return {
+        "label": "x", "control": False, "membership": {**member, "remarks": {"Measured": "x"}},
+        "bill": {"epsilon": None, "claim": ""},
+        "gap": found({"": {"gap_acc": share(0.1, gap_low, 0.3), "gap_anls": share(0.1, gap_low, 0.3)}}),
+        "memorisation": found({"provider_name": {**both, "gap_acc": share(0.1, memory_low, 0.2)}}), **more,
+    }  # fmt: skip
+
+
+def test_what_counts_as_memory_and_as_membership() -> None:
+    assert severity_of(record(0.01, 0.4, -0.1)) == "severe"
+    assert severity_of(record(-0.01, 0.55, -0.1)) == "partial"
+    assert severity_of(record(-0.01, 0.4, 0.02)) == "partial"
+    assert severity_of(record(-0.01, 0.45, -0.1)) == "none"
+    assert "provider name: 30.0 %" in sentences(record(0.01, 0.4, -0.1))[0]
+    clean = record(-0.01, 0.45, -0.1)
+    counts = {"asked_provider_name": Estimate.exactly(9), "disclosed_provider_name": Estimate.exactly(0)}
+    assert severity_of({**clean, "disclosure": found({"provider_name": counts})}) == "none"
+    told = found({"provider_name": {**counts, "disclosed_provider_name": Estimate.exactly(2)}})
+    telling = {**clean, "disclosure": told}
+    assert severity_of(telling) == "partial" and said_of(telling) == "Says values of its training"
+    assert any("(different values: provider name 2 in 9 questions)" in line for line in sentences(telling))
+    assert severity_of({**telling, "control": True}) == "none", "a control was trained on none of them"
+    keys = clean["memorisation"]["numbers"]
+    unknown = {**keys["provider_name"], "gap_acc": Estimate(None).to_json()}
+    both = {**clean["memorisation"], "numbers": {**keys, "provider_email": unknown}}
+    assert severity_of({**clean, "memorisation": both}) == "untold", "one key of two was measured"
+
+
+def test_releases_are_drawn_the_same_twice() -> None:
+    useful = [found({"": {"anls": Estimate(value, value, value)}}) for value in (0.3, 0.8)]
+    records = [record(0, 0.4, 0, label=label, utility=of) for label, of in zip("ab", useful, strict=True)]
+    assert [row.name for row in comparison(records).rows] == ["a", "b"]
+    assert chart(records).startswith("<svg") and chart(records) == chart(records)
+    assert chart(records[:1]) == ""
+
+
+def test_a_release_that_shows_more_than_it_claims_is_a_loud_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted fault: the measured epsilon of a private release is above its claim."""
+    write_blue_red(open_issuers(16, 4.0, BlueRedPlan(clients=2, red=0.4), seed=0), tmp_path / "data")
+    plan = DpPlan(Mechanism(2.0, 3), 0.5, 2, 1e-5)
+    claim = claim_of(Lineage(PUBLIC, "synthetic pages", (Trained("a", "a training", plan),)))
+    assert claim.epsilon is not None
+    bench = Bench(AnswersConfig((Release("a", "x"),), str(tmp_path / "data")), Release("a", "x"), tmp_path, "cpu")
+    bench.__dict__["bill"] = Bill("x", claim)
+    for measured, contradicted in ((claim.epsilon - 0.1, False), (claim.epsilon + 0.1, True)):
+        bound = LowerBound(measured, 1e-5, 0.95, "planted", COINS)
+        monkeypatch.setattr(measures, "measured_epsilon", lambda *args, bound=bound, **options: bound)
+        if contradicted:
+            with pytest.raises(ContradictionError, match="contradicts the accounting"):
+                measures._lower_bound(bench, [], [])
+        else:
+            assert measures._lower_bound(bench, [], []) is bound
+
+
+def test_a_model_that_is_no_run_has_no_bill() -> None:
+    assert bill_of("vt5-start").bytes is None and bill_of("vt5-start").claim.epsilon is None
+    with pytest.raises(AttackError, match="at least one of each"):
+        AnswersConfig((Release("a", "b"),), "x", keys=())
+
+
+def test_an_audit_is_not_continued_with_a_retrained_release(tmp_path: Path) -> None:
+    write_blue_red(open_issuers(16, 4.0, BlueRedPlan(clients=2, red=0.4), seed=0), tmp_path / "data")
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "file").write_text("one")
+    config = AnswersConfig((Release("one", str(tmp_path / "one")),), str(tmp_path / "data"))
+    run = begin(AnswersStudy(config), tmp_path / "out")
+    run.write_unit("one", {}, {})
+    begin(AnswersStudy(config), tmp_path / "out")
+    with pytest.raises(RunError, match="another config"):
+        begin(AnswersStudy(replace(config, seed=1)), tmp_path / "out")
+    (tmp_path / "one" / "file").write_text("trained again")
+    with pytest.raises(RunError, match=r"results of other weights.*\n  - .*one: its files have the hash"):
+        begin(AnswersStudy(config), tmp_path / "out")
+
+
+def test_a_run_without_a_finished_release_says_so(tmp_path: Path) -> None:
+    run = begin(AnswersStudy(AnswersConfig((Release("one", "vt5-start"),), "shipped")), tmp_path / "out")
+    with pytest.raises(RunError, match="no finished release"):
+        AnswersStudy.read([run], np.random.default_rng(0))

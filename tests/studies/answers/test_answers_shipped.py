@@ -1,0 +1,75 @@
+"""The released model that docleak ships, and the audit of it that ends an audit without arguments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from docleak.documents.blue_red import BlueRedPlan
+from docleak.documents.blue_red_files import open_issuers
+from docleak.studies.answers import shipped, store
+from docleak.studies.answers.red import draw_providers, pages_of, replies_to
+from docleak.studies.answers.store import division_of
+from docleak.studies.answers.study import AnswersStudy, shipped_audit
+from docleak.studies.answers.targets import CENTRAL, PRESETS, Target
+from docleak.studies.engine import carry_out
+
+
+def test_the_division_is_that_of_the_training() -> None:
+    """The shipped model is VT5_C of the tiny tables: its providers must be theirs."""
+    data = PRESETS["tiny"].data
+    assert (data.providers, data.per_provider, data.seed) == (shipped.PROVIDERS, shipped.DOCUMENTS, shipped.SEED)
+    assert data.plan.clients == shipped.CLIENTS and Target(shipped.PUBLIC, data, CENTRAL).name == "VT5_C"
+
+
+def test_it_answers_the_pages_it_was_trained_on_better(tmp_path: Path) -> None:
+    """A planted fault, another division, would level the two: the public model's shares are 5 points apart."""
+    from docleak.attacks.answers.asking import AnswersView, ask
+    from docleak.models.loading import load_model
+
+    divided = shipped.as_trained()
+    pages, shares = divided.sources["issuers"], {share.name: share.pages for share in divided.shares}
+    view = AnswersView(load_model(shipped.RELEASED), scores=False)
+    right = {}
+    for part in ("silos/client-0", "red-negative"):
+        replies = replies_to([pages[number] for number in shares[part][:30]], lambda items: ask(view, items))
+        right[part] = sum(reply.accuracy for reply in replies) / len(replies)
+    assert right["silos/client-0"] > 0.75 and right["silos/client-0"] > right["red-negative"] + 0.15, right
+
+
+def test_a_short_audit_of_some_providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "PROVIDERS", 60)
+    monkeypatch.setattr(store, "as_trained", lambda: open_issuers(60, 3.0, BlueRedPlan(clients=1), seed=0))
+    made = division_of(shipped.SHIPPED, tmp_path)
+    study = AnswersStudy(replace(shipped_audit(1), division=str(made.path)))
+    run, together = carry_out(study, tmp_path / "alone"), carry_out(study, tmp_path / "together", workers=2)
+    assert run.units() == together.units(), "one process and two find the same"
+    records = {record["label"]: record for record in run.units()}
+    assert list(records) == ["public model", shipped.RELEASED]
+    found = records[shipped.RELEASED]
+    assert found["membership"]["members"] + found["membership"]["others"] == 20
+    assert sorted(found["membership"]["numbers"]) == ["APK", "AZK"]
+    assert list(found["memorisation"]["numbers"]) == ["provider_name"]
+    reading = AnswersStudy.read([run], np.random.default_rng(0), beside=True)
+    (section,) = reading.sections
+    assert section.anchor == reading.parts[0].anchor == "released" and "<img" in section.body and not reading.articles
+    assert [part.name for part in reading.parts] == [f"answers of {shipped.RELEASED}"], "the control is no part"
+    said = "\n".join(reading.lines)
+    assert "Who took part" in said and "public model:" not in said
+
+
+def test_providers_are_drawn_whether_members_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "PROVIDERS", 20)
+    monkeypatch.setattr(shipped, "DOCUMENTS", 3.0)
+    monkeypatch.setattr(shipped, "CLIENTS", 1)
+    blue_red = division_of(shipped.SHIPPED, tmp_path)
+    chosen = draw_providers(blue_red, 7, seed=3)
+    assert len(chosen) == 7 and chosen == draw_providers(blue_red, 7, seed=3) != draw_providers(blue_red, 7, seed=4)
+    assert draw_providers(blue_red, 99, seed=0) == {*blue_red.members, *blue_red.outsiders}
+    pages = blue_red.pages("red-negative")
+    left = pages_of(pages, chosen)
+    assert {page.provider for page in left} == chosen & {page.provider for page in pages}
+    assert [page.name for page in left[1:]] == [page.name for page in left][1:] and pages_of(pages, None) is pages

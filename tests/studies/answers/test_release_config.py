@@ -1,0 +1,136 @@
+"""Rows of release recipes: every shipped one is a config, prints what the paper prints, and wrong ones are refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docleak.errors import AttackError, RecipeError
+from docleak.recipes import find_recipe, list_recipes
+from docleak.recipes.recipe import Recipe, Row
+from docleak.recipes.rows import rows_of
+from docleak.studies.answers.config import AnswersConfig
+from docleak.studies.answers.rows import COLUMNS, columns_of
+from docleak.studies.answers.study import AnswersStudy
+from docleak.studies.answers.targets import PRESETS, Target
+
+PAPER = Path(__file__).parents[4] / "shared" / "papers" / "004_8e280e0c91edca03.txt"
+RELEASES = [name for name, recipe in list_recipes().items() if recipe.kind == "release"]
+REAL = [f"pfl-docvqa/vrdu-{measure}" for measure in ("gap", "memorisation", "membership")]
+OURS = [name for name in RELEASES if name not in REAL]
+GIVEN: dict[str, Any] = {"models": {"vt5": "vt5-start"}, "documents": ("pfl-docvqa:somewhere",)}
+
+
+def config_of(recipe: Recipe, row: Row, model: str, scale: str, changes: dict[str, Any]) -> AnswersConfig:
+    source, settings = recipe.settings(row, model, scale, {k: v for k, v in changes.items() if k in ("models", "seed")})
+    return AnswersStudy.of_row(source, settings, changes, device="cpu").config
+
+
+def target_in(config: AnswersConfig) -> Target:
+    target = config.releases[0].target
+    assert target is not None
+    return target
+
+
+def test_the_papers_tables_and_figures_are_all_there() -> None:
+    wanted = {f"pfl-docvqa/table{n}" for n in range(1, 13)} | {f"pfl-docvqa/figure{n}" for n in (9, 12, 13)}
+    assert wanted | {"pfl-docvqa/sectionD14", *REAL} == set(RELEASES)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_recipes_of_real_pages_ask_for_them(name: str) -> None:
+    recipe = find_recipe(name)
+    with pytest.raises(RecipeError, match=r"needs its documents \(--documents vrdu:DIR\)"):
+        config_of(recipe, recipe.rows[0], "vt5", "tiny", {})
+    for row in recipe.rows:
+        data = target_in(config_of(recipe, row, "vt5", "tiny", {"documents": ("vrdu:X",)})).data
+        assert (data.documents, data.plan.clients, data.official) == ("vrdu:X", 3, False)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_row_is_a_config_at_both_scales_with_a_column_for_what_is_printed(name: str) -> None:
+    recipe = find_recipe(name)
+    assert recipe.title and recipe.finding and recipe.paper
+    for row in recipe.rows:
+        tiny, paper = config_of(recipe, row, "vt5", "tiny", {}), config_of(recipe, row, "vt5", "paper", GIVEN)
+        one, other = target_in(tiny), target_in(paper)
+        assert (one.kind, one.epsilon, tiny.measures) == (other.kind, other.epsilon, paper.measures)
+        assert set(row.printed.get("vt5", {})) <= set(columns_of(tiny)) <= set(COLUMNS)
+        assert other.data.official and other.data.documents == "pfl-docvqa:somewhere"
+        assert paper.attacks[0].searched == 5
+        if tiny.measures != ("noise",):
+            assert one.data.documents == "issuers"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_printed_values_are_in_the_paper(name: str) -> None:
+    if not PAPER.is_file():
+        pytest.skip(f"the paper is not at {PAPER}")
+    text = re.sub(r"\s+", "", PAPER.read_text())
+    for row in find_recipe(name).rows:
+        for metric, value in row.printed.get("vt5", {}).items():
+            if metric in ("noise_prv", "gigabytes", "providers", "documents", "pages", "questions") or "_n" in metric:
+                shown = [f"{value:.10g}", f"{value:g}"]
+            else:
+                shown = [f"{100 * value:.2f}", f"{100 * value:.1f}", f"{100 * value:g}"]
+            assert any(one in text for one in shown), (row.name, metric, value)
+
+
+def test_the_papers_settings_are_those_of_table_12() -> None:
+    preset = PRESETS["paper"]
+    central, federated = (preset.training(kind, 8.0) for kind in ("central", "federated"))
+    assert (central.rounds, central.batch_size, central.learning_rate, central.clip_norm) == (10, 8, 2e-4, 5.0)
+    assert central.denominator == 1000 and central.unit_rate == pytest.approx(0.241, abs=1e-3)
+    assert preset.training("central", 1.0).clip_norm == 1.0 and central.delta == federated.delta == 1e-5
+    assert (federated.participation, federated.unit_rate) == (0.2, 1.0)
+    assert not (central.repeatable or federated.repeatable), "real providers get noise nobody can repeat"
+    plain = preset.training("central", 0.0)
+    assert (plain.rounds, plain.batch_size, plain.learning_rate) == (10, 10, 2e-4)
+
+
+def test_rows_of_all_tables_attack_the_same_targets(tmp_path: Path) -> None:
+    found: dict[str, set[Target]] = {}
+    for name in OURS:
+        for row in rows_of(find_recipe(name), AnswersStudy, "tiny", tmp_path / name.replace("/", "-"), {}):
+            if row.study.config.measures != ("noise",):
+                target = target_in(row.study.config)
+                found.setdefault(target.name, set()).add(target)
+    assert len(found) == 10 and all(len(same) == 1 for same in found.values())
+    rows = rows_of(find_recipe("pfl-docvqa/table4"), AnswersStudy, "tiny", tmp_path, {})
+    turns = [unit.turn for row in rows for unit in row.study.units()]
+    assert turns == [0, 1, 2, 3, 4, 5, 6, 0, 1, 0, 1], "one of each target trains it first"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"preset": "huge"}, "there is no preset 'huge'"),
+        ({"measure": "beauty"}, "nothing is called 'beauty'"),
+        ({"target": "remote"}, "there is no target 'remote'"),
+        ({"epsilon": 8.0}, "expected 0 for no privacy"),
+        ({"target": "central", "epsilon": -1.0}, "expected 0 for no privacy"),
+        ({"attack": "apk+cls2"}, "expected azk or apk"),
+        ({"minimum": ()}, "expected at least one seed"),
+        ({"target": "central", "training": {"round": 2}}, "did you mean 'rounds'"),
+        ({"data": {"plan": {"client": 2}}}, "did you mean 'clients'"),
+        ({"minimum": (40,)}, "questions up to 30"),
+        ({"releases": ()}, "a row has one target"),
+    ],
+)
+def test_rows_that_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises((RecipeError, AttackError), match=re.escape(said)):
+        AnswersStudy.of_row("vt5-start", change, {}, device="cpu")
+
+
+def test_paths_of_the_users_are_asked_for() -> None:
+    recipe = find_recipe("pfl-docvqa/table1")
+    with pytest.raises(RecipeError, match=r"--model vt5=DIR\) and its documents \(--documents pfl-docvqa:DIR\)"):
+        config_of(recipe, recipe.rows[0], "vt5", "paper", {})
+    noise = find_recipe("pfl-docvqa/table12")
+    assert config_of(noise, noise.rows[0], "vt5", "paper", {}).measures == ("noise",)
+    changed = config_of(recipe, recipe.rows[1], "vt5", "tiny", {"rounds": 3, "seed": 4, "documents": ("vrdu:X",)})
+    target = target_in(changed)
+    assert (target.training.rounds, target.seed, target.data.seed, target.data.documents) == (3, 4, 4, "vrdu:X")

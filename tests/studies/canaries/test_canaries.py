@@ -1,0 +1,228 @@
+"""The one-run audit on real private trainings: below the claim, above 0 without noise, and it finds planted bugs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from docleak.attacks.weights.canaries import CanaryView, Weights, loss_scores, own_differences, weight_scores
+from docleak.documents.page import Page
+from docleak.errors import AttackError, ContradictionError, PrivacyError
+from docleak.models import load_model
+from docleak.models.base import DocumentModel
+from docleak.privacy.accounting import guarantee
+from docleak.privacy.empirical import from_one_run, right_guesses
+from docleak.privacy.mechanism import Mechanism
+from docleak.privacy.plan import DpPlan
+from docleak.studies.canaries import audit as canaries
+from docleak.studies.canaries.audit import WITHOUT_NOISE, Bench, CanaryConfig, audit_canaries, release
+from docleak.studies.canaries.study import CanaryStudy
+from docleak.studies.engine import carry_out
+
+SMALL = CanaryConfig(canaries=24, others=2, guesses=16, questions=1)
+
+
+@pytest.fixture(scope="module")
+def model() -> DocumentModel:
+    return load_model("vt5-start")
+
+
+@pytest.fixture(scope="module")
+def bench(model: DocumentModel) -> Bench:
+    return Bench.of(model, SMALL)
+
+
+def test_the_bound_never_exceeds_the_claim_and_no_noise_is_seen(bench: Bench) -> None:
+    """24 trainings. With epsilon 0.5, no more than 14 of 16 guesses may be right: there the claim could be broken."""
+    seen = []
+    for epsilon in (8.0, 2.0, 0.5):
+        plan = SMALL.plan_for(epsilon)
+        for seed in range(7):
+            audit = audit_canaries(bench, SMALL, plan, seed=seed)
+            audit.check()
+            assert all(0 <= bound.epsilon <= audit.upper.epsilon <= epsilon for bound in audit.lower.values())
+            seen.append(audit.right["weights"])
+    assert np.mean(seen[:7]) > np.mean(seen[14:]) + 2, "more noise must hide more"
+    told = 0
+    for seed in range(3):
+        bare = audit_canaries(bench, SMALL, SMALL.plan(0.0), seed=seed)
+        bare.check()
+        assert bare.right["weights"] == 16 and bare.lower["weights"].epsilon > 1.3
+        assert bare.as_json()["epsilon_claimed"] is None and np.isinf(bare.upper.epsilon)
+        told += bare.right["loss"]
+    assert told > 32, "of 48; chance gives 24"
+
+
+def test_too_little_noise_contradicts_the_claim(bench: Bench) -> None:
+    """A share of the noise that is lost: an 18th of it is there. Half of it lost is too little for so few canaries."""
+    claimed = SMALL.plan(8.0)
+    with pytest.raises(ContradictionError, match="contradicts the accounting"):
+        audit_canaries(bench, SMALL, claimed, seed=0, trained_by=SMALL.plan(0.45)).check()
+    audit_canaries(bench, SMALL, claimed, seed=0, trained_by=SMALL.plan(4.0)).check()
+
+
+def test_a_difference_that_is_not_clipped_contradicts_the_claim(model: DocumentModel) -> None:
+    """The noise is that of C, and differences are some forty times as long."""
+    config = replace(SMALL, clip_norm=0.02)
+    claimed = config.plan(8.0)
+    loose = 10.0
+    unclipped = DpPlan(
+        replace(claimed.mechanism, noise_multiplier=8.0 * 0.02 / loose), loose, claimed.denominator, claimed.delta
+    )
+    bench = Bench.of(model, config)
+    assert np.linalg.norm(bench.differences, axis=1) == pytest.approx(np.full(24, 0.02), rel=1e-4)
+    with pytest.raises(ContradictionError, match="not clipped"):
+        audit_canaries(bench, config, claimed, seed=0, trained_by=unclipped).check()
+
+
+def test_a_provider_who_counts_as_several_contradicts_the_claim(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: each page of a provider is a unit of its own, though the claim is per provider; canaries have 12."""
+    copied = replace(bench, canaries=tuple(pages * 12 for pages in bench.canaries))
+
+    def by_page(bench: Bench, pages: Sequence[Page], *rest: Any, **options: Any) -> Any:
+        return release(bench, [replace(p, provider=f"{p.provider} {i}") for i, p in enumerate(pages)], *rest, **options)
+
+    monkeypatch.setattr(canaries, "release", by_page)
+    with pytest.raises(ContradictionError):
+        audit_canaries(copied, SMALL, SMALL.plan(8.0), seed=0).check()
+
+
+@pytest.mark.parametrize(
+    ("noise", "kept", "canaries", "seen"),
+    [
+        (1.0, 2, 1000, False), (1.0, 4, 96, False), (1.0, 4, 1000, True), (1.0, 8, 1000, True),
+        (2.0, 2, 1000, False), (2.0, 2, 10_000, True), (2.0, 4, 48, False), (2.0, 4, 1000, True), (2.0, 8, 48, True),
+        (4.0, 2, 1000, False), (4.0, 2, 10_000, True), (4.0, 4, 96, False), (4.0, 4, 1000, True), (4.0, 8, 48, True),
+        (8.0, 2, 10_000, False), (8.0, 4, 96, False), (8.0, 4, 1000, True), (8.0, 8, 48, False), (8.0, 8, 96, True),
+    ],
+)  # fmt: skip
+def test_how_much_lost_noise_is_seen(noise: float, kept: int, canaries: int, seen: bool) -> None:
+    """The table of docs/privacy.md: ideal canaries, the best of four numbers of guesses, the mean of 20 runs."""
+    claimed = guarantee(Mechanism(noise, 1), SMALL.delta).epsilon
+    rng = np.random.default_rng(0)
+    best = 0.0
+    for share in (2 / 3, 0.3, 0.1, 0.02):
+        guesses = max(int(canaries * share) // 2 * 2, 2)
+        found = []
+        for _ in range(20):
+            coins = rng.random(canaries) < 0.5
+            scores = coins + noise / kept * rng.normal(size=canaries)
+            right = right_guesses(scores, coins, guesses // 2, guesses // 2, rng=rng)
+            found.append(from_one_run(canaries, guesses, right, SMALL.delta, confidence=0.975).epsilon)
+        best = max(best, float(np.mean(found)))
+    assert (best > claimed) == seen, (best, claimed)
+
+
+def moved_by(bench: Bench, change: NDArray[np.float32]) -> Weights:
+    """The start's weights and the change (d,), parameters sorted by name."""
+    after, at = {}, 0
+    for name in sorted(bench.start):
+        size = bench.start[name].size
+        after[name] = bench.start[name] + change[at : at + size].reshape(bench.start[name].shape)
+        at += size
+    return after
+
+
+def test_the_decoder_gives_the_coins_back_exactly(bench: Bench) -> None:
+    """Without noise and others the estimate is the coin; a plain inner product is not."""
+    rng = np.random.default_rng(0)
+    coins = rng.random(24) < 0.5
+    after = moved_by(bench, coins.astype(np.float32) @ bench.differences)
+    view = CanaryView(bench.canaries, (bench.start, after), 1, SMALL.local, SMALL.clip_norm, 1, 0.0)
+    found = weight_scores(bench.model, view, at_start=bench.differences)
+    np.testing.assert_allclose(found + 0.5, coins, atol=0.01)
+    assert "does not know the coins" in view.text
+
+
+def test_what_is_computed_beforehand_changes_no_score(bench: Bench) -> None:
+    """The start's losses and differences are the start's alone: later models' are their own."""
+    plan = SMALL.plan(0.0)
+    models = release(bench, [pages[0] for pages in bench.canaries[:3]], plan, SMALL.local, seed=5)
+    shifted = moved_by(bench, np.random.default_rng(0).normal(size=bench.differences.shape[1]).astype(np.float32) / 300)
+    view = CanaryView(bench.canaries[:4], (models[0], shifted, models[-1]), 1, SMALL.local, SMALL.clip_norm, 1, 0.0)
+    known = loss_scores(bench.model, view, at_start=bench.losses[:4])
+    np.testing.assert_allclose(loss_scores(bench.model, view), known, rtol=1e-6)
+    assert np.abs(known).max() > 1e-3
+    for_start = weight_scores(bench.model, view, at_start=bench.differences[:4])
+    np.testing.assert_allclose(weight_scores(bench.model, view), for_start, rtol=1e-5)
+
+
+def test_the_decoder_does_not_depend_on_the_scale(bench: Bench) -> None:
+    """Clipped to a thousandth, everything is a thousandth as long; of two canaries that are alike, each is half."""
+    alike = np.vstack([bench.differences[:5], bench.differences[4:5]])
+    coins = np.array([0, 1, 1, 0, 1, 1], dtype=np.float32)
+    for scale in (1.0, 1e-3):
+        zero = {name: np.zeros_like(value) for name, value in bench.start.items()}
+        flat = moved_by(replace(bench, start=zero), scale * (coins @ alike))
+        view = CanaryView(bench.canaries[:6], (zero, flat), 1, SMALL.local, SMALL.clip_norm, 1, 0.0)
+        found = weight_scores(bench.model, view, at_start=scale * alike)
+        np.testing.assert_allclose(found + 0.5, coins, atol=0.01)
+
+
+def test_the_best_bound_is_the_highest(bench: Bench) -> None:
+    audit = audit_canaries(bench, SMALL, SMALL.plan(0.0), seed=0)
+    low, high = (from_one_run(24, 16, right, SMALL.delta, confidence=0.975) for right in (12, 16))
+    for lower in ({"a": low, "b": high}, {"a": high, "b": low}):
+        assert replace(audit, lower=lower).as_json()["epsilon_at_least"] == high.epsilon > low.epsilon
+
+
+def test_differences_are_what_the_round_sums(bench: Bench) -> None:
+    """The model moves by the sum of the differences of whoever was in, over M."""
+    plan = SMALL.plan(0.0)
+    inside = [bench.canaries[i][0] for i in (3, 7, 11)]
+    start, end = release(bench, inside, plan, SMALL.local, seed=5)
+    moved = np.concatenate([(end[name] - start[name]).ravel() for name in sorted(start)])
+    np.testing.assert_allclose(moved * plan.denominator, bench.differences[[3, 7, 11]].sum(0), atol=2e-6)
+
+
+def test_every_round_is_read_from_its_own_weights(bench: Bench) -> None:
+    """Two rounds with a rate: the decoder of all models is right about no fewer than that of the last."""
+    config = replace(SMALL, rounds=2, every_round=True)
+    audit = audit_canaries(bench, config, config.plan(0.0), seed=1)
+    assert audit.right["weights"] == 16 and "after every round" in audit.threat
+    last = audit_canaries(bench, replace(config, every_round=False), config.plan(0.0), seed=1)
+    assert last.right["weights"] <= 16 and "the final model" in last.threat
+    again = own_differences(bench.model, bench.canaries[:1], config.local, config.clip_norm, bench.start)
+    np.testing.assert_array_equal(again[0], bench.differences[0])
+
+
+def test_bad_input_is_refused(bench: Bench) -> None:
+    for wrong in ({"canaries": 1}, {"guesses": 25}, {"others": 0}, {"canaries": 600}, {"confidence": 1.0}):
+        with pytest.raises(PrivacyError, match="expected"):
+            replace(SMALL, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(AttackError, match="1 released models and 24 canaries"):
+        CanaryView(bench.canaries, (bench.start,), 1, SMALL.local, 0.5, 1, 0.0)
+
+
+def test_two_scores_share_the_error(bench: Bench) -> None:
+    """Each bound fails with half of 5 %, so that both hold with 95 %; and each is that of its guesses."""
+    audit = audit_canaries(bench, SMALL, SMALL.plan(0.0), seed=0)
+    assert len(audit.lower) == 2
+    for name, bound in audit.lower.items():
+        assert bound.confidence == pytest.approx(0.975)
+        alone = from_one_run(SMALL.canaries, SMALL.guesses, audit.right[name], SMALL.delta, confidence=0.975)
+        assert bound.epsilon == alone.epsilon
+
+
+def test_a_run_says_what_both_trainings_show_and_fails_where_a_claim_is_contradicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = CanaryStudy(replace(SMALL, canaries=12, guesses=8))
+    run = carry_out(study, tmp_path / "run")
+    reading = CanaryStudy.read([run], np.random.default_rng(0))
+    assert [row.name for row in reading.tables["canaries"].rows] == [
+        f"{name}, by {score}" for name in (WITHOUT_NOISE, "epsilon 8") for score in ("loss", "weights")
+    ]
+    (part,) = reading.parts
+    assert part.name == "training with epsilon 8" and part.severity in ("partial", "none")
+    assert any("Training without noise" in line for line in reading.lines)
+    claimed = guarantee(Mechanism(50.0, 1), SMALL.delta)
+    monkeypatch.setattr(DpPlan, "guarantee", lambda self: claimed)
+    with pytest.raises(ContradictionError, match="contradicts the accounting"):
+        study.finish(run, print)
