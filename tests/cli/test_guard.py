@@ -147,7 +147,7 @@ def test_an_option_that_belongs_to_a_mode_reaches_its_work(
     def record(*asked: object, **named: object) -> None:
         calls.append(repr((asked, named)))
 
-    for module, work in ((commands, "_audit"), (commands, "audit_updates"), (commands, "audit_releases"),
+    for module, work in ((commands, "_audit"), (commands, "run_and_report"), (commands, "audit_releases"),
                          (commands, "audit_extraction"), (attacks, "play_and_report")):  # fmt: skip
         monkeypatch.setattr(module, work, record)
     monkeypatch.setattr("docleak.metrics.load_engine", record)
