@@ -22,6 +22,11 @@ torch.set_num_threads(1)
 SHARED_DATA = Path(__file__).parents[1].parent / "shared" / "data"
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: one process more than cores, for some tests wait for minutes for Flower's processes to poll."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real development data beside the checkout; tests that need it skip without it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from multiprocessing import get_context, parent_process
+from multiprocessing.context import BaseContext
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
@@ -86,7 +88,7 @@ def _in_processes(
 ) -> Iterator[tuple[Task, Exception | None]]:
     import cloudpickle  # classes of notebooks and scripts, too
 
-    context = get_context("spawn")
+    context = _context()
     events = context.SimpleQueue()
     pickled = cloudpickle.dumps((work, list(tasks)))
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(pickled, events))
@@ -112,6 +114,16 @@ def _in_processes(
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+def _context() -> BaseContext:
+    """How processes are made: on Linux they are forked from one that imports torch and what this one has of docleak once,
+    and does nothing else; elsewhere forking behind torch is not safe."""
+    if sys.platform != "linux":
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch", *sorted(name for name in sys.modules if name.split(".")[0] == "docleak")])
+    return context
 
 
 def _on_cluster(work: Work[Task], tasks: Sequence[Task], cluster: str) -> Iterator[tuple[Task, Exception | None]]:
