@@ -16,8 +16,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from multiprocessing import get_context, parent_process
-from multiprocessing.context import BaseContext
 from multiprocessing.connection import wait as wait_for
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
@@ -117,8 +117,8 @@ def _in_processes(
 
 
 def _context() -> BaseContext:
-    """How processes are made: on Linux they are forked from one that imports torch and what this one has of docleak once,
-    and does nothing else; elsewhere forking behind torch is not safe."""
+    """How processes are made: on Linux they are forked from one that imports once torch and what this one has of
+    docleak, and does nothing else; elsewhere forking behind torch is not safe."""
     if sys.platform != "linux":
         return get_context("spawn")
     context = get_context("forkserver")
