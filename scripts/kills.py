@@ -239,7 +239,7 @@ defense = "noise:sigma=1e-4"
 """,
     "trainings": """
 title = "Killed"
-kind = "training"
+kind = "trainings"
 models = ["mine"]
 [scales.tiny]
 models = { mine = "fedocvqa-start" }
@@ -261,7 +261,7 @@ pretraining = "tlm"
 """,
     "releases": """
 title = "Killed"
-kind = "release"
+kind = "answers"
 models = ["vt5"]
 [fixed]
 measure = "gap"
@@ -278,7 +278,7 @@ target = "federated"
 """,
     "extraction": """
 title = "Killed"
-kind = "extraction"
+kind = "weights"
 models = ["layoutlm"]
 [fixed]
 pages = 9

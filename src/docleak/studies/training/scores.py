@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from docleak.metrics import Estimate
 from docleak.metrics.estimate import ratio_interval
-from docleak.recipes.trainings.unit import Result
+from docleak.studies.training.carrying import Result
 
 RESAMPLES = 2000
 

@@ -9,8 +9,8 @@ import pytest
 
 from docleak.metrics import Estimate, two_stage_average
 from docleak.metrics.estimate import ratio_interval
-from docleak.recipes.trainings.scores import row_scores, two_stage
-from docleak.recipes.trainings.unit import Result, SetScores
+from docleak.studies.training.carrying import Result, SetScores
+from docleak.studies.training.scores import row_scores, two_stage
 
 
 def scores(metric: str, sums: list[float], questions: list[int]) -> SetScores:
