@@ -79,6 +79,11 @@ class Result:
     #: What holds for the model by its whole lineage; empty where nothing was trained.
     claim: str = ""
 
+    @property
+    def average(self) -> float:
+        """The mean over data sets of their means over questions."""
+        return float(np.mean([np.sum(of.sums) / np.sum(of.questions) for of in self.scores.values()]))
+
 
 def run_training(
     config: TrainingConfig, seed: int, places: Places, out: Path, device: str, tell: Tell = lambda rounds: None

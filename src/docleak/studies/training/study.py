@@ -29,7 +29,7 @@ from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit, one_of, table_of
-from docleak.studies.training.carrying import Point, read_points, results_in, rounds_done, run_training
+from docleak.studies.training.carrying import Point, Result, read_points, results_in, rounds_done, run_training
 from docleak.studies.training.config import TrainingConfig, named_by_user
 from docleak.studies.training.curves import Drawn, draw
 from docleak.studies.training.data import divide, divided
@@ -132,10 +132,11 @@ class TrainingStudy(TableStudy[TrainingConfig]):
 
     def numbers(self, run: Run) -> dict[str, Value]:
         """Scores on the test documents, and what a training cost."""
-        results, scores = results_in(run), scores_in(run)
-        if scores is None:
+        results = results_in(run)
+        if not results:
             return {"trainings": f"0 of {self.config.seeds}"}
-        spread = (min(scores.by_training), max(scores.by_training)) if len(results) > 1 else ()
+        scores, averages = scored(results), [result.average for result in results]
+        spread = (min(averages), max(averages)) if len(results) > 1 else ()
         cost: dict[str, float] = {
             "trainings": len(results),
             "mib": float(np.mean([result.bytes for result in results])) / 2**20,
@@ -152,23 +153,24 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     @classmethod
     def columns_of(cls, rows: Sequence[TableRow]) -> dict[str, Column]:
         """The average, how far trainings differ where rows have several, each data set with its metric, and costs."""
-        scored = [scores for row in rows if (scores := scores_in(row.run))]
+        results = [results_in(row.run) for row in rows]
         sets = {
-            f"score_{name}": Column(f"{name} ({metric})", 1, percent=True)
-            for scores in scored
-            for name, metric in scores.metrics.items()
+            f"score_{name}": Column(f"{name} ({of.metric})", 1, percent=True)
+            for trainings in results
+            for result in trainings
+            for name, of in result.scores.items()
         }
-        alone = all(len(scores.by_training) < 2 for scores in scored)
+        alone = all(len(trainings) < 2 for trainings in results)
         first = {name: column for name, column in cls.columns.items() if name == "score" or name in SPREAD}
         columns = {**first, **sets, **cls.columns}
         return {name: column for name, column in columns.items() if not (alone and name in SPREAD)}
 
     def row_values(self, run: Run) -> dict[str, Any]:
         """Of each training its average, bytes, seconds and claim; the points of the first one's curves."""
-        results, scores = results_in(run), scores_in(run)
+        results = results_in(run)
         return {
-            "by_training": list(scores.by_training) if scores else [],
-            "metrics": dict(scores.metrics) if scores else {},
+            "by_training": [result.average for result in results],
+            "metrics": {name: of.metric for result in results for name, of in result.scores.items()},
             "bytes": [result.bytes for result in results],
             "seconds": [dict(result.seconds) for result in results],
             "claims": [result.claim for result in results],
@@ -224,10 +226,9 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         drawn = []
         for row in rows:
             assert isinstance(row.study, TrainingStudy)
-            scores = scores_in(row.run)
-            drawn.append(
-                Drawn(row.name, scores.average if scores else None, row.printed.get("score"), row.study.points(row.run))
-            )
+            results = results_in(row.run)
+            average = scored(results).average if results else None
+            drawn.append(Drawn(row.name, average, row.printed.get("score"), row.study.points(row.run)))
         shows = "Scores of every row beside the paper's, and curves over rounds"
         return Picture(draw(drawn), "The same as a picture", shows)
 
@@ -237,10 +238,9 @@ def with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
-def scores_in(run: Run) -> RowScores | None:
-    """The scores of a run's finished trainings, every time with the same intervals; None without one."""
-    results = results_in(run)
-    return row_scores(results, rng=np.random.default_rng(0)) if results else None
+def scored(results: Sequence[Result]) -> RowScores:
+    """The scores of trainings, every time with the same intervals."""
+    return row_scores(results, rng=np.random.default_rng(0))
 
 
 def reads_less(model: DocumentModel, max_tokens: int) -> T5Reader:
