@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from docleak.documents.loaders import load_pages
-from docleak.documents.page import Page, Question
+from docleak.documents.page import Image, Page, Question
 from docleak.errors import FederationError, RunError
 from docleak.models.loading import load_model
 from docleak.recipes import Recipe, Row
 from docleak.recipes.rows import reproduce, rows_of, write_table
-from docleak.studies.engine import Assignment, carry_out, tasks_of
+from docleak.runs.run import Run
+from docleak.studies.engine import Assignment, begin, carry_out, compute, tasks_of
 from docleak.studies.registry import report_on
-from docleak.studies.study import TableRow
+from docleak.studies.study import TableRow, Tell, Unit
 from docleak.studies.training import carrying
 from docleak.studies.training.carrying import Result, read_points, run_training
 from docleak.studies.training.config import TrainingConfig
@@ -209,3 +212,30 @@ def test_what_cannot_read_less_says_so() -> None:
     assert reads_less(load_model(MODEL), 5000).config.max_tokens == 1024, "never more than the checkpoint"
     with pytest.raises(RecipeError, match="expected vt5 or fedocvqa"):
         reads_less(load_model("layoutlmv3-start"), 10)
+
+
+class Dying(TrainingStudy):
+    """Its worker dies after the first round of fine-tuning, the first time."""
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
+        def dying(rounds: int) -> None:
+            tell(rounds)
+            if rounds == 2 and not (run.path / "died").is_file():
+                (run.path / "died").touch()
+                os._exit(1)
+
+        return super().compute(unit, run, dying)
+
+
+def test_a_training_whose_worker_dies_goes_on_with_its_rounds(tmp_path: Path) -> None:
+    config = replace(CONFIG, seed=3)
+    study = Dying(config)
+    run = begin(study, tmp_path / "run")
+    study.prepare(run, print)
+    with run.claimed():
+        compute([Assignment(study, run)], workers=2, keep_going=True)
+    assert (run.path / "died").is_file() and not run.failures()
+    (record,) = run.units()
+    assert record["seed"] == 3 and list(record["seconds"]) == ["pretraining", "finetuning"]
+    assert len(load_run(run.folder("seed-3") / "finetuning").rows()) == 2
+    assert not list((run.path / "attempts").glob("seed-3-3*")), "it got further, so its attempts count anew"
