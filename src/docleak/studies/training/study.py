@@ -8,7 +8,7 @@ RUN/units/seed-0/     one training (see ``carrying``)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -103,7 +103,8 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """The trainings' scores and curves, and what holds for their models."""
         run = one_of(runs)
-        study = cls(TrainingConfig(**with_tuples(run.config)))
+        settings = {item.name: run.config.get(item.name) for item in fields(TrainingConfig)}
+        study = cls(TrainingConfig(**with_tuples(settings)))
         results = results_in(run)
         if not results:
             raise RunError(f"{run.path} has no finished training yet. Go on with the same command.")
@@ -111,10 +112,10 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         shown = Row(row.name, study.numbers(run), failed=run.failures(), facts=study.row_values(run))
         table = Table(study.title(), cls.columns_of([row]), [shown], caption=cls.footnote)
         curves = picture(decoded(cls.picture([row]).png), "Scores, and curves over rounds")
-        text = "\n".join((table.to_text(), results[0].claim or "Nothing was trained."))
-        body = render("training.html.j2", curves=curves, table=table)
         claim = results[0].claim or f"{study.config.model} as it is: nothing was trained."
-        return reading_of(run, claim, text, table.to_json()[0], {"trainings": table}, body)
+        claim += f" It is said of one model; there are {len(results)}." if len(results) > 1 else ""
+        body = render("training.html.j2", curves=curves, table=table)
+        return reading_of(run, claim, f"{table.to_text()}\n{claim}", table.to_json()[0], {"trainings": table}, body)
 
     # -- rows of tables
 
