@@ -234,10 +234,10 @@ RECIPES: dict[str, str] = {
     "printed": ROW + 'printed.donut = "x"', "printed-text": ROW + 'printed.donut.binary = "x"',
     "printed-nan": ROW + "printed.donut.binary = nan", "printed-unknown": ROW + "printed.donut.nothing = 1",
     "documents-number": ROW + "documents = 3", "stages": ROW + 'stages = "vision"', "stage": ROW + 'stages = ["sound"]',
-    "training": 'kind = "training"\n' + ROW + 'server = "sgd"', "training-rounds": 'kind = "training"\n' + ROW + "rounds = nan",
+    "training": 'kind = "trainings"\n' + ROW + 'server = "sgd"', "training-rounds": 'kind = "trainings"\n' + ROW + "rounds = nan",
     "pairs": 'kind = "pairs"\n' + ROW + "count = -4", "pairs-attack": 'kind = "pairs"\n' + ROW + 'attack = "x"',
-    "release": 'kind = "release"\n' + ROW + 'measure = "x"', "release-data": 'kind = "release"\n' + ROW + "data = 3",
-    "extraction": 'kind = "extraction"\n' + ROW + 'preset = "x"', "extraction-task": 'kind = "extraction"\n' + ROW + 'task = "x"',
+    "release": 'kind = "answers"\n' + ROW + 'measure = "x"', "release-data": 'kind = "answers"\n' + ROW + "data = 3",
+    "extraction": 'kind = "weights"\n' + ROW + 'preset = "x"', "extraction-task": 'kind = "weights"\n' + ROW + 'task = "x"',
     "image-size": ROW + "image_size = [0, -1]", "image-size-text": ROW + 'image_size = ["a", "b"]', "nested": "a." * 3000 + "b = 1",
 }  # fmt: skip
 MODELS: dict[str, dict[str, bytes]] = {

@@ -239,7 +239,7 @@ defense = "noise:sigma=1e-4"
 """,
     "trainings": """
 title = "Killed"
-kind = "training"
+kind = "trainings"
 models = ["mine"]
 [scales.tiny]
 models = { mine = "fedocvqa-start" }
@@ -261,7 +261,7 @@ pretraining = "tlm"
 """,
     "releases": """
 title = "Killed"
-kind = "release"
+kind = "answers"
 models = ["vt5"]
 [fixed]
 measure = "gap"
@@ -278,7 +278,7 @@ target = "federated"
 """,
     "extraction": """
 title = "Killed"
-kind = "extraction"
+kind = "weights"
 models = ["layoutlm"]
 [fixed]
 pages = 9
@@ -437,7 +437,7 @@ def timeless(file: Path) -> object:
 
 def _without_times(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _without_times(inner) for key, inner in value.items() if key not in TIMES}
+        return {_without_phrases(key): _without_times(inner) for key, inner in value.items() if key not in TIMES}
     if isinstance(value, list):
         return [_without_times(inner) for inner in value]
     return _without_phrases(value) if isinstance(value, str) else value
@@ -449,6 +449,8 @@ def _without_drawn(value: object) -> object:
         kept = {key: "(drawn)" if key in drawn else _without_drawn(inner) for key, inner in value.items()}
         if "hashes" in kept:
             kept["hashes"] = [len(names) for names in value["hashes"].values()]
+        if "sources" in kept:  # a training may go on from another one's model, beside which its drawn name stands
+            kept["sources"] = list(value["sources"])
         return kept
     return [_without_drawn(inner) for inner in value] if isinstance(value, list) else value
 

@@ -22,7 +22,7 @@ from docleak.cli import main
 from docleak.cli.app import app
 from docleak.cli.attacks import OTHERS
 from docleak.cli.doctor import Check
-from docleak.cli.output import _left, counter, progress
+from docleak.cli.output import Progress, _left, counter
 from docleak.cli.settings import default_workers, pick_device, split_stages
 from docleak.documents import LOADERS, Page, Question, blank_template, load_pages
 from docleak.documents.folder import save
@@ -361,18 +361,21 @@ def test_progress_is_not_on_standard_output(docleak: Docleak, tmp_path: Path) ->
 
 
 def test_every_finished_unit_has_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress({"a": 10, "b": 10}, quiet=False) as report:
+    with Progress(quiet=False) as bar:
+        bar.began({"a": 10, "b": 10}, ())
         for number in (3, 10, 10):
-            report("a", number, 10)
-        report("b", 10, 10)
+            bar.reached("a", number, 10)
+        bar.reached("b", 10, 10)
+    lines = [line.strip().partition(",")[0] for line in capsys.readouterr().err.splitlines() if "of 2" in line]
+    assert lines == ["a: 1 of 2 units", "b: 2 of 2 units"]
+    with Progress(quiet=False) as bar:
+        bar.began({"a": 10, "b": 10}, {"a"})
+        bar.reached("b", 10, 10)
     lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 2" in line]
-    assert lines == ["a: done, 1 of 2 units", "b: done, 2 of 2 units"]
-    with progress({"a": 10, "b": 10}, finished={"a"}, quiet=False) as report:
-        report("b", 10, 10)
-    lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 2" in line]
-    assert lines == ["b: done, 2 of 2 units"], "what was done before counts"
-    with progress({"a": 10}, quiet=True) as report:
-        report("a", 10, 10)
+    assert lines == ["b: 2 of 2 units"], "what was done before counts"
+    with Progress(quiet=True) as bar:
+        bar.began({"a": 10}, ())
+        bar.reached("a", 10, 10)
     assert capsys.readouterr() == ("", "")
 
 
@@ -389,12 +392,13 @@ def test_a_resumed_bar_begins_at_what_is_done_and_its_eta_is_about_the_rest(monk
 
     monkeypatch.setattr(rich.progress, "Progress", Watched)
     units = dict.fromkeys(("a", "b", "c", "d"), 100)
-    with progress(units, finished={"a", "b", "c"}, quiet=False) as report:
+    with Progress(quiet=False) as watcher:
+        watcher.began(units, {"a", "b", "c"})
         (bar,) = made
         assert bar.tasks[0].percentage == 75
         for number in (10, 20):
             bar.now += 10.0  # one evaluation a second
-            report("d", number, 100)
+            watcher.reached("d", number, 100)
         assert bar.tasks[0].time_remaining == pytest.approx(80)
 
 

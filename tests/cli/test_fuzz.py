@@ -194,7 +194,7 @@ recipe_keys = st.sampled_from(
 
 def test_recipes(ground: Path) -> None:
     file = ground.parent / "inside" / "made.toml"
-    kinds = st.sampled_from(["audit", "training", "pairs", "release", "extraction"])
+    kinds = st.sampled_from(["gradient", "trainings", "pairs", "answers", "weights"])
     settings_of = st.dictionaries(recipe_keys, toml_values, max_size=4)
 
     @made(200)

@@ -11,7 +11,7 @@ Command = Callable[..., tuple[Any, str, str]]
 
 RECIPE = """
 title = "Two silos"
-kind = "training"
+kind = "trainings"
 models = ["mine"]
 
 [scales.tiny]
@@ -52,7 +52,9 @@ def test_a_training_recipe_from_plan_to_table(command: Command, tmp_path: Path) 
     assert json.loads(out)["units"] == 1
     saved = json.loads((tmp_path / "run" / "table.json").read_text())
     (row,) = saved["rows"]
-    assert sorted(row["ours"]["sets"]) == ["synthetic", "synthetic_2"] and saved["Documents"] == "synthetic, synthetic"
+    assert {"score_synthetic", "score_synthetic_2"} < row["ours"].keys() and saved[
+        "Documents"
+    ] == "synthetic, synthetic"
     assert [point["round"] for point in row["points"]] == [1, 1]
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from docleak.errors import AttackError, DefenseError, RecipeError
 from docleak.recipes import find_recipe, list_recipes, read_recipe
-from docleak.recipes.kinds import KINDS, kind_named
-from docleak.recipes.recipe import Recipe
+from docleak.recipes.recipe import Recipe, known_of, study_of
 from docleak.recipes.rows import rows_of
 from docleak.studies.gradient.config import GradientConfig
 from docleak.studies.gradient.study import GradientStudy
@@ -87,8 +86,9 @@ def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> N
         (("[scales.tiny]", "[scales.tinny]"), "unknown key 'tinny'; did you mean 'tiny'"),
         (('name = "a"', 'title = "a"'), "row 1 has no name"),
         (('models = ["m"]', 'models = "m"'), "models is a str, expected a list"),
-        (('title = "T"', 'title = "T"\nkind = "dance"'), "no recipe of the kind 'dance'; known: gradient, training"),
-        (('title = "T"', 'title = "T"\nkind = "training"'), r"row 2 \(b\): unknown key 'attack_options'"),
+        (('title = "T"', 'title = "T"\nkind = "dance"'), "no recipe of the kind 'dance'; known: gradient, answers"),
+        (('title = "T"', 'title = "T"\nkind = "updates"'), "no recipe of the kind 'updates'; known: gradient, answers"),
+        (('title = "T"', 'title = "T"\nkind = "trainings"'), r"row 2 \(b\): unknown key 'attack_options'"),
         (("[[rows]]", "[[rows]"), "cannot be read as TOML"),
     ],
 )
@@ -137,7 +137,7 @@ HEAD = 'title = "t"\n[scales.tiny]\nmodels.donut = "donut-start"\n[[rows]]\nname
         (HEAD + "printed.donut.binary = nan", "binary is nan, expected a number"),
         ('title = "t"\nrows = []', "there is no row"),
         ('title = "t"\nscales = "x"\n[[rows]]\nname = "r"', "scales is a str, expected a dict"),
-        ('kind = "training"\n' + HEAD + "rounds = nan", "rounds is nan"),
+        ('kind = "trainings"\n' + HEAD + "rounds = nan", "rounds is nan"),
         ("a." * 3000 + "b = 1", "is no recipe"),
     ],
 )
@@ -149,7 +149,17 @@ def test_wrong_values_are_named_with_their_row(text: str, said: str, tmp_path: P
     assert said in str(raised.value)
 
 
-def test_every_kind_knows_the_types_of_its_settings() -> None:
-    for name in KINDS:
-        kind = kind_named(name)
-        assert kind.settings <= set(kind.types), name
+def test_every_kind_has_settings_with_types_and_numbers() -> None:
+    for name in ("gradient", "answers", "pairs", "trainings", "weights"):
+        known = known_of(study_of(name))
+        assert all(known.types.values()) and known.printed, name
+    assert "model" not in known_of(study_of("trainings")).types, "the recipe's models say it"
+
+
+def test_rows_of_a_study_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_rows.py").write_text(
+        "from docleak.studies.gradient.study import GradientStudy\nclass Own(GradientStudy):\n    extra = {}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe = read_recipe(written(tmp_path, HEAD.replace("[scales", 'kind = "own_rows:Own"\n[scales', 1)), "own")
+    assert recipe.study.__name__ == "Own"

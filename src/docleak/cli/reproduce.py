@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from docleak import spec
-from docleak.cli.output import Progress, counter, emit, note, working_in
+from docleak.cli.output import Progress, emit, note, working_in
 from docleak.cli.settings import default_workers, parse_size, pick_device
 from docleak.cli.studies import command_line
 
 if TYPE_CHECKING:
     from docleak.recipes.recipe import Recipe
-    from docleak.recipes.runner import Planned
-    from docleak.studies.study import TableStudy
+    from docleak.studies.study import TableRow
 
 
 def reproduce(
@@ -63,70 +60,30 @@ def reproduce(
         lines = [f"{key:18} {title} ({paper})" for key, (title, paper) in known.items()]
         emit({key: title for key, (title, _) in known.items()}, "\n".join(lines), json_output=json_output)
         return
-    from docleak.errors import RecipeError
     from docleak.recipes import find_recipe
-    from docleak.recipes.kinds import kind_named, study_named
-    from docleak.recipes.runner import failures, jobs_of
-    from docleak.recipes.runner import reproduce as run_recipe
+    from docleak.recipes.rows import failures_of, rows_of, write_table
+    from docleak.recipes.rows import reproduce as compute_rows
 
     recipe = find_recipe(name)
-    kind = kind_named(recipe.kind)
     folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
     given = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
              "rounds": rounds, "budget": budget}  # fmt: skip
-    chosen = _changes(recipe, kind.options, model or [], image_size or [], given, seed)
-    if (study := study_named(recipe.kind)) is not None:
-        _reproduce(recipe, study, folder, scale, chosen, rows, dry_run, device, workers, cluster, json_output)
-        return
-    planned = [e for e in kind.experiments(recipe, scale, folder, chosen) if rows in e.row.name]
-    if not planned:
-        raise RecipeError(f"recipe {name!r} has no row with {rows!r} in its name.")
+    changes = _changes(recipe, recipe.study.options, model or [], image_size or [], given, seed)
+    planned = rows_of(recipe, recipe.study, scale, folder, changes, device=pick_device(device), only=rows)
     if dry_run:
-        _show_plan(kind.plan(planned), json_output)
-        return
-    command, where = "docleak " + shlex.join(sys.argv[1:]), pick_device(device)
-    began = time.perf_counter()
-    with counter(quiet=json_output) as on_unit, working_in(folder):
-        run_recipe(
-            recipe, planned, folder, scale=scale, device=where, workers=workers or default_workers(),
-            cluster=cluster, command=command, on_unit=on_unit,
-        )  # fmt: skip
-        facts = _facts(kind.facts(planned), command, time.perf_counter() - began)
-        page = kind.write_table(recipe, scale, planned, folder, facts)
-    lost = {f"{e.row.name}, {e.model}: {unit}": why for e in planned for unit, why in failures(e.folder).items()}
-    text = (folder / "table.md").read_text()
-    emit({"table": str(page), "units": len(jobs_of(planned, where)), "failed": lost}, text, json_output=json_output)
-    if lost:
-        note(f"docleak: {len(lost)} units failed twice: {next(iter(lost.items()))}")
-        raise typer.Exit(1)
-
-
-def _reproduce(
-    recipe: Recipe, study: type[TableStudy[Any]], out: Path, scale: str, changes: Mapping[str, Any], only: str,
-    dry_run: bool, device: str, workers: int, cluster: str, json_output: bool,
-) -> None:  # fmt: skip
-    """Run the recipe's rows, which are studies, and write their table."""
-    from docleak.recipes.rows import failures_of, reproduce, rows_of, write_table
-
-    rows = rows_of(recipe, study, scale, out, changes, device=pick_device(device), only=only)
-    if dry_run:
-        plan = [
-            {"row": r.name, "model": r.model, "units": len(r.study.units()), "words": r.study.planned()} for r in rows
-        ]
-        lines = [f"{row['row']!s:45} {row['model']!s:20} {row['words']}" for row in plan]
-        lines.append(f"{sum(len(row.study.units()) for row in rows)} units; how long they take is told while it runs")
-        emit({"plan": plan}, "\n".join(lines), json_output=json_output)
+        _show_plan(planned, json_output)
         return
     began = time.perf_counter()
-    with working_in(out):
+    with working_in(folder):
         with Progress(quiet=json_output) as watcher:
-            reproduce(
-                recipe, rows, out, scale=scale, workers=workers or default_workers(), cluster=cluster,
+            compute_rows(
+                recipe, planned, folder, scale=scale, workers=workers or default_workers(), cluster=cluster,
                 command=command_line(), watcher=watcher,
             )  # fmt: skip
-        page = write_table(recipe, scale, rows, out, _facts({}, command_line(), time.perf_counter() - began))
-    lost, units = failures_of(rows), sum(len(row.study.units()) for row in rows)
-    emit({"table": str(page), "units": units, "failed": lost}, (out / "table.md").read_text(), json_output=json_output)
+        page = write_table(recipe, scale, planned, folder, _facts(command_line(), time.perf_counter() - began))
+    lost, units = failures_of(planned), sum(len(row.study.units()) for row in planned)
+    text = (folder / "table.md").read_text()
+    emit({"table": str(page), "units": units, "failed": lost}, text, json_output=json_output)
     if lost:
         note(f"docleak: {len(lost)} units failed twice: {next(iter(lost.items()))}")
         raise typer.Exit(1)
@@ -172,15 +129,19 @@ def _named(recipe: Recipe, option: str, texts: list[str], example: str) -> dict[
     return found
 
 
-def _show_plan(planned: Sequence[Planned], json_output: bool) -> None:
+def _show_plan(rows: Sequence[TableRow], json_output: bool) -> None:
     """What each row would do."""
-    lines = [f"{row.row:45} {row.model:20} {row.words}" for row in planned]
-    lines.append(f"{sum(row.units for row in planned)} units; how long they take is told once some are finished")
-    plan = [{"row": row.row, "model": row.model, "units": row.units, **row.facts} for row in planned]
+    plan = [
+        {"row": row.name, "model": row.model, "units": len(row.study.units()), "words": row.study.planned(),
+         **row.study.planned_facts()}
+        for row in rows
+    ]  # fmt: skip
+    lines = [f"{row['row']!s:45} {row['model']!s:20} {row['words']}" for row in plan]
+    lines.append(f"{sum(row['units'] for row in plan)} units; how long they take is told while it runs")
     emit({"plan": plan}, "\n".join(lines), json_output=json_output)
 
 
-def _facts(own: Mapping[str, str], command: str, seconds: float) -> dict[str, str]:
+def _facts(command: str, seconds: float) -> dict[str, str]:
     import platform
 
     import torch
@@ -190,6 +151,5 @@ def _facts(own: Mapping[str, str], command: str, seconds: float) -> dict[str, st
     return {
         "Command": command,
         "Version": f"docleak {docleak.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-        **own,
         "Wall time of this call": f"{seconds:.0f} s (a continued run counts only the last call)",
     }

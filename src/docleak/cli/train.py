@@ -268,7 +268,7 @@ def _train(
     """Train, draw the curves, and say what came of it."""
     import numpy as np
 
-    from docleak.studies.trainings import draw_curves
+    from docleak.studies.training.rounds import draw_curves
     from docleak.training.federated.summary import facts_of, text_of
     from docleak.training.federated.training import train
 

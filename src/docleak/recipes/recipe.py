@@ -3,7 +3,7 @@
 Recipes are TOML files, the shipped ones beside this module, a user's own anywhere:
 
     title = "Main results"              what the table shows
-    kind = "audit"                      what a row is: an attack (audit, if left out) or a training
+    kind = "trainings"                  which study a row is of (gradient, if left out)
     paper = "Ben Hemo et al. (2025), Table 1"
     finding = "..."                     what the paper concludes from it, in a sentence
     models = ["donut"]                  every row runs on each of these, unless it names its own
@@ -11,7 +11,7 @@ Recipes are TOML files, the shipped ones beside this module, a user's own anywhe
     [scales.tiny] and [scales.paper]    settings of a scale; models.donut = "donut-start" says which checkpoint that is
     [[rows]]                            name, settings of this row, printed.donut = {binary = 0.701, ...}
 
-The kind says which settings and which printed metrics there are, see ``kinds``.
+The study says which settings and which printed numbers there are: its configuration's fields, and its columns.
 """
 
 from __future__ import annotations
@@ -19,16 +19,21 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from docleak.documents.ranges import SEED, short
 from docleak.errors import RecipeError
-from docleak.recipes.kinds import AUDIT, Kind, kind_named
+from docleak.spec import split_name
+
+if TYPE_CHECKING:
+    from docleak.studies.study import TableStudy
 
 SHIPPED = Path(__file__).parent
+#: The kind of a recipe that names none.
+USUAL = "gradient"
 SCALES = ("tiny", "paper")
 MOST_NUMBER = 10**12
 #: key -> type, of the file and of a row; scales and ``fixed`` hold settings.
@@ -60,7 +65,12 @@ class Recipe:
     fixed: Mapping[str, Any]
     scales: Mapping[str, Mapping[str, Any]]
     note: str = ""
-    kind: str = AUDIT
+    kind: str = USUAL
+
+    @property
+    def study(self) -> type[TableStudy[Any]]:
+        """What its rows are."""
+        return study_of(self.kind)
 
     def settings(self, row: Row, model: str, scale: str, changes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """The checkpoint of ``model``, and the settings that one row has on it: fixed ones, those of the scale, the
@@ -75,6 +85,34 @@ class Recipe:
             raise RecipeError(f"recipe {self.name!r} names no checkpoint for {model!r} at scale {scale!r}.")
         settings.pop("models", None)
         return sources[model], settings
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the rows of a study may say: settings with the annotations of their fields, and printed numbers."""
+
+    types: Mapping[str, str]
+    printed: tuple[str, ...]
+
+
+def study_of(kind: str) -> type[TableStudy[Any]]:
+    """The study of that kind, or at "module:Class"; RecipeError names those that rows of tables can be of."""
+    from docleak.studies.registry import STUDIES, load_study
+    from docleak.studies.study import TableStudy
+
+    if kind in STUDIES or split_name(kind)[1]:
+        study = load_study(kind)
+        if issubclass(study, TableStudy):
+            return study
+    known = [name for name in STUDIES if issubclass(load_study(name), TableStudy)]
+    raise RecipeError(f"there is no recipe of the kind {kind!r}; known: {', '.join(known)}, or MODULE:CLASS.")
+
+
+def known_of(study: type[TableStudy[Any]]) -> Known:
+    """What rows of the study may say."""
+    types = {item.name: str(item.type) for item in fields(study.Config) if item.name not in study.of_model}
+    sets = [f"{name}_{data}" for name in study.columns for data in study.printed_sets]
+    return Known({**types, **study.extra}, (*study.columns, *sets))
 
 
 def titles() -> dict[str, tuple[str, str]]:
@@ -129,7 +167,7 @@ def read_recipe(file: Path, name: str) -> Recipe:
         rows=tuple(_row(row, models) for row in text["rows"]),
         fixed=text.get("fixed", {}),
         scales=text.get("scales", {}),
-        kind=text.get("kind", AUDIT),
+        kind=text.get("kind", USUAL),
     )
 
 
@@ -140,11 +178,11 @@ def _row(row: Mapping[str, Any], models: tuple[str, ...]) -> Row:
 
 def _faults(text: Mapping[str, Any]) -> list[str]:
     faults = _wrong_keys(text, TOP, (), "the recipe")
-    kind = kind_named(str(text.get("kind", AUDIT)))
+    known = known_of(study_of(str(text.get("kind", USUAL))))
     faults += [f"the recipe lacks {key!r}" for key in ("title", "rows") if key not in text]
     fixed = text.get("fixed")
-    faults += _setting_faults(fixed, kind, "[fixed]") if isinstance(fixed, dict) else []
-    faults += _scale_faults(text, "", {"models": dict}, kind)
+    faults += _setting_faults(fixed, known, "[fixed]") if isinstance(fixed, dict) else []
+    faults += _scale_faults(text, "", {"models": dict}, known)
     faults += _text_faults(text.get("models", []), "models")
     rows = text.get("rows")
     faults += ["there is no row"] * (rows == [])
@@ -161,13 +199,13 @@ def _faults(text: Mapping[str, Any]) -> list[str]:
             faults += [f"{place} ({row['name']}) is there twice: row {before + 1} has its name and model"] * (
                 before != number
             )
-        faults += _wrong_keys(row, ROW, kind.settings, f"{place} ({row['name']})")
-        faults += _type_faults({key: value for key, value in row.items() if key not in ROW}, kind, f"{place}")
-        faults += _scale_faults(row, f"{place}, ", {}, kind)
+        faults += _wrong_keys(row, ROW, known.types, f"{place} ({row['name']})")
+        faults += _type_faults({key: value for key, value in row.items() if key not in ROW}, known, f"{place}")
+        faults += _scale_faults(row, f"{place}, ", {}, known)
         printed = row.get("printed")
         for model, numbers in printed.items() if isinstance(printed, dict) else ():
             if isinstance(numbers, dict):
-                faults += _wrong_keys(numbers, dict.fromkeys(kind.metrics, object), (), f"{place}, printed.{model}")
+                faults += _wrong_keys(numbers, dict.fromkeys(known.printed, object), (), f"{place}, printed.{model}")
                 faults += [f"{place}, printed.{model}: {key} is {short(value)}, expected a number"
                            for key, value in numbers.items() if not _is(value, "float")]  # fmt: skip
             else:
@@ -175,28 +213,28 @@ def _faults(text: Mapping[str, Any]) -> list[str]:
     return faults
 
 
-def _scale_faults(text: Mapping[str, Any], place: str, typed: Mapping[str, type], kind: Kind[Any]) -> list[str]:
+def _scale_faults(text: Mapping[str, Any], place: str, typed: Mapping[str, type], known: Known) -> list[str]:
     scales = text.get("scales")
     if not isinstance(scales, dict):
         return []  # told by its type
     faults = _wrong_keys(scales, dict.fromkeys(SCALES, dict), (), f"{place}[scales]")
     for scale, settings in scales.items():
         if isinstance(settings, dict):
-            faults += _wrong_keys(settings, typed, kind.settings, f"{place}[scales.{scale}]")
+            faults += _wrong_keys(settings, typed, known.types, f"{place}[scales.{scale}]")
             settings = {key: value for key, value in settings.items() if key not in typed}
-            faults += _type_faults(settings, kind, f"{place}[scales.{scale}]")
+            faults += _type_faults(settings, known, f"{place}[scales.{scale}]")
     return faults
 
 
-def _setting_faults(settings: Mapping[str, Any], kind: Kind[Any], place: str) -> list[str]:
-    return _wrong_keys(settings, {}, kind.settings, place) + _type_faults(settings, kind, place)
+def _setting_faults(settings: Mapping[str, Any], known: Known, place: str) -> list[str]:
+    return _wrong_keys(settings, {}, known.types, place) + _type_faults(settings, known, place)
 
 
-def _type_faults(settings: Mapping[str, Any], kind: Kind[Any], place: str) -> list[str]:
+def _type_faults(settings: Mapping[str, Any], known: Known, place: str) -> list[str]:
     """A fault for each setting whose value is not of the type that its field has, or a number out of all range."""
     faults = []
     for key, value in settings.items():
-        types = kind.types.get(key, "object").split(" | ")
+        types = known.types.get(key, "object").split(" | ")
         if not any(_is(value, name) for name in types):
             faults.append(f"{place}: {key} is {short(value)}, expected {' or '.join(map(_in_words, types))}")
         elif key == "seed" and isinstance(value, int) and not SEED.holds(value):

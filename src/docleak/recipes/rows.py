@@ -23,10 +23,10 @@ from docleak.report.templating import render
 from docleak.runs.claim import claimed
 from docleak.runs.run import Run
 from docleak.studies.engine import SILENCE, Assignment, Watcher, begin, compute
-from docleak.studies.study import TableRow, TableStudy
+from docleak.studies.study import ROWS, TableRow, TableStudy
 
 #: What the command line changes of the rows of some kinds, each in its own way.
-SPECIAL = ("documents", "test_documents", "image_sizes")
+SPECIAL = ("documents", "test_documents", "image_sizes", "rounds")
 
 
 def rows_of(
@@ -61,7 +61,7 @@ def rows_of(
         if only not in row.name:
             continue
         study = kind.of_row(source, settings, {**changes, "model": model}, device=device)
-        folder = study.folder(out) or out / "rows" / f"{number:02d}-{model}"
+        folder = study.folder(out) or out / ROWS / f"{number:02d}-{model}"
         rows.append(TableRow(row.name, model, study, Run(folder), row.printed.get(model, {})))
     if not rows:
         raise RecipeError(f"recipe {recipe.name!r} has no row with {only!r} in its name at scale {scale!r}.")
@@ -90,6 +90,8 @@ def reproduce(
         for path in sorted(studies):
             held.enter_context(claimed(path, wait=studies[path].folder(out) is not None))
         assignments = [Assignment(study, begin(study, path, command=command)) for path, study in studies.items()]
+        for assignment in assignments:
+            assignment.study.prepare(assignment.run, watcher.said)
         compute(assignments, workers=workers, watcher=watcher, cluster=cluster, keep_going=True)
 
 
@@ -121,14 +123,14 @@ def failures_of(rows: Sequence[TableRow]) -> dict[str, str]:
 def tables_of(rows: Sequence[TableRow]) -> list[Table]:
     """One table per model, a row for each of its rows, printed numbers beside ours."""
     kind = type(rows[0].study)
-    shown = list(dict.fromkeys(name for row in rows for name in row.study.shown()))
+    shown = kind.columns_of(rows)
     told = {
-        f"{name}_{data}": Column(f"paper, {data}: {kind.columns[name].head}", kind.columns[name].digits)
-        for name in shown
+        f"{name}_{data}": Column(f"paper, {data}: {column.head}", column.digits)
+        for name, column in shown.items()
         for data in kind.printed_sets
         if any(f"{name}_{data}" in row.printed for row in rows)
     }
-    columns = {**{name: kind.columns[name] for name in shown}, **told}
+    columns = {**shown, **told}
     tables = []
     for model in dict.fromkeys(row.model for row in rows):
         lines = [row for row in rows if row.model == model]

@@ -120,10 +120,12 @@ class Table:
         ]
 
     def records(self) -> list[dict[str, Any]]:
-        """A flat record per row: NAME, NAME_low, NAME_high and NAME_paper for each number."""
+        """A flat record per row: NAME, NAME_low, NAME_high and NAME_paper for each number, and facts that are no lists
+        or objects."""
         found = []
         for row in self.rows:
-            record: dict[str, Any] = {self.first: row.name, **row.facts}
+            flat = {key: fact for key, fact in row.facts.items() if not isinstance(fact, Mapping | list | tuple)}
+            record: dict[str, Any] = {self.first: row.name, **flat}
             for key, value in row.values.items():
                 if isinstance(value, Estimate):
                     record |= {

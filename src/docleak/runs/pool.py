@@ -166,7 +166,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)  # other numbers of threads round differently
 
 
-def end_with(parent: int) -> None:
+def _end_with(parent: int) -> None:
     """End this process as soon as ``parent``, which started it, is no more: nobody else would end it then."""
     started_by = parent_process()
     sentinel = started_by.sentinel if started_by is not None and started_by.pid == parent else None
@@ -187,7 +187,7 @@ def _start(pickled: bytes, events: Any) -> None:
 
     started_by = parent_process()
     if started_by is not None and started_by.pid is not None:
-        end_with(started_by.pid)
+        _end_with(started_by.pid)
     _one_thread()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled once, by the parent
     work, tasks = cloudpickle.loads(pickled)

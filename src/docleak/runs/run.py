@@ -52,8 +52,9 @@ VERSIONED = ("torch", "transformers", "numpy", "scipy", "rapidocr", "rapidfuzz")
 BEGAN = "began"
 #: Under a privacy plan, what is spent of it.
 LEDGER = "ledger.json"
-#: What of a run another one may not take the place of: finished units, what is spent, and what clients have sent.
-RESULTS = ("units/*/unit.json", LEDGER, "updates/**/*.*")
+#: What of a run another one may not take the place of: finished units, those of runs within units, too, what is spent,
+#: and what clients have sent.
+RESULTS = ("units/**/unit.json", LEDGER, f"units/**/{LEDGER}", "updates/**/*.*")
 #: What run.json was called in the folders of trainings up to schema 1.
 BEFORE = ("federation.json", "records.json")
 FOLDER_LENGTH = 100  # characters of a unit id that are kept in its folder's name

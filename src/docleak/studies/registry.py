@@ -24,7 +24,8 @@ STUDIES: dict[str, str] = {
     "answers": "docleak.studies.answers.study:AnswersStudy",
     "canaries": "docleak.studies.canaries.study:CanaryStudy",
     "pairs": "docleak.studies.pairs.study:PairStudy",
-    "training": "docleak.studies.trainings:TrainingStudy",
+    "training": "docleak.studies.training.rounds:RoundsStudy",
+    "trainings": "docleak.studies.training.study:TrainingStudy",
     "updates": "docleak.studies.updates.study:UpdatesStudy",
     "weights": "docleak.studies.weights.study:WeightsStudy",
 }

@@ -23,6 +23,8 @@ from docleak.runs.run import Run
 C = TypeVar("C")
 #: Told how far a unit is, of its ``size``.
 Tell = Callable[[int], None]
+#: In the folder of a table: its rows, each a run.
+ROWS = "rows"
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ class TableStudy(Study[C]):
     printed_sets: ClassVar[tuple[str, ...]] = ()
     #: What a recipe's rows may set besides the fields of the configuration, with their types.
     extra: ClassVar[Mapping[str, str]] = {}
+    #: Fields of the configuration that the row's model says, and no setting may.
+    of_model: ClassVar[tuple[str, ...]] = ()
     #: What the command line may change of a row.
     options: ClassVar[tuple[str, ...]] = ("pages", "seed")
     footnote: ClassVar[str] = "Ours with 95 % intervals in square brackets; the paper's value in round brackets."
@@ -148,6 +152,11 @@ class TableStudy(Study[C]):
         """The columns that the row shows."""
         return tuple(self.columns)
 
+    @classmethod
+    def columns_of(cls, rows: Sequence[TableRow]) -> Mapping[str, Column]:
+        """The columns of a table of these rows."""
+        return {name: cls.columns[name] for row in rows for name in row.study.shown()}
+
     def missing(self) -> str:
         """Why the row cannot be computed here ("" if it can): pages that were not given."""
         return ""
@@ -159,6 +168,10 @@ class TableStudy(Study[C]):
     def planned(self) -> str:
         """What the row will compute, in words."""
         return f"{len(self.units())} units"
+
+    def planned_facts(self) -> Mapping[str, Any]:
+        """The same in numbers, for machines."""
+        return {}
 
     def folder(self, out: Path) -> Path | None:
         """Where the row's run is if other rows and tables share it, beside ``out``; None for a place of its own."""
@@ -192,6 +205,11 @@ class TableRow:
     study: TableStudy[Any]
     run: Run
     printed: Mapping[str, float] = field(default_factory=dict)
+
+
+def table_of(run: Run) -> Path:
+    """The folder of the table of which the run is a row, where rows keep what they share; of any other run its own."""
+    return run.path.parents[1] if run.path.parent.name == ROWS else run.path
 
 
 def one_of(runs: Sequence[Run]) -> Run:

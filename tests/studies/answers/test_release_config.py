@@ -18,7 +18,7 @@ from docleak.studies.answers.study import AnswersStudy
 from docleak.studies.answers.targets import PRESETS, Target
 
 PAPER = Path(__file__).parents[4] / "shared" / "papers" / "004_8e280e0c91edca03.txt"
-RELEASES = [name for name, recipe in list_recipes().items() if recipe.kind == "release"]
+RELEASES = [name for name, recipe in list_recipes().items() if recipe.kind == "answers"]
 REAL = [f"pfl-docvqa/vrdu-{measure}" for measure in ("gap", "memorisation", "membership")]
 OURS = [name for name in RELEASES if name not in REAL]
 GIVEN: dict[str, Any] = {"models": {"vt5": "vt5-start"}, "documents": ("pfl-docvqa:somewhere",)}

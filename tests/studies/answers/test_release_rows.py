@@ -38,7 +38,7 @@ ROWS = (
 def recipe(measure: str, **more: object) -> Recipe:
     fixed = {**SETTINGS, "measure": measure, **more}
     return Recipe(
-        measure, "A test", "nobody", "none", ROWS, fixed, {"tiny": {"models": {"vt5": MODEL}}}, kind="release"
+        measure, "A test", "nobody", "none", ROWS, fixed, {"tiny": {"models": {"vt5": MODEL}}}, kind="answers"
     )
 
 

@@ -100,7 +100,7 @@ def test_the_table_prints_the_claim_and_what_was_taken_out(tmp_path: Path) -> No
     names = ("none", "hidden", "copies", "deduplicated", "private")
     rows = tuple(Row(name, ("layoutlm",), change) for name, change in zip(names, CHANGES, strict=True))
     scales = {"tiny": {"models": {"layoutlm": "layoutlm-tiny"}}}
-    recipe = Recipe("d", "A test", "nobody", "none", rows, {**SMALL, "shows": "defences"}, scales, kind="extraction")
+    recipe = Recipe("d", "A test", "nobody", "none", rows, {**SMALL, "shows": "defences"}, scales, kind="weights")
     out = tmp_path / "d"
     planned = rows_of(recipe, WeightsStudy, "tiny", out, {})
     reproduce(recipe, planned, out, scale="tiny", workers=1)

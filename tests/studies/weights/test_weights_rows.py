@@ -38,7 +38,7 @@ ROWS = (
 
 def recipe(shows: str, rows: tuple[Row, ...] = ROWS) -> Recipe:
     scales = {"tiny": {"models": {"layoutlm": "layoutlm-tiny"}}}
-    return Recipe(shows, "A test", "nobody", "none", rows, {**SMALL, "shows": shows}, scales, kind="extraction")
+    return Recipe(shows, "A test", "nobody", "none", rows, {**SMALL, "shows": shows}, scales, kind="weights")
 
 
 @pytest.fixture(scope="module")

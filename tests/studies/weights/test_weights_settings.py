@@ -15,7 +15,7 @@ from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.rows import asked_of, assigned, game_asked
 from docleak.studies.weights.study import WeightsStudy
 
-SHIPPED = [name for name, recipe in list_recipes().items() if recipe.kind == "extraction"]
+SHIPPED = [name for name, recipe in list_recipes().items() if recipe.kind == "weights"]
 BOTH = {"documents": ("funsd:there", "sroie:there")}
 
 
@@ -134,6 +134,6 @@ def test_missing_pages_and_models_are_asked_for(tmp_path: Path) -> None:
         rows(find_recipe("cdmi/figure4"), "paper", tmp_path, {})
     with pytest.raises(RecipeError, match="needs --documents sroie:DIR"):
         rows(find_recipe("cdmi/figure8"), "tiny", tmp_path, {"documents": ("funsd:there",)})
-    mine = Recipe("r", "", "", "", (Row("a", ("m",), {}),), {}, {"paper": {"models": {"m": "PATH"}}}, kind="extraction")
+    mine = Recipe("r", "", "", "", (Row("a", ("m",), {}),), {}, {"paper": {"models": {"m": "PATH"}}}, kind="weights")
     with pytest.raises(RecipeError, match="--model m=DIR"):
         rows(mine, "paper", tmp_path)

@@ -40,6 +40,7 @@ class PairStudy(TableStudy[PairConfig]):
     sparse = True
     printed_sets = ("cifar100", "openi", "flickr30k")
     extra: ClassVar = {"attack": "str", "show": "tuple[str, ...]"}
+    of_model = ("image", "text")
     options = ("documents", "pages", "budget", "seed")
     footnote = (
         "Ours with 95 % intervals in square brackets (bootstrap over batches, whose pairs share a gradient); the "

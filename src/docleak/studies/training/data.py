@@ -27,7 +27,7 @@ from docleak.documents.silos import MANIFEST, write_silos
 from docleak.errors import RecipeError
 from docleak.files import reported, write_json
 from docleak.privacy.mechanism import Unit, choice
-from docleak.recipes.trainings.config import TrainingConfig
+from docleak.studies.training.config import TrainingConfig
 from docleak.training.private.units import unit_names
 
 #: Keep the streams of one seed apart: which documents are kept out, and who gets which of the others.
@@ -88,13 +88,13 @@ def folder_of(config: TrainingConfig, out: Path) -> Path:
     return out / hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def find(config: TrainingConfig, out: Path) -> Places:
-    """What ``prepare`` made."""
+def divided(config: TrainingConfig, out: Path) -> Places:
+    """What ``divide`` made below ``out``."""
     folder = folder_of(config, out)
     return Places(*(_below(folder / part) for part in (f"silos-{config.clients}", "test", "validation")))
 
 
-def prepare(config: TrainingConfig, out: Path) -> Places:
+def divide(config: TrainingConfig, out: Path) -> Places:
     """Divide the documents below ``out``, unless that is done: test and validation first, then the silos.
 
     Each part appears complete or not at all. DocumentError and RecipeError for data sets that cannot be read, or have
@@ -109,11 +109,11 @@ def prepare(config: TrainingConfig, out: Path) -> Places:
     if not all(part.is_dir() for part in wanted):
         with reported(folder):
             write_json(folder / "data.json", _division(config))
-        _divide(config, folder)
-    return find(config, out)
+        _write_parts(config, folder)
+    return divided(config, out)
 
 
-def _divide(config: TrainingConfig, folder: Path) -> None:
+def _write_parts(config: TrainingConfig, folder: Path) -> None:
     names = source_names(config.documents)
     sources = dict(zip(names, (_opened(config, i) for i in range(len(names))), strict=True))
     documents = {name: document_names(pages) for name, pages in sources.items()}
@@ -176,7 +176,7 @@ def _write(pages: Mapping[str, Sequence[Page]], out: Path, seed: int) -> None:
 def _division(config: TrainingConfig) -> dict[str, object]:
     names = ("documents", "test_documents", "pages", "test_share", "validation_share", "seed")
     private: dict[str, object] = {"unit": config.unit} if config.epsilon else {}
-    return {**{name: config.to_json()[name] for name in names}, **private}
+    return {**{name: getattr(config, name) for name in names}, **private}
 
 
 def _below(folder: Path) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""Trainings as runs among others: what ``docleak report`` says of one, and the picture of its rounds.
+"""One training as a run among others: what ``docleak report`` says of it, and the picture of its rounds.
 
 ``docleak train`` carries them out (``training.federated.training``, ``training.private.record_run``): their units are
 rounds, which follow from one another and are no work for a pool.
@@ -39,7 +39,7 @@ LIMITS = (
 )
 
 
-class TrainingStudy(Study[Federation]):
+class RoundsStudy(Study[Federation]):
     """A federated or central training, read; ``docleak train`` carries it out."""
 
     kind = KIND
@@ -76,7 +76,7 @@ def _read_rounds(run: Run, rng: np.random.Generator) -> Reading:
     table = Table("Rounds", COLUMNS, rows, first="after")
     curves = picture(decoded(_curves(training, rng)), "Training loss and ANLS over rounds")
     body = render("training.html.j2", curves=curves, table=table)
-    return _reading(run, facts["lineage"], text_of(facts), facts, {"rounds": table}, body)
+    return reading_of(run, facts["lineage"]["sentence"], text_of(facts), facts, {"rounds": table}, body)
 
 
 def _read_records(run: Run) -> Reading:
@@ -88,18 +88,18 @@ def _read_records(run: Run) -> Reading:
         "DP-SGD over questions", {key: Column(key, 0 if "loss" not in key else 3) for key in row.values}, [row]
     )
     body = render("table.html.j2", table=table)
-    return _reading(run, record["lineage"], text_of_records(record), record, {"records": table}, body)
+    return reading_of(run, record["lineage"]["sentence"], text_of_records(record), record, {"records": table}, body)
 
 
-def _reading(
-    run: Run, claim: Mapping[str, Any], text: str, facts: Mapping[str, Any], tables: Mapping[str, Table], body: Any
+def reading_of(
+    run: Run, claim: str, text: str, facts: Mapping[str, Any], tables: Mapping[str, Table], body: Any
 ) -> Reading:
-    """The part says what holds for the model; nothing is measured of what it gives away."""
-    part = Part("training", Severity.UNMEASURED, claim["sentence"], label="Trained, not attacked")
+    """The part says what holds for the model, ``claim``; nothing is measured of what it gives away."""
+    part = Part("training", Severity.UNMEASURED, claim, label="Trained, not attacked")
     return Reading(
         question="What was trained, and what does that promise?",
         lead="Rounds of a training, and the guarantee that holds for its model by its whole lineage.",
-        parts=(part,), counted=f"What holds for the model: {claim['sentence']}",
+        parts=(part,), counted=f"What holds for the model: {claim}",
         sections=(Section("training", "Training", "How the training went", body),), lines=tuple(text.splitlines()),
         results={"training": facts}, tables=tables, limits=LIMITS, runs=(run_facts(run.path, run.manifest()),),
     )  # fmt: skip

@@ -1,26 +1,28 @@
 """One training: self-pretraining, if any, then fine-tuning, then the test questions; resumable after every round.
 
-UNIT/pretraining/, UNIT/finetuning/     federated trainings (see ``training.federated.record``)
+UNIT/pretraining/, UNIT/finetuning/     runs of a federated training each (see ``training.federated.record``)
 UNIT/validation/finetuning-0003.json    loss and scores of round 3 on the validation documents, by data set
-UNIT/result.json                        the test documents' scores, bytes and seconds; the unit is finished
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
-from docleak.files import read_stored, reported, write_json
+from docleak.errors import RunError
+from docleak.files import read_stored, reported, shaped, write_json
 from docleak.models.base import DocumentModel
 from docleak.models.loading import load_model
-from docleak.recipes.trainings.config import FINETUNING, TrainingConfig
-from docleak.recipes.trainings.data import Places
+from docleak.runs.run import Run
+from docleak.studies.study import Tell
+from docleak.studies.training.config import FINETUNING, TrainingConfig
+from docleak.studies.training.data import Places
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.local import parameters_of, set_parameters
 from docleak.training.federated.party import ANSWERED_TOGETHER, Party, evaluate, model_of
@@ -29,7 +31,7 @@ from docleak.training.federated.summary import save_model
 from docleak.training.federated.validation import mean_loss, metric_of
 from docleak.training.objectives.table import QUESTIONS
 
-RESULT = "result.json"
+VALIDATION = "validation"
 #: Draws the masks of every validation, so that losses compare.
 MASKS = 13
 
@@ -74,45 +76,48 @@ class Result:
     bytes: int
     seconds: Mapping[str, float]
     seconds_testing: float
-    #: What holds for the model by its whole lineage; empty in results of before lineages.
+    #: What holds for the model by its whole lineage; empty where nothing was trained.
     claim: str = ""
 
+    @property
+    def average(self) -> float:
+        """The mean over data sets of their means over questions."""
+        return float(np.mean([np.sum(of.sums) / np.sum(of.questions) for of in self.scores.values()]))
 
-def run_training(config: TrainingConfig, seed: int, places: Places, out: Path, device: str) -> None:
-    """Train and test; what is on disk already is not computed again."""
-    source = config.model
+
+def run_training(
+    config: TrainingConfig, seed: int, places: Places, out: Path, device: str, tell: Tell = lambda rounds: None
+) -> Result:
+    """Train in ``out`` and test; rounds that are on disk already are not computed again. ``tell`` is told how many
+    there are."""
+    source, before = config.model, 0
     runs: dict[str, FederatedRun] = {}
     for phase, federation in config.phases(seed).items():
         run = FederatedRun.open(out / phase, replace(federation, model=source))
-        watch = Watch(config, phase, run, places.validation, out / "validation", device)
+        watch = Watch(config, phase, run, places.validation, out / VALIDATION, device, before, tell)
         watch.look()  # at the last round, which a killed process may have left unscored
         train_embedded(run, places.silos, device=device, evaluate_every=0, on_round=watch)
-        source, runs[phase] = str(save_model(run, device).absolute()), run
+        source, runs[phase], before = str(save_model(run, device).absolute()), run, before + federation.rounds
     began, last = time.perf_counter(), next(reversed(runs.values()), None)
     scores = score(load_model(source, device=device), places.test)
     rows = {phase: run.rows() for phase, run in runs.items()}
     sent = sum(client.up + client.down for of in rows.values() for row in of for client in row.clients)
     seconds = {phase: sum(row.seconds_training + row.seconds_averaging for row in of) for phase, of in rows.items()}
-    with reported(out):
-        write_json(
-            out / RESULT,
-            asdict(Result(scores, sent, seconds, time.perf_counter() - began, last.claim().sentence if last else "")),
-        )
+    claim = last.claim().sentence if last else ""
+    return Result(scores, sent, seconds, time.perf_counter() - began, claim)
 
 
-def read_result(out: Path) -> Result | None:
-    """The result of a finished unit, or None."""
-    file = out / RESULT
-    if not file.is_file():
-        return None
-    saved = read_stored(file)
-    scores = {
-        name: SetScores(
-            of["metric"], tuple(of["anls"]), tuple(of["accuracy"]), tuple(of["loss"]), tuple(of["questions"])
-        )
-        for name, of in saved["scores"].items()
-    }
-    return Result(**{**saved, "scores": scores})
+def rounds_done(config: TrainingConfig, out: Path) -> int:
+    """How many rounds of all phases are on disk."""
+    return sum(FederatedRun(out / phase).last_round() for phase in config.rounds_of)
+
+
+def results_in(run: Run) -> list[Result]:
+    """What the finished trainings of a run came to, in the order of their seeds."""
+    records = sorted(run.units(), key=lambda record: int(record["seed"]))
+    names = [item.name for item in fields(Result)]
+    saved = [{name: record.get(name) for name in names} for record in records]
+    return shaped(list[Result], saved, RunError, f"{run.path}: what its trainings came to", "Delete the unit.")
 
 
 def score(model: DocumentModel, places: Mapping[str, Path]) -> dict[str, SetScores]:
@@ -146,7 +151,7 @@ def document_losses(model: DocumentModel, pages: Sequence[Page]) -> tuple[float,
 
 @dataclass(frozen=True)
 class Watch:
-    """Scores the validation documents after the rounds of one phase that ask for it."""
+    """Scores the validation documents after the rounds of one phase that ask for it; ``before`` it were so many."""
 
     config: TrainingConfig
     phase: str
@@ -154,10 +159,13 @@ class Watch:
     places: Mapping[str, Path]
     out: Path
     device: str
+    before: int
+    tell: Tell
 
     def __call__(self, row: object, scores: object) -> None:
         """A round is on disk."""
         self.look()
+        self.tell(self.before + self.run.last_round())
 
     def look(self) -> None:
         """Score the model of the last round, if there is one that asks for it and is not scored yet."""
@@ -188,5 +196,5 @@ class Watch:
 
 def read_points(out: Path) -> list[Point]:
     """Every validation of a unit, phase by phase and round by round."""
-    files = sorted((out / "validation").glob("*.json"))
+    files = sorted((out / VALIDATION).glob("*.json"))
     return [Point(**point) for file in files for point in read_stored(file)]

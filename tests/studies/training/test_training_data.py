@@ -12,8 +12,8 @@ import pytest
 from docleak.documents.loaders import load_pages
 from docleak.documents.partition import split_by_coin
 from docleak.errors import DocumentError, RecipeError
-from docleak.recipes.trainings.config import TrainingConfig
-from docleak.recipes.trainings.data import _opened, find, folder_of, kept_by_coin, kept_out, prepare
+from docleak.studies.training.config import TrainingConfig
+from docleak.studies.training.data import _opened, divide, divided, folder_of, kept_by_coin, kept_out
 
 CONFIG = TrainingConfig(
     "m", documents=("synthetic", "synthetic"), pages=8, test_share=0.25, validation_share=0.125, clients=2
@@ -76,7 +76,7 @@ def test_under_an_epsilon_a_unit_that_leaves_stays_alone_in_its_silo_too() -> No
 
 
 def test_test_documents_are_the_same_for_every_number_of_clients_and_in_no_silo(tmp_path: Path) -> None:
-    places = {k: prepare(replace(CONFIG, clients=k), tmp_path) for k in (1, 2, 5)}
+    places = {k: divide(replace(CONFIG, clients=k), tmp_path) for k in (1, 2, 5)}
     assert {k: len(of.silos) for k, of in places.items()} == {1: 1, 2: 2, 5: 5}
     trained = names(dict(places[2].silos))
     assert len(trained) == 2 * (8 - 2 - 1)
@@ -89,24 +89,24 @@ def test_test_documents_are_the_same_for_every_number_of_clients_and_in_no_silo(
 
 
 def test_two_synthetic_sets_differ(tmp_path: Path) -> None:
-    first, second = (load_pages(f"folder:{of}", seed=0) for of in prepare(CONFIG, tmp_path).test.values())
+    first, second = (load_pages(f"folder:{of}", seed=0) for of in divide(CONFIG, tmp_path).test.values())
     assert {w.text for w in first[0].words} != {w.text for w in second[0].words}
 
 
 def test_a_part_that_is_missing_is_made_again_and_others_are_left_alone(tmp_path: Path) -> None:
-    places = prepare(CONFIG, tmp_path)
+    places = divide(CONFIG, tmp_path)
     before = names(dict(places.silos))
     stamp = (folder_of(CONFIG, tmp_path) / "test").stat().st_mtime_ns
     shutil.rmtree(folder_of(CONFIG, tmp_path) / "silos-2")
-    assert not find(CONFIG, tmp_path).silos
-    assert names(dict(prepare(CONFIG, tmp_path).silos)) == before
+    assert not divided(CONFIG, tmp_path).silos
+    assert names(dict(divide(CONFIG, tmp_path).silos)) == before
     assert (folder_of(CONFIG, tmp_path) / "test").stat().st_mtime_ns == stamp
 
 
 def test_official_test_documents_replace_the_share(tmp_path: Path) -> None:
     own = tmp_path / "own"
-    shutil.copytree(prepare(CONFIG, tmp_path / "a").test["synthetic"], own)
+    shutil.copytree(divide(CONFIG, tmp_path / "a").test["synthetic"], own)
     config = replace(CONFIG, test_documents=(f"folder:{own}", f"folder:{own}"))
-    places = prepare(config, tmp_path / "b")
+    places = divide(config, tmp_path / "b")
     assert names(dict(places.test)) == sorted(2 * [page.name for page in load_pages(f"folder:{own}", seed=0)])
     assert len(names(dict(places.silos))) == 2 * 7

@@ -1,9 +1,8 @@
-"""What one row of a training recipe runs: the data sets and how they are divided, and its one or two federations."""
+"""What a study of trainings runs: the data sets and how they are divided, and its one or two federations."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from docleak import spec
 from docleak.errors import FederationError, RecipeError
@@ -27,7 +26,7 @@ SERVERS = {
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """One row on one model. Defaults are those of Nguyen and Karatzas (2024), section 5.1.
+    """Trainings that differ in their seeds. Defaults are those of Nguyen and Karatzas (2024), section 5.1.
 
     ``documents`` are data sets as ``load_pages`` takes them, at most the first ``pages`` of each (0: all).
     ``test_documents``, if any, are their test pages in the same order; else the ``test_share`` of each set's documents
@@ -103,6 +102,12 @@ class TrainingConfig:
             raise RecipeError("a training cannot be run like this: " + "; ".join(faults) + ".")
         self.phases(0)  # refuses what a federation refuses
 
+    @property
+    def rounds_of(self) -> dict[str, int]:
+        """Phase -> its rounds, in order."""
+        pretraining = {PRETRAINING: self.pretraining_rounds} if self.pretraining else {}
+        return pretraining | ({FINETUNING: self.rounds} if self.rounds else {})
+
     def phases(self, seed: int) -> dict[str, Federation]:
         """The federations of one training, in order; each begins with the model that the one before ends with."""
         local = LocalPlan(
@@ -127,8 +132,7 @@ class TrainingConfig:
         """The privacy plan of each phase, whose noise is found for all of them together; empty without privacy."""
         if not self.epsilon:
             return {}
-        named = {PRETRAINING: self.pretraining_rounds * bool(self.pretraining), FINETUNING: self.rounds}
-        phases = [Phase(name, rounds, self.unit_rate) for name, rounds in named.items() if rounds]
+        phases = [Phase(name, rounds, self.unit_rate) for name, rounds in self.rounds_of.items() if rounds]
         like = Mechanism(1.0, 1, unit=choice(Unit, self.unit, what="unit"))
         noise = noise_for_phases(phases, like, self.epsilon, self.delta)
         found = mechanisms(phases, replace(like, noise_multiplier=noise))
@@ -136,13 +140,6 @@ class TrainingConfig:
             phase.name: DpPlan(mechanism, self.clip_norm, self.denominator, self.delta)
             for phase, mechanism in zip(phases, found, strict=True)
         }
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, lists for tuples: what is compared when a training is resumed."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
-
-SETTINGS = frozenset(field.name for field in fields(TrainingConfig)) - {"model"}
 
 
 def server_of(text: str) -> FedOpt:
@@ -157,7 +154,7 @@ def server_of(text: str) -> FedOpt:
     return server
 
 
-def named_by_user(config: TrainingConfig, recipe: str) -> TrainingConfig:
+def named_by_user(config: TrainingConfig) -> TrainingConfig:
     """The config, if nothing in it waits for a path of the user's; RecipeError says which options name them."""
     missing = []
     if PLACEHOLDER in config.model:
@@ -166,5 +163,5 @@ def named_by_user(config: TrainingConfig, recipe: str) -> TrainingConfig:
         wanted = " ".join(f"--documents {spec.replace(PLACEHOLDER, 'DIR')}" for spec in config.documents)
         missing.append(f"its data sets, all of them ({wanted})")
     if missing:
-        raise RecipeError(f"recipe {recipe!r} needs {' and '.join(missing)}; docs/reproduce.md says where to get them.")
+        raise RecipeError(f"the recipe needs {' and '.join(missing)}; docs/reproduce.md says where to get them.")
     return config

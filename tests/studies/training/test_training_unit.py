@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from docleak.documents.loaders import load_pages
-from docleak.documents.page import Page, Question
+from docleak.documents.page import Image, Page, Question
 from docleak.errors import FederationError, RunError
 from docleak.models.loading import load_model
 from docleak.recipes import Recipe, Row
-from docleak.recipes.runner import jobs_of, reproduce
-from docleak.recipes.trainings import unit
-from docleak.recipes.trainings.config import TrainingConfig
-from docleak.recipes.trainings.data import Places, prepare
-from docleak.recipes.trainings.experiment import experiments, plan, reads_less
-from docleak.recipes.trainings.table import write_table
-from docleak.recipes.trainings.unit import read_points, read_result, run_training
+from docleak.recipes.rows import reproduce, rows_of, write_table
+from docleak.runs.run import Run
+from docleak.studies.engine import Assignment, begin, carry_out, compute, tasks_of
+from docleak.studies.registry import report_on
+from docleak.studies.study import TableRow, Tell, Unit
+from docleak.studies.training import carrying
+from docleak.studies.training.carrying import Result, read_points, run_training
+from docleak.studies.training.config import TrainingConfig
+from docleak.studies.training.data import Places, divide
+from docleak.studies.training.study import TrainingStudy, reads_less
 from docleak.training.federated.local import parameters_of
 from docleak.training.federated.record import load_run
 from docleak.training.federated.validation import mean_loss, metric_of
@@ -37,20 +42,27 @@ CONFIG = TrainingConfig(
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
-    return prepare(CONFIG, tmp_path_factory.mktemp("data"))
+    return divide(CONFIG, tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, places: Places) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, places: Places) -> tuple[Path, Result]:
     out = tmp_path_factory.mktemp("whole") / "unit"
     torch.set_num_threads(1)
-    run_training(CONFIG, 3, places, out, "cpu")
-    return out
+    told: list[int] = []
+    result = run_training(CONFIG, 3, places, out, "cpu", told.append)
+    assert told == [1, 2, 3]
+    return out, result
 
 
-def test_a_training_leaves_scores_costs_and_curves(whole: Path, places: Places) -> None:
-    result = read_result(whole)
-    assert result is not None and sorted(result.scores) == sorted(places.test)
+@pytest.fixture
+def whole(finished: tuple[Path, Result]) -> Path:
+    return finished[0]
+
+
+def test_a_training_leaves_scores_costs_and_curves(finished: tuple[Path, Result], places: Places) -> None:
+    whole, result = finished
+    assert sorted(result.scores) == sorted(places.test)
     for name, of in result.scores.items():
         pages = load_pages(f"folder:{places.test[name]}", seed=0)
         asked = sum(bool(q.answers) for page in pages for q in page.questions)
@@ -77,23 +89,20 @@ def test_fine_tuning_begins_where_self_pretraining_ends(whole: Path) -> None:
 
 
 def test_a_killed_training_goes_on_to_the_same_result(
-    whole: Path, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: tuple[Path, Result], places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = unit.Watch.look
+    (whole, first), look = finished, carrying.Watch.look
 
-    def killed(self: unit.Watch) -> None:
+    def killed(self: carrying.Watch) -> None:
         if self.phase == "finetuning" and self.run.last_round() == 1:
             raise KeyboardInterrupt
         look(self)
 
-    monkeypatch.setattr(unit.Watch, "look", killed)
+    monkeypatch.setattr(carrying.Watch, "look", killed)
     with pytest.raises(KeyboardInterrupt):
         run_training(CONFIG, 3, places, tmp_path / "unit", "cpu")
-    assert read_result(tmp_path / "unit") is None
-    monkeypatch.setattr(unit.Watch, "look", look)
-    run_training(CONFIG, 3, places, tmp_path / "unit", "cpu")
-    first, second = read_result(whole), read_result(tmp_path / "unit")
-    assert first is not None and second is not None
+    monkeypatch.setattr(carrying.Watch, "look", look)
+    second = run_training(CONFIG, 3, places, tmp_path / "unit", "cpu")
     assert first.scores == second.scores and read_points(whole) == read_points(tmp_path / "unit")
     weights = [parameters_of(load_model(str(out / "finetuning" / "model"))) for out in (whole, tmp_path / "unit")]
     assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
@@ -138,38 +147,63 @@ SETTINGS = {
 RECIPE = Recipe(
     "test", "A test", "nobody", "none",
     (Row("untrained", ("m",), {"rounds": 0}), Row("twice", ("m",), {"seeds": 2}, {"m": {"score": 0.5}})),
-    SETTINGS, {"tiny": {"models": {"m": MODEL}}}, kind="training",
+    SETTINGS, {"tiny": {"models": {"m": MODEL}}}, kind="trainings",
 )  # fmt: skip
 
 
+def rows(out: Path, **changes: object) -> list[TableRow]:
+    return rows_of(RECIPE, TrainingStudy, "tiny", out, changes)
+
+
 def test_a_whole_recipe_gives_a_table_beside_the_papers(tmp_path: Path) -> None:
-    planned = experiments(RECIPE, "tiny", tmp_path, {})
-    assert [job.id for job in jobs_of(planned, "cpu")] == ["seed-0", "seed-0", "seed-1"]
-    reproduce(RECIPE, planned, tmp_path, scale="tiny", device="cpu", workers=1)
+    planned = rows(tmp_path)
+    tasks = tasks_of([Assignment(row.study, row.run) for row in planned])
+    assert [task.unit.id for task in tasks] == ["seed-0", "seed-0", "seed-1"]
+    reproduce(RECIPE, planned, tmp_path, scale="tiny", workers=1)
     write_table(RECIPE, "tiny", planned, tmp_path, {"Command": "test"})
     text = (tmp_path / "table.md").read_text()
-    assert "| untrained | 0.0%" in text and "(paper 50.0%)" in text and ", trainings " in text
+    assert "| untrained | 0.0%" in text and "(paper 50.0%)" in text and "lowest training" in text
+    assert "synthetic (anls) | synthetic_2 (anls) | loss" in text
     saved = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert [len(row["bytes"]) for row in saved] == [1, 2] and saved[0]["bytes"] == [0]
-    assert saved[1]["paper"] == {"score": 0.5} and len(saved[1]["ours"]["by_training"]) == 2
+    assert saved[1]["paper"] == {"score": 0.5} and len(saved[1]["by_training"]) == 2
+    assert saved[1]["ours"]["lowest"]["value"] == min(saved[1]["by_training"])
+    assert "{" not in (tmp_path / "table.csv").read_text(), "lists and objects stay in JSON"
     assert (tmp_path / "pictures.png").is_file() and "two-stage" not in (tmp_path / "table.html").read_text()[:200]
     assert load_model(str(tmp_path / "models" / f"{MODEL}-60")).config.max_tokens == 60  # type: ignore[attr-defined]
-    before = {file: file.stat().st_mtime_ns for file in tmp_path.glob("rows/*/seed-*/result.json")}
-    reproduce(RECIPE, planned, tmp_path, scale="tiny", device="cpu", workers=1)
-    assert before == {file: file.stat().st_mtime_ns for file in tmp_path.glob("rows/*/seed-*/result.json")}
-    other = experiments(RECIPE, "tiny", tmp_path, {"pages": 5})
-    with pytest.raises(RunError, match="pages is 4 there, 5 now"):
-        reproduce(RECIPE, other, tmp_path, scale="tiny", device="cpu", workers=1)
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.glob("rows/*/units/seed-*/unit.json")}
+    assert len(before) == 3
+    reproduce(RECIPE, planned, tmp_path, scale="tiny", workers=1)
+    assert before == {file: file.stat().st_mtime_ns for file in tmp_path.glob("rows/*/units/seed-*/unit.json")}
+    with pytest.raises(RunError, match="pages: 4 there, 5 asked for"):
+        reproduce(RECIPE, rows(tmp_path, pages=5), tmp_path, scale="tiny", workers=1)
+    page, (reading,) = report_on([planned[1].run.path])
+    assert reading.tables["trainings"].rows[0].values["trainings"].value == 2  # type: ignore[union-attr]
+    assert "Trained, not attacked" in page.read_text()
 
 
-def test_a_plan_counts_the_bytes_that_are_sent(tmp_path: Path, whole: Path) -> None:
-    settings = {key: value for key, value in CONFIG.to_json().items() if key != "model"}
-    recipe = Recipe("t", "t", "t", "t", (Row("r", ("m",), settings),), {}, {"tiny": {"models": {"m": MODEL}}},
-                    kind="training")  # fmt: skip
-    (found,) = plan(experiments(recipe, "tiny", tmp_path, {}))
-    result = read_result(whole)
-    assert result is not None and found.units == 1
-    assert found.facts["bytes"] == pytest.approx(result.bytes, rel=0.02)
+def test_a_row_by_itself_keeps_all_in_its_run_and_half_a_training_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, pages=4, test_share=0.25, validation_share=0.25, pretraining="", max_tokens=60)
+    monkeypatch.setattr(carrying, "score", stop)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(TrainingStudy(config), tmp_path / "run")
+    assert {"run.json", "data", "models", "units"} <= {item.name for item in (tmp_path / "run").iterdir()}
+    with pytest.raises(RunError, match="no finished training yet"):
+        report_on([tmp_path / "run"])
+    with pytest.raises(RunError, match="pages: 4 there, 5 asked for"):
+        carry_out(TrainingStudy(replace(config, pages=5)), tmp_path / "run")
+
+
+def stop(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_plan_counts_the_bytes_that_are_sent(finished: tuple[Path, Result]) -> None:
+    found = TrainingStudy(CONFIG).planned_facts()
+    assert found["clients"] == 2 and found["rounds"] == [1, 2]
+    assert found["bytes"] == pytest.approx(finished[1].bytes, rel=0.02)
 
 
 def test_what_cannot_read_less_says_so() -> None:
@@ -178,3 +212,30 @@ def test_what_cannot_read_less_says_so() -> None:
     assert reads_less(load_model(MODEL), 5000).config.max_tokens == 1024, "never more than the checkpoint"
     with pytest.raises(RecipeError, match="expected vt5 or fedocvqa"):
         reads_less(load_model("layoutlmv3-start"), 10)
+
+
+class Dying(TrainingStudy):
+    """Its worker dies after the first round of fine-tuning, the first time."""
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
+        def dying(rounds: int) -> None:
+            tell(rounds)
+            if rounds == 2 and not (run.path / "died").is_file():
+                (run.path / "died").touch()
+                os._exit(1)
+
+        return super().compute(unit, run, dying)
+
+
+def test_a_training_whose_worker_dies_goes_on_with_its_rounds(tmp_path: Path) -> None:
+    config = replace(CONFIG, seed=3)
+    study = Dying(config)
+    run = begin(study, tmp_path / "run")
+    study.prepare(run, print)
+    with run.claimed():
+        compute([Assignment(study, run)], workers=2, keep_going=True)
+    assert (run.path / "died").is_file() and not run.failures()
+    (record,) = run.units()
+    assert record["seed"] == 3 and list(record["seconds"]) == ["pretraining", "finetuning"]
+    assert len(load_run(run.folder("seed-3") / "finetuning").rows()) == 2
+    assert not list((run.path / "attempts").glob("seed-3-3*")), "it got further, so its attempts count anew"

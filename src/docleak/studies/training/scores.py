@@ -11,30 +11,28 @@ from numpy.typing import NDArray
 
 from docleak.metrics import Estimate
 from docleak.metrics.estimate import ratio_interval
-from docleak.recipes.trainings.unit import Result
+from docleak.studies.training.carrying import Result
 
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class RowScores:
-    """A row over its trainings: each data set's mean over questions, their mean, and that of each training.
+    """A row over its trainings: each data set's mean over questions, and their mean.
 
     ``loss`` is the mean over data sets of the mean loss of a question's right answer.
     """
 
     sets: Mapping[str, Estimate]
-    metrics: Mapping[str, str]
     average: Estimate
     loss: Estimate
-    by_training: tuple[float, ...]
 
 
 def row_scores(results: Sequence[Result], *, rng: np.random.Generator) -> RowScores:
     """The scores of one or more trainings with the same test documents.
 
     A document counts with the mean over the trainings of what it reached, so intervals are over documents; how much
-    trainings differ is in ``by_training``.
+    trainings differ is in ``Result.average`` of each.
     """
     names = list(results[0].scores)
     counts = {name: np.array(results[0].scores[name].questions) for name in names}
@@ -44,12 +42,7 @@ def row_scores(results: Sequence[Result], *, rng: np.random.Generator) -> RowSco
     loss = two_stage(
         {name: _set_estimate(losses[name], counts[name], rng, share=False) for name in names}, top=math.inf
     )
-    alone = [
-        float(np.mean([reached[name][number].sum() / counts[name].sum() for name in names]))
-        for number in range(len(results))
-    ]
-    metrics = {name: results[0].scores[name].metric for name in names}
-    return RowScores(sets, metrics, two_stage(sets), loss, tuple(alone))
+    return RowScores(sets, two_stage(sets), loss)
 
 
 def _set_estimate(

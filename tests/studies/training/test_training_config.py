@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from docleak.errors import FederationError, RecipeError
-from docleak.recipes import find_recipe, list_recipes
-from docleak.recipes.trainings.config import TrainingConfig, server_of
-from docleak.recipes.trainings.experiment import config_of
+from docleak.recipes import Recipe, Row, find_recipe, list_recipes
+from docleak.recipes.rows import rows_of
+from docleak.studies.training.config import TrainingConfig, server_of
+from docleak.studies.training.study import TrainingStudy
 
 PAPER = Path(__file__).parents[4] / "shared" / "papers" / "002_8f1c4d30b5ca7de1.txt"
-OURS = [name for name, recipe in list_recipes().items() if recipe.kind == "training"]
+OURS = [name for name, recipe in list_recipes().items() if recipe.kind == "trainings"]
+
+
+def config_of(recipe: Recipe, row: Row, scale: str, changes: Mapping[str, Any]) -> TrainingConfig:
+    """What a single row of the recipe trains."""
+    (made,) = rows_of(replace(recipe, rows=(row,)), TrainingStudy, scale, Path("out"), changes)
+    config = made.study.config
+    assert isinstance(config, TrainingConfig)
+    return config
 
 
 def test_the_papers_tables_and_figures_are_all_there() -> None:
@@ -27,7 +38,7 @@ def test_every_row_is_a_config_at_both_scales(name: str) -> None:
     assert recipe.title and recipe.finding and recipe.paper
     own = {"models": {"fedocvqa": "fedocvqa-start"}, "documents": ("a", "b", "c")}
     for row in recipe.rows:
-        tiny, paper = (config_of(recipe, row, "fedocvqa", scale, own) for scale in ("tiny", "paper"))
+        tiny, paper = (config_of(recipe, row, scale, own) for scale in ("tiny", "paper"))
         assert (tiny.clients, tiny.participation, tiny.pretraining, tiny.server) == (
             paper.clients, paper.participation, paper.pretraining, paper.server
         )  # fmt: skip
@@ -63,14 +74,14 @@ def test_table_3_is_the_papers_grid() -> None:
 def test_paper_scale_says_what_it_waits_for() -> None:
     recipe = find_recipe("fedocvqa/table4")
     with pytest.raises(RecipeError, match=r"--model fedocvqa=DIR.*--documents wtq:DIR --documents due:DIR"):
-        config_of(recipe, recipe.rows[0], "fedocvqa", "paper", {})
+        config_of(recipe, recipe.rows[0], "paper", {})
 
 
 def test_rounds_of_the_command_line_leave_a_phase_out_that_the_row_leaves_out() -> None:
     figure, table = find_recipe("fedocvqa/figure6"), find_recipe("fedocvqa/table4")
-    alone = config_of(figure, figure.rows[0], "fedocvqa", "tiny", {"rounds": 2})
+    alone = config_of(figure, figure.rows[0], "tiny", {"rounds": 2})
     assert (alone.pretraining_rounds, alone.rounds) == (2, 0) and list(alone.phases(0)) == ["pretraining"]
-    both = config_of(table, table.rows[-1], "fedocvqa", "tiny", {"rounds": 2})
+    both = config_of(table, table.rows[-1], "tiny", {"rounds": 2})
     assert (both.pretraining_rounds, both.rounds) == (2, 2) and list(both.phases(0)) == ["pretraining", "finetuning"]
 
 

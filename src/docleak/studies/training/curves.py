@@ -1,15 +1,15 @@
-"""The picture of a training recipe: scores of all rows beside the paper's, and curves over rounds where there are."""
+"""The picture of trainings: scores of all rows beside the paper's, and curves over rounds where there are."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from docleak.metrics import Estimate
-from docleak.recipes.trainings.config import FINETUNING, PRETRAINING
-from docleak.recipes.trainings.unit import Point
+from docleak.report.pictures import png_figure
+from docleak.studies.training.carrying import Point
+from docleak.studies.training.config import FINETUNING, PRETRAINING
 
 #: What a curve shows of a point.
 Shown = Callable[[Point], float | None]
@@ -47,9 +47,7 @@ def draw(rows: Sequence[Drawn]) -> bytes:
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.legend(fontsize=7)
         axis.grid(alpha=0.25)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    return png_figure(figure)
 
 
 def _scores(axis: Any, rows: Sequence[Drawn]) -> None:

@@ -1,0 +1,264 @@
+"""The study of trainings: what models answer after a training over silos, on documents that no silo held.
+
+OUT/data/             the documents, divided (see ``data``), and
+OUT/models/           models that read less than their checkpoint says: beside all rows of a table, or in a lone run
+RUN/units/seed-0/     one training (see ``carrying``)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from docleak.documents.page import Image
+from docleak.errors import RecipeError, RunError
+from docleak.files import drafted_folder
+from docleak.metrics.estimate import Estimate
+from docleak.models.base import DocumentModel
+from docleak.models.loading import load_model, short_name, title_of
+from docleak.models.t5 import T5Reader
+from docleak.report.page import Reading
+from docleak.report.pictures import decoded, picture
+from docleak.report.table import Column, Row, Table, Value
+from docleak.report.templating import render
+from docleak.runs.run import Run
+from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit, one_of, table_of
+from docleak.studies.training.carrying import Point, Result, read_points, results_in, rounds_done, run_training
+from docleak.studies.training.config import TrainingConfig, named_by_user
+from docleak.studies.training.curves import Drawn, draw
+from docleak.studies.training.data import divide, divided
+from docleak.studies.training.rounds import reading_of
+from docleak.studies.training.scores import RowScores, row_scores
+from docleak.training.federated.cost import Cost
+from docleak.training.lineage import lineage_of, write_lineage
+from docleak.training.objectives.table import objective_of
+
+DATA, MODELS = "data", "models"
+SPREAD = ("lowest", "highest")
+
+
+class TrainingStudy(TableStudy[TrainingConfig]):
+    """A unit is one training, from its first round to its test; those of a study differ in their seeds."""
+
+    kind = "trainings"
+    about = "trainings over silos"
+    Config = TrainingConfig
+    columns: ClassVar = {
+        "score": Column("average", 1, percent=True),
+        "lowest": Column("lowest training", 1, percent=True),
+        "highest": Column("highest training", 1, percent=True),
+        "loss": Column("loss", 2),
+        "trainings": Column("trainings", 0),
+        "mib": Column("MiB", 0),
+        "seconds": Column("s", 0),
+    }
+    of_model = ("model",)
+    options = ("documents", "test_documents", "pages", "rounds", "seed")
+    footnote = (
+        "Ours with 95 % intervals over test documents in square brackets; the paper's value in round brackets. The "
+        "average is that of the data sets' means (ANLS, or accuracy where all answers are verdicts). Of several "
+        "trainings of a row each document counts with its mean, and the lowest and highest average is given. Loss is "
+        "that of the right answers, averaged likewise. MiB and seconds are those of one training, both phases, all "
+        "clients one after the other, without evaluation."
+    )
+
+    def units(self) -> list[Unit]:
+        """A training per seed; its size counts its rounds, and the test as one more."""
+        c = self.config
+        size = sum(c.rounds_of.values()) + 1
+        return [Unit(f"seed-{c.seed + number}", size, number, c.seed + number) for number in range(c.seeds)]
+
+    def prepare(self, run: Run, say: Any) -> None:
+        """Divide the documents and cut the model, unless that is done."""
+        divide(self.config, table_of(run) / DATA)
+        start = self._start(run)
+        if self.config.max_tokens and not (start / "config.json").is_file():
+            with drafted_folder(start) as draft:
+                reads_less(load_model(self.config.model), self.config.max_tokens).save(str(draft))
+                write_lineage(draft, lineage_of(self.config.model))
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
+        """Train, or go on, and test."""
+        config = replace(self.config, model=str(self._start(run))) if self.config.max_tokens else self.config
+        places = divided(config, table_of(run) / DATA)
+        result = run_training(config, unit.what, places, run.folder(unit.id), self.device, tell)
+        return {"seed": unit.what, **asdict(result)}, {}
+
+    def progress(self, unit: Unit, run: Run) -> str:
+        """Rounds that are done."""
+        return f"-{rounds_done(self.config, run.folder(unit.id))}"
+
+    def _start(self, run: Run) -> Path:
+        """Where the model is that reads ``max_tokens`` at most."""
+        name = f"{short_name(self.config.model)}-{self.config.max_tokens}"
+        return (table_of(run) / MODELS / name).absolute()
+
+    @classmethod
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
+        """The trainings' scores and curves, and what holds for their models."""
+        run = one_of(runs)
+        settings = {item.name: run.config.get(item.name) for item in fields(TrainingConfig)}
+        study = cls(TrainingConfig(**with_tuples(settings)))
+        results = results_in(run)
+        if not results:
+            raise RunError(f"{run.path} has no finished training yet. Go on with the same command.")
+        row = TableRow("all trainings", "", study, run)
+        shown = Row(row.name, study.numbers(run), failed=run.failures(), facts=study.row_values(run))
+        table = Table(study.title(), cls.columns_of([row]), [shown], caption=cls.footnote)
+        curves = picture(decoded(cls.picture([row]).png), "Scores, and curves over rounds")
+        claim = results[0].claim or f"{study.config.model} as it is: nothing was trained."
+        claim += f" It is said of one model; there are {len(results)}." if len(results) > 1 else ""
+        body = render("training.html.j2", curves=curves, table=table)
+        return reading_of(run, claim, f"{table.to_text()}\n{claim}", table.to_json()[0], {"trainings": table}, body)
+
+    # -- rows of tables
+
+    @classmethod
+    def of_row(
+        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
+    ) -> TrainingStudy:
+        """Of the command line's changes documents and test_documents are those of all data sets; rounds are for both
+        phases, and leave a phase out that the row leaves out. RecipeError for paths that are not given."""
+        given = {key: changes[key] for key in ("documents", "test_documents") if changes.get(key)}
+        chosen = with_tuples({**settings, **given})
+        if rounds := changes.get("rounds"):
+            chosen |= {"pretraining_rounds": rounds, "rounds": rounds if chosen.get("rounds", 1) else 0}
+        return cls(named_by_user(TrainingConfig(model=source, **chosen)), device=device)
+
+    def numbers(self, run: Run) -> dict[str, Value]:
+        """Scores on the test documents, and what a training cost."""
+        results = results_in(run)
+        if not results:
+            return {"trainings": f"0 of {self.config.seeds}"}
+        scores, averages = scored(results), [result.average for result in results]
+        spread = (min(averages), max(averages)) if len(results) > 1 else ()
+        cost: dict[str, float] = {
+            "trainings": len(results),
+            "mib": float(np.mean([result.bytes for result in results])) / 2**20,
+            "seconds": float(np.mean([sum(result.seconds.values()) for result in results])),
+        }
+        return {
+            "score": scores.average,
+            **{name: Estimate.exactly(value) for name, value in zip(SPREAD, spread, strict=False)},
+            **{f"score_{name}": estimate for name, estimate in scores.sets.items()},
+            "loss": scores.loss,
+            **{name: Estimate.exactly(value) for name, value in cost.items()},
+        }
+
+    @classmethod
+    def columns_of(cls, rows: Sequence[TableRow]) -> dict[str, Column]:
+        """The average, how far trainings differ where rows have several, each data set with its metric, and costs."""
+        results = [results_in(row.run) for row in rows]
+        sets = {
+            f"score_{name}": Column(f"{name} ({of.metric})", 1, percent=True)
+            for trainings in results
+            for result in trainings
+            for name, of in result.scores.items()
+        }
+        alone = all(len(trainings) < 2 for trainings in results)
+        first = {name: column for name, column in cls.columns.items() if name == "score" or name in SPREAD}
+        columns = {**first, **sets, **cls.columns}
+        return {name: column for name, column in columns.items() if not (alone and name in SPREAD)}
+
+    def row_values(self, run: Run) -> dict[str, Any]:
+        """Of each training its average, bytes, seconds and claim; the points of the first one's curves."""
+        results = results_in(run)
+        return {
+            "by_training": [result.average for result in results],
+            "metrics": {name: of.metric for result in results for name, of in result.scores.items()},
+            "bytes": [result.bytes for result in results],
+            "seconds": [dict(result.seconds) for result in results],
+            "claims": [result.claim for result in results],
+            "points": [asdict(point) for point in self.points(run)],
+        }
+
+    def points(self, run: Run) -> list[Point]:
+        """The curves of the first training that has some."""
+        curves = (read_points(run.folder(unit.id)) for unit in self.units())
+        return next(filter(None, curves), [])
+
+    def title(self) -> str:
+        """The model's."""
+        return title_of(self.config.model)
+
+    def planned(self) -> str:
+        """Rounds, clients, and the bytes that are sent."""
+        c, sent = self.config, self.planned_facts()["bytes"]
+        phases = [f"{c.pretraining_rounds} rounds of {c.pretraining}"] if c.pretraining else []
+        phases += [f"{c.rounds} rounds"] if c.rounds else []
+        return f"{c.seeds} x {' + '.join(phases) or 'no training'}, K = {c.clients}, {sent / 2**20:,.0f} MiB"
+
+    def planned_facts(self) -> dict[str, Any]:
+        """Clients, rounds by phase, and the bytes of one training."""
+        c = self.config
+        # What self-pretraining adds to the model stays in it.
+        costs = [
+            (cost_of(c.model, c.max_tokens, c.pretraining or federation.local.objective, c.seed), federation)
+            for federation in c.phases(c.seed).values()
+        ]
+        return {
+            "clients": c.clients,
+            "rounds": list(c.rounds_of.values()),
+            "bytes": sum(cost.sent(federation, c.clients) for cost, federation in costs),
+            "bytes_as_published": sum(cost.as_published(federation, c.clients) for cost, federation in costs),
+        }
+
+    @classmethod
+    def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:
+        """Model, data sets and seeds, and what each private row's model claims."""
+        c = rows[0].study.config
+        facts = {
+            "Models": ", ".join(dict.fromkeys(row.study.config.model for row in rows)),
+            "Seed": f"{c.seed}" + (f" to {c.seed + c.seeds - 1}" if c.seeds > 1 else ""),
+            "Documents": ", ".join(c.documents),
+        }
+        private = [(row.name, results_in(row.run)) for row in rows if row.study.config.epsilon]
+        return facts | {f"Privacy of {name}": results[0].claim for name, results in private if results}
+
+    @classmethod
+    def picture(cls, rows: Sequence[TableRow]) -> Picture:
+        """Scores of every row beside the paper's, and curves over rounds where there are some."""
+        drawn = []
+        for row in rows:
+            assert isinstance(row.study, TrainingStudy)
+            results = results_in(row.run)
+            average = scored(results).average if results else None
+            drawn.append(Drawn(row.name, average, row.printed.get("score"), row.study.points(row.run)))
+        shows = "Scores of every row beside the paper's, and curves over rounds"
+        return Picture(draw(drawn), "The same as a picture", shows)
+
+
+def with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as the configuration has them, where JSON and TOML have lists."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+
+
+def scored(results: Sequence[Result]) -> RowScores:
+    """The scores of trainings, every time with the same intervals."""
+    return row_scores(results, rng=np.random.default_rng(0))
+
+
+def reads_less(model: DocumentModel, max_tokens: int) -> T5Reader:
+    """The model, which now reads ``max_tokens`` of a page at most; RecipeError for one that cannot be told."""
+    if not isinstance(model, T5Reader):
+        raise RecipeError(
+            f"max_tokens is {max_tokens}, but {model.name!r} is a {model.architecture}; expected vt5 or fedocvqa. "
+            "Leave max_tokens out."
+        )
+    model.config = replace(model.config, max_tokens=min(max_tokens, model.config.max_tokens))
+    return model
+
+
+@lru_cache(maxsize=8)
+def cost_of(source: str, max_tokens: int, objective: str, seed: int) -> Cost:
+    """What of the model travels, once it is ready for the objective."""
+    model = load_model(source)
+    model = reads_less(model, max_tokens) if max_tokens else model
+    objective_of(objective).prepare(model, generator=torch.Generator().manual_seed(seed))
+    return Cost.of(model.module)
