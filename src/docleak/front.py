@@ -5,6 +5,7 @@ Models, pages, attacks, defences and studies are names or objects. ``docleak`` e
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -97,6 +98,8 @@ def audit(
         measured = kind(config, device=pick_device(device))
         shown = ({} if study == "gradient" else {"study": kind.kind}) | named
     remember(type(measured))
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker that is about to import the script
+        raise RunError("a worker process runs this script again. Put the call under: if __name__ == '__main__':")
     run = carry_out(measured, Path(out), workers=workers, command=_call("audit", shown, out), watcher=Lines(say))
     return Results((run.path,))
 
