@@ -17,7 +17,9 @@ from docleak.attacks.registries import ATTACKS
 from docleak.errors import DocleakError
 from docleak.models import DocumentModel
 from docleak.registry import Given
-from docleak.studies.given import given_model, given_pages
+from docleak.studies.given import configured, given_model, given_pages
+from docleak.studies.gradient.config import GradientConfig
+from docleak.studies.gradient.study import GradientStudy
 
 MODEL = "layoutlmv3-start"
 
@@ -130,9 +132,20 @@ def test_what_is_given_is_checked(pages: list[docleak.Page], tmp_path: Path) -> 
     ):
         with pytest.raises(DocleakError, match=said):
             docleak.audit(**(study | wrong))
+    measured = GradientStudy(GradientConfig(models=(MODEL,)))
+    for settings in ({"budget": 1}, {"device": "cpu"}):
+        with pytest.raises(DocleakError, match="has its configuration already"):
+            docleak.audit(study=measured, **(study | settings))
     assert not (tmp_path / "run").exists()
     with pytest.raises(DocleakError, match="Give a seed"):
         docleak.load_pages("synthetic")
+
+
+def test_settings_reach_the_part_of_the_configuration_that_has_them(tmp_path: Path) -> None:
+    values = {"models": [MODEL], "documents": tmp_path, "train_mode": True, "stages": ["text"]}
+    config = configured(GradientConfig, values, what="a study")
+    assert config.models == (MODEL,) and config.documents == str(tmp_path)
+    assert config.exposure.train_mode and config.exposure.stages == ("text",)
 
 
 def test_a_script_without_main_guard_is_told_so(tmp_path: Path) -> None:

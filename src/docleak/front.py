@@ -87,6 +87,7 @@ def audit(
     asked |= {"seed": seed}
     named = {name: value for name, value in asked.items() if value is not None} | settings
     if isinstance(study, Study):
+        named |= {"device": device} if device != "auto" else {}
         if named:
             raise RunError(
                 f"the study has its configuration already; found {', '.join(named)}. Give its class instead."

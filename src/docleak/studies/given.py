@@ -75,7 +75,7 @@ def settings_of(kind: type) -> tuple[str, ...]:
 
 
 def configured(kind: type[T], values: Mapping[str, Any], *, what: str) -> T:
-    """The dataclass ``kind`` with ``values`` by the names of ``settings_of``; lists become tuples.
+    """The dataclass ``kind`` with ``values`` by the names of ``settings_of``; lists become tuples, paths texts.
 
     DocleakError for a name that is none of them, a simple value of another type, and a field that lacks its value.
     """
@@ -85,9 +85,9 @@ def configured(kind: type[T], values: Mapping[str, Any], *, what: str) -> T:
     within: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         if name in by_name:
-            made[name] = tuple(value) if isinstance(value, list) else value
+            made[name] = _kept(value, str(by_name[name].type))
         elif name in homes:
-            within.setdefault(homes[name], {})[name] = tuple(value) if isinstance(value, list) else value
+            within.setdefault(homes[name], {})[name] = _kept(value, "")
         else:
             raise DocleakError(f"{what}: {spec.unknown('setting', name, [*by_name, *homes])}")
     for home, changes in within.items():
@@ -100,6 +100,12 @@ def configured(kind: type[T], values: Mapping[str, Any], *, what: str) -> T:
         if type(default) in (int, float, bool) and not _fits(value, default):
             raise DocleakError(f"{what}: {name} is {value!r}; expected a value such as {default!r}.")
     return kind(**made)
+
+
+def _kept(value: Any, annotation: str) -> Any:
+    if isinstance(value, os.PathLike) and "Path" not in annotation:
+        return os.fspath(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _fits(value: object, default: object) -> bool:
