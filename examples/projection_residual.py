@@ -86,10 +86,10 @@ class ProjectionStudy(Study[ProjectionConfig]):
         weight = dict(self.model.module.named_parameters()).get(c.layer)
         if weight is None or weight.ndim != 2 or not weight.requires_grad:
             raise AttackError(f"model {c.model!r} trains no matrix {c.layer!r}; name a linear layer's weight as layer.")
-        rounds = len(self.pages) // (2 * c.batch_size) if c.batch_size > 0 else 0
+        rounds = len(self.pages) // max(1, 2 * c.batch_size)
         if rounds * c.batch_size < 2:
             raise DocumentError(f"{len(self.pages)} pages with a question make {rounds} rounds of 2 x {c.batch_size}; "
-                                "expected 4 pages, and a batch of 1, or more.")  # fmt: skip
+                                "expected one or more, of 4 pages or more in all.")  # fmt: skip
         return [Unit(f"page-{number:04d}", what=number) for number in range(rounds * 2 * c.batch_size)]
 
     def gradient(self, pages: Sequence[Page]) -> torch.Tensor:
@@ -101,8 +101,7 @@ class ProjectionStudy(Study[ProjectionConfig]):
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Any]]:
         c, number, page = self.config, unit.what, self.pages[unit.what]
         turn, place = divmod(number, 2 * c.batch_size)
-        start = turn * 2 * c.batch_size
-        _, sizes, directions = torch.linalg.svd(self.gradient(self.pages[start : start + c.batch_size]))
+        _, sizes, directions = torch.linalg.svd(self.gradient(self.pages[number - place :][: c.batch_size]))
         rank = int((sizes > c.tolerance * sizes[0]).sum())
         rows, suspect = directions[:rank], self.gradient([page])
         pixels, inputs = pixels_of(page.image, self.device)[None], [self.model.encode(page, page.questions[0])]
@@ -125,10 +124,9 @@ class ProjectionStudy(Study[ProjectionConfig]):
             residual = np.array([record["residual"] for record in records])
             blind = np.array([record["loss"] for record in records])
             auc, baseline = (_auc(-scores, inside, rng) for scores in (residual, blind))
-            ranks = [record["rank"] for record in records]
-            values = {"auc": auc, "blind": baseline, "inside": float(np.median(residual[inside])),
-                      "outside": float(np.median(residual[~inside])), "rank": float(np.mean(ranks)),
-                      "width": records[0]["width"]}  # fmt: skip
+            rank, halves = np.mean([record["rank"] for record in records]), (residual[inside], residual[~inside])
+            values = {"auc": auc, "blind": baseline, "rank": float(rank), "width": records[0]["width"]}
+            values |= {key: float(np.median(half)) for key, half in zip(("inside", "outside"), halves, strict=True)}
             rows.append(Row(name, values, facts={"run": str(run.path)}))
             told = auc.low is not None and auc.low > 0.5
             severity = Severity.SEVERE if told and auc.low >= 0.75 else Severity.PARTIAL if told else Severity.UNTOLD

@@ -45,7 +45,7 @@ def test_pages_of_the_batch_are_told_from_others(example: ModuleType, tmp_path: 
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_is_written(example: ModuleType, tmp_path: Path) -> None:
-    for settings, said in (({"layer": "no.such.weight"}, "trains no matrix"), ({"count": 3}, "expected 4 pages")):
+    for settings, said in (({"layer": "no.such.weight"}, "trains no matrix"), ({"count": 3}, "0 rounds of 2 x 2")):
         with pytest.raises(DocleakError, match=said):
             docleak.audit(study=example.ProjectionStudy, out=tmp_path / "run", **settings)
         assert not list((tmp_path / "run").glob("units/*"))
