@@ -7,7 +7,7 @@ export HF_HUB_DISABLE_TELEMETRY ?= 1
 OUT ?= docleak-audit
 ARGS ?=
 BIN := .venv/bin
-CODE := src tests bench
+CODE := src tests bench examples
 
 .DEFAULT_GOAL := help
 .PHONY: help setup audit test lint types check bench format clean

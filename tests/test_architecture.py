@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "studies": {*COMPUTING, "runs", "report"},
     "evidence": {*COMPUTING, "runs", "report", "studies"},
     "recipes": {*COMPUTING, "runs", "report", "studies", "evidence"},
+    "front": {*COMPUTING, "runs", "report", "studies", "evidence", "recipes"},
     "cli": {*COMPUTING, "runs", "report", "studies", "evidence", "recipes"},
 }
 LONGEST_MODULE = 400
@@ -89,7 +90,9 @@ def test_imports_go_one_way(path: Path) -> None:
     home = top_level(path)
     tree = ast.parse(path.read_text())
     if home == "":
-        assert set(imported(tree)) <= {"lazy"}, "docleak/__init__.py imports nothing heavy: docleak.documents is light"
+        eager = [node for node in tree.body if not isinstance(node, ast.If)]  # "if TYPE_CHECKING:" is for type checkers
+        named = {name for node in eager for name in imported(node)}
+        assert named <= {"lazy"}, "docleak/__init__.py imports nothing heavy: docleak.documents is light"
         return
     found = set(imported(tree))
     assert home in MAY_IMPORT, f"{home} is new: say in MAY_IMPORT what it may import"

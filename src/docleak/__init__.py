@@ -1,7 +1,47 @@
-"""docleak: train document models together, and measure what they leak."""
+"""docleak: train document models together, and measure what they leak. What is in ``__all__`` is public."""
+
+from typing import TYPE_CHECKING
 
 from docleak.lazy import imported_on_use
 
+if TYPE_CHECKING:
+    from docleak.documents import Field, Page, Question, Word
+    from docleak.errors import DocleakError
+    from docleak.front import Reproduction, audit, load_pages, reproduce, train
+    from docleak.models import load_model
+    from docleak.studies.results import Results, load_run
+    from docleak.training.federated.flower.tap import tap
+    from docleak.training.settings import TrainingSettings
+
 __version__ = "0.2.0"
 
-__getattr__ = imported_on_use("docleak", {"tap": "training.federated.flower.tap"})  # it needs Flower
+__all__ = [
+    "DocleakError",
+    "Field",
+    "Page",
+    "Question",
+    "Reproduction",
+    "Results",
+    "TrainingSettings",
+    "Word",
+    "audit",
+    "load_model",
+    "load_pages",
+    "load_run",
+    "reproduce",
+    "tap",
+    "train",
+]
+
+__getattr__ = imported_on_use(
+    "docleak",
+    {
+        **dict.fromkeys(__all__, "front"),
+        "DocleakError": "errors",
+        **dict.fromkeys(("Field", "Page", "Question", "Word"), "documents.page"),
+        **dict.fromkeys(("Results", "load_run"), "studies.results"),
+        "TrainingSettings": "training.settings",
+        "load_model": "models.loading",
+        "tap": "training.federated.flower.tap",  # it needs Flower
+    },
+)

@@ -54,6 +54,10 @@ class Chosen(str):
         return self
 
 
+class Given(Chosen):
+    """A name with a hash of what it brings along, so that a run's manifest has nothing else to say of it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Registry(Generic[T]):
     """Things of one kind by name; ``noun`` and ``error`` are for messages.
@@ -253,6 +257,8 @@ def _name_of(thing: object) -> str:
 
 def objects_in(value: object) -> dict[str, Any]:
     """Name -> description of every object that came along in a configuration's values, for a run's manifest."""
+    if isinstance(value, Given):
+        return {}
     if isinstance(value, Chosen):
         return {str(value): describe(value.thing)}
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()

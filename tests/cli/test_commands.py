@@ -565,7 +565,7 @@ def test_values_are_parsed_at_the_edge() -> None:
         split_stages("Vision,head,text")
     assert pick_device("cpu") == "cpu"
     assert pick_device("auto") in ("cpu", "cuda")
-    with pytest.raises(DocleakError, match="Try --device auto or cpu"):
+    with pytest.raises(DocleakError, match="Try auto or cpu"):
         pick_device("cuda:99")
     assert 1 <= default_workers() <= (os.cpu_count() or 1)
 

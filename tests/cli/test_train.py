@@ -79,7 +79,7 @@ def test_a_private_federation_says_what_it_guarantees(command: Command, tmp_path
     )
     assert json.loads((tmp_path / "docleak-train" / "ledger.json").read_text())["begun"] == 1
     code, out, _ = command("train", "federated", *SMALL, "--epsilon", 8, "--json")
-    assert code == 1 and "--denominator is 0" in json.loads(out)["error"]
+    assert code == 1 and "the denominator is 0" in json.loads(out)["error"]
     code, out, _ = command("train", "federated", *SMALL, "--epsilon", 8, "--noise", 1, "--denominator", 2, "--json")
     assert code == 1 and "give one" in json.loads(out)["error"]
     code, out, _ = command("train", "federated", *SMALL, "--epsilon", -1, "--denominator", 2, "--json")

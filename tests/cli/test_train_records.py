@@ -38,7 +38,7 @@ def test_records_are_protected_and_what_is_not_is_said(command: Command, tmp_pat
     [
         (("--objective", "tm", "--optimiser", "sgd"), "no --objective tm, --optimiser sgd"),
         (("--capture",), "no --capture"),
-        (("--denominator", 0), "--denominator is 0"),
+        (("--denominator", 0), "the denominator is 0"),
     ],
 )
 def test_records_what_is_refused(command: Command, words: tuple[object, ...], said: str) -> None:

@@ -47,7 +47,7 @@ def canaries(
 
     Fails with a ContradictionError if more is measured than the accountant allows.
     """
-    from docleak.cli.budget import probability
+    from docleak.privacy.mechanism import probability
     from docleak.studies.canaries.audit import CanaryConfig
     from docleak.studies.canaries.study import CanaryStudy
 

@@ -7,27 +7,14 @@ import re
 from typing import TYPE_CHECKING, cast
 
 from docleak import spec
-from docleak.errors import AttackError, DocleakError
+from docleak.errors import AttackError
+from docleak.models.device import pick_device as pick_device
 
 if TYPE_CHECKING:
     from docleak.models.base import Stage
 
 #: Pixels of a model's input at most; Donut's own size, 1920 x 2560, has 4.9 million.
 MOST_MODEL_PIXELS = 16_000_000
-
-
-def pick_device(name: str) -> str:
-    """``auto`` is the GPU where there is one; anything else must be a device torch can use."""
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise DocleakError(f"device {name!r} cannot be used here ({reason}). Try --device auto or cpu.") from error
-    return name
 
 
 def default_workers() -> int:

@@ -13,7 +13,7 @@ import typer
 from docleak.cli.options import with_options
 from docleak.cli.output import counter, emit, note, working_in
 from docleak.cli.phases import phase_settings
-from docleak.cli.private_options import evaluations_of, given, pages_under, privacy_plan
+from docleak.cli.private_options import OF_A_TARGET, given
 from docleak.cli.settings import pick_device
 from docleak.cli.studies import command_line
 from docleak.errors import FederationError, PrivacyError
@@ -117,13 +117,16 @@ class Options:
 
     def private(self, client_rate: float = 1.0, *, published_counting: bool = False) -> tuple[DpPlan | None, int]:
         """The privacy plan that is asked for, and the rounds to train, which a phase may say."""
+        from docleak.privacy.planning import plan_of
+
         epsilon, noise, rounds, unit_rate = phase_settings(
             self.phases, self.phase, self.epsilon, self.noise, self.rounds, self.unit_rate, delta=self.delta,
             unit=self.unit, client_rate=client_rate,
         )  # fmt: skip
-        plan = privacy_plan(
+        plan = plan_of(
             epsilon, noise, rounds, delta=self.delta, clip_norm=self.clip_norm, unit=self.unit, unit_rate=unit_rate,
             client_rate=client_rate, denominator=self.denominator, published_counting=published_counting,
+            idle=given(*OF_A_TARGET),
         )  # fmt: skip
         return plan, rounds
 
@@ -182,6 +185,7 @@ class Central(Options):
 
 def federated(options: Federated) -> None:
     """Train over silos on Flower, in one process without sockets; docleak deploy runs the same over a network."""
+    from docleak.privacy.planning import evaluations_of
     from docleak.training.federated.federation import Federation, impossible
     from docleak.training.federated.fedopt import FedOpt
     from docleak.training.federated.silo_folders import find_silos, synthetic_silos
@@ -215,6 +219,7 @@ def federated(options: Federated) -> None:
 
 def central(options: Central) -> None:
     """Train on pages that are all in one place: the same code with one silo, whose optimiser begins anew each round."""
+    from docleak.privacy.planning import evaluations_of, pages_under
     from docleak.training.federated.federation import Federation
     from docleak.training.federated.silo_folders import one_silo
 
@@ -223,7 +228,7 @@ def central(options: Central) -> None:
     silo = partial(
         one_silo,
         options.documents,
-        pages_under(private, options.documents, options.pages),
+        pages_under(private, options.documents, options.pages, asked=f"--pages {options.pages}" * bool(given("pages"))),
         options.out / "silos",
         seed=options.seed,
     )

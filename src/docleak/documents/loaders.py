@@ -9,12 +9,13 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
+from typing import cast
 
 from docleak.documents.files import describe_folder
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
 from docleak.errors import DocumentError
-from docleak.registry import resolve
+from docleak.registry import Given, resolve
 from docleak.spec import split_name
 
 SYNTHETIC = "synthetic"
@@ -97,14 +98,16 @@ def load_pages(
 ) -> Sequence[Page]:
     """Open pages by ``spec``: "synthetic", "FORMAT:PATH" with a format of LOADERS, or a PATH whose format is seen.
 
-    At most ``count`` pages: the first ones of a data set on disk, or the number made for "synthetic" (16 if None).
-    A provider that is spelled in several ways is one (``names.provider_key``), as ``notes`` then say. ``seed`` matters
-    only to what is made or drawn. Images of data sets are decoded when a page is asked for; those of a folder with
-    pages.jsonl may also lie in ``image_root``. Raises DocumentError if there is no such format or path, or the data set
-    is not as its format says.
+    A name that brings its pages along (``registry.Given``) gives those. At most ``count`` pages: the first ones of a
+    data set on disk, or the number made for "synthetic" (16 if None). A provider that is spelled in several ways is one
+    (``names.provider_key``), as ``notes`` then say. ``seed`` matters only to what is made or drawn. Images of data sets
+    are decoded when a page is asked for; those of a folder with pages.jsonl may also lie in ``image_root``. Raises
+    DocumentError if there is no such format or path, or the data set is not as its format says.
     """
     if count is not None and count < 1:
         raise DocumentError(f"{count} pages were asked for; expected 1 or more.")
+    if isinstance(spec, Given):
+        return cast("Sequence[Page]", spec.thing)[:count]
     if spec == SYNTHETIC:
         make_pages = import_module("docleak.documents.synthetic").make_pages
         made: Sequence[Page] = make_pages(count or DEFAULT_SYNTHETIC_PAGES, seed=seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +16,7 @@ from docleak.errors import DocleakError, ModelError
 from docleak.files import parse_json
 from docleak.models.base import DocumentModel
 from docleak.models.shipped import CHECKPOINTS, SHIPPED
-from docleak.registry import resolve
+from docleak.registry import Given, resolve
 
 #: architecture -> "module:adapter"; an adapter's ``load`` reads a checkpoint.
 ARCHITECTURES: dict[str, str] = {
@@ -33,11 +34,14 @@ def load_model(
     """Load a model for auditing: evaluation mode, float32, eager attention (needed for double backward).
 
     ``source`` is a name of SHIPPED, a directory written by ``save_pretrained``, or a hub name, with ``@`` and a
-    revision (branch, tag or commit) where it is not to be the main one. ``image_size`` (width, height) is the size of
-    the pages the model is run on, by default the checkpoint's own.
+    revision (branch, tag or commit) where it is not to be the main one. A name that brings its model along
+    (``registry.Given``) gives a copy of it. ``image_size`` (width, height) is the size of the pages the model is run
+    on, by default the checkpoint's own.
     Raises ModelError if there is no such thing, if it is of an architecture docleak does not know, or if its network
     cannot take pages of that size.
     """
+    if isinstance(source, Given):
+        return _copy(source, torch.device(device), image_size)
     where, revision = locate(source)
     architecture = _architecture(config_at(where, revision, source), source)
     transformers.utils.logging.disable_progress_bar()
@@ -46,6 +50,18 @@ def load_model(
             where, name=short_name(source), device=torch.device(device), revision=revision, image_size=image_size
         )
     return cast(DocumentModel, model)
+
+
+def _copy(source: Given, device: torch.device, image_size: tuple[int, int] | None) -> DocumentModel:
+    model: DocumentModel = deepcopy(source.thing)  # type: ignore[assignment]
+    if image_size not in (None, model.image_size):
+        width, height = model.image_size
+        raise ModelError(
+            f"model {str(source)!r} came as an object, which takes pages of {width} x {height} pixels; image_size is "
+            f"{image_size}. Leave it out, and load the model with that size."
+        )
+    model.module.to(device).eval()
+    return model
 
 
 @contextmanager

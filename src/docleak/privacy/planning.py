@@ -1,8 +1,10 @@
-"""What ``docleak budget`` answers: noise, rounds or epsilon of one training or several, as words, JSON or curves."""
+"""What ``docleak budget`` answers: noise, rounds or epsilon of one training or several, as words, JSON or curves; and
+the plan that the settings of a training ask for."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +13,9 @@ from docleak.privacy.accounting import PACKAGES, WHAT, Accountant, Guarantee, gu
 from docleak.privacy.budget import curve, noise_for, rounds_for
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.distributions import published as published_count
-from docleak.privacy.mechanism import Mechanism, Participation, Relation
+from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, choice, probability
 from docleak.privacy.phases import mechanisms, noise_for_phases, phases_of
+from docleak.privacy.plan import DpPlan
 
 
 def answer(asked: str, mechanism: Mechanism, epsilon: float, delta: float, accountant: Accountant) -> Guarantee:
@@ -100,3 +103,72 @@ def _row(found: Guarantee) -> dict[str, object]:
         "participation": m.participation, "sampler": m.sampler, "accountant": found.accountant,
         "version": found.version, "statement": found.sentence(),
     }  # fmt: skip
+
+
+def plan_of(
+    epsilon: float | None,
+    noise: float | None,
+    rounds: int,
+    *,
+    delta: float,
+    clip_norm: float,
+    unit: str,
+    unit_rate: str,
+    client_rate: float,
+    denominator: int,
+    published_counting: bool = False,
+    idle: Collection[str] = (),
+) -> DpPlan | None:
+    """The plan that a training's settings ask for, its noise found for ``epsilon``; None where neither is given.
+
+    ``idle`` are the settings of a private training that were given, as they are written: PrivacyError for them without
+    epsilon and noise, since it would train without privacy.
+    """
+    if epsilon is None and noise is None:
+        if idle:
+            raise PrivacyError(
+                f"{', '.join(idle)}: of a private training, and none is asked for. Give epsilon or noise, too, or "
+                "leave it out to train without privacy."
+            )
+        return None
+    if epsilon is not None and noise is not None:
+        raise PrivacyError("epsilon and noise are both given; give one, and docleak finds the other.")
+    if denominator < 1:
+        raise PrivacyError(
+            f"a private training divides by a public constant M, and the denominator is {denominator}. Give about the "
+            f"number of {unit}s that a silo is known to have, times the unit rate if that is below 1."
+        )
+    rate, kind = probability(unit_rate, what="unit rate"), choice(Unit, unit, what="unit")
+    if published_counting and (client_rate == 1 or kind is Unit.CLIENT):
+        raise PrivacyError(
+            f"published counting is the paper's counting of clients that are drawn whole, for {Unit.PROVIDER}s or "
+            f"{Unit.DOCUMENT}s in them; here the unit is {kind} and participation {client_rate:g}. Leave it out."
+        )
+    view = Participation.HIDDEN if published_counting else Participation.KNOWN
+    accountant = Accountant.PRV if published_counting else Accountant.PLD
+    mechanism = Mechanism(noise or 0.0, rounds, rate, client_rate, kind, participation=view)
+    if epsilon is not None:
+        mechanism = noise_for(mechanism, epsilon, delta, accountant).mechanism
+    return DpPlan(mechanism, clip_norm, denominator, delta, published_counting)
+
+
+def evaluations_of(plan: DpPlan | None, rounds: int, every: int) -> int:
+    """How many evaluations a private training asks for, which its scores get noise for; 0 without one."""
+    if plan is None or not every:
+        return 0
+    return sum(number % every == 0 or number == rounds for number in range(rounds + 1))
+
+
+def pages_under(plan: DpPlan | None, documents: str, pages: int, *, asked: str = "") -> int:
+    """How many pages to take: under a privacy plan all of a data set, since who is among the first depends on others.
+
+    PrivacyError for a number that was ``asked`` for, in these words.
+    """
+    if plan is None or documents == "synthetic":
+        return pages
+    if asked and pages:
+        raise PrivacyError(
+            f"{asked}: with the first pages of a list, each provider's place in it decides whether others are trained "
+            "on, which no plan counts. Leave it out under epsilon or noise, or give fewer documents."
+        )
+    return 0

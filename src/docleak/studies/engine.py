@@ -150,8 +150,10 @@ def compute(
                     if error is not None and not (keep_going and isinstance(error, KNOWN)):
                         raise error
         except WorkerDied:
-            if not keep_going and not fresh:
-                raise
+            begun = any(_finished(assignments[task.number], task) or _attempts(assignments[task.number], task)
+                        for task in batch)  # fmt: skip
+            if not begun or (not keep_going and not fresh):
+                raise  # workers that do not even begin would do so for ever
 
 
 def tasks_of(assignments: Sequence[Assignment]) -> list[Task]:

@@ -30,9 +30,21 @@ STUDIES: dict[str, str] = {
     "weights": "docleak.studies.weights.study:WeightsStudy",
 }
 
+#: Kind -> class, of studies that this process was given as classes: what a script or notebook defines.
+_GIVEN: dict[str, type[Study[Any]]] = {}
+
+
+def remember(study: type[Study[Any]]) -> None:
+    """Let runs of ``study`` be read in this process wherever its class is from; RunError for a shipped kind's name."""
+    if study.kind in STUDIES and load_study(study.kind) is not study:
+        raise RunError(f"the kind {study.kind!r} is docleak's own; name that of your study 'module:Class'.")
+    _GIVEN[study.kind] = study
+
 
 def load_study(kind: str) -> type[Study[Any]]:
     """The study of that kind, or the one at "module:Class"; RunError lists the known ones."""
+    if kind in _GIVEN:
+        return _GIVEN[kind]
     place = STUDIES.get(kind, kind)
     if not split_name(place)[1]:
         raise RunError(f"there is no study {kind!r}; known: {', '.join(STUDIES)}, or MODULE:CLASS of one's own.")
@@ -59,14 +71,19 @@ def read_runs(runs: Sequence[Run]) -> list[Reading]:
         ]
 
 
-def report_on(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, list[Reading]]:
-    """Write the report of these runs, and of those that lie in a single one's folder, into ``out``; where it is, and
-    what they say. RunError where several are to be joined and ``out`` does not say where."""
+def runs_at(paths: Sequence[Path]) -> list[Run]:
+    """These runs, and those that lie in a single one's folder."""
     runs = [Run.load(path) for path in paths]
-    if len(runs) > 1 and out is None:
-        raise RunError(f"{len(runs)} runs are to be joined; say with --out into which folder the report goes.")
     if len(runs) == 1:
         beside = [Run(file.parent) for file in sorted(runs[0].path.glob("*/run.json"))]
-        runs += [run for run in beside if run.kind in STUDIES or ":" in run.kind]
-    readings = read_runs(runs)
-    return write_report(readings, out or runs[0].path), readings
+        runs += [run for run in beside if run.kind in STUDIES or run.kind in _GIVEN or ":" in run.kind]
+    return runs
+
+
+def report_on(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, list[Reading]]:
+    """Write the report of ``runs_at`` these paths into ``out``; where it is, and what they say. RunError where several
+    are to be joined and ``out`` does not say where."""
+    if len(paths) > 1 and out is None:
+        raise RunError(f"{len(paths)} runs are to be joined; say with --out into which folder the report goes.")
+    readings = read_runs(runs_at(paths))
+    return write_report(readings, out or Path(paths[0])), readings

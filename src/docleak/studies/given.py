@@ -1,0 +1,117 @@
+"""What Python gives a study: models and pages as objects, settings as keywords.
+
+An object goes by a name with a hash of what it holds, which brings the object along.
+A configuration keeps that name (``registry.Given``): it travels to worker processes with its object, ``load_model``
+and ``load_pages`` take it, and a run that was begun with other weights or pages has another name in its configuration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import MISSING, fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
+
+from docleak import spec
+from docleak.documents.names import one_spelling
+from docleak.documents.page import Page
+from docleak.errors import DocleakError, DocumentError, ModelError
+from docleak.models import DocumentModel, trainable
+from docleak.registry import Given, describe
+from docleak.studies.identity import data_hash, weights_hash
+
+T = TypeVar("T")
+#: Members of DocumentModel that every study uses.
+NEEDED = ("architecture", "name", "module", "image_size", "fit", "encode", "loss", "stage")
+
+
+def given_model(model: str | os.PathLike[str] | DocumentModel) -> str:
+    """A name or directory as it is; a model by a name, with a copy of it as it is now.
+
+    The hash is of all weights, which of them are trained, and the adapter's own fields and code. ModelError for what
+    is no DocumentModel.
+    """
+    if isinstance(model, str | os.PathLike):
+        return model if isinstance(model, str) else os.fspath(model)
+    if missing := [name for name in NEEDED if not hasattr(model, name)]:
+        raise ModelError(
+            f"the model is a {type(model).__name__} without {', '.join(missing)}; expected a name, a directory, "
+            "or what docleak.load_model returns. Save a network of transformers by save_pretrained; give the directory."
+        )
+    copy = deepcopy(model)
+    copy.module.to("cpu")
+    names = sorted(name for name, _ in trainable(copy.module))
+    told = json.dumps([weights_hash(copy), copy.image_size, names, describe(copy)], default=str)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", copy.name) or "model"
+    return Given.of(f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:10]}", copy)
+
+
+def given_pages(pages: str | os.PathLike[str] | Sequence[Page]) -> str:
+    """ "synthetic", a folder or FORMAT:PATH as it is; pages by a name, with themselves, each provider in one spelling.
+
+    DocumentError for what are no pages, or none at all.
+    """
+    if isinstance(pages, str | os.PathLike):
+        return pages if isinstance(pages, str) else os.fspath(pages)
+    items = cast("list[object]", list(pages))
+    wrong = sorted({type(item).__name__ for item in items if not isinstance(item, Page)})
+    if wrong or not items:
+        raise DocumentError(
+            f"the pages are {'of ' + ', '.join(wrong) if wrong else 'none'}; expected docleak.Page objects, a folder, "
+            "FORMAT:PATH or 'synthetic'."
+        )
+    spelled = list(one_spelling(cast("list[Page]", items)))
+    count = f"{len(spelled)} page{'s' * (len(spelled) != 1)}"
+    return Given.of(f"{count} given ({data_hash(spelled)})", tuple(spelled))
+
+
+def settings_of(kind: type) -> tuple[str, ...]:
+    """The names of a configuration's fields, and of those of dataclasses that are their defaults."""
+    return tuple(name for field in fields(kind) for name in (field.name, *_inside(field)))
+
+
+def configured(kind: type[T], values: Mapping[str, Any], *, what: str) -> T:
+    """The dataclass ``kind`` with ``values`` by the names of ``settings_of``; lists become tuples, paths texts.
+
+    DocleakError for a name that is none of them, a simple value of another type, and a field that lacks its value.
+    """
+    by_name = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    homes = {name: field.name for field in by_name.values() for name in _inside(field)}
+    made: dict[str, Any] = {}
+    within: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name in by_name:
+            made[name] = _kept(value, str(by_name[name].type))
+        elif name in homes:
+            within.setdefault(homes[name], {})[name] = _kept(value, "")
+        else:
+            raise DocleakError(f"{what}: {spec.unknown('setting', name, [*by_name, *homes])}")
+    for home, changes in within.items():
+        made[home] = replace(made.get(home, by_name[home].default), **changes)
+    required = [name for name, field in by_name.items() if field.default is field.default_factory is MISSING]
+    if lacking := [name for name in required if name not in made]:
+        raise DocleakError(f"{what} needs {', '.join(lacking)}. Give a value for each by its name.")
+    for name, value in made.items():
+        default = by_name[name].default
+        if type(default) in (int, float, bool) and not _fits(value, default):
+            raise DocleakError(f"{what}: {name} is {value!r}; expected a value such as {default!r}.")
+    return kind(**made)
+
+
+def _kept(value: Any, annotation: str) -> Any:
+    if isinstance(value, os.PathLike) and "Path" not in annotation:
+        return os.fspath(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _fits(value: object, default: object) -> bool:
+    return type(value) is type(default) or (isinstance(default, float) and type(value) is int)
+
+
+def _inside(field: Any) -> tuple[str, ...]:
+    """Names of the settings within a field whose default is a dataclass."""
+    return tuple(part.name for part in fields(field.default)) if is_dataclass(field.default) else ()

@@ -1,0 +1,95 @@
+"""What runs on disk say, as a verdict, a DataFrame, tables, pictures and a page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from docleak.errors import RunError
+from docleak.report.page import joined
+from docleak.report.severity import Overall
+from docleak.runs.run import Run
+from docleak.studies.registry import read_runs, report_on, runs_at
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Results:
+    """What runs on disk say; everything is read when it is asked for. ``paths`` are their folders."""
+
+    paths: tuple[Path, ...]
+
+    def __repr__(self) -> str:
+        return f"<Results of {', '.join(map(str, self.paths))}>"
+
+    @property
+    def verdict(self) -> Overall:
+        """What stands on top of the report: ``severity``, ``label``, ``sentence``, ``parts``. RunError where nothing
+        is finished, or the runs do not belong together."""
+        return joined(read_runs(runs_at(self.paths)))
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Units that were given up: id -> the last error."""
+        return {unit: why for run in runs_at(self.paths) for unit, why in run.failures().items()}
+
+    def to_frame(self) -> pandas.DataFrame:
+        """A row per finished unit: ``run`` (its folder), ``kind``, ``unit``, and every number, text and truth value of
+        the unit's record, those inside others as ``outer.inner``; lists stay in the record."""
+        import pandas
+
+        rows = [
+            {"run": str(run.path), "kind": run.kind, "unit": record["unit"]} | _flat(record)
+            for run in runs_at(self.paths)
+            for record in run.units()
+        ]
+        frame = pandas.DataFrame(rows, columns=None if rows else ["run", "kind", "unit"])
+        outer = {name.rpartition(".")[0] for name in frame.columns} & set(frame.columns)  # missing in some units
+        return frame.drop(columns=list(outer))
+
+    def tables(self) -> dict[str, pandas.DataFrame]:
+        """The report's tables by name, numbers with their intervals (NAME, NAME_low, NAME_high, NAME_n)."""
+        readings = read_runs(runs_at(self.paths))
+        return {name: table.to_frame() for reading in readings for name, table in reading.tables.items()}
+
+    def pictures(self) -> dict[str, dict[str, Path]]:
+        """Unit -> name -> PNG, of one run."""
+        run = Run.load(_only(self.paths))
+        return {
+            str(record["unit"]): {name: run.folder(record["unit"]) / file for name, file in record["images"].items()}
+            for record in run.units()
+        }
+
+    def report(self, out: str | os.PathLike[str] | None = None) -> Path:
+        """Write report.html and results.json into ``out``, which several runs need and one has; returns the page."""
+        return report_on(self.paths, None if out is None else Path(out))[0]
+
+
+def load_run(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Results:
+    """The results of one run's folder, or of several together; RunError for what is no run."""
+    folders = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    if not folders:
+        raise RunError("no run is named; expected the folder of a run, or several.")
+    return Results(tuple(Run.load(folder).path for folder in folders))
+
+
+def _only(paths: Sequence[Path]) -> Path:
+    if len(paths) != 1:
+        raise RunError(f"{len(paths)} runs have pictures of their own; load them one by one.")
+    return paths[0]
+
+
+def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Numbers, texts and truth values of a record; what is inside another as ``outer.inner``."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{before}{key}.") if f"{before}{key}" != "images" else {}
+        elif not isinstance(value, list) and f"{before}{key}" != "unit":
+            flat[f"{before}{key}"] = value
+    return flat

@@ -1,0 +1,226 @@
+"""docleak from Python: objects and names, what is refused, and what comes back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import docleak
+from docleak.attacks.registries import ATTACKS
+from docleak.errors import DocleakError
+from docleak.models import DocumentModel
+from docleak.registry import Given
+from docleak.studies.given import configured, given_model, given_pages
+from docleak.studies.gradient.config import GradientConfig
+from docleak.studies.gradient.study import GradientStudy
+
+MODEL = "layoutlmv3-start"
+
+
+@dataclass(frozen=True)
+class Template:
+    """An attack of one's own: it answers with the blank template."""
+
+    name: str = "template"
+    paper: str = "none"
+    summary: str = "the blank template"
+
+    def run(self, view: Any, knowledge: Any, **options: Any) -> Any:
+        return ATTACKS.load("random").run(view, knowledge, **options)
+
+
+@dataclass(frozen=True)
+class Halved:
+    """A defence of one's own: half of what would be sent."""
+
+    summary: str = "half of the gradient"
+
+    def protect(self, gradient: Any, model: Any, *, generator: Any) -> dict[str, torch.Tensor]:
+        return {name: value / 2 for name, value in gradient.items()}
+
+    def imitate(self, dummy: Any, observed: Any) -> Any:
+        return {name: value / 2 for name, value in dummy.items()}
+
+
+@pytest.fixture(scope="module")
+def model() -> DocumentModel:
+    return docleak.load_model(MODEL)
+
+
+@pytest.fixture(scope="module")
+def pages() -> list[docleak.Page]:
+    return list(docleak.load_pages("synthetic", count=4, seed=3))
+
+
+def test_import_is_light_and_everything_public_is_there() -> None:
+    code = "import docleak, sys; print(*(m for m in ('torch', 'numpy', 'pandas') if m in sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == ""
+    assert all(getattr(docleak, name) is not None for name in docleak.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        docleak.no_such_name  # noqa: B018
+
+
+def test_objects_are_audited_in_worker_processes(
+    model: DocumentModel, pages: list[docleak.Page], tmp_path: Path
+) -> None:
+    said: list[str] = []
+    results = docleak.audit(
+        model, pages[:2], attacks=Template(), defense=Halved(), out=tmp_path / "run", workers=2, budget=3, seed=1,
+        say=said.append,
+    )  # fmt: skip
+    frame = results.to_frame()
+    assert set(frame["attack"]) == {"template", "closed-form"} and len(frame) == len(said) == 4
+    assert {"run", "kind", "unit", "page", "score.psnr"} <= set(frame.columns)
+    assert results.verdict.sentence and results.report() == tmp_path / "run" / "report.html"
+    assert all(file.is_file() for files in results.pictures().values() for file in files.values())
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert manifest["command"].startswith("docleak.audit(model=<LayoutLMv3>")
+    assert set(manifest["config"]["objects"]) == {"template", "Halved"}  # the model and pages are named by their hashes
+
+
+def test_other_weights_or_pages_are_refused(model: DocumentModel, pages: list[docleak.Page], tmp_path: Path) -> None:
+    def audit(model: DocumentModel, pages: list[docleak.Page]) -> list[str]:
+        said: list[str] = []
+        docleak.audit(model, pages, attacks="random", out=tmp_path / "run", budget=1, seed=1, say=said.append)
+        return said
+
+    assert len(audit(model, pages[:1])) == 2
+    assert audit(model, pages[:1]) == []  # nothing is left to do
+    other = docleak.load_model(MODEL)
+    with torch.no_grad():
+        next(other.module.parameters()).add_(1e-3)
+    with pytest.raises(DocleakError, match=r"models: .* there, .* asked for"):
+        audit(other, pages[:1])
+    with pytest.raises(DocleakError, match=r"documents: .* there, .* asked for"):
+        audit(model, pages[1:2])
+
+
+def test_a_given_model_is_a_copy_named_by_all_that_changes_a_gradient(model: DocumentModel) -> None:
+    name = given_model(model)
+    assert isinstance(name, Given) and name == given_model(docleak.load_model(MODEL))
+    loaded = docleak.load_model(name)
+    assert loaded.module is not model.module and not loaded.module.training
+    frozen = docleak.load_model(MODEL)
+    next(frozen.module.parameters()).requires_grad_(False)
+    assert given_model(frozen) != name
+    assert not next(docleak.load_model(given_model(frozen)).module.parameters()).requires_grad
+    assert given_model("donut-start") == "donut-start" and not isinstance(given_model("donut-start"), Given)
+    with pytest.raises(DocleakError, match="came as an object"):
+        docleak.load_model(name, image_size=(11, 13))
+
+
+def test_what_is_given_is_checked(pages: list[docleak.Page], tmp_path: Path) -> None:
+    assert given_pages(pages) != given_pages(pages[:3])
+    study: dict[str, Any] = {"out": tmp_path / "run"}
+    for wrong, said in (
+        ({"model": 3}, "without architecture"),
+        ({"pages": [1]}, "of int"),
+        ({"pages": []}, "are none"),
+        ({"budgett": 3}, "Did you mean 'budget'"),
+        ({"budget": "3"}, "budget is '3'"),
+        ({"attacks": "no-such"}, "no-such"),
+        ({"study": "no-such"}, "there is no study 'no-such'"),
+        ({"device": "no-such"}, "cannot be used here"),
+    ):
+        with pytest.raises(DocleakError, match=said):
+            docleak.audit(**(study | wrong))
+    measured = GradientStudy(GradientConfig(models=(MODEL,)))
+    for settings in ({"budget": 1}, {"device": "cpu"}):
+        with pytest.raises(DocleakError, match="has its configuration already"):
+            docleak.audit(study=measured, **(study | settings))
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(DocleakError, match="Give a seed"):
+        docleak.load_pages("synthetic")
+
+
+def test_settings_reach_the_part_of_the_configuration_that_has_them(tmp_path: Path) -> None:
+    values = {"models": [MODEL], "documents": tmp_path, "train_mode": True, "stages": ["text"]}
+    config = configured(GradientConfig, values, what="a study")
+    assert config.models == (MODEL,) and config.documents == str(tmp_path)
+    assert config.exposure.train_mode and config.exposure.stages == ("text",)
+
+
+def test_a_script_without_main_guard_is_told_so(tmp_path: Path) -> None:
+    """Its workers import it again, and would start workers; neither may this go on for ever."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import docleak\n"
+        f"docleak.audit({MODEL!r}, attacks='random', budget=1, count=2, workers=2, out={str(tmp_path / 'run')!r})\n"
+    )
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 1
+    assert "if __name__ == '__main__'" in run.stderr and "before its first unit" in run.stderr
+
+
+def test_trainings(pages: list[docleak.Page], tmp_path: Path) -> None:
+    many = list(docleak.load_pages("synthetic", count=12, seed=3))
+    tiny: dict[str, Any] = {"max_steps": 1, "seed": 1}
+    central = docleak.train(pages=many, rounds=1, out=tmp_path / "central", **tiny)
+    assert "no differential privacy" in central.verdict.sentence
+    central = docleak.train(pages=many, rounds=2, out=tmp_path / "central", **tiny)
+    assert list(central.tables()["rounds"]["after"]) == ["round 0", "round 1", "round 2"]
+    assert {"round-0001", "round-0002"} <= set(central.to_frame()["unit"])
+    with pytest.raises(DocleakError, match="holds other pages than those given now"):
+        docleak.train(pages=many[:5], rounds=3, out=tmp_path / "central", **tiny)
+    silos = {"a": many[:6], "b": many[6:]}
+    private = docleak.train(silos=silos, rounds=1, noise=1.0, denominator=4, delta=1e-3, holdout=0.0, max_steps=1,
+                            out=tmp_path / "private")  # fmt: skip
+    assert "epsilon" in private.verdict.sentence and "per provider" in private.verdict.sentence
+    assert docleak.load_model(str(tmp_path / "private" / "model")).architecture == "vt5"
+    record = docleak.train(
+        docleak.TrainingSettings(rounds=1, noise=1.0, denominator=4, delta=1e-3, unit="record"),
+        pages=many, out=tmp_path / "record",
+    )  # fmt: skip
+    assert "per record" in record.verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"delta": 1e-3}, "delta: of a private training"),
+        ({"roundz": 1}, "Did you mean 'rounds'"),
+        ({"epsilon": 8.0}, "denominator is 0"),
+        ({"unit": "record", "noise": 1.0, "denominator": 4, "epochs": 3}, "has no epochs"),
+        ({"unit": "record", "noise": 1.0, "denominator": 4, "capture": True}, "no rounds to capture"),
+        ({"silos": 2}, "silos and pages are both given"),
+        ({"documents": 3}, "pages are given"),
+        ({"beta1": 0.5}, "nothing to the server optimiser fedavg"),
+        ({"secure_threshold": 2}, "belong to secure aggregation"),
+        ({"config": docleak.TrainingSettings(), "rounds": 2}, "config has all settings already"),
+    ],
+)
+def test_trainings_that_say_something_idle_are_refused(
+    settings: dict[str, Any], said: str, pages: list[docleak.Page], tmp_path: Path
+) -> None:
+    with pytest.raises(DocleakError, match=said):
+        docleak.train(pages=pages, out=tmp_path / "run", **settings)
+    assert not list((tmp_path / "run").glob("units/*"))
+
+
+def test_a_training_begins_with_a_checkpoint(pages: list[docleak.Page], tmp_path: Path) -> None:
+    with pytest.raises(DocleakError, match="checkpoint on disk"):
+        docleak.train(pages=pages, model=docleak.load_model("vt5-start"), out=tmp_path / "run")
+
+
+def test_a_paper_s_table(tmp_path: Path) -> None:
+    table = docleak.reproduce("gi-dqa/table1", rows="Random", pages=1, budget=1, out=tmp_path / "table")
+    frame = table.to_frame()
+    assert list(frame["model"]) == ["donut", "layoutlmv3"] and table.page.is_file() and not table.failures
+    for wrong in ({"paages": 1}, {"models": {"x": "y"}}, {"scale": "huge"}, {"rows": "no such"}):
+        with pytest.raises(DocleakError):
+            docleak.reproduce("gi-dqa/table1", out=tmp_path / "other", **wrong)
+
+
+def test_runs_are_read_from_disk(tmp_path: Path) -> None:
+    with pytest.raises(DocleakError, match="no run is named"):
+        docleak.load_run([])
+    with pytest.raises(DocleakError, match="no docleak run"):
+        docleak.load_run(tmp_path)
