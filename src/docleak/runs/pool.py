@@ -39,7 +39,11 @@ _started_with: dict[str, Any] = {}
 
 
 class WorkerDied(RunError):
-    """A worker process ended in the middle of a task."""
+    """A worker process ended in the middle of a task, or, not ``at_work``, before any of them began one."""
+
+    def __init__(self, why: str, *, at_work: bool) -> None:
+        super().__init__(why)
+        self.at_work = at_work
 
 
 def results(
@@ -107,7 +111,7 @@ def _in_processes(
         _tell(events, at_work, on_progress)
         why = _told_of_death(processes, at_work)
         pool.shutdown(wait=True, cancel_futures=True)
-        raise WorkerDied(why) from fault
+        raise WorkerDied(why, at_work=bool(at_work)) from fault
     except BaseException:
         for process in list((pool._processes or {}).values()):
             process.terminate()

@@ -149,10 +149,8 @@ def compute(
                 for _, error in ended:
                     if error is not None and not (keep_going and isinstance(error, KNOWN)):
                         raise error
-        except WorkerDied:
-            begun = any(_finished(assignments[task.number], task) or _attempts(assignments[task.number], task)
-                        for task in batch)  # fmt: skip
-            if not begun or (not keep_going and not fresh):
+        except WorkerDied as death:
+            if not death.at_work or (not keep_going and not fresh):
                 raise  # workers that do not even begin would do so for ever
 
 
