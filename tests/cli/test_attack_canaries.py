@@ -36,7 +36,7 @@ def test_people_read_both_lines(command: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--epsilon", "0"), "epsilon is 0.0"),
+        (("--epsilon", "0"), "--epsilon is 0.0"),
         (("--canaries", "5000"), "5000 canaries and 8 others"),
         (("--guesses", "97"), "no more than canaries"),
         (("--unit-rate", "often"), "expected a probability"),

@@ -9,10 +9,9 @@ from typing import Annotated
 
 import typer
 
-from docleak import spec
 from docleak.cli.output import emit
 from docleak.errors import PrivacyError
-from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, choice
+from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, choice, probability
 
 #: What is planned where nothing is said: the centralised training of Tito et al. (2024).
 EPSILON, ROUNDS, RATE = 8.0, 10, "1000/4149"
@@ -92,14 +91,6 @@ def budget(
         write_atomically(plot, budget_curves(curves, target, label, found.sentence()))
     others = beside(found) if math.isfinite(found.epsilon) else []
     emit(as_json(asked, found, others, warning, plot), as_text(asked, found, others, plot), json_output=json_output)
-
-
-def probability(text: str, *, what: str) -> float:
-    """``0.2`` or ``50/340``; PrivacyError for what is no number (its range is the mechanism's to judge)."""
-    try:
-        return spec.number(text)
-    except ValueError as error:
-        raise PrivacyError(f"{what} is {text!r}; expected a probability such as 0.2 or 50/340.") from error
 
 
 def _check_plot(plot: Path | None) -> None:

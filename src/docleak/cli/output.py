@@ -8,12 +8,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from docleak.documents.visible import visible
-
-if TYPE_CHECKING:
-    from docleak.runs.pool import OnProgress
 
 
 def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:
@@ -38,39 +35,6 @@ def fail(message: str, *, json_output: bool, code: int = 1) -> NoReturn:
         print(json.dumps({"error": message}))
     note(f"docleak: {message}")
     raise SystemExit(code)
-
-
-@contextmanager
-def progress(units: Mapping[str, int], *, finished: Collection[str] = (), quiet: bool) -> Iterator[OnProgress]:
-    """A bar over all units' budgets with ETA, on stderr; a line per finished unit where it is no terminal.
-
-    It begins at what was ``finished`` before; the ETA is about the rest, at the speed of this call.
-    """
-    total = sum(units.values()) or 1
-    done = {unit: budget if unit in finished else 0 for unit, budget in units.items()}
-    if quiet:
-        yield lambda unit, number, budget: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=total, completed=sum(done.values()))
-
-        def report(unit: str, number: int, budget: int) -> None:
-            first = done.get(unit, 0) < budget <= number
-            done[unit] = min(budget, max(number, done.get(unit, 0)))
-            bar.update(task, completed=sum(done.values()), description=visible(unit))
-            if first and not console.is_terminal:
-                through = sum(done[one] >= units[one] for one in units)
-                console.print(visible(f"{unit}: done, {through} of {len(units)} units"), highlight=False, markup=False)
-
-        yield report
 
 
 @contextmanager

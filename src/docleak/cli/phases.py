@@ -22,8 +22,7 @@ def phase_settings(
 
     Without ``phases`` they stay what they are. PrivacyError for options that contradict the plan.
     """
-    from docleak.cli.budget import probability
-    from docleak.privacy.mechanism import Mechanism, Unit, choice
+    from docleak.privacy.mechanism import Mechanism, Unit, choice, probability
     from docleak.privacy.phases import noise_for_phases, phase_of, phases_of
 
     if not phases and not name:

@@ -43,10 +43,9 @@ def privacy_plan(
 
     PrivacyError for an option of a private training without one of both: it would train without privacy.
     """
-    from docleak.cli.budget import probability
     from docleak.privacy.accounting import Accountant
     from docleak.privacy.budget import noise_for
-    from docleak.privacy.mechanism import Mechanism, Participation, Unit, choice
+    from docleak.privacy.mechanism import Mechanism, Participation, Unit, choice, probability
     from docleak.privacy.plan import DpPlan
 
     if epsilon is None and noise is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from docleak import spec
 from docleak.errors import PrivacyError
 
 
@@ -125,3 +126,11 @@ def choice(kind: type[E], text: str, *, what: str) -> E:
             " Fixed-size batches have another, weaker amplification than the one accounted." if kind is Sampler else ""
         )
         raise PrivacyError(f"{what} is {text!r}; expected {' or '.join(kind)}.{why}") from error
+
+
+def probability(text: str, *, what: str) -> float:
+    """``0.2`` or ``50/340``; PrivacyError for what is no number (its range is the mechanism's to judge)."""
+    try:
+        return spec.number(text)
+    except ValueError as error:
+        raise PrivacyError(f"{what} is {text!r}; expected a probability such as 0.2 or 50/340.") from error
