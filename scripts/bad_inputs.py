@@ -278,7 +278,7 @@ def other_files(root: Path) -> Iterator[Case]:
             (folder / "units" / "one" / "unit.json").write_text('{"unit": 3, "images": []}')
         yield case(f"report run-of-{name}")
     for command in ("reproduce gi-dqa/table1", "defend", "train federated", "attack canaries", "attack membership"):
-        yield case(f"{command} --out run-of-no-units")
+        yield case(f"{command} --out run-of-units")
     save_file({"x": np.zeros(3, np.float32)}, root / "other.safetensors")
     (root / "cut.safetensors").write_bytes(b"\xff" * 40)
     for file in ("other.safetensors", "cut.safetensors", "nowhere.safetensors", "pages", "other.toml"):

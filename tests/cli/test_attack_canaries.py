@@ -30,7 +30,7 @@ def test_people_read_both_lines(command: Command) -> None:
     assert code == 0 and "Warning: delta 0.2 is not below 1/8" in err, err
     assert "Training without noise" in out and "Training epsilon 1" in out
     assert out.count("measured, by weights: epsilon at least") == 2 and out.count("claimed:") == 2
-    assert "\ncanaries " in command("attack", "--list")[1]
+    assert "\n  canaries " in command("attack", "--list")[1]
 
 
 @pytest.mark.parametrize(

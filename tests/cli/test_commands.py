@@ -19,7 +19,7 @@ import pytest
 from docleak.attacks.registries import ANSWERS, ATTACKS, PAIRS, WEIGHTS
 from docleak.cli import main
 from docleak.cli.app import command_line
-from docleak.cli.attack import PARTS
+from docleak.cli.attack import PANELS, PARTS
 from docleak.cli.doctor import Check
 from docleak.cli.guard import commands_of
 from docleak.cli.output import Progress, _left, counter
@@ -158,7 +158,8 @@ def test_attack_list(docleak: Docleak) -> None:
     known = [*ATTACKS, *PAIRS, *WEIGHTS, *ANSWERS, *PARTS]
     assert list(docleak("attack", "--list", "--json").json()) == known
     lines = docleak("attack", "--list").out.splitlines()
-    assert [line.split()[0] for line in lines] == known
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == known
+    assert [line for line in lines if line and not line.startswith("  ")] == [f"{panel}:" for panel in PANELS.values()]
 
 
 @pytest.mark.parametrize("words", [("attack", "gi-dqua"), ("audit", "--attacks", "random,gi-dqua")])

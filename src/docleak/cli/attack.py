@@ -46,6 +46,12 @@ def attacks() -> dict[str, tuple[str, str]]:
     return named | {name: (study, about) for name, (study, about, *_) in PARTS.items()}
 
 
+def _by_view() -> dict[str, dict[str, str]]:
+    known = attacks()
+    return {panel: {name: about for name, (study, about) in known.items() if study == view}
+            for view, panel in PANELS.items()}  # fmt: skip
+
+
 class AttackGroup(TyperGroup):
     """Attacks by name, several of one view with commas between them, and options behind a name's colon."""
 
@@ -61,7 +67,7 @@ class AttackGroup(TyperGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """``--list`` ends it."""
-        _list_if_asked(ctx, args, lambda: {name: about for name, (_, about) in attacks().items()})
+        _list_if_asked(ctx, args, _by_view)
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
@@ -81,7 +87,7 @@ class DefendCommand(StudyCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """``--list`` ends it."""
-        _list_if_asked(ctx, args, DEFENSES.summaries)
+        _list_if_asked(ctx, args, lambda: {"Defences": DEFENSES.summaries()})
         return super().parse_args(ctx, args)
 
 
@@ -117,7 +123,7 @@ def _fixed(study: str, asked: tuple[str, ...]) -> dict[str, Any]:
     return {"attack": asked[0]}
 
 
-def _list_if_asked(ctx: click.Context, args: list[str], rows: Callable[[], Mapping[str, str]]) -> None:
+def _list_if_asked(ctx: click.Context, args: list[str], rows: Callable[[], Mapping[str, Mapping[str, str]]]) -> None:
     if "--list" in args and "--help" not in args:
         if idle := [word for word in args if word not in ("--list", "--json")]:
             raise DocleakError(f"{' '.join(idle)} cannot be combined with --list, which only lists. Leave it out.")

@@ -11,7 +11,7 @@ from docleak.attacks.answers.attack import AnswersAttack, MembershipAttack
 from docleak.attacks.registries import ANSWERS
 from docleak.documents.ranges import COUNT, SEED, Range
 from docleak.errors import AttackError
-from docleak.options import option, without_default
+from docleak.options import Need, option, without_default
 from docleak.registry import Choice
 from docleak.studies.answers.targets import NONE, Data, Target
 
@@ -63,6 +63,11 @@ def attacks_of(
     )
 
 
+def asks_for_keys(config: AnswersConfig) -> bool:
+    """Whether anything hides keys: what a model remembers, or a vote on membership."""
+    return bool({*MEMORISATION} & {*config.measures}) or any(attack.votes for attack in config.attacks)
+
+
 @dataclass(frozen=True)
 class AnswersConfig:
     """Defaults of the attacks are those of Tito et al. (2024), sections 5.2.3 and 7.2.
@@ -87,7 +92,11 @@ class AnswersConfig:
                          "docleak's own example, unknown of others.")  # fmt: skip
     control: bool = True
     measures: tuple[str, ...] = AUDITED
-    keys: tuple[str, ...] = option(KEYS, "Keys to hide and ask for, comma-separated; the first also for the vote.")
+    keys: tuple[str, ...] = option(
+        KEYS,
+        "Keys to hide and ask for, comma-separated; the first also for the vote.",
+        need=Need(asks_for_keys, "attacks that vote"),
+    )
     attacks: tuple[Choice, ...] = option(
         attacks_of(), "Attacks on membership, comma-separated: AZK, APK:known=0.3,searched=10, AZK+CLS1+CLS2, ... "
         "(known: share of the providers it is told about; searched: forests it compares).",

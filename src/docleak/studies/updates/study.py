@@ -20,7 +20,7 @@ from docleak.documents.page import Image
 from docleak.documents.ranges import BUDGET, COUNT, SEED
 from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
 from docleak.models import DocumentModel, load_model
-from docleak.options import option, without_default
+from docleak.options import Need, option, without_default
 from docleak.registry import Choice
 from docleak.report.page import Reading
 from docleak.runs.run import Run
@@ -40,6 +40,10 @@ from docleak.training.objectives.table import objective_of
 OTHERS = 4
 #: Gradient evaluations of a unit without pictures, for the progress bar.
 WORDS_ONLY = 1
+SINGLE = Need(
+    lambda config: not is_secure(read_updates(Path(config.updates))[0]),
+    "updates that the server sees one by one, not masked or summed",
+)
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,15 @@ class UpdatesConfig:
     )
     round: int = option(0, "The round to audit; 0 is the first recorded.", range=COUNT)
     clients: tuple[str, ...] = option((), "Only this client. Repeat for several.", "--client", repeat=True)
-    attack: Choice = option("gi-dqa", "The attack on pictures; see docleak attack --list.")
-    budget: int = option(100, "Gradient evaluations per update.", range=BUDGET)
-    picture_budget: int = option(60, "Gradient evaluations per cell of the table of how leakage falls.", range=BUDGET)
-    steps: tuple[int, ...] = option((1, 2, 4), "Local steps in that table, comma-separated.")
-    batch_sizes: tuple[int, ...] = option((1, 2, 4), "Batch sizes in that table, comma-separated.")
+    attack: Choice = option("gi-dqa", "The attack on pictures; see docleak attack --list.", need=SINGLE)
+    budget: int = option(100, "Gradient evaluations per update.", range=BUDGET, need=SINGLE)
+    picture_budget: int = option(
+        60, "Gradient evaluations per cell of the table of how leakage falls.", range=BUDGET, need=SINGLE
+    )
+    steps: tuple[int, ...] = option((1, 2, 4), "Local steps in that table, comma-separated.", need=SINGLE)
+    batch_sizes: tuple[int, ...] = option((1, 2, 4), "Batch sizes in that table, comma-separated.", need=SINGLE)
     local: str = option("", "How clients train where it is not recorded: optimiser=sgd,learning_rate=0.1,batch_size=1")
-    ocr: str = option("rapidocr", "Engine that reads the pictures: rapidocr, tesseract, trocr:PATH.")
+    ocr: str = option("rapidocr", "Engine that reads the pictures: rapidocr, tesseract, trocr:PATH.", need=SINGLE)
     seed: int = option(5, "Seed of starts and draws.", range=SEED)
     allow_failed_self_test: bool = option(False, "Audit although these pages do not give what was sent.")
     allow_pickle: bool = option(False, "Read pickled .npy files (they can run code: only files you trust).")
