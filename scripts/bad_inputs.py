@@ -51,9 +51,9 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "audit": ("--seed", "--workers", "--pages", "--budget", "--batch-size", "--rounds"),
     "attack gi-dqa": ("--seed", "--workers", "--pages", "--budget", "--batch-size", "--rounds"),
     "attack mmgia": ("--count", "--skip", "--public", "--trained", "--noise", "--epsilon", "--threshold", "--strength"),
-    "attack cdmi": ("--pages", "--fields", "--attempts", "--candidates", "--weight", "--top-p", "--epochs",
-                    "--learning-rate", "--seed"),
-    "attack membership": ("--known", "--searched", "--seeds", "--seed"),
+    "attack cdmi": ("--pages", "--fields", "--attempts", "--epochs", "--learning-rate", "--seed"),
+    "attack membership": ("--seeds", "--providers", "--seed"),
+    "audit updates pages": ("--round", "--budget", "--picture-budget", "--seed"),
     "attack canaries": ("--canaries", "--others", "--guesses", "--epsilon", "--delta", "--rounds", "--clip-norm",
                         "--confidence"),
     "defend": ("--pages", "--budget", "--utility-steps", "--seed"),
@@ -88,11 +88,11 @@ def combinations() -> Iterator[Case]:
     """Options that do nothing beside others, unknown names, empty texts."""
     gradient = ("--pages 2", "--rounds 2", "--stages vision", "--no-answer", "--recover-text", "--defense clip:bound=1",
                 "--image-size 96x112", "--train-mode", "--compare-defenses", "--clean-template")  # fmt: skip
-    for mode in ("--extraction layoutlm-tiny", "--blue-red pages", "--updates pages"):
-        yield from (case(f"audit {mode} {option}") for option in gradient)
+    for study in ("weights --model bros-tiny", "answers --division pages", "updates pages"):
+        yield from (case(f"audit {study} {option}") for option in gradient)
     for option in ("--round 1", "--client a", "--local x", "--budget 9", "--ocr rapidocr", "--allow-pickle",
                    "--allow-failed-self-test", "--attacks dlg", "--model donut-start"):  # fmt: skip
-        yield case(f"audit --extraction layoutlm-tiny {option}")
+        yield case(f"audit weights {option}")
     for option in ("--round 1", "--client a", "--local x", "--release a=b", "--public x", "--public-documents x"):
         yield case(f"audit {option}")
     for text in (
@@ -101,14 +101,14 @@ def combinations() -> Iterator[Case]:
         "attack random --image-size 999999x999999", "attack random --image-size 0x0", "attack random --defense magic",
         "attack random --documents nowhere", "attack random --documents sroie:", "attack random --documents pdf:x",
         "attack random --model nowhere", "attack random --model ./nowhere", "attack --list --pages 3",
-        "attack mmgia --generator x", "attack mmgia --compare nothing", "attack mmgia --image nothing",
+        "attack mmgia --generator x", "attack mmgia,nothing", "attack mmgia,gi-dqa", "attack cdmi,cdmi-strong", "attack mmgia --image nothing",
         "attack lamp --strength 1", "attack mmgia --noise 1 --epsilon 2", "attack mmgia --count 3 --batch-size 2",
         "attack mmgia --pairs nowhere:x", "attack mmgia --allow-pickle", "attack mmgia --language l --corpus c",
-        "attack cdmi --variant weird", "attack cdmi --task dance", "attack cdmi --criterion none",
-        "attack cdmi --metric none", "attack cdmi --mean none", "attack cdmi --public x",
-        "attack cdmi --target x --pages 3", "attack cdmi --model nowhere", "attack cdmi --documents nowhere",
-        "attack membership --minimum x", "attack membership --model x", "attack membership --data pages",
-        "attack membership --data pages --model vt5-start", "attack memorisation --keys ,",
+        "attack cdmi-weird", "attack cdmi:mean=none", "attack cdmi:top_p=7", "attack cdmi:candidates=-7", "attack cdmi --task dance", "attack cdmi --criterion none",
+        "attack cdmi --metric none", "attack cdmi --public x", "attack cdmi --target x --pages 3", "attack cdmi --model nowhere", "attack cdmi --documents nowhere",
+        "attack membership --minimum x", "attack membership --release x", "attack membership --division pages",
+        "attack membership --division pages --release vt5-start", "attack APK:known=7", "attack APK:known=x",
+        "attack APK:searched=-1", "attack memorisation --keys ,",
         "attack canaries --unit-rate x", "attack canaries --guesses 1",
         "defend nothing", "defend clip:bound=x", "defend noise:sigma=nan", "defend --list --pages 3",
         "defend --attack nothing", "reproduce nothing", "reproduce nothing.toml", "reproduce --pages 3",
@@ -278,7 +278,7 @@ def other_files(root: Path) -> Iterator[Case]:
             (folder / "units" / "one" / "unit.json").write_text('{"unit": 3, "images": []}')
         yield case(f"report run-of-{name}")
     for command in ("reproduce gi-dqa/table1", "defend", "train federated", "attack canaries", "attack membership"):
-        yield case(f"{command} --out run-of-no-units")
+        yield case(f"{command} --out run-of-units")
     save_file({"x": np.zeros(3, np.float32)}, root / "other.safetensors")
     (root / "cut.safetensors").write_bytes(b"\xff" * 40)
     for file in ("other.safetensors", "cut.safetensors", "nowhere.safetensors", "pages", "other.toml"):
@@ -286,14 +286,14 @@ def other_files(root: Path) -> Iterator[Case]:
     for name, text in {"cut": "{", "list": "[]", "format": '{"format": 99}'}.items():
         (root / f"capture-{name}").mkdir()
         (root / f"capture-{name}" / "capture.json").write_text(text)
-        yield case(f"audit --updates capture-{name} --out run-capture")
+        yield case(f"audit updates capture-{name} --out run-capture")
         (root / f"federation-{name}").mkdir()
         (root / f"federation-{name}" / "federation.json").write_text(text)
         yield case(f"train federated --out federation-{name}")
         yield case(f"deploy init out-like --silos 2 --like federation-{name}")
         (root / f"blue-red-{name}").mkdir()
         (root / f"blue-red-{name}" / "blue-red.json").write_text(text)
-        yield case(f"audit --blue-red blue-red-{name} --model vt5-start --out run-blue-red")
+        yield case(f"audit answers --division blue-red-{name} --release vt5-start --out run-blue-red")
 
 
 def cases(root: Path) -> list[Case]:

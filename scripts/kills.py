@@ -193,12 +193,12 @@ KINDS: dict[str, Kind] = {
     ),
     "audit": Kind("audit --model layoutlmv3-start --attacks inverting-gradients,random "
                   "--pages 2 --budget 6 --workers 2 --no-compare-defenses", same_files),
-    "audit-updates": Kind("audit --updates ../../inputs/capture/updates --client synthetic-0 "
+    "audit-updates": Kind("audit updates ../../inputs/capture/updates --client synthetic-0 "
                           "--documents ../../inputs/capture/silos", same_files),
-    "audit-extraction": Kind("audit --extraction ../../inputs/model --documents ../../inputs/private "
+    "audit-extraction": Kind("audit weights --target ../../inputs/model --documents ../../inputs/private --seed 5 "
                              "--public-documents ../../inputs/public --workers 2", same_files),
-    "audit-blue-red": Kind("audit --blue-red ../../inputs/blue-red --release one=vt5-start --release two=vt5-released "
-                           "--public vt5-start --workers 2", same_files),
+    "audit-blue-red": Kind("audit answers --division ../../inputs/blue-red --release one=vt5-start "
+                           "--release two=vt5-released --public vt5-start --seed 5 --workers 2", same_files),
     "attack": Kind("attack inverting-gradients --model layoutlmv3-start --pages 2 --budget 12 --workers 1",
                    same_files),
     "defend": Kind("defend noise:sigma=1e-4 safe-template:epsilon=8/255 --attack inverting-gradients --pages 1 "
@@ -209,12 +209,13 @@ KINDS: dict[str, Kind] = {
     "reproduce-releases": Kind("reproduce ../../inputs/releases.toml --workers 1", same_files),
     "reproduce-extraction": Kind("reproduce ../../inputs/extraction.toml --workers 1 --out out/table", same_files),
     "reproduce-pairs": Kind("reproduce ../../inputs/pairs.toml --workers 1", same_files),
-    "cdmi": Kind("attack cdmi --pages 9 --fields 6 --attempts 1 --candidates 5 --epochs 1 --no-calibrate "
+    "cdmi": Kind("attack cdmi:candidates=5 --pages 9 --fields 6 --attempts 1 --epochs 1 --no-calibrate "
                  "--workers 1", same_files),
     "mmgia": Kind("attack mmgia --count 1 --public 4 --budget 12 --workers 1", same_files),
-    "membership": Kind("attack membership --model vt5-start --public vt5-start --data ../../inputs/blue-red --seeds 1",
+    "membership": Kind("attack membership --release vt5-start --public vt5-start --division ../../inputs/blue-red "
+                       "--seeds 1",
                        same_files),
-    "memorisation": Kind("attack memorisation --model vt5-start --public vt5-start --data ../../inputs/blue-red "
+    "memorisation": Kind("attack memorisation --release vt5-start --public vt5-start --division ../../inputs/blue-red "
                          "--keys provider_name", same_files),
     "canaries": Kind("attack canaries --canaries 12 --others 2 --rounds 2 --unit-rate 1", same_files),
     "pretrain": Kind("models pretrain layoutlmv3 out --steps 3", same_files),

@@ -256,7 +256,7 @@ def row_of(case: Case, optimiser: str, record: Mapping[str, Any]) -> list[str]:
 
 HEADER = """# Captures that are described wrongly
 
-What `docleak audit --updates` says of a Flower app that is not ours, when it is told something untrue of it: a
+What `docleak audit updates` says of a Flower app that is not ours, when it is told something untrue of it: a
 strategy (FedAvg) with `docleak.tap`, and a ClientApp that trains `transformers`' LayoutLMv3ForQuestionAnswering (0.1 M
 parameters, random) on made-up receipts; two clients, two questions each, batches of one. Strategy, messages, mods
 (fixedclipping_mod, LocalDpMod) and client are Flower's and real, and are run in one process. OCR is off: verdicts are

@@ -24,7 +24,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_membership_without_arguments_attacks_and_writes(command: Command, small: None, tmp_path: Path) -> None:
-    few = ("--minimum", "0", "--known", "0.4", "--seeds", "2", "--workers", "1")
+    known = "AZK,APK:known=0.4,AZK+CLS1+CLS2:known=0.4,APK+CLS1+CLS2:known=0.4"
+    few = ("--minimum", "0", "--attacks", known, "--keys", "provider_name", "--seeds", "2", "--workers", "1")
     code, out, err = command("attack", "membership", *few, "--json")
     assert code == 0, err
     control, released = json.loads(out)["releases"]
@@ -38,7 +39,7 @@ def test_membership_without_arguments_attacks_and_writes(command: Command, small
     assert "epsilon at least" in member["remarks"]["Measured"]
     page = (home / "report.html").read_text()
     assert "released model: AZK" in page and "G1 + G2 + G3" in page
-    given = ("--model", shipped.RELEASED, "--data", home / shipped.DIVISION)
+    given = ("--release", shipped.RELEASED, "--division", home / shipped.DIVISION)
     code, out, err = command("attack", "membership", *given, *few, "--out", "other")
     assert code == 0 and "Without a public model no epsilon is measured" in out, err
     (alone,) = Run(tmp_path / "other").units()
@@ -66,11 +67,12 @@ def test_memorisation_without_arguments(command: Command, small: None, tmp_path:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("membership", "--model", "vt5-start"), "nobody knows whose documents it saw"),
-        (("membership", "--data", "somewhere"), "--data is given without --model"),
-        (("membership", "--model", "vt5-start", "--data", "nowhere"), "data make OUT --blue-red"),
+        (("membership", "--release", "vt5-start"), "nobody knows whose documents it saw"),
+        (("membership", "--division", "somewhere"), "--division is given without --release"),
+        (("membership", "--release", "vt5-start", "--division", "nowhere"), "data make OUT --blue-red"),
         (("membership", "--minimum", "few"), "--minimum is 'few'"),
-        (("memorisation", "--keys", ","), "--keys is empty"),
+        (("membership", "--attacks", "APK:known=7"), "known"),
+        (("memorisation", "--keys", ","), "keys are ()"),
     ],
 )
 def test_refusals(words: tuple[str, ...], said: str, command: Command, tmp_path: Path) -> None:

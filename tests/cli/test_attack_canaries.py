@@ -30,13 +30,13 @@ def test_people_read_both_lines(command: Command) -> None:
     assert code == 0 and "Warning: delta 0.2 is not below 1/8" in err, err
     assert "Training without noise" in out and "Training epsilon 1" in out
     assert out.count("measured, by weights: epsilon at least") == 2 and out.count("claimed:") == 2
-    assert "\ncanaries " in command("attack", "--list")[1]
+    assert "\n  canaries " in command("attack", "--list")[1]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--epsilon", "0"), "epsilon is 0.0"),
+        (("--epsilon", "0"), "--epsilon is 0.0"),
         (("--canaries", "5000"), "5000 canaries and 8 others"),
         (("--guesses", "97"), "no more than canaries"),
         (("--unit-rate", "often"), "expected a probability"),

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from docleak.cli import main
-from docleak.cli.extraction import config_of
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.tasks import classes_of
 from docleak.report.severity import Severity
 from docleak.studies.weights.config import WeightsConfig
+from docleak.studies.weights.study import WeightsStudy
 
-QUICK = ["--pages=9", "--fields=2", "--attempts=2", "--candidates=5", "--epochs=1", "--workers=1", "--seed=4"]
+ATTACK = "cdmi:candidates=5"
+QUICK = ["--pages=9", "--fields=2", "--attempts=2", "--epochs=1", "--workers=1", "--seed=4"]
 
 
 def run(*words: str) -> int:
@@ -35,13 +36,13 @@ def argv(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("task", ["ee-bio", "qa"])
 def test_a_game_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], task: str) -> None:
     out = tmp_path / "game"
-    assert run("cdmi", *QUICK, "--task", task, "--out", str(out)) == 0
+    assert run(ATTACK, *QUICK, "--task", task, "--out", str(out)) == 0
     shown = capsys.readouterr()
     assert f"weights of a model trained for {task}" in shown.out
     assert ("questions and where their answers stand" in shown.out) == (task == "qa")
     assert "IpF" in shown.out and "epsilon of IpF 0.001" in shown.out and "2 fields of" in shown.out
     assert "target: 1 of" in shown.err and "units" in shown.err
-    assert run("cdmi", *QUICK, "--task", task, "--out", str(out), "--json") == 0
+    assert run(ATTACK, *QUICK, "--task", task, "--out", str(out), "--json") == 0
     again = capsys.readouterr()
     value = json.loads(again.out)
     factor, verdict = value["weights"]["improvement_factor"], value["verdict"]
@@ -64,27 +65,28 @@ def test_a_model_of_ones_own_is_audited(tmp_path: Path, capsys: pytest.CaptureFi
     save_encoder(load_encoder("bros-tiny").for_task("ee-bio", classes_of(pages), seed=0), tmp_path / "model")
     named = ["--documents", str(tmp_path / "private"), "--public-documents", str(tmp_path / "public")]
     model, out = str(tmp_path / "model"), tmp_path / "o"
-    sys.argv = ["docleak", "audit", "--extraction", model, *named, "--out", str(out), "--workers=1", "--json"]
+    sys.argv = ["docleak", "audit", "weights", "--target", model, *named, "--out", str(out), "--workers=1", "--json"]
     with pytest.raises(SystemExit) as stop:
         main()
     assert not stop.value.code
     value = json.loads(capsys.readouterr().out)
     assert "trained for ee-bio" in value["weights"]["threat"] and Path(value["report"]).is_file()
-    again = ["--target", model, *named, "--fields=1", "--attempts=1", "--candidates=4", "--workers=1"]
-    assert run("cdmi", *again, "--out", str(tmp_path / "p")) == 0
-    assert run("cdmi", *again, "--epochs=3", "--out", str(tmp_path / "q")) == 1
-    assert "--epochs cannot be combined with --target" in capsys.readouterr().err
+    again = ["--target", model, *named, "--fields=1", "--attempts=1", "--workers=1"]
+    assert run("cdmi:candidates=4", *again, "--out", str(tmp_path / "p")) == 0
+    assert run(ATTACK, *again, "--epochs=3", "--out", str(tmp_path / "q")) == 1
+    assert "--epochs belongs to a target that is trained here, without --target" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--extraction", "mine", "--documents", "synthetic"], "--public-documents"),
-        (["--extraction", "layoutlm-tiny", "--attacks", "gi-dqa"], "--attacks cannot be combined with --extraction"),
-        (["--extraction", "layoutlm-tiny", "--rounds", "2"], "--rounds cannot be combined with --extraction"),
-        (["--public-documents", "pages"], "belongs to --extraction"),
+        (["--target", "mine", "--documents", "synthetic"], "private pages and public pages must be named"),
         (
-            ["--extraction", "nowhere", "--documents", "synthetic", "--public-documents", "saved"],
+            ["--target", "x", "--public-documents", "saved", "--pages", "3"],
+            "--pages belongs to a target that is trained",
+        ),
+        (
+            ["--target", "nowhere", "--documents", "synthetic", "--public-documents", "saved"],
             "model 'nowhere' is neither",
         ),
     ],
@@ -94,15 +96,19 @@ def test_an_audit_that_cannot_be_made_says_why(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save(make_pages(3, seed=1), tmp_path / "saved")
-    sys.argv = ["docleak", "audit", *words, "--out", str(tmp_path / "o")]
+    sys.argv = ["docleak", "audit", "weights", *words, "--out", str(tmp_path / "o")]
     with pytest.raises(SystemExit) as stop:
         main()
     shown = capsys.readouterr()
     assert stop.value.code == 1 and said in shown.err and "Traceback" not in shown.err
 
 
-def test_the_default_audit_of_weights_is_the_default_game() -> None:
-    assert config_of("layoutlm-tiny", "synthetic", "", "", 0) == WeightsConfig()
+def test_the_audit_without_options_is_the_default_game() -> None:
+    assert WeightsStudy.of_options({}, {}) == WeightsStudy.of_options({}, {"attack": "cdmi"}) == WeightsConfig()
+    assert WeightsStudy.of_options({"task": "qa"}, {}).target_training.epochs == 75
+    assert WeightsStudy.of_options({"target_training.learning_rate": 0.5}, {}).public_training.learning_rate == 0.5
+    finished = WeightsStudy.of_options({"target": "x", "public_documents": "y"}, {})
+    assert (finished.pages, finished.model) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -113,10 +119,6 @@ def test_the_default_audit_of_weights_is_the_default_game() -> None:
         (["--model", "layoutlm-tyni"], "layoutlm-tiny"),
         (["--documents", "nowhere"], "nowhere"),
         (["--task", "el"], "links between entities"),
-        (["--top-p", "0"], "top_p is 0.0"),
-        (["--variant", "weird"], "Expected one of paper, strong"),
-        (["--variant", "strong:beam=2", "--candidates", "5"], "say its options behind its name"),
-        (["--variant", "strong", "--mean", "arithmetic"], "belong to --variant paper"),
         (["--criterion", "middle"], "precision, loss, last"),
     ],
 )
@@ -124,6 +126,25 @@ def test_what_cannot_be_run_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     assert run("cdmi", *QUICK, "--out", str(tmp_path / "o"), *words) == 1
+    shown = capsys.readouterr()
+    assert said in shown.err and "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        ("cdmi:top_p=0", "top_p is 0.0"),
+        ("cdmi-weird", "unknown attack 'cdmi-weird'"),
+        ("cdmi-strong:mean=arithmetic", "cannot be told 'mean=arithmetic'"),
+        ("cdmi,cdmi-strong", "a game on weights takes one attack"),
+        ("cdmi,gi-dqa", "attacks on different things"),
+        ("membership,memorisation", "attacks on different things"),
+    ],
+)
+def test_an_attack_that_there_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], attack: str, said: str
+) -> None:
+    assert run(attack, *QUICK, "--out", str(tmp_path / "o")) == 1
     shown = capsys.readouterr()
     assert said in shown.err and "Traceback" not in shown.err
 

@@ -1,4 +1,4 @@
-"""``docleak audit --blue-red``: released models side by side."""
+"""``docleak audit answers``: released models side by side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_releases_are_compared_with_what_they_cost_and_claim(command: Command, b
     code, _, err = command("train", "federated", *small, *private, "--out", "private")
     assert code == 0, err
     asked = (
-        "--blue-red",
+        "--division",
         blue_red,
         "--release",
         "FL+DP 8=private",
@@ -38,7 +38,7 @@ def test_releases_are_compared_with_what_they_cost_and_claim(command: Command, b
         "--public",
         "vt5-start",
     )
-    code, out, err = command("audit", *asked, "--out", "audit")
+    code, out, err = command("audit", "answers", *asked, "--out", "audit")
     assert code == 0, err
     assert "public model:" in out and "FL+DP 8:" in out and "plain:" in out
     assert "Claimed: epsilon" in out and "It claims no differential privacy" in out
@@ -56,30 +56,29 @@ def test_releases_are_compared_with_what_they_cost_and_claim(command: Command, b
     page = (tmp_path / "audit" / "report.html").read_text()
     assert page.count("<img") >= 3 and "FL+DP 8" in page and "<svg" in page
     before = {f: f.stat().st_mtime_ns for f in (tmp_path / "audit").rglob("*.jsonl")}
-    code, again, _ = command("audit", *asked, "--out", "audit")
+    code, again, _ = command("audit", "answers", *asked, "--out", "audit")
     assert code == 0 and again == out and before == {f: f.stat().st_mtime_ns for f in before}
-    code, out, _ = command("audit", *asked[:-2], "--public", "vt5-public", "--out", "audit", "--json")
+    code, out, _ = command("audit", "answers", *asked[:-2], "--public", "vt5-public", "--out", "audit", "--json")
     assert code == 1 and "another config" in json.loads(out)["error"]
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--release", "a=vt5-start", "--model", "vt5-start"), "1 --model and 1 --release"),
-        (("--release", "vt5-start"), "expected LABEL=MODEL"),
+        (("--release", "=vt5-start"), "expected LABEL=MODEL"),
         (("--release", "a/b=vt5-start"), "a name of its own"),
         (("--release", "a=vt5-start", "--release", "a=vt5-public"), "a name of its own"),
-        (("--model", "vt5-start", "--attacks", "dlg"), "--attacks cannot be combined with --blue-red"),
-        ((), "0 --model and 0 --release"),
+        (("--release", "vt5-start", "--attacks", "dlg"), "unknown attack on answers 'dlg'"),
+        ((), "--division is given without --release"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(
     options: tuple[str, ...], said: str, command: Command, blue_red: Path
 ) -> None:
-    code, out, _ = command("audit", "--blue-red", blue_red, *options, "--json")
+    code, out, _ = command("audit", "answers", "--division", blue_red, *options, "--json")
     assert code == 1 and said in json.loads(out)["error"]
 
 
 def test_releases_need_a_division(command: Command) -> None:
-    code, out, _ = command("audit", "--release", "a=vt5-start", "--json")
-    assert code == 1 and "--blue-red: give that too" in json.loads(out)["error"]
+    code, out, _ = command("audit", "answers", "--release", "a=vt5-start", "--json")
+    assert code == 1 and "--release is given without --division" in json.loads(out)["error"]

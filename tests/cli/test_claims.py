@@ -17,9 +17,12 @@ Command = Callable[..., tuple[Any, str, str]]
 #: Every long command; OUT stands for the folder.
 LONG = (
     "audit --model donut-start --out OUT",
-    "audit --updates updates --out OUT",
-    "audit --extraction layoutlm-tiny --out OUT",
-    "audit --blue-red data --release one=vt5-start --out OUT",
+    "audit updates updates --out OUT",
+    "audit weights --out OUT",
+    "audit canaries --out OUT",
+    "audit pairs --out OUT",
+    "audit answers --out OUT",
+    "audit gradient --model donut-start --out OUT",
     "attack gi-dqa --model donut-start --out OUT",
     "attack cdmi --pages 9 --out OUT",
     "attack mmgia --out OUT",
@@ -76,7 +79,7 @@ def elsewhere(folder: Path, *, whole: bool) -> Iterator[None]:
 @pytest.mark.parametrize("words", [*LONG, *WHOLE])
 def test_the_second_process_is_refused(command: Command, tmp_path: Path, words: str) -> None:
     (tmp_path / "mine.toml").write_text(PAIRS)
-    if "--updates" in words:
+    if "updates" in words:
         code, _, err = command(
             "train", "federated", "--documents", 4, "--clients", 2, "--rounds", 1, "--max-steps", 1, "--out", "run"
         )

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
-import typer.main
 
-from docleak.attacks.registries import ATTACKS, PAIRS
+from docleak.attacks.registries import ANSWERS, ATTACKS, PAIRS, WEIGHTS
 from docleak.cli import main
-from docleak.cli.app import app
-from docleak.cli.attacks import OTHERS
+from docleak.cli.app import command_line
+from docleak.cli.attack import PANELS, PARTS
 from docleak.cli.doctor import Check
-from docleak.cli.output import Progress, _left, counter
-from docleak.cli.settings import default_workers, pick_device, split_stages
+from docleak.cli.guard import commands_of
+from docleak.cli.output import Progress, _left
+from docleak.cli.settings import default_workers, pick_device
 from docleak.documents import LOADERS, Page, Question, blank_template, load_pages
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
@@ -31,7 +31,9 @@ from docleak.errors import AttackError, DocleakError
 from docleak.models import SHIPPED
 from docleak.models.shipped import SHIPPED_ENCODERS
 from docleak.models.tiny import donut_start
+from docleak.options import options_of
 from docleak.spec import items
+from docleak.studies.gradient.config import GradientConfig
 
 
 @dataclass(frozen=True)
@@ -76,27 +78,16 @@ def failed(result: Result, *said: str) -> None:
         assert part in result.err, result.err
 
 
-def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command: its words, and what typer made of it."""
-
-    def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-        inner = getattr(command, "commands", None)
-        if inner is None:
-            yield words, command
-        else:
-            for name, child in inner.items():
-                yield from walk(child, (*words, name))
-
-    return walk(typer.main.get_command(app), ())
-
-
-COMMANDS = dict(commands())
+#: Every command: its words, and what the command line has of it.
+COMMANDS = {tuple(path.split()): found for path, found in commands_of(command_line())}
 
 
 def test_these_are_the_commands() -> None:
     wanted = (
-        "audit, attack by-name, attack cdmi, report, doctor, data list, data make, data convert, data inspect, "
-        "models list, models pretrain"
+        "audit, audit gradient, audit updates, audit weights, audit answers, audit pairs, audit canaries, "
+        "attack gi-dqa, attack cdmi, attack mmgia, attack membership, attack canaries, defend, report, reproduce, "
+        "train federated, budget, doctor, data list, data make, data convert, data inspect, models list, "
+        "models pretrain"
     )
     assert {" ".join(words) for words in COMMANDS} >= set(wanted.split(", "))
 
@@ -136,7 +127,7 @@ def test_every_command_has_help_and_json(words: tuple[str, ...], docleak: Doclea
         assert getattr(parameter, "help", None), f"{parameter.name} has no help"
 
 
-@pytest.mark.parametrize("words", [(), ("data",), ("models",)])
+@pytest.mark.parametrize("words", [(), ("data",), ("models",), ("attack",)])
 def test_no_command_shows_what_there_is(words: tuple[str, ...], docleak: Docleak) -> None:
     result = docleak(*words)
     shown = result.out + result.err
@@ -164,9 +155,11 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 def test_attack_list(docleak: Docleak) -> None:
-    assert set(docleak("attack", "--list", "--json").json()) == {*ATTACKS, *PAIRS, *OTHERS}
+    known = [*ATTACKS, *PAIRS, *WEIGHTS, *ANSWERS, *PARTS]
+    assert list(docleak("attack", "--list", "--json").json()) == known
     lines = docleak("attack", "--list").out.splitlines()
-    assert [line.split()[0] for line in lines] == [*ATTACKS, *PAIRS, *OTHERS]
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == known
+    assert [line for line in lines if line and not line.startswith("  ")] == [f"{panel}:" for panel in PANELS.values()]
 
 
 @pytest.mark.parametrize("words", [("attack", "gi-dqua"), ("audit", "--attacks", "random,gi-dqua")])
@@ -361,21 +354,21 @@ def test_progress_is_not_on_standard_output(docleak: Docleak, tmp_path: Path) ->
 
 
 def test_every_finished_unit_has_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress(quiet=False) as bar:
-        bar.began({"a": 10, "b": 10}, ())
+    with Progress(quiet=False) as watcher:
+        watcher.began({"a": 10, "b": 10}, set())
         for number in (3, 10, 10):
-            bar.reached("a", number, 10)
-        bar.reached("b", 10, 10)
-    lines = [line.strip().partition(",")[0] for line in capsys.readouterr().err.splitlines() if "of 2" in line]
-    assert lines == ["a: 1 of 2 units", "b: 2 of 2 units"]
-    with Progress(quiet=False) as bar:
-        bar.began({"a": 10, "b": 10}, {"a"})
-        bar.reached("b", 10, 10)
+            watcher.reached("a", number, 10)
+        watcher.reached("b", 10, 10)
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 2" in line]
+    assert [line.partition(",")[0] for line in lines] == ["a: 1 of 2 units", "b: 2 of 2 units"]
+    with Progress(quiet=False) as watcher:
+        watcher.began({"a": 10, "b": 10}, {"a"})
+        watcher.reached("b", 10, 10)
     lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 2" in line]
     assert lines == ["b: 2 of 2 units"], "what was done before counts"
-    with Progress(quiet=True) as bar:
-        bar.began({"a": 10}, ())
-        bar.reached("a", 10, 10)
+    with Progress(quiet=True) as watcher:
+        watcher.began({"a": 10}, set())
+        watcher.reached("a", 10, 10)
     assert capsys.readouterr() == ("", "")
 
 
@@ -391,10 +384,9 @@ def test_a_resumed_bar_begins_at_what_is_done_and_its_eta_is_about_the_rest(monk
             made.append(self)
 
     monkeypatch.setattr(rich.progress, "Progress", Watched)
-    units = dict.fromkeys(("a", "b", "c", "d"), 100)
     with Progress(quiet=False) as watcher:
-        watcher.began(units, {"a", "b", "c"})
         (bar,) = made
+        watcher.began(dict.fromkeys(("a", "b", "c", "d"), 100), {"a", "b", "c"})
         assert bar.tasks[0].percentage == 75
         for number in (10, 20):
             bar.now += 10.0  # one evaluation a second
@@ -560,9 +552,9 @@ def test_a_broken_check_is_reported_not_raised(monkeypatch: pytest.MonkeyPatch) 
 def test_values_are_parsed_at_the_edge() -> None:
     assert items(" a, b ,,c ") == ("a", "b", "c")
     assert items("") == ()
-    assert split_stages("vision, output") == ("vision", "output")
-    with pytest.raises(AttackError, match="unknown stage Vision, head"):
-        split_stages("Vision,head,text")
+    assert options_of(GradientConfig)["exposure.stages"].value("vision, output") == ("vision", "output")
+    with pytest.raises(AttackError, match="unknown stage Vision; expected some of vision, text"):
+        options_of(GradientConfig)["exposure.stages"].value("Vision,head,text")
     assert pick_device("cpu") == "cpu"
     assert pick_device("auto") in ("cpu", "cuda")
     with pytest.raises(DocleakError, match="Try auto or cpu"):

@@ -13,14 +13,15 @@ import click
 import pytest
 from PIL import Image
 
-from docleak.cli import app as commands
-from docleak.cli import attacks
+from docleak.cli import audit, studies
 from docleak.cli.app import command_line
 from docleak.cli.folders import MARKS, OWN
 from docleak.cli.guard import Bounded, Text, commands_of
 from docleak.cli.modes import MODES, NEEDS, mode_of
+from docleak.cli.studies import Late
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
+from docleak.studies.study import Study
 
 Command = Callable[..., tuple[Any, str, str]]
 COMMANDS = dict(commands_of(command_line()))  # type: ignore[arg-type]
@@ -59,24 +60,13 @@ def test_every_option_belongs_to_a_mode(name: str) -> None:
 
 def test_every_command_that_writes_a_folder_says_which_it_goes_on_in() -> None:
     writing = {name for name, parameter in OPTIONS if parameter.opts[0] in ("--out", "out")}
-    pairs = {f"attack {name}" for name in attacks.PAIRS.entries}
-    assert writing - pairs - {"data inspect", "models attention"} == set(OWN)
+    studies = {name for name, found in COMMANDS.items() if isinstance(found, Late)}
+    assert writing - studies - {"data inspect", "models attention"} == set(OWN)
     assert {mark for marks in OWN.values() for mark in marks} <= set(MARKS)
 
 
 #: (command, mode) -> words that choose it.
 CHOSEN: dict[tuple[str, str], str] = {
-    ("audit", "--extraction"): "--extraction layoutlm-tiny",
-    ("audit", "--blue-red"): "--blue-red pages --model vt5-start",
-    ("audit", "--updates"): "--updates pages",
-    ("audit", "an audit of one gradient"): "",
-    ("attack by-name", "--list"): "--list",
-    ("attack by-name", "--gradient"): "random --gradient g",
-    ("attack by-name", "an attack on a gradient"): "random",
-    ("attack cdmi", "--target"): "--target t --public-documents pages",
-    ("attack cdmi", "a target that is trained here"): "",
-    ("defend", "--list"): "--list",
-    ("defend", "a comparison"): "",
     ("reproduce", "the list of recipes"): "--list",
     ("reproduce", "--cluster"): "gi-dqa/table1 --cluster c",
     ("reproduce", "a recipe"): "gi-dqa/table1",
@@ -87,15 +77,29 @@ CHOSEN: dict[tuple[str, str], str] = {
 }
 #: Values that differ from the defaults; of others a number below the default's range is never needed.
 VALUES = {
-    "--model": "donut-trained", "--documents": "folder:pages", "--budget": "60", "--pages": "3", "--rounds": "2",
-    "--seed": "8",
-    "--image-size": "96x112", "--batch-size": "2", "--stages": "vision", "--defense": "noise:sigma=0.001",
-    "--ocr": "tesseract", "--device": "meta", "--workers": "5", "--attacks": "random", "--local": "optimiser=sgd",
-    "--round": "1", "--client": "a", "--public-documents": "folder:pages", "--public": "vt5-public", "--release": "a=b",
-    "--gradient": "other", "--task": "ee-bio", "--criterion": "loss", "--variant": "strong", "--fields": "3",
-    "--attempts": "3", "--candidates": "9", "--weight": "0.1", "--top-p": "0.3", "--mean": "arithmetic",
-    "--metric": "max-gap", "--epochs": "4", "--learning-rate": "0.5", "--target": "other", "--extraction": "bros-tiny",
-    "--blue-red": "elsewhere", "--updates": "elsewhere",
+    "--model": "donut-trained", "--documents": "folder:pages", "--budget": "160", "--pages": "3", "--rounds": "2",
+    "--seed": "8", "--image-size": "96x112", "--batch-size": "2", "--stages": "vision",
+    "--defense": "noise:sigma=0.001",
+    "--ocr": "tesseract", "--device": "meta", "--workers": "5", "--local": "optimiser=sgd", "--client": "a",
+    "--public-documents": "folder:pages", "--public": "5", "--gradient": "other", "--task": "ee-bio",
+    "--criterion": "loss", "--metric": "max-gap", "--learning-rate": "0.5", "--target": "other", "--out": "run-3",
+    "--minimum": "7", "--keys": "other", "--delta": "0.5", "--confidence": "0.6", "--unit-rate": "1/2",
+    "--guesses": "8",
+    "--image-attack": "gifd", "--text-attack": "tag", "--noise": "0.5", "--threshold": "0.5", "--attack": "random",
+    "--text": "other", "--pairs": "nlvr:DIR", "--steps": "3,5", "--batch-sizes": "3,5", "--epsilon": "0.5",
+}  # fmt: skip
+#: (command, option) -> another value, of the attacks that the study makes.
+OTHERWISE = {
+    ("audit", "--attacks"): "random", ("audit gradient", "--attacks"): "random",
+    ("audit pairs", "--attacks"): "mmgia-d", ("audit answers", "--attacks"): "AZK",
+    ("attack membership", "--attacks"): "AZK", ("audit weights", "--attack"): "cdmi-strong",
+    ("audit weights", "--model"): "bros-tiny", ("audit answers", "--release"): "a=b",
+}  # fmt: skip
+#: What an option needs beside it.
+BESIDE = {
+    "--public-documents": "--target t", "--target": "--public-documents pages", "--generator": "--image-attack gifd",
+    "--allow-pickle": "--pairs pages:x",
+    "--division": "--release r", "--release": "--division d", "--count": "--batch-size 1",
 }  # fmt: skip
 
 
@@ -106,14 +110,15 @@ def given(command: str, option: str) -> list[str]:
         return []
     if parameter.default is True:
         return list(parameter.secondary_opts[:1])
-    return [option] if getattr(parameter, "is_flag", False) else [option, VALUES.get(option, "3")]
+    value = OTHERWISE.get((command, option), VALUES.get(option, "3"))
+    return [option] if getattr(parameter, "is_flag", False) else [option, value]
 
 
 def idle() -> Iterator[tuple[str, str, str]]:
     for name, modes in MODES.items():
         for mode in modes:
             everything = {p.opts[0] for p in COMMANDS[name].params if p.opts[0].startswith("-")}
-            choosing = {other.named for other in modes[: modes.index(mode)]} | {"--cluster", "--gradient", "--target"}
+            choosing = {other.named for other in modes[: modes.index(mode)]} | {"--cluster"}
             yield from ((name, mode.named, option) for option in sorted(everything - mode.options - choosing))
 
 
@@ -124,50 +129,60 @@ def test_an_option_that_does_nothing_is_refused(
     chooses = {("data make", "--blue-red"), ("data make", "--documents"), ("reproduce", "--list")}
     if option in CHOSEN[name, mode].split() or (name, option) in chooses:
         pytest.skip("it would choose another mode")
-    words = [*name.replace(" by-name", "").split(), *CHOSEN[name, mode].split(), *given(name, option)]
+    words = [*name.split(), *CHOSEN[name, mode].split(), *given(name, option)]
     refused(command(*words), option)
     assert not list(tmp_path.iterdir())
 
 
-def used() -> Iterator[tuple[str, str, str]]:
-    for name in ("audit", "attack by-name", "attack cdmi"):
-        for mode in MODES[name]:
-            if mode.named != "--list":
-                yield from ((name, mode.named, option) for option in sorted(mode.options) if option.startswith("-"))
+STUDIES = {name: found for name, found in COMMANDS.items() if isinstance(found, Late)}
+#: One of each: commands of attacks on the same view differ in nothing but the attack.
+SHOWN = ("attack random", "attack mmgia", "attack cdmi", "attack membership", "attack memorisation", "attack canaries")
+WORDS = {"audit updates": ("capture",)}
 
 
-@pytest.mark.parametrize(("name", "mode", "option"), list(used()))
-def test_an_option_that_belongs_to_a_mode_reaches_its_work(
-    name: str, mode: str, option: str, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def used() -> Iterator[tuple[str, str]]:
+    for name, found in STUDIES.items():
+        if not name.startswith("attack ") or name in SHOWN:
+            yield from ((name, p.opts[0]) for p in found.params if p.opts[0].startswith("--") and p.opts[0] != "--list")
+
+
+@pytest.mark.parametrize(("name", "option"), list(used()))
+def test_an_option_of_a_study_reaches_its_work(
+    name: str, option: str, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What the work is called with differs from what it is called with without the option."""
     save(make_pages(1, seed=0), tmp_path / "pages")
     calls: list[str] = []
 
-    def record(*asked: object, **named: object) -> None:
-        calls.append(repr((asked, named)))
+    def record(study: Study[Any], *asked: object) -> None:
+        calls.append(repr((study.config, study.device, asked)))
 
-    for module, work in ((commands, "_audit"), (commands, "run_and_report"), (commands, "audit_releases"),
-                         (commands, "audit_extraction"), (attacks, "play_and_report")):  # fmt: skip
-        monkeypatch.setattr(module, work, record)
-    monkeypatch.setattr("docleak.metrics.load_engine", record)
-    start = [*name.replace(" by-name", "").split(), *CHOSEN[name, mode].split()]
-    if (mode, option) == ("--blue-red", "--model"):
-        assert command(*start)[0] == command(*start[:-1], "vt5-public")[0] == 0
-    elif option == "--release":
-        start = [word for word in start if word not in ("--model", "vt5-start")]
-        assert command(*start, "--release", "a=b")[0] == command(*start, "--release", "a=c")[0] == 0
-    elif option == "--compare-defenses":
-        assert command(*start)[0] == command(*start, "--no-compare-defenses")[0] == 0
-    else:
-        extra = {"--clean-template": ["--defense", "safe-template"], "--out": ["--out", "run-3"]}.get(option, [])
-        assert command(*start)[0] == command(*start, *extra, *given(name, option))[0] == 0
-    assert len(set(calls)) >= 2 or (option == "--ocr" and len(calls) == 3)
+    def whole(context: click.Context) -> None:
+        own = {key: context.params[key] for key in ("out", "workers", "json_output", "compare_defenses")}
+        record(audit.EVERYTHING.asked(context), own)
+
+    monkeypatch.setattr(studies, "run_and_report", record)
+    monkeypatch.setattr(audit, "audit_everything", whole)
+    monkeypatch.setattr("docleak.metrics.load_engine", lambda *asked: None)
+    start, beside = [*name.split(), *WORDS.get(name, ())], BESIDE.get(option, "").split()
+    beside = beside if not beside or beside[0] in {p.opts[0] for p in COMMANDS[name].params} else []
+    for words in ([*start, *beside], [*start, *beside, *given(name, option)]):
+        code, _, err = command(*words)
+        if option not in words and option in ("--division", "--release", "--public-documents"):
+            assert code == 1 and option in err.replace("public pages", "--public-documents")
+            calls.append("refused")
+            continue
+        assert code == 0, err
+    assert len(set(calls)) == 2
+
+
+def test_options_do_not_stand_before_the_name_of_a_study(command: Command) -> None:
+    refused(command("audit", "--pages", 3, "gradient"), "--pages stands before the study's name")
 
 
 def test_the_first_mode_that_is_chosen_counts() -> None:
-    values = {"--list": True, "--gradient": "x", "name": ""}
-    assert (mode := mode_of("attack by-name", values)) is not None and mode.named == "--list"
+    values = {"--list": True, "--cluster": "x", "name": ""}
+    assert (mode := mode_of("reproduce", values)) is not None and mode.named == "the list of recipes"
     assert mode_of("doctor", {}) is None
 
 
@@ -220,7 +235,7 @@ WRITING = (
 @pytest.mark.parametrize("name", WRITING)
 @pytest.mark.parametrize("mark", ["run.json", "recipe.json", "pages.jsonl", "config.json"])
 def test_a_folder_of_another_kind_of_run_is_left_alone(name: str, mark: str, command: Command, tmp_path: Path) -> None:
-    known = OWN.get(name.replace("gi-dqa/table1", "").strip().replace("attack gi-dqa", "attack by-name"), ("run.json",))
+    known = OWN.get(name.replace("gi-dqa/table1", "").strip(), ("run.json",))
     if mark in known:
         pytest.skip("its own kind")
     (tmp_path / "taken").mkdir()
@@ -258,4 +273,4 @@ def test_attack_alone_shows_its_help_and_a_typing_error_is_suggested_once(comman
     code, _, err = command("audti")
     assert code == 2 and err.count("Did you mean") == 1 and "audit" in err
     code, out, _ = command("attack", "gi-dqa", "--help")
-    assert code == 0 and "by-name" not in out
+    assert code == 0 and "docleak attack gi-dqa [OPTIONS]" in out.replace("-c ", "docleak ")

@@ -1,4 +1,4 @@
-"""``docleak audit --updates``: what cannot be combined with it, and captures that are none."""
+"""``docleak audit updates``: captures that are none, and what reports say of them."""
 
 from __future__ import annotations
 
@@ -22,26 +22,23 @@ def said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     return capsys.readouterr().err
 
 
-def test_what_says_how_a_gradient_is_computed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--updates", str(tmp_path), "--stages", "vision", "--batch-size", "2"]
-    text = said(options, monkeypatch, capsys)
-    assert "--batch-size, --stages cannot be combined with --updates" in text and "Leave them out" in text
-
-
 def test_a_folder_that_is_no_capture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = said(["--updates", str(tmp_path)], monkeypatch, capsys)
+    text = said(["updates", str(tmp_path)], monkeypatch, capsys)
     assert "no capture: it has no capture.json" in text and "docleak.tap" in text
 
 
-def test_options_about_recorded_updates_want_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_capture_has_no_options_of_a_gradient_that_is_computed(
+    command: Callable[..., tuple[Any, str, str]], tmp_path: Path
 ) -> None:
-    text = said(["--client", "silo-a", "--round", "2", "--local", "optimiser=sgd"], monkeypatch, capsys)
-    assert "--round, --client, --local belong to --updates" in text
+    for words in (("--stages", "vision"), ("--rounds", "2")):
+        code, _, err = command("audit", "updates", tmp_path, *words)
+        assert code == 2 and "No such option" in err
+    code, _, err = command("audit", "updates")
+    assert code == 2 and "UPDATES" in err
+    code, _, err = command("audit", "updates", tmp_path, "--steps", "many")
+    assert code == 1 and "--steps is 'many'; expected numbers" in err
 
 
 def test_the_report_of_updates_is_not_joined(command: Callable[..., tuple[Any, str, str]], tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from docleak.documents.folder import INDEX, save
 from docleak.documents.names import provider_key
 from docleak.documents.page import Page, Question
-from docleak.models.base import Answer, Encoded, Stage
+from docleak.models.base import Answer, Encoded
+from docleak.models.stages import Stage
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness

@@ -11,7 +11,6 @@ from docleak.errors import RunError
 #: File that tells what a folder is -> what wrote it.
 MARKS = {
     "run.json": "docleak audit, attack, defend or train",
-    "releases.json": "docleak audit --blue-red",
     "recipe.json": "docleak reproduce",
     "capture.json": "docleak.tap, or a training's updates",
     "silo.json": "docleak data make --partition",
@@ -21,15 +20,9 @@ MARKS = {
     "config.json": "a model",
     "ca.crt": "docleak deploy",
 }
-#: Command -> marks of the folders that it may go on in. Without a mark a folder is the command's own to judge.
+#: Command -> marks of the folders that it may go on in, of studies run.json. Without a mark a folder is the command's
+#: own to judge.
 OWN = {
-    "audit": ("run.json",),
-    "attack by-name": ("run.json",),
-    "attack cdmi": ("run.json",),
-    "attack canaries": ("run.json",),
-    "attack membership": ("run.json",),
-    "attack memorisation": ("run.json",),
-    "defend": ("recipe.json",),
     "reproduce": ("recipe.json",),
     "train federated": ("run.json",),
     "train central": ("run.json",),

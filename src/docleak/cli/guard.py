@@ -1,7 +1,8 @@
 """What is checked of every command line at one place, before its command runs: ranges, unused options, folders.
 
 ``Guarded`` is the group at the root of the command line. It walks over all commands when it is made, so a new one is
-guarded without a word; ``ranges``, ``modes`` and ``folders`` hold the tables.
+guarded without a word; ``ranges``, ``modes`` and ``folders`` hold the tables. Commands of studies, whose options come
+of their configurations, call ``check_values`` themselves.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from docleak.errors import DocleakError, DocumentError
 
 #: The engine that every installation has.
 OCR = "rapidocr"
+#: Options that name pages, and commands in which they are a number, or folders by client.
+PAGES = ("--documents", "documents", "--public-documents", "--test-documents")
+PAGES_APART = ("train federated", "audit updates")
 
 
 class Guarded(TyperGroup):
@@ -40,6 +44,8 @@ def commands_of(group: click.Group, above: str = "") -> Iterator[tuple[str, clic
     """Every command below the group, by its words, such as "train central"."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
+            if command.invoke_without_command:
+                yield f"{above}{name}", command
             yield from commands_of(command, f"{above}{name} ")
         else:
             yield f"{above}{name}", command
@@ -71,18 +77,20 @@ def _guard(path: str, command: click.Command) -> None:
 def _guarded(path: str, command: click.Command, body: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(body)
     def run(**values: Any) -> Any:
-        context = click.get_current_context()
-        given = {
-            parameter.opts[0]: values.get(str(parameter.name))
-            for parameter in command.params
-            if context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
-        }
-        refuse_unused(path, given, _named(command, context.params))
-        refuse_foreign(path, _named(command, context.params))
-        _check_sources(path, _named(command, context.params))
+        check_values(path, command, click.get_current_context())
         return body(**values)
 
     return run
+
+
+def check_values(path: str, command: click.Command, context: click.Context) -> None:
+    """DocleakError for options that do nothing beside the others, a folder of another kind, or unreadable pages."""
+    given = [p.opts[0] for p in command.params
+             if context.get_parameter_source(str(p.name)) is ParameterSource.COMMANDLINE]  # fmt: skip
+    values = _named(command, context.params)
+    refuse_unused(path, given, values)
+    refuse_foreign(path, values)
+    _check_sources(path, values)
 
 
 def _check_sources(path: str, values: Mapping[str, Any]) -> None:
@@ -95,12 +103,10 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
         return
     from docleak.documents.loaders import SYNTHETIC
 
-    for option in (
-        () if path == "train federated" else ("--documents", "documents", "--public-documents", "--test-documents")
-    ):
+    for option in () if path in PAGES_APART else PAGES:
         named = values.get(option)
         for spec in named if isinstance(named, list | tuple) else [named]:
-            if isinstance(spec, str) and spec not in ("", SYNTHETIC) and not (path == "audit" and values["--updates"]):
+            if isinstance(spec, str) and spec not in ("", SYNTHETIC):
                 _check_pages(spec)
     if values.get("--ocr", OCR) != OCR:
         from docleak.metrics import load_engine

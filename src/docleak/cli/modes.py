@@ -1,7 +1,7 @@
 """Which option belongs to which mode of a command: one that does nothing in the chosen mode is refused, not ignored.
 
 A command without a line in ``MODES`` has one mode, to which all its options belong. ``NEEDS`` holds options that do
-something only beside another option's value.
+something only beside another option's value. Options of studies say both themselves (``docleak.options``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from docleak.attacks.registries import PAIRS
 from docleak.errors import DocleakError
+from docleak.options import Need, said_idle
 
 Values = Mapping[str, Any]
 
@@ -36,14 +36,6 @@ class Mode:
     why: str
 
 
-@dataclass(frozen=True)
-class Need:
-    """An option of a command does something only where ``met``; ``what`` says what it belongs to."""
-
-    met: Callable[[Values], bool]
-    what: str
-
-
 def _words(text: str) -> frozenset[str]:
     return frozenset(f"--{word}" for word in text.split())
 
@@ -53,48 +45,10 @@ def _always(values: Values) -> bool:
 
 
 _RUN = "out seed device workers json"
-_ONE_GRADIENT = (
-    "model documents pages budget image-size batch-size rounds train-mode stages no-question no-answer recover-text "
-    f"defense clean-template ocr allow-failed-self-test allow-pickle {_RUN}"
-)
 _MADE = "seed count json"
 
 #: Command -> its modes; the first that is chosen counts.
 MODES: dict[str, tuple[Mode, ...]] = {
-    "audit": (
-        Mode("--extraction", lambda v: bool(v["--extraction"]),
-             _words(f"extraction documents public-documents public {_RUN}"),
-             "it reads fields out of weights; docleak attack cdmi has the attack's own knobs"),
-        Mode("--blue-red", lambda v: v["--blue-red"] is not None, _words(f"blue-red release model public {_RUN}"),
-             "it asks released models about the documents of that division"),
-        Mode("--updates", lambda v: v["--updates"] is not None,
-             _words("updates round client local model documents attacks budget ocr allow-failed-self-test "
-                    f"allow-pickle {_RUN}"),
-             "what the clients did is recorded; --local says what the capture does not"),
-        Mode("an audit of one gradient", _always, _words(f"attacks compare-defenses {_ONE_GRADIENT}"),
-             "it is computed here"),
-    ),
-    "attack by-name": (
-        Mode("--list", lambda v: bool(v["--list"]), _words("list json"), "it only lists the attacks"),
-        Mode("--gradient", lambda v: bool(v["--gradient"]),
-             _words(f"gradient {_ONE_GRADIENT}") - {"--rounds"} | {"name"}, "that gradient is recorded"),
-        Mode("an attack on a gradient", _always, _words(_ONE_GRADIENT) | {"name"}, "it is computed here"),
-    ),
-    "attack cdmi": (
-        Mode("--target", lambda v: bool(v["--target"]),
-             _words("target public-documents public documents variant fields attempts candidates weight top-p mean "
-                    f"metric learning-rate repeats calibrate {_RUN}"),
-             "that model is trained already, and all its pages are played"),
-        Mode("a target that is trained here", _always,
-             _words("documents pages model task bimodal criterion variant fields attempts candidates weight top-p mean "
-                    f"metric epochs learning-rate control repeats calibrate {_RUN}"), "--target is not given"),
-    ),
-    "defend": (
-        Mode("--list", lambda v: bool(v["--list"]), _words("list json"), "it only lists the defences"),
-        Mode("a comparison", _always,
-             _words(f"model documents attack pages budget utility-steps allow-pickle {_RUN}") | {"defenses"},
-             "it is computed"),
-    ),
     "reproduce": (
         Mode("the list of recipes", lambda v: bool(v["--list"]) or not v["name"], _words("list json"),
              "it only lists the recipes; name one"),
@@ -118,10 +72,6 @@ MODES: dict[str, tuple[Mode, ...]] = {
 }  # fmt: skip
 
 
-def _gifd(values: Values) -> bool:
-    return "gifd" in (*str(values["--compare"]).replace(" ", "").split(","), values["--image-attack"])
-
-
 def _official(values: Values) -> bool:
     return bool(values["--blue-red"]) and values["--by"] == "clients"
 
@@ -139,13 +89,6 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("data inspect", "--seed"): Need(lambda v: _drawn(v["documents"]), "synthetic pages and drawn tables"),
     ("models attention", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
     ("budget", "--published"): Need(lambda v: v["--client-rate"] != "1", "--client-rate below 1"),
-    **{(f"attack {name}", "--generator"): Need(_gifd, "GIFD: the attack gifd, --compare gifd, or --image-attack gifd")
-       for name in PAIRS.entries if name != "gifd"},
-    **{(f"attack {name}", "--corpus"): Need(lambda v: v["--language"] == "trigrams", "--language trigrams")
-       for name in PAIRS.entries},
-    **{(f"attack {name}", "--allow-pickle"): Need(lambda v: str(v["--pairs"]).startswith(("cifar100:", "pages:")),
-                                                  "--pairs cifar100:DIR or pages:SPEC")
-       for name in PAIRS.entries},
 }  # fmt: skip
 
 
@@ -165,8 +108,7 @@ def refuse_unused(command: str, given: Collection[str], values: Values) -> None:
         if need is not None and not need.met(values):
             unmet.setdefault(need.what, []).append(option)
     for what, options in unmet.items():
-        verb, them, do = ("belongs", "it", "does") if len(options) == 1 else ("belong", "them", "do")
-        raise DocleakError(f"{', '.join(options)} {verb} to {what}, and {do} nothing here. Leave {them} out.")
+        raise DocleakError(said_idle(options, what))
 
 
 def _sentence(command: str, mode: Mode, idle: list[str]) -> str:

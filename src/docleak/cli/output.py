@@ -18,10 +18,13 @@ def emit(value: Mapping[str, object], text: str, *, json_output: bool) -> None:
     print(json.dumps(value, indent=2, default=str) if json_output else visible(text))
 
 
-def list_all(rows: Mapping[str, str], json_output: bool) -> None:
-    """Print what there is: names, and what each is in a line."""
-    width = max(map(len, rows), default=0) + 2
-    emit(rows, "\n".join(f"{name:{width}}{text}" for name, text in rows.items()), json_output=json_output)
+def list_all(groups: Mapping[str, Mapping[str, str]], json_output: bool) -> None:
+    """Print what there is: under headings names, and what each is in a line; in JSON without headings."""
+    rows = {name: text for group in groups.values() for name, text in group.items()}
+    width, lines = max(map(len, rows), default=0) + 2, list[str]()
+    for heading, group in groups.items():
+        lines += ["", f"{heading}:", *(f"  {name:{width}}{text}" for name, text in group.items())]
+    emit(rows, "\n".join(lines[1:]), json_output=json_output)
 
 
 def note(text: str) -> None:

@@ -11,8 +11,9 @@ import typer
 
 from docleak import spec
 from docleak.cli.output import Progress, emit, note, working_in
-from docleak.cli.settings import default_workers, parse_size, pick_device
+from docleak.cli.settings import default_workers, pick_device
 from docleak.cli.studies import command_line
+from docleak.models.sizes import parse_size
 
 if TYPE_CHECKING:
     from docleak.recipes.recipe import Recipe

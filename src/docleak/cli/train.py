@@ -89,9 +89,7 @@ class Options:
         ),
     ] = False
     evaluate_every: Annotated[int, typer.Option(help="Evaluate after every so many rounds, and the last; 0 never.")] = 1
-    capture: Annotated[bool, typer.Option(help="Record each update in OUT/updates, for docleak audit --updates.")] = (
-        False
-    )
+    capture: Annotated[bool, typer.Option(help="Record each update in OUT/updates, for docleak audit updates.")] = False
     seed: Annotated[int, typer.Option(help="Seed of sampling, orders, dropout and what is kept.")] = 0
     out: Annotated[Path, typer.Option(help="Run directory; an interrupted training in it is continued.")] = Path(
         "docleak-train"
@@ -167,9 +165,7 @@ class Federated(Options):
         float, typer.Option(help="Largest value a silo may send, times its questions; public. 0: 1000.")
     ] = 0.0
     timeout: Annotated[float, typer.Option(help="Seconds a silo has for a message; then it is stopped.")] = 21600.0
-    capture: Annotated[bool, typer.Option(help="Record each update in OUT/updates, for docleak audit --updates.")] = (
-        True
-    )
+    capture: Annotated[bool, typer.Option(help="Record each update in OUT/updates, for docleak audit updates.")] = True
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from docleak.defenses.defense import Gradient, require
 from docleak.errors import DefenseError
-from docleak.models.base import STAGES, DocumentModel
+from docleak.models.base import DocumentModel
+from docleak.models.stages import STAGES
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ class Range:
 
 
 SEED = Range(0, MOST_SEED)
+COUNT, SOME, SHARE = Range(0, 1_000_000), Range(1, 1_000_000), Range(0, 1)
+BUDGET = Range(1, 10_000_000)
 
 
 def _shown(number: float) -> str:

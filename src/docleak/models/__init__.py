@@ -6,11 +6,9 @@ from docleak.lazy import imported_on_use
 
 if TYPE_CHECKING:
     from docleak.models.base import (
-        STAGES,
         Answer,
         DocumentModel,
         Encoded,
-        Stage,
         Transcript,
         image_of,
         pixels_of,
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     )
     from docleak.models.loading import load_model, short_name, title_of
     from docleak.models.shipped import SHIPPED, model_card
+    from docleak.models.stages import STAGES, Stage
 
 __all__ = [
     "SHIPPED",
@@ -39,5 +38,6 @@ _HOMES = {
     **dict.fromkeys(__all__, "base"),
     **dict.fromkeys(("load_model", "short_name", "title_of"), "loading"),
     **dict.fromkeys(("SHIPPED", "model_card"), "shipped"),
+    **dict.fromkeys(("STAGES", "Stage"), "stages"),
 }
 __getattr__ = imported_on_use(__name__, _HOMES)

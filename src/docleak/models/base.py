@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,12 +13,10 @@ from torch import Tensor, nn
 
 from docleak.documents.page import Image, Page, Question, Word
 from docleak.errors import ModelError
+from docleak.models.stages import Stage
 
-#: Where a parameter acts: before the modalities meet (vision, text), while they meet, or after.
-Stage = Literal["vision", "text", "fusion", "output"]
 #: Label of a token that no loss is taken of.
 IGNORED = -100
-STAGES: tuple[Stage, ...] = ("vision", "text", "fusion", "output")
 
 
 @dataclass(frozen=True)

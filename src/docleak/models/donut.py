@@ -16,7 +16,6 @@ from docleak.models.base import IGNORED as IGNORED
 from docleak.models.base import (
     Answer,
     Encoded,
-    Stage,
     Transcript,
     mean_per_example,
     normalised,
@@ -25,6 +24,7 @@ from docleak.models.base import (
     require_size,
 )
 from docleak.models.files import HALF, image_settings, pretrained, tokenizer_of
+from docleak.models.stages import Stage
 
 PROMPT = "<s_docvqa><s_question>{question}</s_question><s_answer>"
 END = "</s_answer>"

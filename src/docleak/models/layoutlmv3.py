@@ -13,8 +13,9 @@ from torch import Tensor
 from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question, Word
 from docleak.errors import ModelError
-from docleak.models.base import Answer, Encoded, Stage, Transcript, normalised, pad, plain_ids, require_size
+from docleak.models.base import Answer, Encoded, Transcript, normalised, pad, plain_ids, require_size
 from docleak.models.files import HALF, image_settings, pretrained, tokenizer_of
+from docleak.models.stages import Stage
 
 MAX_ANSWER_TOKENS = 40
 #: ``word_ids`` of padding that the client's own code put behind an example.

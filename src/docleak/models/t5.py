@@ -17,7 +17,6 @@ from docleak.models.base import (
     IGNORED,
     Answer,
     Encoded,
-    Stage,
     Transcript,
     mean_per_example,
     normalised,
@@ -40,6 +39,7 @@ from docleak.models.files import (
 from docleak.models.layout_tokens import LayoutTokens, add_layout_tokens, layout_tokens_of
 from docleak.models.loading import config_at, split_revision
 from docleak.models.plain_words import PlainWords
+from docleak.models.stages import Stage
 
 PROMPT = "question: {question}  context: "
 #: t5-base's T5Config: 222.9 M parameters.

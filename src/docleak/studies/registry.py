@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,8 @@ from docleak.registry import resolve
 from docleak.report.page import Reading, write_report
 from docleak.runs.run import Run
 from docleak.spec import split_name
+from docleak.studies.kinds import STUDIES
 from docleak.studies.study import Study
-
-#: Kind -> "module:Class". A new study is a file, and a line in this table.
-STUDIES: dict[str, str] = {
-    "gradient": "docleak.studies.gradient.study:GradientStudy",
-    "defences": "docleak.studies.gradient.defences:DefenceStudy",
-    "answers": "docleak.studies.answers.study:AnswersStudy",
-    "canaries": "docleak.studies.canaries.study:CanaryStudy",
-    "pairs": "docleak.studies.pairs.study:PairStudy",
-    "training": "docleak.studies.training.rounds:RoundsStudy",
-    "trainings": "docleak.studies.training.study:TrainingStudy",
-    "updates": "docleak.studies.updates.study:UpdatesStudy",
-    "weights": "docleak.studies.weights.study:WeightsStudy",
-}
 
 #: Kind -> class, of studies that this process was given as classes: what a script or notebook defines.
 _GIVEN: dict[str, type[Study[Any]]] = {}
@@ -45,9 +34,11 @@ def load_study(kind: str) -> type[Study[Any]]:
     """The study of that kind, or the one at "module:Class"; RunError lists the known ones."""
     if kind in _GIVEN:
         return _GIVEN[kind]
-    place = STUDIES.get(kind, kind)
+    place = STUDIES[kind].place if kind in STUDIES else kind
     if not split_name(place)[1]:
         raise RunError(f"there is no study {kind!r}; known: {', '.join(STUDIES)}, or MODULE:CLASS of one's own.")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())  # for good: worker processes are given these folders
     try:
         found = resolve(place)
     except (ImportError, AttributeError) as fault:

@@ -15,6 +15,7 @@ import numpy as np
 
 from docleak.documents.page import Image
 from docleak.errors import RunError
+from docleak.options import configured
 from docleak.report.page import Reading
 from docleak.report.table import Column, Value
 from docleak.runs.run import Run
@@ -71,6 +72,15 @@ class Study(ABC, Generic[C]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (type(self), self.config, self.device)
+
+    @classmethod
+    def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> C:
+        """The configuration of the options that were ``given``, and of what the command has ``fixed``, by field
+        ("exposure.defense" of a nested one). What depends on several options is decided here."""
+        return configured(cls.Config, {**fixed, **given})  # type: ignore[no-any-return]
+
+    def check(self, say: Callable[[str], None]) -> None:
+        """Before anything is written: raise what makes the study impossible, and say what will be left out."""
 
     @abstractmethod
     def units(self) -> Sequence[Unit]:

@@ -77,7 +77,7 @@ def test_utility_is_reproducible_and_noise_costs_some() -> None:
 
 
 def test_a_comparison_end_to_end(tmp_path: Path) -> None:
-    config = DefenceConfig(AUDIT, ("safe-template:steps=1", "clip", "clip"))
+    config = DefenceConfig(AUDIT, ("safe-template:steps=1", "clip", "clip"), 0)
     assert config.defenses == ("none", "safe-template:steps=1", "clip")
     run = carry_out(DefenceStudy(config), tmp_path)
     found = choices_of(run, np.random.default_rng(0))
@@ -94,7 +94,7 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
 
 
 def test_little_of_a_sparse_or_noisy_update_arrives() -> None:
-    study = DefenceStudy(DefenceConfig(AUDIT, ("top-k:share=0.01", "noise:sigma=1", "freeze")))
+    study = DefenceStudy(DefenceConfig(AUDIT, ("top-k:share=0.01", "noise:sigma=1", "freeze"), 0))
     none, sparse, noisy, frozen = (study._cost(spec)[0]["kept"] for spec in study.config.defenses)
     assert none == pytest.approx(1) and 0.1 < sparse < 0.8 and abs(noisy) < 0.1 and 0.2 < frozen < 0.95
 
@@ -120,14 +120,14 @@ def test_a_model_that_has_only_units_of_the_floor_is_compared_by_them(
 def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     config = GradientConfig(models=("donut-start",), attacks=("closed-form",), budget=9)
     with pytest.raises(AttackError, match="none of the attacks applies: closed-form needs"):
-        carry_out(DefenceStudy(DefenceConfig(config, ("clip",))), tmp_path / "out")
+        carry_out(DefenceStudy(DefenceConfig(config, ("clip",), 0)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(AttackError, match="on one model by one attack; found 4 and 6"):
         DefenceConfig(GradientConfig())
 
 
 def test_leave_to_read_pickles_reaches_every_defence_and_is_no_part_of_the_run() -> None:
-    study = DefenceStudy(DefenceConfig(replace(AUDIT, allow_pickle=True), ("clip",)))
+    study = DefenceStudy(DefenceConfig(replace(AUDIT, allow_pickle=True), ("clip",), 0))
     assert all(audit.config.allow_pickle for audit in study.studies.values())
     assert "allow_pickle" not in study.settings()["audit"]
 
@@ -138,7 +138,7 @@ def test_an_audit_ends_with_the_most_exposed_model(tmp_path: Path) -> None:
     chosen = most_exposed(config, run).audit
     assert (chosen.models, chosen.attacks, chosen.pages, chosen.budget) == (config.models, ("random",), 1, 4)
     assert "No defence was measured" in report_on([run.path])[0].read_text()
-    carry_out(DefenceStudy(DefenceConfig(chosen, ("clip",))), run.path / DEFENCES)
+    carry_out(DefenceStudy(DefenceConfig(chosen, ("clip",), 0)), run.path / DEFENCES)
     text = report_on([run.path])[0].read_text()
     assert "None of the 1 defences measured here would have stopped it." in text
     assert "No defence was measured" not in text and text.count('id="advice"') == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -63,6 +63,13 @@ class MembershipAttack:
     known: float = 0.15
     searched: int = 5
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.known <= 1 or self.searched < 0:
+            raise AttackError(
+                f"known is {self.known} and searched {self.searched}; expected a share from 0 to 1, and 0 or more "
+                "forests."
+            )
+
     @property
     def name(self) -> str:
         return self.kind.upper() + ("+CLS1+CLS2" if self.votes else "")
@@ -92,9 +99,8 @@ class MembershipAttack:
         return hard_vote([first, cls1(tested), cls2(tested, seed=seed)]) if self.votes else first
 
 
-AZK, APK = MembershipAttack(), MembershipAttack("apk", ("G1", "G2", "G3"))
-AZK_VOTING = MembershipAttack("azk", ("G1",), votes=True)
-APK_VOTING = MembershipAttack("apk", ("G1", "G2", "G3"), votes=True)
+AZK, APK = MembershipAttack(searched=0), MembershipAttack("apk", ("G1", "G2", "G3"), searched=0)
+AZK_VOTING, APK_VOTING = replace(AZK, votes=True), replace(APK, votes=True)
 
 
 def only(table: FeatureTable, columns: Sequence[str]) -> FeatureTable:

@@ -86,7 +86,7 @@ class CdmiConfig:
 
     @property
     def name(self) -> str:
-        return "paper"
+        return "cdmi"
 
     @property
     def paper(self) -> str:

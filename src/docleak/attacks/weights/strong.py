@@ -54,7 +54,7 @@ class StrongConfig:
 
     @property
     def name(self) -> str:
-        return "strong"
+        return "cdmi-strong"
 
     @property
     def paper(self) -> str:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from docleak import spec
 from docleak.attacks.answers.attack import AnswersAttack, MembershipAttack
 from docleak.attacks.registries import ANSWERS
+from docleak.documents.ranges import COUNT, SEED, Range
 from docleak.errors import AttackError
+from docleak.options import Need, option, without_default
 from docleak.registry import Choice
 from docleak.studies.answers.targets import NONE, Data, Target
 
 #: What can be measured of a release, and of these what asks no model.
 MEASURES = ("gap", "membership", "memorisation", "disclosure", "utility", "noise", "division")
 WITHOUT_MODEL = ("noise", "division")
+#: What attacks on membership, and on what a model remembers, measure alone.
+MEMBERSHIP, MEMORISATION = ("gap", "membership"), ("memorisation", "disclosure")
 #: What an audit measures.
 AUDITED = MEASURES[:5]
 KEYS = ("provider_name", "provider_email", "provider_tax_number", "registration_id")
@@ -38,6 +43,14 @@ class Release:
         return self.target if self.target is not None and self.target.kind != NONE else None
 
 
+def parse_release(text: str) -> Release:
+    """LABEL=MODEL, or a model alone; AttackError for neither."""
+    if "=" not in text:
+        return Release("released model", text)
+    return Release(*spec.pair(text, what="--release", expected="LABEL=MODEL, as in 'FL+DP 8=runs/private'",
+                              error=AttackError))  # fmt: skip
+
+
 def attacks_of(
     names: Iterable[str] = ANSWERS.entries, *, known: float = 0.15, searched: int = 0
 ) -> tuple[AnswersAttack, ...]:
@@ -48,6 +61,11 @@ def attacks_of(
         replace(attack, known=known, searched=searched) if isinstance(attack, MembershipAttack) else attack
         for attack in loaded
     )
+
+
+def asks_for_keys(config: AnswersConfig) -> bool:
+    """Whether anything hides keys: what a model remembers, or a vote on membership."""
+    return bool({*MEMORISATION} & {*config.measures}) or any(attack.votes for attack in config.attacks)
 
 
 @dataclass(frozen=True)
@@ -62,18 +80,32 @@ class AnswersConfig:
     so many ``providers`` of the division, drawn by the seed; 0: all. ``part`` is what the measure "division" counts.
     """
 
-    releases: tuple[Release, ...]
-    division: str | Data
-    public: str = ""
+    releases: tuple[Release, ...] = field(metadata=without_default(
+        "LABEL=MODEL, or MODEL: a directory, hub name, or run directory of docleak train. Repeat to compare. Without "
+        "it: docleak's own example.", flag="--release", repeat=True, read=parse_release, optional=True,
+    ))  # fmt: skip
+    division: str | Data = field(metadata=without_default(
+        "Whose documents the releases saw: a folder that `docleak data make OUT --blue-red` wrote.",
+        optional=True,
+    ))  # fmt: skip
+    public: str = option("", "The public model that the releases started from; none: unknown. Without it: that of "
+                         "docleak's own example, unknown of others.")  # fmt: skip
     control: bool = True
     measures: tuple[str, ...] = AUDITED
-    keys: tuple[str, ...] = KEYS
-    attacks: tuple[Choice, ...] = attacks_of()
-    minimum: tuple[int, ...] = (0, 5, 10)
-    seeds: int = 5
-    providers: int = 0
+    keys: tuple[str, ...] = option(
+        KEYS,
+        "Keys to hide and ask for, comma-separated; the first also for the vote.",
+        need=Need(asks_for_keys, "attacks that vote"),
+    )
+    attacks: tuple[Choice, ...] = option(
+        attacks_of(), "Attacks on membership, comma-separated: AZK, APK:known=0.3,searched=10, AZK+CLS1+CLS2, ... "
+        "(known: share of the providers it is told about; searched: forests it compares).",
+    )  # fmt: skip
+    minimum: tuple[int, ...] = option((0, 5, 10), "Providers with more than so many questions; several numbers.")
+    seeds: int = option(5, "Draws of whom APK knows; results are means.", range=Range(1, 10_000))
+    providers: int = option(0, "Ask about so many providers, drawn by the seed; 0: all.", range=COUNT)
     part: str = ""
-    seed: int = 0
+    seed: int = option(0, "Seed of data, training and draws.", range=SEED)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", tuple(ANSWERS.load(attack) for attack in self.attacks))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,13 +11,13 @@ import numpy as np
 from docleak.attacks.answers.attack import MembershipAttack
 from docleak.documents.blue_red_files import read_blue_red
 from docleak.documents.page import Image
-from docleak.errors import RecipeError
+from docleak.errors import AttackError, RecipeError
 from docleak.metrics.estimate import Estimate
 from docleak.models.loading import title_of
 from docleak.report.page import Reading
 from docleak.runs.run import Run
 from docleak.studies.answers import shipped
-from docleak.studies.answers.config import CONTROL, WITHOUT_MODEL, AnswersConfig, Release, attacks_of
+from docleak.studies.answers.config import CONTROL, MEMBERSHIP, WITHOUT_MODEL, AnswersConfig, Release, attacks_of
 from docleak.studies.answers.measures import MEASURED, Bench
 from docleak.studies.answers.reading import read_run
 from docleak.studies.answers.rows import COLUMNS, MOST_MINIMUM, columns_of, draw, facts_of, remarks_of
@@ -53,6 +53,32 @@ class AnswersStudy(TableStudy[AnswersConfig]):
     )
     #: So many rows before this one attack the same target.
     turn = 0
+
+    @classmethod
+    def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> AnswersConfig:
+        """Without a release, docleak's own example with its public model; AttackError for half of what is needed."""
+        said = dict(given)
+        public = said.pop("public", "")
+        if "releases" in said and "division" not in said:
+            raise AttackError(
+                "--release is given without --division, so nobody knows whose documents it saw. Divide them first: "
+                "docleak data make OUT --blue-red; then train on OUT/silos."
+            )
+        if "division" in said and "releases" not in said:
+            raise AttackError(
+                "--division is given without --release. Train one: docleak train federated --silos DIVISION/silos."
+            )
+        if fixed.get("measures") == MEMBERSHIP and len(said.get("keys", ())) > 1:
+            raise AttackError("the vote hides one key of the documents; --keys names several. Leave all but one out.")
+        if "releases" not in said:
+            said |= {"releases": (Release("released model", shipped.RELEASED),), "division": shipped.SHIPPED}
+            public = public or shipped.PUBLIC
+        return super().of_options({**said, "public": "" if public == "none" else public}, fixed)
+
+    def check(self, say: Callable[[str], None]) -> None:
+        """That the example is asked, where no model was given."""
+        if self.config.division == shipped.SHIPPED:
+            say(f"No model was given: asking {shipped.RELEASED}, which docleak ships, about its providers.")
 
     def units(self) -> list[Unit]:
         """The public model as a control, then every release."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,15 @@ from docleak.attacks.weights.canaries import (
 )
 from docleak.documents.issuers import FIRST, LAST, make_issuers
 from docleak.documents.page import Page
+from docleak.documents.ranges import SEED, SOME, Range
 from docleak.errors import PrivacyError
 from docleak.models.base import DocumentModel
+from docleak.options import option
 from docleak.privacy.accounting import Guarantee
 from docleak.privacy.budget import noise_for
 from docleak.privacy.empirical import LowerBound, from_one_run, held_against, right_guesses
 from docleak.privacy.ledger import Ledger
-from docleak.privacy.mechanism import Mechanism
+from docleak.privacy.mechanism import Mechanism, probability
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.fedopt import FedOpt, ServerState
@@ -51,20 +54,25 @@ class CanaryConfig:
     of ``model`` without noise, and one that claims ``epsilon``.
     """
 
-    model: str = "vt5-start"
-    epsilon: float = 8.0
-    canaries: int = 96
-    others: int = 8
-    guesses: int = 64
-    rounds: int = 1
-    unit_rate: float = 1.0
-    clip_norm: float = 0.5
-    delta: float = 1e-5
-    confidence: float = 0.95
-    every_round: bool = False
+    model: str = option("vt5-start", "Shipped name, directory or hub name of the model to start from.")
+    epsilon: float = option(8.0, "What the private training claims.", range=Range(0, 1e9, above=True))
+    canaries: int = option(96, "Canary providers; a fair coin includes each.", range=Range(2, 100_000))
+    others: int = option(8, "Other providers, always included; the plan's constant M.", range=Range(1, 100_000))
+    guesses: int = option(64, "Canaries to guess about. Without it: two thirds of them.", range=Range(2, 100_000))
+    rounds: int = option(1, "Rounds of the training.", range=SOME)
+    unit_rate: float = option(
+        1.0, "Probability that a provider trains in a round, such as 0.2 or 50/340.",
+        read=partial(probability, what="unit rate"),
+    )  # fmt: skip
+    clip_norm: float = option(
+        0.5, "C: each provider's difference is clipped to this norm.", range=Range(0, 1e6, above=True)
+    )
+    delta: float = option(1e-5, "Delta of both bounds; far below 1/canaries.", range=Range(0, 1, above=True))
+    confidence: float = option(0.95, "With which the lower bounds hold.", range=Range(0.5, 0.999999))
+    every_round: bool = option(False, "The adversary sees the model after every round.")
     questions: int = 4
-    learning_rate: float = 1e-3
-    seed: int = 0
+    learning_rate: float = option(1e-3, "Of a provider's one step of AdamW.", range=Range(0, 1e3))
+    seed: int = option(0, "Seed of pages, coins and noise.", range=SEED)
 
     def __post_init__(self) -> None:
         most = LAST - FIRST

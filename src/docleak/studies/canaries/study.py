@@ -35,6 +35,12 @@ class CanaryStudy(Study[CanaryConfig]):
     about = "canary providers in a private training"
     Config = CanaryConfig
 
+    @classmethod
+    def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> CanaryConfig:
+        """Two thirds of the canaries are guessed about, if nothing else is said."""
+        guesses = 2 * given.get("canaries", CanaryConfig.canaries) // 3
+        return super().of_options({"guesses": guesses, **given}, fixed)
+
     @cached_property
     def bench(self) -> Bench:
         """The model and the pages, once in each process."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from docleak.attacks.gradients import ATTACKS, GradientAttack
-from docleak.defenses import DEFENSES
+from docleak.attacks.registries import ATTACKS
+from docleak.defenses.registry import DEFENSES
+from docleak.documents.ranges import BUDGET, SEED, SOME, Range
 from docleak.errors import AttackError
-from docleak.models import Stage
+from docleak.models.sizes import parse_size
+from docleak.models.stages import STAGES, Stage
+from docleak.options import option
 from docleak.registry import Choice
 from docleak.spec import split_name
 
@@ -18,6 +21,16 @@ CLOSED_FORM = "closed-form"
 FLOOR = "random"
 #: Pixels a side of a page may have; more is a slip of the keyboard.
 LONGEST_SIDE = 10_000
+#: Panels of help.
+CLIENT, ADVERSARY = "What the client does", "What the adversary knows"
+
+
+def parse_stage(name: str) -> Stage:
+    """A stage by its name; AttackError names the known ones."""
+    for stage in STAGES:
+        if name == stage:
+            return stage
+    raise AttackError(f"unknown stage {name}; expected some of {', '.join(STAGES)}.")
 
 
 @dataclass(frozen=True)
@@ -31,15 +44,26 @@ class Exposure:
     (``attacks.gradients.cleaning``).
     """
 
-    train_mode: bool = False
-    stages: tuple[Stage, ...] = ()
-    question_known: bool = True
-    answer_known: bool = True
-    gradient_file: str | None = None
+    train_mode: bool = option(False, "The client computes its gradient with dropout on.", group=CLIENT)
+    stages: tuple[Stage, ...] = option(
+        (), "Only these parameters are sent: vision,text,fusion,output. Without it all of them.", group=CLIENT,
+        read=parse_stage,
+    )  # fmt: skip
+    question_known: bool = option(True, "The adversary does not know the question.", "--no-question", ADVERSARY)
+    answer_known: bool = option(True, "The adversary does not know the answer.", "--no-answer", ADVERSARY)
+    gradient_file: str | None = option(
+        None, "A client's recorded gradient (.safetensors) instead of one computed here.", "--gradient", CLIENT
+    )
     random_text: bool = False
-    recover_text: bool = False
-    defense: Choice = "none"
-    clean_template: bool = False
+    recover_text: bool = option(
+        False, "The adversary knows no text: it reads question and answer out of the gradient.", group=ADVERSARY
+    )
+    defense: Choice = option(
+        "none", "What the client or the template's owner does; see docleak defend --list.", group=CLIENT
+    )
+    clean_template: bool = option(
+        False, "The adversary takes perturbations off the published template first.", group=ADVERSARY
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "defense", DEFENSES.chosen(self.defense))
@@ -55,21 +79,38 @@ class GradientConfig:
     ``attacks`` are names, objects, or ``"module:object"`` of your own (``docleak.registry``).
     """
 
-    models: tuple[str, ...] = ("donut-start", "donut-trained", "layoutlmv3-start", "layoutlmv3-trained")
-    documents: str = "synthetic"
-    pages: int = 1
-    attacks: tuple[Choice, ...] = ("gi-dqa", "april", "inverting-gradients", "dlg", "random", CLOSED_FORM)
-    budget: int = 100
-    seed: int = 5
-    batch_size: int = 1
-    exposure: Exposure = Exposure()
-    ocr: str = "rapidocr"
+    models: tuple[str, ...] = option(
+        ("donut-start", "donut-trained", "layoutlmv3-start", "layoutlmv3-trained"),
+        "Shipped name, directory, hub name (owner/model) or hub name at a revision (owner/model@v1.0). Repeat for "
+        "several.", "--model", repeat=True,
+    )  # fmt: skip
+    documents: str = option(
+        "synthetic", "synthetic, or pages of your own: a folder, or FORMAT:PATH (docleak data list)."
+    )
+    pages: int = option(1, "How many pages to attack, each on its own.", range=SOME)
+    attacks: tuple[Choice, ...] = option(
+        ("gi-dqa", "april", "inverting-gradients", "dlg", "random", CLOSED_FORM),
+        "Comma-separated; see docleak attack --list. closed-form is tried beside them where it applies.",
+    )
+    budget: int = option(100, "Gradient evaluations per attack and page, the same for all attacks.", range=BUDGET)
+    seed: int = option(5, "Seed of pages, starts and draws.", range=SEED)
+    batch_size: int = option(
+        1, "Pages averaged into the client's gradient; the first is the target.", group=CLIENT, range=Range(1, 100_000)
+    )
+    exposure: Exposure = field(default_factory=Exposure)
+    ocr: str = option("rapidocr", "Engine that reads the pictures: rapidocr, tesseract, trocr:PATH.")
     fine_tune_steps: int = 0  # training steps on synthetic pages before the client's gradient is taken
-    image_size: tuple[int, int] | None = None  # width and height of the pages; None: the checkpoint's own
-    rounds: int = 1  # in which the client sends a gradient of the same batch, each with the weights of its round
+    image_size: tuple[int, int] | None = option(
+        None, "Run the model on pages of this size in pixels, for instance 320x608 (Donut only). Without it: its own.",
+        metavar="WxH", read=parse_size,
+    )  # fmt: skip
+    rounds: int = option(
+        1, "Rounds in which the client sends a gradient of the same batch, ten training steps apart.", group=CLIENT,
+        range=SOME,
+    )  # fmt: skip
     round_steps: int = 10  # training steps on other pages (synthetic ones) between two rounds
-    allow_failed_self_test: bool = False
-    allow_pickle: bool = False
+    allow_failed_self_test: bool = option(False, "Attack although the true page does not match the gradient.")
+    allow_pickle: bool = option(False, "Read pickled .npy files (they can run code: only files you trust).")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", ATTACKS.all_chosen(self.attacks))
@@ -105,6 +146,8 @@ def require_budget(attacks: Sequence[str], budget: int, *, rounds: int) -> None:
 
 def least_budget(name: str, rounds: int) -> int:
     """The fewest gradient evaluations with which the attack of that name can begin."""
+    from docleak.attacks.gradients import GradientAttack
+
     attack = ATTACKS.load(name)
     return attack.least_budget(rounds) if isinstance(attack, GradientAttack) else 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +13,11 @@ import torch
 from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense
 from docleak.documents import blank_template
 from docleak.documents.page import Image
+from docleak.documents.ranges import Range
 from docleak.errors import AttackError
 from docleak.metrics.image import ssim
 from docleak.models import image_of
+from docleak.options import Option, only, option
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import picture
 from docleak.report.severity import Part
@@ -39,14 +41,30 @@ LIMITS = (
 )
 
 
+def compared() -> GradientConfig:
+    """What is compared where nothing else is asked for."""
+    return GradientConfig(models=("layoutlmv3-start",), attacks=("gi-dqa",), pages=2)
+
+
 @dataclass(frozen=True)
 class DefenceConfig:
     """``audit`` has one model and one attack; ``utility_steps`` of training under each defence measure its utility (0:
     none is measured)."""
 
-    audit: GradientConfig
-    defenses: tuple[str, ...] = DEFAULT
-    utility_steps: int = 0
+    audit: GradientConfig = field(
+        default_factory=compared, metadata=only(
+            "documents", "pages", "budget", "seed", "ocr", "allow_failed_self_test", "allow_pickle",
+            models=Option("Shipped name, directory or hub name of the one model.", "--model"),
+            attacks=Option("The one attack that measures them.", "--attack"),
+        ),
+    )  # fmt: skip
+    defenses: tuple[str, ...] = option(
+        DEFAULT, "Defences such as noise:sigma=1e-4 or safe-template:epsilon=8/255. Without any: one of each.",
+        argument=True,
+    )  # fmt: skip
+    utility_steps: int = option(
+        400, "Training steps under each defence; 0 measures no utility.", range=Range(0, 10_000_000)
+    )
 
     def __post_init__(self) -> None:
         if len(self.audit.models) != 1 or len(self.audit.attacks) != 1:
@@ -180,4 +198,6 @@ def most_exposed(config: GradientConfig, run: Run) -> DefenceConfig:
     made = {found.attack for found in chosen.attacks}
     attack = next((name for name in config.attacks if name in made), FLOOR)
     budget = max(config.budget // 2, least_budget(attack, config.rounds))
-    return DefenceConfig(replace(config, models=(keys[chosen.model],), attacks=(attack,), pages=1, budget=budget))
+    return DefenceConfig(
+        replace(config, models=(keys[chosen.model],), attacks=(attack,), pages=1, budget=budget), utility_steps=0
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +20,19 @@ from docleak.documents.page import Image
 from docleak.errors import RecipeError
 from docleak.metrics import Estimate, load_engine, score_page
 from docleak.models import DocumentModel, image_of, model_card, trainable
-from docleak.models.base import STAGES
+from docleak.models.stages import STAGES
 from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
 from docleak.studies.gradient.case import Case, build_case, read_gradient
-from docleak.studies.gradient.config import FLOOR, Exposure, GradientConfig, threat_model
+from docleak.studies.gradient.config import (
+    CLOSED_FORM,
+    FLOOR,
+    Exposure,
+    GradientConfig,
+    threat_model,
+    with_closed_form,
+)
 from docleak.studies.gradient.models import (
     audited_pages,
     inapplicable,
@@ -63,6 +70,27 @@ class GradientStudy(TableStudy[GradientConfig]):
         "Ours with 95 % intervals over documents in square brackets; the paper's value in round brackets. MSE is the "
         "true one in 0-255 units; the paper's printed values are not comparable."
     )
+
+    @classmethod
+    def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> GradientConfig:
+        """Beside attacks that are asked for, the closed form is tried; in a batch it is not, unless it is asked for."""
+        chosen, batch = dict(given), given.get("batch_size", 1)
+        if "attacks" not in fixed and ("attacks" in given or batch > 1):
+            others = [name for name in GradientConfig().attacks if name != CLOSED_FORM]
+            chosen["attacks"] = with_closed_form(given.get("attacks", others), batch_size=batch)
+        return super().of_options(chosen, fixed)
+
+    def check(self, say: Callable[[str], None]) -> None:
+        """Fewer pages than asked for, and attacks that cannot be made on a model. Of the closed form, where nobody
+        asked for it, the report says why it is missing."""
+        c = self.config
+        require_applicable(c, self.device)
+        if lacking := shortage(c, self.device):
+            say(lacking)
+        beside = CLOSED_FORM if len(c.attacks) > 1 and not c.exposure.recover_text else ""
+        for (model, name), why in skipped(c, self.device).items():
+            if name != beside:
+                say(f"{name} is left out on {model}: {why}.")
 
     def units(self) -> list[Unit]:
         """The units whose pages there are, and whose attack applies to their model.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from docleak import spec
 from docleak.attacks.pairs import PAIRS, AttackOnPairs, PairAttack, with_parts
 from docleak.attacks.pairs.gifd import GeneratorAttack
 from docleak.attacks.pairs.together import with_refinement
@@ -17,12 +18,15 @@ from docleak.documents.files import read_text
 from docleak.documents.pairs import Pair, load_pairs, make_scenes, shuffled
 from docleak.documents.pairs.loading import SCENES
 from docleak.documents.pairs.scenes import LABELS as SCENE_LABELS
+from docleak.documents.ranges import BUDGET, COUNT, SEED, SOME, Range
 from docleak.errors import AttackError, RunError
 from docleak.models.pair.aligner import SHIPPED_ALIGNER, Aligner, load_aligner
 from docleak.models.pair.generator import SHIPPED_GENERATOR
 from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causal
 from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
+from docleak.models.sizes import parse_size
+from docleak.options import Need, option
 from docleak.registry import Choice
 from docleak.studies.pairs.case import PairCase, build_pair_case
 from docleak.studies.pairs.privacy import PairPrivacy, noise_of, train_on_scenes, utility
@@ -33,6 +37,14 @@ PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919
 NOISE_SEED = 500_000_003
 #: What a record is here, in the claims of privacy.
 PAIR = "one pair of picture and text"
+#: What --pairs begins with where files may be pickled.
+PICKLED = ("cifar100:", "pages:")
+#: Panels of help.
+PAIRED, CLIENT, ADVERSARY = "Pairs", "What the client does", "What the adversary knows"
+GIFD = Need(
+    lambda config: "gifd" in {spec.split_name(name)[0] for name in (*config.attacks, config.image_attack)},
+    "GIFD: the attack gifd, or --image-attack gifd",
+)
 
 
 @dataclass(frozen=True)
@@ -46,37 +58,61 @@ class PairConfig:
     classifier trained so is good for. ``trained``: steps on scenes that the networks took before; 0: as drawn.
     """
 
-    pairs: str = "scenes"
-    count: int = 4
-    skip: int = 0
-    public: int = 100
-    image: str = "lenet5"
-    text: str = "bert-tiny"
-    fused: bool = False
-    train_embeddings: bool = False
-    image_size: tuple[int, int] = (64, 16)
-    batch_size: int = 1
-    attacks: tuple[Choice, ...] = ("mmgia",)
-    image_attack: Choice = ""
-    text_attack: Choice = ""
-    budget: int = 300
-    aligner: str = SHIPPED_ALIGNER
-    language: str = "trigrams"
-    corpus: str = ""
-    shuffle: bool = False
-    threshold: float | None = None
-    rounds: int | None = None
-    strength: float | None = None
-    generator: str = SHIPPED_GENERATOR
-    trained: int = 0
-    noise: float = 0.0
-    epsilon: float = 0.0
+    pairs: str = option(
+        "scenes",
+        "scenes, nlvr:DIR, nlvr-true:DIR, flickr30k:DIR, openi:DIR, cifar100:DIR, or pages:SPEC.",
+        group=PAIRED,
+    )
+    count: int = option(4, "Pairs to attack.", group=PAIRED, range=SOME)
+    skip: int = option(0, "Pairs of the data set to pass over first.", group=PAIRED, range=COUNT)
+    public: int = option(100, "Further pairs whose texts the adversary has.", group=ADVERSARY, range=COUNT)
+    image: str = option(
+        "lenet5", "lenet5, resnet-tiny, resnet18, resnet50, or an image classifier's directory.", group=CLIENT
+    )
+    text: str = option(
+        "bert-tiny", "bert-tiny, tinybert4, bert-base, bert-large, or a text classifier's directory.", group=CLIENT
+    )
+    fused: bool = option(False, "One classifier over both features.", group=CLIENT)
+    train_embeddings: bool = option(False, "The client also trains its tables of words and positions.", group=CLIENT)
+    image_size: tuple[int, int] = option((64, 16), "Pixels of the pictures.", metavar="WxH", read=parse_size)
+    batch_size: int = option(1, "Pairs averaged into one gradient.", group=CLIENT, range=Range(1, 100_000))
+    attacks: tuple[Choice, ...] = option(("mmgia",), "Attacks on the same pairs, comma-separated.")
+    image_attack: Choice = option("", "Another attack on the picture, such as dlg or gifd.")
+    text_attack: Choice = option("", "Another attack on the text: dlg-text, tag, lamp.")
+    budget: int = option(300, "Gradient evaluations per modality and batch, for all attacks.", range=BUDGET)
+    aligner: str = option(SHIPPED_ALIGNER, "aligner-tiny, or a CLIP's directory or hub name.", group=ADVERSARY)
+    language: str = option("trigrams", "trigrams, or a causal model's directory or hub name.", group=ADVERSARY)
+    corpus: str = option(
+        "", "Text file of public sentences, one a line.", group=ADVERSARY,
+        need=Need(lambda config: config.language == "trigrams", "--language trigrams"),
+    )  # fmt: skip
+    shuffle: bool = option(False, "Give every picture another pair's text.", group=PAIRED)
+    threshold: float | None = option(None, "MMGIA's similarity that ends the loop (-1 to 1).", range=Range(-1, 1))
+    rounds: int | None = option(None, "MMGIA's turns of both stages at most.", range=SOME)
+    strength: float | None = option(
+        None, "Of mmgia-prior: how much the alignment counts beside the gradient.", range=Range(0, 1e6)
+    )
+    generator: str = option(SHIPPED_GENERATOR, "GIFD's: generator-tiny, or a directory.", need=GIFD)
+    trained: int = option(
+        0, "Steps on scenes that the networks took before the attack; 0: as drawn.", group=CLIENT,
+        range=Range(0, 10_000_000),
+    )  # fmt: skip
+    noise: float = option(
+        0.0, "Standard deviation of what the client adds to every number.", group=CLIENT, range=Range(0, 1e9)
+    )
+    epsilon: float = option(
+        0.0, "The client runs DP-SGD with this epsilon per pair (delta 1e-5); 0: none.", group=CLIENT,
+        range=Range(0, 1e9),
+    )  # fmt: skip
     clip_norm: float = 1.0
     steps: int = 200
     records: int = 1000
     utility: bool = False
-    allow_pickle: bool = False
-    seed: int = 0
+    allow_pickle: bool = option(
+        False, "Read CIFAR-100's pickles (only files you trust).", group=PAIRED,
+        need=Need(lambda config: config.pairs.startswith(PICKLED), "--pairs cifar100:DIR or pages:SPEC"),
+    )  # fmt: skip
+    seed: int = option(0, "Seed of pairs, models, starts and draws.", range=SEED)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", PAIRS.all_chosen(self.attacks))

@@ -60,7 +60,7 @@ def read_run(run: Run) -> Reading:
     records, info = run.units(), run.info
     updates = [record for record in records if record["kind"] == "update"]
     if not updates:
-        raise RunError(f"{run.path} has no finished unit of an audit of updates. Run docleak audit --updates first.")
+        raise RunError(f"{run.path} has no finished unit of an audit of updates. Run docleak audit updates first.")
     cells = sorted((r for r in records if r["kind"] == "cell"), key=lambda c: (c["steps"], c["batch_size"]))
     unfinished = _unfinished(info, updates)
     missing = [*_missing(info, unfinished, cells)]

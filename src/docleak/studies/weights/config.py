@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from docleak.attacks.weights import DEFAULT_METRIC, METRICS, CdmiConfig, WeightsAttack
+from docleak.attacks.weights import DEFAULT_METRIC, METRICS, WEIGHTS, CdmiConfig, WeightsAttack
+from docleak.documents.ranges import COUNT, SEED, Range
 from docleak.errors import AttackError
 from docleak.models.encoders.tasks import TASKS, Task
 from docleak.models.encoders.vision import VisionConfig
+from docleak.options import Need, only, option
 from docleak.training.extraction.fit import FitConfig
 from docleak.training.extraction.kept import BEST, Data, Division, Fitting
 from docleak.training.extraction.private import PrivateFit
@@ -16,6 +18,10 @@ from docleak.training.extraction.private import PrivateFit
 #: Added to the seed of a control, which is no second copy of the public model.
 CONTROL = 500_000
 WHOLE = ("pages", "fields", "first", "seed", "max_tokens", "keep_every", "copies")
+
+#: Panels of help.
+PAGES, TRAINED = "Pages", "Training"
+HERE = Need(lambda config: not config.target, "a target that is trained here, without --target")
 
 
 def trainings(task: Task, *, epochs: int, learning_rate: float) -> tuple[FitConfig, FitConfig]:
@@ -46,31 +52,53 @@ class WeightsConfig:
     its pages, of which ``copies`` puts some in, ``private`` trains it with differential privacy.
     """
 
-    documents: str = "synthetic"
-    pages: int = 120
-    model: str = "layoutlm-tiny"
-    target: str = ""
+    documents: str = option(
+        "synthetic", "The private pages: synthetic, a folder, or FORMAT:PATH (docleak data list).", group=PAGES
+    )
+    pages: int = option(120, "Pages of the data set; 0: all.", group=PAGES, range=COUNT, need=HERE)
+    model: str = option(
+        "layoutlm-tiny", "Backbone that both models start from: layoutlm-tiny, bros-tiny, bert-tiny, a directory or "
+        "hub name. With --target: that of the public model (without it, the shipped one of its vocabulary).",
+        group=TRAINED,
+    )  # fmt: skip
+    target: str = option("", "A finished extraction model to attack: a directory or hub name, head included.")
     trained: str = ""
-    public_documents: str = ""
+    public_documents: str = option(
+        "", "Pages like the private ones that the target was not trained on. Without it: the others of --documents.",
+        group=PAGES,
+    )  # fmt: skip
     public_without: tuple[tuple[str, str], ...] = ()
-    task: Task = "mlm"
-    bimodal: bool = False
-    criterion: str = "precision"
-    fields: int = 100
+    task: Task = option(
+        "mlm", "mlm, ee-bio, ee-spade, el, qa or classify: what the target is trained for.", group=TRAINED, need=HERE
+    )
+    bimodal: bool = option(False, "The models also see the picture.", group=TRAINED, need=HERE)
+    criterion: str = option(
+        "precision", "Attack the epoch with the best validation accuracy (precision) or loss, or the last.",
+        group=TRAINED, need=HERE,
+    )  # fmt: skip
+    fields: int = option(100, "Private fields to attack, drawn at random; 0: all.", range=COUNT)
     first: int = 0
     draw_apart: bool = False
-    attempts: int = 8
-    metric: str = DEFAULT_METRIC
-    control: bool = False
-    repeats: bool = False
+    attempts: int = option(8, "Reconstructions per field; the first is the one-shot variant.", range=Range(1, 10_000))
+    metric: str = option(
+        DEFAULT_METRIC, "What a field's attempts are chosen and the fields sorted by: weakest-token (ours), or the "
+        "paper's raw-perplexity, perplexity-ratio, raw-and-ratio, max-gap, max-ratio.",
+    )  # fmt: skip
+    control: bool = option(False, "The target never sees the private pages.", group=TRAINED, need=HERE)
+    repeats: bool = option(False, "Also mask where the page prints the value again.")
     noise: bool = False
     validation: float = 0.16
     public_validation: float = 0.16
-    seed: int = 0
-    attack: WeightsAttack = CdmiConfig()
+    seed: int = option(0, "Seed of pages, division, training and draws.", range=SEED)
+    attack: WeightsAttack = option(
+        CdmiConfig(), "cdmi (the paper's algorithm 2), cdmi-strong (another order, a beam, the field's own loss; equal "
+        "calls), with options such as cdmi:candidates=64,weight=0.4, or one of your own: MODULE:OBJECT.",
+    )  # fmt: skip
     vision: VisionConfig = field(default_factory=VisionConfig)
-    target_training: FitConfig = trainings("mlm", epochs=0, learning_rate=1e-3)[0]
-    public_training: FitConfig = trainings("mlm", epochs=0, learning_rate=1e-3)[1]
+    target_training: FitConfig = field(
+        default=trainings("mlm", epochs=0, learning_rate=1e-3)[0], metadata=only("epochs", "learning_rate")
+    )
+    public_training: FitConfig = field(default=trainings("mlm", epochs=0, learning_rate=1e-3)[1], metadata=only())
     keep_every: int = 0
     dropout: float = -1.0
     max_tokens: int = 0
@@ -79,9 +107,13 @@ class WeightsConfig:
     deduplicate: bool = False
     private: PrivateFit | None = None
     shadow: bool = False
-    calibrate: bool = True
+    calibrate: bool = option(
+        True,
+        "Do not state how probably each reading is right, which is learnt on public pages and takes as long again.",
+    )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "attack", WEIGHTS.load(self.attack))
         faults = [f"{key} is {getattr(self, key)}, expected 0 or more" for key in WHOLE if getattr(self, key) < 0]
         if self.attempts < 1 or self.dropout >= 1:
             faults.append(f"attempts is {self.attempts} and dropout {self.dropout}; expected 1 or more, and below 1")

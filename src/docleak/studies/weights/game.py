@@ -216,7 +216,7 @@ def public_start(source: str, target: EncoderModel, *, device: str = "cpu") -> s
             return name
     raise ModelError(
         f"model {target.name!r} has a vocabulary of {len(vocabulary)} pieces and reads {target.max_tokens} tokens; "
-        f"{source or 'no shipped model'} does not. Name with --public a model with the same tokenizer that never saw "
+        f"{source or 'no shipped model'} does not. Name with --model a model with the same tokenizer that never saw "
         "the private pages, such as the one that the target's training began with (microsoft/layoutlm-base-uncased)."
     )
 

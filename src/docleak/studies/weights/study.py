@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from docleak.documents.page import Image
+from docleak.errors import AttackError
 from docleak.models.loading import short_name
 from docleak.models.shipped import SHIPPED_ENCODERS
+from docleak.options import said_idle
 from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.identity import digest_of
@@ -19,7 +21,7 @@ from docleak.runs.run import Run
 from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit, one_of, plain
 from docleak.studies.weights import rows as weights_rows
 from docleak.studies.weights.calibrating import calibrate
-from docleak.studies.weights.config import WeightsConfig
+from docleak.studies.weights.config import HERE, WeightsConfig, trainings
 from docleak.studies.weights.exhibits import save_exhibits
 from docleak.studies.weights.factors import Found
 from docleak.studies.weights.game import attack_field, game_of, ready, shadow_of, trained, view_of
@@ -55,6 +57,18 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     asked: Mapping[str, Any] = {"shows": ""}
     model = ""
     rank = 0
+
+    @classmethod
+    def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> WeightsConfig:
+        """Epochs are by task; all pages of a finished target are played, and its public model is found by its
+        vocabulary."""
+        said = dict(given)
+        epochs, rate = said.pop("target_training.epochs", 0), said.pop("target_training.learning_rate", 1e-3)
+        target, public = trainings(said.get("task", "mlm"), epochs=epochs, learning_rate=rate)
+        if epochs and said.get("target"):
+            raise AttackError(said_idle(["--epochs"], HERE.what))
+        finished = {"pages": 0, "model": ""} if said.get("target") else {}
+        return super().of_options({**finished, "target_training": target, "public_training": public, **said}, fixed)
 
     @cached_property
     def games(self) -> list[WeightsConfig]:

@@ -10,14 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from docleak.documents.ranges import Range
 from docleak.errors import DocumentError, ModelError
 from docleak.models.encoders.model import EncoderModel
 from docleak.models.encoders.questions import all_asked
 from docleak.models.encoders.tokens import TokenPage
+from docleak.options import option
 from docleak.training.extraction.validation import Validation, in_batches, masked, validate
 
 #: Batches whose pages are sorted by length together, so that little is padded and much is shuffled.
 POOL = 16
+#: Panel of help.
+GROUP = "Training"
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,12 @@ class FitConfig:
     model is validated every ``validate_every`` epochs and after the last.
     """
 
-    epochs: int = 300
+    epochs: int = option(300, "Epochs of the target; without it, half as many for other tasks than mlm.", group=GROUP,
+                         range=Range(1, 10_000))  # fmt: skip
     batch_size: int = 8
-    learning_rate: float = 5e-5
+    learning_rate: float = option(
+        5e-5, "Of both models; use 5e-5 for base-size ones.", group=GROUP, range=Range(0, 1e3)
+    )
     weight_decay: float = 0.01
     warmup_epochs: float = 1.0
     max_norm: float = 1.0

@@ -179,7 +179,7 @@ def text_of(facts: Mapping[str, Any]) -> str:
         about, chosen = f"{name}'s updates", f" --client {name} --documents folder:{path}"
         if facts["secure"]:
             about, chosen = "masked updates and in their sum", f" --documents {Path(path).parent}"
-        lines.append(f"What the server could read in {about}: docleak audit --updates {facts['updates']}{chosen}")
+        lines.append(f"What the server could read in {about}: docleak audit updates {facts['updates']}{chosen}")
     return "\n".join(lines)
 
 

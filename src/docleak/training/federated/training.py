@@ -28,7 +28,7 @@ class Training:
     """``federation``, and what of a training changes none of its numbers.
 
     ``evaluate_every`` so many rounds, and after the last, silos are asked for scores (0: never). ``capture`` records
-    what the server receives, for ``docleak audit --updates``, ``board`` writes TensorBoard's files. A silo has
+    what the server receives, for ``docleak audit updates``, ``board`` writes TensorBoard's files. A silo has
     ``timeout`` seconds for a message. ``start_is_public`` declares a start of which nothing is recorded.
     """
 

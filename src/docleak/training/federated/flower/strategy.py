@@ -51,7 +51,7 @@ class FederatedStrategy(Strategy):
 
     ``expected`` silos must be there before the first round. Secure aggregation needs the silos' public keys,
     ``pinned``; its rounds end with a sum over the threshold of silos at least. With ``capture``, every update is
-    recorded there as it was received, for ``docleak audit --updates``. Raises FederationError, and so ends Flower's
+    recorded there as it was received, for ``docleak audit updates``. Raises FederationError, and so ends Flower's
     loop, when a silo does not answer within ``timeout`` seconds, answers with an error, or sends what does not fit.
     """
 

@@ -1,4 +1,4 @@
-"""Record what any Flower server of one's own receives, for ``docleak audit --updates``."""
+"""Record what any Flower server of one's own receives, for ``docleak audit updates``."""
 
 from __future__ import annotations
 

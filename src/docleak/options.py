@@ -1,0 +1,189 @@
+"""Options of the command line, written beside the fields of configurations whose values they give.
+
+A field made with ``option`` is an option of every command that takes its configuration; other fields are not, unless
+the class has no such field at all: then each field that a text can say is one. Fields of a nested configuration are
+options of the outer one, all of them, or those that ``only`` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from docleak import spec
+from docleak.documents.ranges import Range
+from docleak.errors import DocleakError
+
+T = TypeVar("T")
+_OPTION, _ONLY = "docleak option", "docleak only"
+#: Types of which a text can be the value, by the names that annotations give them.
+PLAIN = {"str": str, "int": int, "float": float, "bool": bool, "tuple[str, ...]": tuple[str, ...]}
+
+
+@dataclass(frozen=True)
+class Need:
+    """When an option does something: where ``met`` holds of the configuration that its field is of; ``what`` ends the
+    sentence "--it belongs to ..."."""
+
+    met: Callable[[Any], bool]
+    what: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is asked for: ``flag`` if it is not the field's own name, ``group`` is its panel in help.
+
+    ``read`` makes the value (of a tuple: an item) of its text; without it the field's type does. A tuple is a list
+    with commas, or with ``repeat`` an option for each item. An ``argument`` has no flag. What has no default has to be
+    given, unless it is ``optional``, for the study knows one.
+    """
+
+    help: str
+    flag: str = ""
+    group: str = ""
+    range: Range | None = None
+    metavar: str = ""
+    read: Callable[[str], Any] | None = None
+    repeat: bool = False
+    argument: bool = False
+    optional: bool = False
+    need: Need | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A field as an option: where it is in the configuration ("exposure.defense"), its type, and its default
+    (MISSING where it has none)."""
+
+    path: str
+    option: Option
+    type: Any
+    default: Any
+
+    @property
+    def flag(self) -> str:
+        """As it is written, "--pages"; what is on by default has "--no-" before its name."""
+        name = self.path.rpartition(".")[2].replace("_", "-")
+        return self.option.flag or f"--{'no-' if self.default is True else ''}{name}"
+
+    @property
+    def scalar(self) -> Any:
+        """The type of the value, or of an item of it: str, int, float or bool; str for what is read from text."""
+        kinds = [one for one in _parts(self.type) if one in (int, float, bool)]
+        return kinds[0] if kinds and self.option.read is None else str
+
+    @property
+    def several(self) -> bool:
+        """Whether the value is a tuple of any length."""
+        return any(get_origin(one) is tuple and get_args(one)[-1] is Ellipsis for one in _united(self.type))
+
+    def value(self, text: Any) -> Any:
+        """What a text (a number, a truth value, a tuple of texts) stands for; DocleakError for what it cannot."""
+        if self.scalar is bool:
+            return self.default is not True
+        if not self.several:
+            return self.option.read(text) if self.option.read else text
+        texts = spec.names(text) if isinstance(text, str) else tuple(text)
+        try:
+            return tuple((self.option.read or self.scalar)(item) for item in texts)
+        except ValueError as fault:
+            raise DocleakError(f"{self.flag} is {text!r}; expected numbers with commas between them.") from fault
+
+
+def option(default: T, help: str, flag: str = "", group: str = "", **more: Any) -> T:
+    """A dataclass's field with this default that is an option; ``more`` as of ``Option``."""
+    return field(default=default, metadata={_OPTION: Option(help, flag, group, **more)})
+
+
+def without_default(help: str, **more: Any) -> Mapping[str, Option]:
+    """The metadata of a field that has no default: ``updates: str = field(metadata=without_default("..."))``."""
+    return {_OPTION: Option(help, **more)}
+
+
+def only(*names: str, **others: Option) -> Mapping[str, Mapping[str, Option | None]]:
+    """The metadata of a nested configuration of which only these fields are options, the ``others`` asked for so."""
+    return {_ONLY: dict.fromkeys(names) | others}
+
+
+def options_of(config: Any, *, told: bool = False) -> dict[str, Asked]:
+    """Path -> option, of a configuration's class or of an instance, whose values are the defaults then. ``told``: no
+    field is an option that does not say so."""
+    kind = config if isinstance(config, type) else type(config)
+    types, found = _types(kind), dict[str, Asked]()
+    told = told or any({_OPTION, _ONLY} & one.metadata.keys() for one in fields(kind))
+    for one in fields(kind):
+        default = _default(one) if config is kind else getattr(config, one.name)
+        if is_dataclass(default) and _OPTION not in one.metadata:
+            inner = options_of(default, told=told)
+            wanted = one.metadata.get(_ONLY, dict.fromkeys(inner))
+            for path in (path for path in inner if path in wanted):
+                own = wanted[path] or inner[path].option
+                found[f"{one.name}.{path}"] = replace(inner[path], path=f"{one.name}.{path}", option=own)
+        elif _OPTION in one.metadata:
+            found[one.name] = Asked(one.name, one.metadata[_OPTION], types[one.name], default)
+        elif not told and one.init and _sayable(types[one.name]):
+            found[one.name] = Asked(one.name, Option(f"The study's {one.name}."), types[one.name], default)
+    return found
+
+
+def configured(config: Any, given: Mapping[str, Any]) -> Any:
+    """The configuration with the ``given`` values by path; of a class with its defaults, or an instance changed."""
+    kind = config if isinstance(config, type) else type(config)
+    values = {path: value for path, value in given.items() if "." not in path}
+    for name in dict.fromkeys(path.partition(".")[0] for path in given if "." in path):
+        inner = {path.partition(".")[2]: value for path, value in given.items() if path.startswith(f"{name}.")}
+        default = _default(_field(kind, name)) if config is kind else getattr(config, name)
+        values[name] = configured(default, inner)
+    return kind(**values) if config is kind else replace(config, **values)
+
+
+def refuse_idle(config: Any, asked: Collection[Asked]) -> None:
+    """DocleakError naming the options that were given and do nothing in this configuration."""
+    idle: dict[str, list[str]] = {}
+    for one in asked:
+        place = config
+        for name in one.path.split(".")[:-1]:
+            place = getattr(place, name)
+        if one.option.need is not None and not one.option.need.met(place):
+            idle.setdefault(one.option.need.what, []).append(one.flag)
+    for what, flags in idle.items():
+        raise DocleakError(said_idle(flags, what))
+
+
+def said_idle(flags: Collection[str], what: str) -> str:
+    """The sentence about options that do nothing, and to ``what`` they belong."""
+    verb, them, do = ("belongs", "it", "does") if len(flags) == 1 else ("belong", "them", "do")
+    return f"{', '.join(flags)} {verb} to {what}, and {do} nothing here. Leave {them} out."
+
+
+def _types(kind: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind)
+    except NameError:  # of an import for types alone
+        return {one.name: PLAIN.get(str(one.type), object) for one in fields(kind)}
+
+
+def _field(kind: type, name: str) -> Field[Any]:
+    return next(one for one in fields(kind) if one.name == name)
+
+
+def _default(one: Field[Any]) -> Any:
+    """Of a nested configuration that is made anew each time, its class."""
+    made = one.default_factory
+    return one.default if made is MISSING else made if isinstance(made, type) else made()
+
+
+def _united(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _parts(hint: Any) -> list[Any]:
+    """The types of a union's members, and of the items of tuples among them."""
+    return [get_args(one)[0] if get_origin(one) is tuple else one for one in _united(hint)]
+
+
+def _sayable(hint: Any) -> bool:
+    plain = all(one in (str, int, float, bool, type(None)) or get_origin(one) is Literal for one in _parts(hint))
+    return plain and all(get_args(one)[-1] is Ellipsis for one in _united(hint) if get_origin(one) is tuple)

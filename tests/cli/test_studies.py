@@ -1,0 +1,133 @@
+"""Commands made of studies: one of somebody's own, defaults that a command changes, and what is imported when."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docleak.cli.app import command_line
+from docleak.cli.guard import commands_of
+from docleak.cli.studies import Late
+from docleak.runs.run import Run
+from docleak.studies.kinds import AUDITS, STUDIES
+from docleak.studies.registry import load_study
+
+Command = Callable[..., tuple[Any, str, str]]
+OWN = '''
+from dataclasses import dataclass
+
+from docleak.report.page import Reading
+from docleak.report.severity import Part, Severity
+from docleak.studies.study import Study, Unit
+
+
+@dataclass(frozen=True)
+class Config:
+    pages: int = 3
+    words: tuple[str, ...] = ("a",)
+    loud: bool = False
+    seed: int = 0
+
+
+class Counting(Study[Config]):
+    """Counts."""
+
+    kind = "my_study:Counting"
+    Config = Config
+
+    def check(self, say):
+        say(f"counting to {self.config.pages}")
+
+    def units(self):
+        return [Unit(f"page-{number}", what=number) for number in range(self.config.pages)]
+
+    def compute(self, unit, run, tell):
+        return {"number": unit.what, "words": list(self.config.words), "loud": self.config.loud}, {}
+
+    @classmethod
+    def read(cls, runs, rng, *, beside=False):
+        said = f"{len(runs[0].units())} pages were counted."
+        return Reading("How many?", said, (Part("pages", Severity.UNMEASURED, said),), said, (), (said,), {}, {})
+'''
+
+
+def test_a_study_of_ones_own_is_audited_with_options_of_its_configuration(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_study.py").write_text(OWN)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    code, out, err = command("audit", "my_study:Counting", "--pages", 2, "--words", "x,y", "--loud", "--workers", 2)
+    assert code == 0 and "2 pages were counted." in out and "counting to 2" in err, err
+    units = Run.load(tmp_path / "docleak-counting").units()
+    assert [unit["words"] for unit in units] == [["x", "y"]] * 2 and all(unit["loud"] for unit in units)
+    code, out, _ = command("audit", "my_study:Counting", "--help")
+    assert code == 0 and "--pages" in out and "--loud" in out and "--out" in out
+    sys.modules.pop("my_study")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("audit", "nowhere:Study"), "the study 'nowhere:Study' cannot be loaded"),
+        (("audit", "pathlib:Path"), "'pathlib:Path' is no study"),
+        (("audit", "pathlib:Path", "--help"), "'pathlib:Path' is no study"),
+        (("audit", "gradient", "--compare-defenses"), "No such option"),
+        (("audit", "gradients"), "No such command 'gradients'"),
+        (("defend", "clip", "--attack", "random,dlg"), "on one model by one attack; found 1 and 2"),
+    ],
+)
+def test_what_is_no_study(words: tuple[str, ...], said: str, command: Command, tmp_path: Path) -> None:
+    code, _, err = command(*words)
+    assert code in (1, 2) and said in err and "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", AUDITS)
+def test_the_table_of_studies_is_true(name: str) -> None:
+    kind, study = STUDIES[name], load_study(name)
+    assert study.kind == name
+    assert f"{study.Config.__module__}:{study.Config.__qualname__}" == kind.config
+
+
+def test_every_option_of_a_study_has_help_and_a_panel_holds_those_of_runs() -> None:
+    for name, found in commands_of(command_line()):
+        if isinstance(found, Late):
+            flags = [flag for parameter in found.params for flag in parameter.opts]
+            assert len(flags) == len(set(flags)), name
+            panels = {p.opts[0]: getattr(p, "rich_help_panel", None) for p in found.params}
+            assert panels["--out"] == panels["--workers"] == panels["--json"] == "Run"
+            assert ("--device" in panels) != ("mmgia" in name or "pairs" in name or panels.get("--pairs") is not None)
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "attack --list", "defend --list", "attack --help",
+                                   "audit --help",
+                                   "audit gradient --help", "attack gi-dqa --help"])  # fmt: skip
+def test_nothing_heavy_is_imported_to_say_what_there_is(words: str, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom docleak.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
+        "heavy = ('numpy', 'PIL', 'scipy', 'torch', 'transformers', 'flwr', 'matplotlib')\n"
+        "print('HEAVY', *(name for name in heavy if name in sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", code, *words.split()], capture_output=True, text=True, check=True,
+                         cwd=tmp_path)  # fmt: skip
+    assert run.stdout.splitlines()[-1].strip() == "HEAVY"
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [("audit we", "weights"), ("attack mmgia-s", "mmgia-stage1"), ("audit gradient --bat", "--batch-size")],
+)
+def test_completion(typed: str, wanted: str, tmp_path: Path) -> None:
+    words = f"docleak {typed}"
+    asked = {"_DOCLEAK_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    code = "import sys\nfrom docleak.cli import main\nsys.argv = ['docleak']\nmain()"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path,
+                         env={**os.environ, **asked})  # fmt: skip
+    assert run.stdout.split() == [wanted], run.stderr
