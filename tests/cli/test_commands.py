@@ -366,6 +366,11 @@ def test_every_finished_unit_has_one_line(capsys: pytest.CaptureFixture[str]) ->
         watcher.reached("b", 10, 10)
     lines = [line.strip() for line in capsys.readouterr().err.splitlines() if "of 2" in line]
     assert lines == ["b: 2 of 2 units"], "what was done before counts"
+    with Progress(quiet=False) as watcher:
+        watcher._first = [(time.monotonic() - 3600, 0)]
+        watcher.began({"a": 10, "b": 10}, set())
+        watcher.reached("a", 10, 10)
+    assert "a: 1 of 2 units\n" in capsys.readouterr().err, "a study is not measured by the one before it"
     with Progress(quiet=True) as watcher:
         watcher.began({"a": 10}, set())
         watcher.reached("a", 10, 10)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,6 +40,17 @@ def test_a_capture_has_no_options_of_a_gradient_that_is_computed(
     assert code == 2 and "UPDATES" in err
     code, _, err = command("audit", "updates", tmp_path, "--steps", "many")
     assert code == 1 and "--steps is 'many'; expected numbers" in err
+
+
+def test_what_is_about_pictures_is_refused_where_updates_are_masked(
+    command: Callable[..., tuple[Any, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masked = SimpleNamespace(details={"secure": True})
+    monkeypatch.setattr("docleak.studies.updates.study.read_updates", lambda path: [masked])
+    code, _, err = command("audit", "updates", "capture", "--steps", "1,2", "--budget", "9")
+    assert code == 1 and "--steps, --budget belong to updates that the server sees one by one" in err.replace(
+        "--budget, --steps", "--steps, --budget"
+    )
 
 
 def test_the_report_of_updates_is_not_joined(command: Callable[..., tuple[Any, str, str]], tmp_path: Path) -> None:

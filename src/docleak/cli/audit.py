@@ -4,7 +4,7 @@ of released models."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from typer.core import TyperGroup, TyperOption
@@ -15,6 +15,10 @@ from docleak.cli.settings import default_workers
 from docleak.cli.studies import PANEL, Late, StudyCommand, Work, command_line, say, typed
 from docleak.errors import DocleakError
 from docleak.studies.kinds import AUDITS, Kind
+
+if TYPE_CHECKING:
+    from docleak.runs.run import Run
+    from docleak.studies.study import Study
 
 ABOUT = """Measure what a document model leaks, and write an HTML report.
 
@@ -85,14 +89,17 @@ def audit_everything(ctx: click.Context) -> None:
     shipped = compared and "models" not in given and config.documents == "synthetic"
     study.check(note)
     how: dict[str, Any] = {"workers": values["workers"] or default_workers(), "command": command_line()}
+
+    def carried_out(part: Study[Any], folder: Path) -> Run:
+        with Progress(quiet=as_json, out=folder) as watcher:
+            return carry_out(part, folder, watcher=watcher, **how)
+
     with working_in(out):
-        with Progress(quiet=as_json, out=out) as watcher:
-            run = carry_out(study, out, watcher=watcher, **how)
-            if compared:
-                comparison = DefenceStudy(most_exposed(config, run), device=study.device)
-                carry_out(comparison, out / DEFENCES, watcher=watcher, **how)
-            for folder, example in shipped_examples(config.seed, study.device) if shipped else ():
-                carry_out(example, out / folder, watcher=watcher, **how)
-                report_on([out / folder])
+        run = carried_out(study, out)
+        if compared:
+            carried_out(DefenceStudy(most_exposed(config, run), device=study.device), out / DEFENCES)
+        for folder, example in shipped_examples(config.seed, study.device) if shipped else ():
+            carried_out(example, out / folder)
+            report_on([out / folder])
         page, readings = report_on([out])
     say(page, readings, json_output=as_json)

@@ -109,7 +109,7 @@ class Progress:
 
     def began(self, sizes: Mapping[str, int], finished: Collection[str]) -> None:
         """How many units there are, and how many are done already."""
-        self._sizes = dict(sizes)
+        self._sizes, self._first = dict(sizes), []
         self._done = {label: size if label in finished else 0 for label, size in sizes.items()}
         if not self.quiet:
             there = "1 unit" if len(sizes) == 1 else f"{len(sizes)} units"
