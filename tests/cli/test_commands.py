@@ -22,7 +22,7 @@ from docleak.cli.app import command_line
 from docleak.cli.attack import PANELS, PARTS
 from docleak.cli.doctor import Check
 from docleak.cli.guard import commands_of
-from docleak.cli.output import Progress, _left
+from docleak.cli.output import Progress, _left, counter
 from docleak.cli.settings import default_workers, pick_device
 from docleak.documents import LOADERS, Page, Question, blank_template, load_pages
 from docleak.documents.folder import save

@@ -97,7 +97,8 @@ class Known:
 
 def study_of(kind: str) -> type[TableStudy[Any]]:
     """The study of that kind, or at "module:Class"; RecipeError names those that rows of tables can be of."""
-    from docleak.studies.registry import STUDIES, load_study
+    from docleak.studies.kinds import STUDIES
+    from docleak.studies.registry import load_study
     from docleak.studies.study import TableStudy
 
     if kind in STUDIES or split_name(kind)[1]:
