@@ -91,7 +91,7 @@ def configured(kind: type[T], values: Mapping[str, Any], *, what: str) -> T:
         else:
             raise DocleakError(f"{what}: {spec.unknown('setting', name, [*by_name, *homes])}")
     for home, changes in within.items():
-        made[home] = replace(made.get(home, by_name[home].default), **changes)
+        made[home] = replace(made.get(home, _default(by_name[home])), **changes)
     required = [name for name, field in by_name.items() if field.default is field.default_factory is MISSING]
     if lacking := [name for name in required if name not in made]:
         raise DocleakError(f"{what} needs {', '.join(lacking)}. Give a value for each by its name.")
@@ -114,4 +114,9 @@ def _fits(value: object, default: object) -> bool:
 
 def _inside(field: Any) -> tuple[str, ...]:
     """Names of the settings within a field whose default is a dataclass."""
-    return tuple(part.name for part in fields(field.default)) if is_dataclass(field.default) else ()
+    default = _default(field)
+    return tuple(part.name for part in fields(default)) if is_dataclass(default) else ()
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
