@@ -135,7 +135,7 @@ def test_another_vocabulary_is_refused(here: Path, tmp_path: Path) -> None:
     stranger = tiny_encoder("layoutlm", bert_tokenizer(words), seed=0)
     save_encoder(stranger, tmp_path / "stranger")
     message = refused(config_in(here, target=str(tmp_path / "stranger")))
-    assert "vocabulary of 41 pieces" in message and "--public" in message
+    assert "vocabulary of 41 pieces" in message and "--model" in message
     message = refused(config_in(here, model=str(tmp_path / "stranger")))
     assert "stranger does not" in message
 
