@@ -204,7 +204,7 @@ def test_members_without_questions_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["vrdu", "pfl-docvqa"])
 def test_the_division_that_vrdu_pfl_brings(spec: str, shared_data: Path) -> None:
-    divided = open_official(f"{spec}:{shared_data / 'vrdu_pfl'}", allow_pickle=True)
+    divided = open_official(f"{spec}:{shared_data / 'vrdu_pfl'}")
     (pages,) = divided.sources.values()
     held = {share.name: {provider_names(pages)[n] for n in share.pages} for share in divided.shares}
     assert sorted(held) == ["red-negative", "red-positive", "silos/client-0", "silos/client-1", "silos/client-2",
@@ -227,7 +227,7 @@ def test_official_divisions_that_are_refused(shared_data: Path, tmp_path: Path) 
                 record["set_name"] = record["set_name"].replace("red_test_negative", "red_test_unknown")
         np.save(imdb / file.name, records)
     with pytest.raises(DocumentError, match="red_test_unknown"):
-        open_official(f"pfl-docvqa:{tmp_path}", allow_pickle=True)
+        open_official(f"pfl-docvqa:{tmp_path}")
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:

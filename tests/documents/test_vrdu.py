@@ -46,7 +46,7 @@ def test_faults_of_the_index_and_of_the_ocr(tmp_path: Path) -> None:
     (root / "fields.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(DocumentError, match=r"e_0: no file in images/(.|\n)*e_0: its document is not in docs"):
         vrdu.load(root)
-    with pytest.raises(DocumentError, match="no split 'tset'; expected one of train"):
+    with pytest.raises(DocumentError, match="no split 'tset'; expected train"):
         vrdu.load(root, split="tset")
     pages = vrdu.load(root, limit=1)
     with pytest.raises(DocumentError, match=r"d_0\.json: KeyError 'box'"):

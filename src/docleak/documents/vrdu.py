@@ -18,6 +18,7 @@ from docleak.documents.files import (
     read_json,
     read_json_lines,
     require_folder,
+    require_split,
     to_box,
 )
 from docleak.documents.page import Field, Page, Question, Word
@@ -86,6 +87,11 @@ def _entry(
     return PageEntry(name, ocr, partial(_page, blank, ocr, image), document, provider)
 
 
+def splits(path: Path) -> tuple[str, ...]:
+    """The splits of the questions at ``path`` (set_name), in order of first appearance."""
+    return tuple(dict.fromkeys(row["set_name"] for row in read_table(find_root(path) / "qa.jsonl")))
+
+
 def find_root(path: Path) -> Path:
     """The folder with all PARTS at ``path`` or in its ``vrdu_pfl``."""
     return require_folder(path, ("vrdu_pfl",), PARTS, f"the folder that holds {', '.join(PARTS)}.")
@@ -124,9 +130,8 @@ def grouped(rows: Iterable[Row], name: Callable[[Row], str]) -> dict[str, list[R
 
 
 def _of_split(root: Path, asked: Sequence[Row], split: str | None) -> list[Row]:
-    known = sorted({str(row["set_name"]) for row in asked})
-    if split is not None and split not in known:
-        raise DocumentError(f"{root}: there is no split {split!r}; expected one of {', '.join(known)}.")
+    if split is not None:
+        require_split(root, split, sorted({str(row["set_name"]) for row in asked}))
     return [row for row in asked if split is None or row["set_name"] == split]
 
 
