@@ -78,7 +78,7 @@ def test_several_data_sets_are_one(shared_data: Path, tmp_path: Path) -> None:
         assert (page.name, page.document, page.data_set) == (entry.name, entry.document, entry.data_set)
     again = load_pages(f"folder:{folder.save(pages, tmp_path / 'both')}", seed=0)
     assert [page.data_set for page in again] == list(data_set_names(pages)) == list(data_set_names(again))
-    assert source_names([spec, "synthetic"]) == ["wtq+tabfact+synthetic", "synthetic"] and drawn(spec)
+    assert source_names([spec, "synthetic"]) == ["wtq-tabfact-synthetic", "synthetic"] and drawn(spec)
     with pytest.raises(DocumentError, match="'b' is neither a format nor an existing path"):
         load_pages("synthetic,b", seed=0)
 

@@ -30,7 +30,7 @@ from docleak.documents.blue_red import (
 )
 from docleak.documents.files import describe_folder, read_json, read_json_lines, require_new
 from docleak.documents.issuers import FIRST, LAST, draw_counts, make_issuers
-from docleak.documents.loaders import format_and_path, load_pages
+from docleak.documents.loaders import format_and_path, load_pages, source_names
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page, fault_list
 from docleak.documents.pages import LazyPages, PageEntry, document_names, provider_names
@@ -87,7 +87,7 @@ def open_issuers(providers: int, documents: float, plan: BlueRedPlan, *, seed: i
 def open_blue_red(spec: str, plan: BlueRedPlan, *, seed: int, count: int | None, allow_pickle: bool = False) -> Divided:
     """Any pages that name their providers (at most ``count`` of them), as ``load_pages`` opens them, divided."""
     pages = load_pages(spec, count=count, seed=seed)
-    return _divided(format_and_path(spec)[0] if ":" in spec or Path(spec).exists() else spec, pages, plan, seed)
+    return _divided(source_names([spec])[0], pages, plan, seed)
 
 
 def _divided(name: str, pages: Sequence[Page], plan: BlueRedPlan, seed: int) -> Divided:

@@ -180,7 +180,7 @@ def source_names(specs: Sequence[str]) -> list[str]:
     known: list[str] = []
     for spec in specs:
         parts = [SYNTHETIC if part == SYNTHETIC else page_source(part).format for part in page_specs(spec)]
-        name = "+".join(dict.fromkeys(parts))
+        name = "-".join(dict.fromkeys(parts))
         again = sum(other.partition("_")[0] == name for other in known)
         known.append(f"{name}_{again + 1}" if again else name)
     return known
