@@ -3,7 +3,8 @@
 A pickle is a program: it names functions and calls them. Here it may name what SAFE has, which builds plain values,
 and numpy's own names, behind which stand functions of this module: they build arrays and scalars of numbers, texts and
 objects after checking sizes and types, for numpy itself trusts the state that a pickle gives it. Any other name is
-refused before anything is called, and so is a state for anything but a dtype or an array.
+refused before anything is called, and so is a state for anything but a dtype or an array. A hostile file can still ask
+for more memory or a deeper stack than there is, which ends the process.
 """
 
 from __future__ import annotations
@@ -97,8 +98,7 @@ def _from_buffer(content: object, dtype: object, shape: object, order: object) -
     if not isinstance(dtype, _Dtype) or dtype.plain.hasobject or not isinstance(content, bytes | bytearray):
         raise pickle.UnpicklingError("it has an array that is no buffer of plain values")
     sides = _check_size(shape, dtype.plain, bytes(content))
-    made: NDArray[Any] = np.ndarray(sides, dtype.plain, bytearray(content), order="F" if order == "F" else "C")
-    return made
+    return np.frombuffer(bytes(content), dtype.plain).reshape(sides, order="F" if order == "F" else "C")
 
 
 def _scalar(dtype: object, content: object) -> Any:
