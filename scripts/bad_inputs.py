@@ -90,7 +90,7 @@ def combinations() -> Iterator[Case]:
                 "--image-size 96x112", "--train-mode", "--compare-defenses", "--clean-template")  # fmt: skip
     for study in ("weights --model bros-tiny", "answers --division pages", "updates pages"):
         yield from (case(f"audit {study} {option}") for option in gradient)
-    for option in ("--round 1", "--client a", "--local x", "--budget 9", "--ocr rapidocr", "--allow-pickle",
+    for option in ("--round 1", "--client a", "--local x", "--budget 9", "--ocr rapidocr",
                    "--allow-failed-self-test", "--attacks dlg", "--model donut-start"):  # fmt: skip
         yield case(f"audit weights {option}")
     for option in ("--round 1", "--client a", "--local x", "--release a=b", "--public x", "--public-documents x"):
@@ -103,7 +103,7 @@ def combinations() -> Iterator[Case]:
         "attack random --model nowhere", "attack random --model ./nowhere", "attack --list --pages 3",
         "attack mmgia --generator x", "attack mmgia,nothing", "attack mmgia,gi-dqa", "attack cdmi,cdmi-strong", "attack mmgia --image nothing",
         "attack lamp --strength 1", "attack mmgia --noise 1 --epsilon 2", "attack mmgia --count 3 --batch-size 2",
-        "attack mmgia --pairs nowhere:x", "attack mmgia --allow-pickle", "attack mmgia --language l --corpus c",
+        "attack mmgia --pairs nowhere:x", "attack mmgia --language l --corpus c",
         "attack cdmi-weird", "attack cdmi:mean=none", "attack cdmi:top_p=7", "attack cdmi:candidates=-7", "attack cdmi --task dance", "attack cdmi --criterion none",
         "attack cdmi --metric none", "attack cdmi --public x", "attack cdmi --target x --pages 3", "attack cdmi --model nowhere", "attack cdmi --documents nowhere",
         "attack membership --minimum x", "attack membership --release x", "attack membership --division pages",

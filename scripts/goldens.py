@@ -32,7 +32,6 @@ GOLDENS = Path(__file__).parent / "goldens"
 SECRET = ("train-private", "train-records", "train-secure")
 #: Names whose numbers say where or when, or of what build, and not what came out.
 APART = TIMES | {
-    "allow_pickle",
     "format",
     "schema",
     "pid",

@@ -99,7 +99,6 @@ OTHERWISE = {
 #: What an option needs beside it.
 BESIDE = {
     "--public-documents": "--target t", "--target": "--public-documents pages", "--generator": "--image-attack gifd",
-    "--allow-pickle": "--pairs pages:x",
     "--division": "--release r", "--release": "--division d", "--count": "--batch-size 1",
 }  # fmt: skip
 

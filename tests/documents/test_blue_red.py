@@ -188,8 +188,7 @@ def test_members_without_questions_are_refused(tmp_path: Path) -> None:
          tmp_path / "pages")  # fmt: skip
     seeds = []
     for seed in range(6):
-        divided = open_blue_red(f"folder:{tmp_path / 'pages'}", BlueRedPlan(1), seed=seed, count=None,
-                                allow_pickle=False)  # fmt: skip
+        divided = open_blue_red(f"folder:{tmp_path / 'pages'}", BlueRedPlan(1), seed=seed, count=None)  # fmt: skip
         (silo,) = (share for share in divided.shares if share.name.startswith("silos/"))
         inside = silent in {provider_names(divided.sources["folder"])[n] for n in silo.pages}
         seeds.append(inside)
@@ -204,7 +203,7 @@ def test_members_without_questions_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["vrdu", "pfl-docvqa"])
 def test_the_division_that_vrdu_pfl_brings(spec: str, shared_data: Path) -> None:
-    divided = open_official(f"{spec}:{shared_data / 'vrdu_pfl'}", allow_pickle=True)
+    divided = open_official(f"{spec}:{shared_data / 'vrdu_pfl'}")
     (pages,) = divided.sources.values()
     held = {share.name: {provider_names(pages)[n] for n in share.pages} for share in divided.shares}
     assert sorted(held) == ["red-negative", "red-positive", "silos/client-0", "silos/client-1", "silos/client-2",
@@ -216,7 +215,7 @@ def test_the_division_that_vrdu_pfl_brings(spec: str, shared_data: Path) -> None
 
 def test_official_divisions_that_are_refused(shared_data: Path, tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="sroie pages bring no BLUE and RED"):
-        open_official(f"sroie:{shared_data / 'sroie'}", allow_pickle=False)
+        open_official(f"sroie:{shared_data / 'sroie'}")
     imdb, root = tmp_path / "imdb", shared_data / "vrdu_pfl"
     imdb.mkdir()
     (tmp_path / "images").symlink_to(root / "images")
@@ -227,7 +226,7 @@ def test_official_divisions_that_are_refused(shared_data: Path, tmp_path: Path) 
                 record["set_name"] = record["set_name"].replace("red_test_negative", "red_test_unknown")
         np.save(imdb / file.name, records)
     with pytest.raises(DocumentError, match="red_test_unknown"):
-        open_official(f"pfl-docvqa:{tmp_path}", allow_pickle=True)
+        open_official(f"pfl-docvqa:{tmp_path}")
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from docleak.documents import LOADERS, LazyPages, Page, folder, load_pages
-from docleak.documents.loaders import detect, format_and_path
+from docleak.documents.loaders import detect, drawn, format_and_path, page_source, source_names
+from docleak.documents.pages import data_set_names, entries_of
 from docleak.errors import DocumentError
 
 
@@ -17,7 +18,7 @@ def test_every_loader_of_the_table_is_there_and_documented(name: str) -> None:
     function = LOADERS[name].function()
     assert function.__doc__ and function.__name__ == "load" and LOADERS[name].about
     with pytest.raises(DocumentError, match="does not exist"):
-        load_pages(f"{name}:/nowhere", seed=0, allow_pickle=True)
+        load_pages(f"{name}:/nowhere", seed=0)
 
 
 @pytest.mark.parametrize(
@@ -29,11 +30,9 @@ def test_every_loader_of_the_table_is_there_and_documented(name: str) -> None:
 def test_real_layouts_are_recognised(shared_data: Path, folder_name: str, name: str) -> None:
     path = shared_data / folder_name
     assert detect(path) == name
-    pages = load_pages(str(path), seed=0, count=2, allow_pickle=True)
+    pages = load_pages(str(path), seed=0, count=2)
     assert isinstance(pages, LazyPages) and len(pages) == 2 and pages[1].private_fields
-    assert [e.name for e in load_pages(f"{name}:{path}", seed=1, count=2, allow_pickle=True).entries] == [
-        e.name for e in pages.entries
-    ]
+    assert [e.name for e in load_pages(f"{name}:{path}", seed=1, count=2).entries] == [e.name for e in pages.entries]
 
 
 def test_the_seed_reaches_what_is_drawn(shared_data: Path) -> None:
@@ -42,9 +41,46 @@ def test_the_seed_reaches_what_is_drawn(shared_data: Path) -> None:
     assert first.image.shape != other.image.shape or (first.image != other.image).any()
 
 
-def test_pickles_need_permission(shared_data: Path) -> None:
-    with pytest.raises(DocumentError, match="--allow-pickle"):
-        load_pages(f"pfl-docvqa:{shared_data / 'vrdu_pfl'}", seed=0)
+@pytest.mark.parametrize(("name", "splits"), [
+    ("sroie", ("train",)), ("funsd", ("train", "test")), ("wtq", ("train", "val", "test")),
+    ("tabfact", ("val", "test")),
+    ("vrdu_pfl", ("train", "val", "red_test_positive", "red_test_negative")),
+])  # fmt: skip
+def test_official_splits_of_real_data(shared_data: Path, name: str, splits: tuple[str, ...]) -> None:
+    spec = str(shared_data / name)
+    source = page_source(spec)
+    assert set(source.splits()) == set(splits) and page_source(f"{spec}:split={splits[0]}").options.split == splits[0]
+    names = [{e.document for e in entries_of(load_pages(f"{spec}:split={s}", seed=0))} for s in splits]
+    assert all(names) and (name == "wtq" or sum(map(len, names)) == len(set.union(*names)))
+    for other in ("nothing", "split"):
+        with pytest.raises(DocumentError, match=f"there is no split '{other}'; expected {source.splits()[0]}"):
+            load_pages(f"{source.format}:{spec}:split={other}", seed=0)
+
+
+def test_options_behind_a_path(tmp_path: Path) -> None:
+    (tmp_path / "a:split=x,b").mkdir()
+    page = Page("a", np.zeros((4, 4, 3), np.uint8))
+    odd = folder.save([page], tmp_path / "a:split=x,b" / "c")
+    assert len(load_pages(f"folder:{odd}", seed=0)) == len(load_pages(str(odd), seed=0)) == 1
+    with pytest.raises(DocumentError, match=r"cannot be told 'splt=val'; it takes split=(.|\n)*Did you mean 'split'"):
+        load_pages(f"wtq:{tmp_path}:splt=val", seed=0)
+    with pytest.raises(DocumentError, match="there is no split 'val'; expected none"):
+        load_pages(f"folder:{odd}:split=val", seed=0)
+
+
+def test_several_data_sets_are_one(shared_data: Path, tmp_path: Path) -> None:
+    spec = f"wtq:{shared_data / 'wtq'}:split=val,tabfact:{shared_data / 'tabfact'}:split=test,synthetic"
+    pages = load_pages(spec, seed=0, count=2)
+    assert data_set_names(pages) == ("wtq", "wtq", "tabfact", "tabfact", "synthetic", "synthetic")
+    assert all(entry.name.startswith(f"{entry.data_set}/") for entry in entries_of(pages))
+    for number, entry in enumerate(entries_of(pages)):
+        page = pages[number]
+        assert (page.name, page.document, page.data_set) == (entry.name, entry.document, entry.data_set)
+    again = load_pages(f"folder:{folder.save(pages, tmp_path / 'both')}", seed=0)
+    assert [page.data_set for page in again] == list(data_set_names(pages)) == list(data_set_names(again))
+    assert source_names([spec, "synthetic"]) == ["wtq-tabfact-synthetic", "synthetic"] and drawn(spec)
+    with pytest.raises(DocumentError, match="'b' is neither a format nor an existing path"):
+        load_pages("synthetic,b", seed=0)
 
 
 def test_ones_own_folder_is_recognised(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_the_real_providers(shared_data: Path) -> None:
 
 
 def test_the_official_clients_of_real_data(shared_data: Path) -> None:
-    clients = pfl_docvqa.load_clients(shared_data / "vrdu_pfl", allow_pickle=True)
+    clients = pfl_docvqa.load_clients(shared_data / "vrdu_pfl")
     assert list(clients) == ["client_0", "client_1", "client_2"]
     held = [{entry.provider for entry in pages.entries} for pages in clients.values()]
     assert not held[0] & held[1] | held[0] & held[2] | held[1] & held[2] and len(set.union(*held)) == 66

@@ -146,10 +146,10 @@ def test_names_of_data_sets_of_one_format() -> None:
 
 def test_official_clients_of_real_data(shared_data: Path) -> None:
     spec = f"pfl-docvqa:{shared_data / 'vrdu_pfl'}"
-    division = divide([spec], 3, by="clients", seed=0, allow_pickle=True)
+    division = divide([spec], 3, by="clients", seed=0)
     assert [s.name for s in division.shares] == ["client_0", "client_1", "client_2"]
     assert [p for share in division.shares for p in share.pages] == list(range(len(division.sources["pfl-docvqa"])))
     with pytest.raises(DocumentError, match="has the 3 clients client_0, client_1, client_2, but 10 were asked for"):
-        divide([spec], 10, by="clients", seed=0, allow_pickle=True)
-    division = divide([spec], 4, by="providers", seed=0, allow_pickle=True)
+        divide([spec], 10, by="clients", seed=0)
+    division = divide([spec], 4, by="providers", seed=0)
     assert len(division.shares) == 4

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from docleak.documents import vrdu
+from docleak.documents import load_pages, vrdu
 from docleak.documents.locate import letters
 from docleak.errors import DocumentError
 
@@ -46,7 +46,7 @@ def test_faults_of_the_index_and_of_the_ocr(tmp_path: Path) -> None:
     (root / "fields.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(DocumentError, match=r"e_0: no file in images/(.|\n)*e_0: its document is not in docs"):
         vrdu.load(root)
-    with pytest.raises(DocumentError, match="no split 'tset'; expected one of train"):
+    with pytest.raises(DocumentError, match="no split 'tset'; expected train"):
         vrdu.load(root, split="tset")
     pages = vrdu.load(root, limit=1)
     with pytest.raises(DocumentError, match=r"d_0\.json: KeyError 'box'"):
@@ -70,3 +70,30 @@ def test_the_real_pages(shared_data: Path) -> None:
     train, test = (vrdu.load(shared_data / "vrdu_pfl", split=s) for s in ("train", "red_test_negative"))
     assert not {e.provider for e in train.entries} & {e.provider for e in test.entries}
     assert train[0].questions and len(vrdu.load(shared_data / "vrdu_pfl", limit=2)) == 2
+
+
+def test_few_shot_divisions(tmp_path: Path) -> None:
+    """As VRDU publishes them: lists of PDFs by part, besides counts of entities."""
+    other = {"doc_id": "e", "provider": "acme", "source_pdf": "ad-buy-form/main/pdfs/other.pdf"}
+    root = write_data(tmp_path, [FIELD, FIELD | {"doc_id": "e"}], [QUESTION, QUESTION | {"image_name": "e_0"}],
+                      [DOCUMENT, other], {"words": WORDS})  # fmt: skip
+    (root / "ocr" / "e_0.json").write_text(json.dumps({"words": WORDS}))
+    Image.new("L", (30, 20), 255).save(root / "images" / "e_0.jpg")
+    folder = root / "ad-buy-form" / "few_shot-splits"
+    folder.mkdir(parents=True)
+    name = "DeepForm-kno_template-train_10-test_5-valid_100-SD_2"
+    division = {
+        "train": ["d.pdf", "x.pdf"],
+        "valid": [],
+        "test": ["other.pdf"],
+        "train_entity_number_dict": {"total": 1},
+    }
+    (folder / f"{name}.json").write_text(json.dumps(division))
+    assert vrdu.splits(root) == ("train", f"{name}/train", f"{name}/valid", f"{name}/test")
+    assert [e.name for e in load_pages(f"vrdu:{root}:split={name}/train", seed=0).entries] == ["d_0"]  # type: ignore[attr-defined]
+    assert [e.name for e in vrdu.load(root, split=f"{name}/test").entries] == ["e_0"]
+    with pytest.raises(DocumentError, match=f"no page of '{name}/valid' holds a field"):
+        vrdu.load(root, split=f"{name}/valid")
+    (folder / f"{name}.json").write_text("[]")
+    with pytest.raises(DocumentError, match="names of PDFs"):
+        vrdu.load(root, split=f"{name}/test")

@@ -86,8 +86,14 @@ def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> N
         (("[scales.tiny]", "[scales.tinny]"), "unknown key 'tinny'; did you mean 'tiny'"),
         (('name = "a"', 'title = "a"'), "row 1 has no name"),
         (('models = ["m"]', 'models = "m"'), "models is a str, expected a list"),
-        (('title = "T"', 'title = "T"\nkind = "dance"'), "no recipe of the kind 'dance'; known: gradient, weights, answers"),
-        (('title = "T"', 'title = "T"\nkind = "updates"'), "no recipe of the kind 'updates'; known: gradient, weights, answers"),
+        (
+            ('title = "T"', 'title = "T"\nkind = "dance"'),
+            "no recipe of the kind 'dance'; known: gradient, weights, answers",
+        ),
+        (
+            ('title = "T"', 'title = "T"\nkind = "updates"'),
+            "no recipe of the kind 'updates'; known: gradient, weights, answers",
+        ),
         (('title = "T"', 'title = "T"\nkind = "trainings"'), r"row 2 \(b\): unknown key 'attack_options'"),
         (("[[rows]]", "[[rows]"), "cannot be read as TOML"),
     ],

@@ -15,7 +15,6 @@ from docleak.cli.output import counter, emit, working_in
 app = typer.Typer(help="Pages: formats, synthetic invoices, pictures of pages with their boxes.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read pickled .npy files you trust.")]
 
 
 @app.command(name="list")
@@ -53,7 +52,6 @@ def make(
     ] = False,
     issuers: Annotated[int, typer.Option(help="With --blue-red, where no --documents are given: providers.")] = 240,
     per_issuer: Annotated[float, typer.Option(help="And the mean number of documents of each, 3 at least.")] = 6.0,
-    allow_pickle: AllowPickle = False,
     json_output: Json = False,
 ) -> None:
     """Make synthetic invoices, the silos of a federation, or BLUE and RED, and write them as folders of pages."""
@@ -61,7 +59,7 @@ def make(
 
     if blue_red:
         _make_blue_red(out, documents or [], partition, by, issuers, per_issuer, seed, count,
-                       allow_pickle=allow_pickle, json_output=json_output)  # fmt: skip
+                       json_output=json_output)  # fmt: skip
         return
     if partition is not None:
         if (width, height) != (192, 256):
@@ -69,7 +67,7 @@ def make(
         from docleak.documents.loaders import SYNTHETIC
 
         specs = documents or [SYNTHETIC]
-        _make_silos(out, specs, partition, by, seed, count, allow_pickle=allow_pickle, json_output=json_output)
+        _make_silos(out, specs, partition, by, seed, count, json_output=json_output)
         return
     if documents:
         raise DocumentError("--documents needs --partition; `docleak data convert` writes a data set as one folder.")
@@ -86,12 +84,12 @@ def make(
 
 def _make_silos(
     out: Path, specs: list[str], clients: int, by: str, seed: int, count: int | None,
-    *, allow_pickle: bool, json_output: bool,
+    *, json_output: bool,
 ) -> None:  # fmt: skip
     from docleak.documents.division import divide
     from docleak.documents.silos import write_silos
 
-    division = divide(specs, clients, by=by, seed=seed, count=count, allow_pickle=allow_pickle)
+    division = divide(specs, clients, by=by, seed=seed, count=count)
     notes = [f"{name}: {note}" for name, pages in division.sources.items() for note in getattr(pages, "notes", ())]
     with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
         silos = write_silos(division.shares, division.sources, out, by=by, seed=seed, on_page=_now_and_then(report))
@@ -107,7 +105,7 @@ def _make_silos(
 
 def _make_blue_red(
     out: Path, specs: list[str], clients: int | None, by: str, issuers: int, per_issuer: float, seed: int,
-    count: int | None, *, allow_pickle: bool, json_output: bool,
+    count: int | None, *, json_output: bool,
 ) -> None:  # fmt: skip
     from docleak.documents.blue_red import BlueRedPlan
     from docleak.documents.blue_red_files import open_blue_red, open_issuers, open_official, write_blue_red
@@ -123,9 +121,9 @@ def _make_blue_red(
     elif by == "clients":
         if count is not None:
             raise DocumentError("--count would cut training documents out of an official division; leave it out.")
-        divided = open_official(specs[0], allow_pickle=allow_pickle)
+        divided = open_official(specs[0])
     else:
-        divided = open_blue_red(specs[0], plan, seed=seed, count=count, allow_pickle=allow_pickle)
+        divided = open_blue_red(specs[0], plan, seed=seed, count=count)
     with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
         written = write_blue_red(divided, out, on_page=_now_and_then(report))
     lines = [f"{'part':14}{'documents':>10}{'pages':>7}{'questions':>10}{'providers':>10}"]
@@ -155,14 +153,13 @@ def convert(
     image_root: Annotated[
         Path | None, typer.Option(help="Folder outside of DOCUMENTS from which its pages.jsonl may name images.")
     ] = None,
-    allow_pickle: AllowPickle = False,
     json_output: Json = False,
 ) -> None:
     """Convert any format docleak reads into the folder format (PNG and pages.jsonl)."""
     from docleak.documents.folder import save
     from docleak.documents.loaders import load_pages
 
-    pages = load_pages(documents, count=count, seed=0, allow_pickle=allow_pickle, image_root=image_root)
+    pages = load_pages(documents, count=count, seed=0, image_root=image_root)
     with working_in(out, whole=True, resumes=False):
         directory = save(pages, out)
     emit(
@@ -180,7 +177,6 @@ def inspect(
         bool, typer.Option("--template", help="Blank the private fields, as an adversary has it.")
     ] = False,
     seed: Annotated[int, typer.Option(help="For synthetic pages.")] = 0,
-    allow_pickle: AllowPickle = False,
     json_output: Json = False,
 ) -> None:
     """Draw a page with its word boxes and private fields to a PNG, and print its fields."""
@@ -191,7 +187,7 @@ def inspect(
 
     if page < 0:
         raise DocumentError(f"page {page} does not exist: pages are counted from 0.")
-    pages = load_pages(documents, count=page + 1, seed=seed, allow_pickle=allow_pickle)
+    pages = load_pages(documents, count=page + 1, seed=seed)
     if page >= len(pages):
         raise DocumentError(f"page {page} does not exist: {documents!r} has {len(pages)} pages, counted from 0.")
     chosen = pages[page]

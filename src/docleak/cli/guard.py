@@ -119,17 +119,20 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
 
 
 def _check_pages(spec: str) -> None:
-    from docleak.documents.loaders import LOADERS, format_and_path, load_pages
+    from docleak.documents.loaders import LOADERS, SYNTHETIC, format_and_path, load_pages, page_specs
     from docleak.documents.scale import blank_boxes
 
-    name, where = format_and_path(spec)
-    if LOADERS[name].pickled or LOADERS[name].drawn:
-        if not where.exists():
-            raise DocumentError(f"{spec!r}: there is no such path. Give the folder of the data set.")
-        return
-    pages = load_pages(spec, seed=0)
-    for doubt in (*getattr(pages, "notes", ()), *(blank_boxes(pages) if name == "folder" else ())):
-        note(f"Warning: {spec}: {doubt}.")
+    for one in page_specs(spec):
+        if one == SYNTHETIC:
+            continue
+        name, where = format_and_path(one)
+        if LOADERS[name].large or LOADERS[name].drawn:
+            if not where.exists():
+                raise DocumentError(f"{one!r}: there is no such path. Give the folder of the data set.")
+            continue
+        pages = load_pages(one, seed=0)
+        for doubt in (*getattr(pages, "notes", ()), *(blank_boxes(pages) if name == "folder" else ())):
+            note(f"Warning: {one}: {doubt}.")
 
 
 def _named(command: click.Command, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,12 +61,12 @@ MODES: dict[str, tuple[Mode, ...]] = {
     ),
     "data make": (
         Mode("--blue-red with --documents", lambda v: bool(v["--blue-red"] and v["--documents"]),
-             _words(f"blue-red documents partition by allow-pickle {_MADE}") | {"out"}, "its documents are given"),
+             _words(f"blue-red documents partition by {_MADE}") | {"out"}, "its documents are given"),
         Mode("--blue-red", lambda v: bool(v["--blue-red"]),
              _words("blue-red partition issuers per-issuer seed json") | {"out"},
              "its invoices are made; --issuers and --per-issuer say how many"),
         Mode("--partition", lambda v: v["--partition"] is not None,
-             _words(f"partition documents by allow-pickle {_MADE}") | {"out"}, "it divides pages"),
+             _words(f"partition documents by {_MADE}") | {"out"}, "it divides pages"),
         Mode("pages without --partition", _always, _words(f"width height {_MADE}") | {"out"}, "they are synthetic"),
     ),
 }  # fmt: skip

@@ -11,13 +11,13 @@ OUT/red-negative/        documents of the others
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from docleak.documents import pfl_docvqa, vrdu
 from docleak.documents.blue_red import (
     RED_NEGATIVE,
     RED_POSITIVE,
@@ -30,25 +30,21 @@ from docleak.documents.blue_red import (
 )
 from docleak.documents.files import describe_folder, read_json, read_json_lines, require_new
 from docleak.documents.issuers import FIRST, LAST, draw_counts, make_issuers
-from docleak.documents.loaders import format_and_path, load_pages
+from docleak.documents.loaders import format_and_path, load_pages, source_names
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page, fault_list
 from docleak.documents.pages import LazyPages, PageEntry, document_names, provider_names
 from docleak.documents.partition import Share
-from docleak.documents.pfl_docvqa import find_arrays, load, load_clients, read_rows
+from docleak.documents.pfl_docvqa import RED_TEST_NEGATIVE, RED_TEST_POSITIVE
 from docleak.documents.silos import Silo, write_silos
-from docleak.documents.vrdu import find_root
-from docleak.documents.vrdu import load as load_vrdu
 from docleak.errors import DocumentError
 from docleak.files import drafted_folder, write_json
 
 MANIFEST = "blue-red.json"
 #: Synthetic invoices of issuers that no shipped checkpoint has seen.
 ISSUERS = "issuers"
-#: What PFL-DocVQA's files call the parts (set_name), or the file where it names none.
-SET_NAMES = {"val": VALIDATION, "valid": VALIDATION, "red_test_positive": RED_POSITIVE,
-             "red_test_negative": RED_NEGATIVE, "test_positive": TEST, "test_negative": TEST,
-             "test": TEST}  # fmt: skip
+#: The part that an official split besides the training is.
+PART_OF = {"val": VALIDATION, "test": TEST, RED_TEST_POSITIVE: RED_POSITIVE, RED_TEST_NEGATIVE: RED_NEGATIVE}
 #: Keeps the stream of the numbers of documents apart from others of the same seed.
 COUNTING = 21
 
@@ -88,10 +84,10 @@ def open_issuers(providers: int, documents: float, plan: BlueRedPlan, *, seed: i
     return _divided(ISSUERS, make_issuers(range(FIRST, FIRST + providers), counts, seed=seed), plan, seed)
 
 
-def open_blue_red(spec: str, plan: BlueRedPlan, *, seed: int, count: int | None, allow_pickle: bool) -> Divided:
+def open_blue_red(spec: str, plan: BlueRedPlan, *, seed: int, count: int | None) -> Divided:
     """Any pages that name their providers (at most ``count`` of them), as ``load_pages`` opens them, divided."""
-    pages = load_pages(spec, count=count, seed=seed, allow_pickle=allow_pickle)
-    return _divided(format_and_path(spec)[0] if ":" in spec or Path(spec).exists() else spec, pages, plan, seed)
+    pages = load_pages(spec, count=count, seed=seed)
+    return _divided(source_names([spec])[0], pages, plan, seed)
 
 
 def _divided(name: str, pages: Sequence[Page], plan: BlueRedPlan, seed: int) -> Divided:
@@ -99,7 +95,7 @@ def _divided(name: str, pages: Sequence[Page], plan: BlueRedPlan, seed: int) -> 
     return Divided({name: pages}, shares, plan, seed)
 
 
-def open_official(spec: str, *, allow_pickle: bool) -> Divided:
+def open_official(spec: str) -> Divided:
     """The division that a data set brings along: PFL-DocVQA's files with their ``set_name``, or vrdu_pfl's.
 
     Raises DocumentError for other data sets, and what ``check_blue_red`` refuses.
@@ -108,7 +104,7 @@ def open_official(spec: str, *, allow_pickle: bool) -> Divided:
     if name == "vrdu":
         parts = _vrdu_parts(path)
     elif name == "pfl-docvqa":
-        parts = _pfl_parts(path, allow_pickle)
+        parts = _pfl_parts(path)
     else:
         raise DocumentError(f"{name} pages bring no BLUE and RED of their own; divide them by providers.")
     shares: list[Share] = []
@@ -122,40 +118,27 @@ def open_official(spec: str, *, allow_pickle: bool) -> Divided:
 
 
 def _vrdu_parts(path: Path) -> dict[str, LazyPages]:
-    rows = [row for _, row in read_json_lines(find_root(path) / "qa.jsonl")[0]]
+    rows = [row for _, row in read_json_lines(vrdu.find_root(path) / "qa.jsonl")[0]]
     clients = {str(row["provider"]): f"{SILOS}/client-{row.get('client', 0)}" for row in rows}
     entries: dict[str, list[int]] = {}
-    train = load_vrdu(path, split="train")
+    train = vrdu.load(path, split="train")
     for number, provider in enumerate(provider_names(train)):
         entries.setdefault(clients[provider], []).append(number)
     silos = {part: LazyPages(path, [train.entries[i] for i in numbers]) for part, numbers in sorted(entries.items())}
-    known = {str(row["set_name"]) for row in rows}
-    kept = {SET_NAMES[name]: load_vrdu(path, split=name) for name in SET_NAMES if name in known}
-    return {**silos, **kept}
+    known = vrdu.splits(path)
+    return {**silos, **{part: vrdu.load(path, split=name) for name, part in PART_OF.items() if name in known}}
 
 
-def _pfl_parts(path: Path, allow_pickle: bool) -> dict[str, LazyPages]:
-    found: dict[str, LazyPages] = {}
-    for client, pages in load_clients(path, allow_pickle=allow_pickle).items():
-        found[f"{SILOS}/{client.replace('_', '-')}"] = pages
-    groups: dict[str, list[int]] = {}
-    entries: list[PageEntry] = []
-    for array in find_arrays(path):
-        if re.search(r"train", array.stem):
-            continue
-        pages = load(array, allow_pickle=allow_pickle)
-        said = {str(row.record["image_name"]): str(row.record.get("set_name", "")) for row in read_rows(array)}
-        for entry in pages.entries:
-            named = said[entry.name] or array.stem.removeprefix("imdb_")
-            part = SET_NAMES.get(named)
-            if part is None:
-                raise DocumentError(
-                    f"{array}: {entry.name!r} is of the set {named!r}; expected one of "
-                    f"{', '.join(SET_NAMES)}. Give PFL-DocVQA's own files, or divide them by providers."
-                )
-            groups.setdefault(part, []).append(len(entries))
-            entries.append(entry)
-    return {**found, **{part: LazyPages(path, [entries[i] for i in groups[part]]) for part in sorted(groups)}}
+def _pfl_parts(path: Path) -> dict[str, LazyPages]:
+    """The clients, or one with all of the training where the files have none, and the other splits."""
+    known = pfl_docvqa.splits(path)
+    if any("client_" in array.stem for array in pfl_docvqa.find_arrays(path)):
+        held = {name.replace("_", "-"): pages for name, pages in pfl_docvqa.load_clients(path).items()}
+    else:
+        held = {"client-0": pfl_docvqa.load(path, split="train")}
+    silos = {f"{SILOS}/{client}": pages for client, pages in held.items()}
+    kept = {part: pfl_docvqa.load(path, split=name) for name, part in PART_OF.items() if name in known}
+    return {**silos, **dict(sorted(kept.items()))}
 
 
 def write_blue_red(

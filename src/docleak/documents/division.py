@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from docleak.documents.loaders import SYNTHETIC, format_and_path, load_pages
+from docleak.documents.loaders import source_names as source_names
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
 from docleak.documents.pages import LazyPages, document_names, provider_names
@@ -28,9 +29,7 @@ class Division:
     shares: tuple[Share, ...]
 
 
-def divide(
-    specs: Sequence[str], clients: int, *, by: str, seed: int, count: int | None = None, allow_pickle: bool = False
-) -> Division:
+def divide(specs: Sequence[str], clients: int, *, by: str, seed: int, count: int | None = None) -> Division:
     """Open data sets (as ``load_pages`` does; at most ``count`` pages of each) and divide them among ``clients``.
 
     ``by`` is one of BY: "documents" of any number of data sets, one data set per client (``split_documents``);
@@ -47,10 +46,9 @@ def divide(
     if by != "documents" and len(specs) != 1:
         raise DocumentError(f"{len(specs)} data sets to divide by {by}; expected one. Divide them by documents.")
     if by == "clients":
-        return _official(specs[0], clients, count=count, allow_pickle=allow_pickle)
+        return _official(specs[0], clients, count=count)
     sources = {
-        name: load_pages(spec, count=count, seed=seed, allow_pickle=allow_pickle)
-        for name, spec in zip(source_names(specs), specs, strict=True)
+        name: load_pages(spec, count=count, seed=seed) for name, spec in zip(source_names(specs), specs, strict=True)
     }
     rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM)))
     if by == "documents":
@@ -61,23 +59,13 @@ def divide(
     return Division(sources, shares)
 
 
-def source_names(specs: Sequence[str]) -> list[str]:
-    """A name for each data set: its format, with a number where the format comes again."""
-    names: list[str] = []
-    for spec in specs:
-        name = SYNTHETIC if spec == SYNTHETIC else format_and_path(spec)[0]
-        again = sum(other.partition("_")[0] == name for other in names)
-        names.append(f"{name}_{again + 1}" if again else name)
-    return names
-
-
-def _official(spec: str, clients: int, *, count: int | None, allow_pickle: bool) -> Division:
+def _official(spec: str, clients: int, *, count: int | None) -> Division:
     from docleak.documents.pfl_docvqa import load_clients
 
     name, path = format_and_path(spec) if spec != SYNTHETIC else (SYNTHETIC, None)
     if path is None or name != "pfl-docvqa":
         raise DocumentError(f"{name} pages have no official clients; expected pfl-docvqa. Divide them by providers.")
-    parts = load_clients(path, limit=count, allow_pickle=allow_pickle)
+    parts = load_clients(path, limit=count)
     if len(parts) != clients:
         raise DocumentError(
             f"{path}: has the {len(parts)} clients {', '.join(parts)}, but {clients} were asked for. Ask for "

@@ -22,14 +22,16 @@ from docleak.documents.files import (
     raise_faults,
     read_image,
     read_json_lines,
+    require_split,
 )
-from docleak.documents.locate import WordStream
-from docleak.documents.page import Box, Field, Page, Question, Word
+from docleak.documents.locate import answer_fields
+from docleak.documents.page import Box, Page, Question, Word
 from docleak.documents.pages import LazyPages, PageEntry, at_most
 from docleak.errors import DocumentError
 
 ANNOTATIONS, CONTENTS = "document.jsonl", "documents_content.jsonl"
-SPLITS = ("train", "dev", "val", "test")
+#: Folders of each official split.
+SPLITS = {"train": ("train",), "val": ("dev", "val"), "test": ("test",)}
 #: Where page images are looked for, in the data set's folder and in the split's.
 PICTURES = ("images", "png", "documents")
 
@@ -52,25 +54,32 @@ class Line:
         return value
 
 
-def load(path: Path, *, limit: int | None = None) -> LazyPages:
+def splits(path: Path) -> tuple[str, ...]:
+    """The official splits at ``path``."""
+    return tuple(_folders(path))
+
+
+def load(path: Path, *, limit: int | None = None, split: str | None = None) -> LazyPages:
     """The first page of every document, in the order of document.jsonl.
 
-    ``path`` is a data set's folder (its train split; without one, all splits there are, and ``notes`` says so) or a
-    split's. Words are those of the first tool that found any. Boxes are scaled from the tool's page to
-    the image and cut at its borders, as FeDocVQA does. A question with several values is answered by all of them,
-    joined with ", "; one value has its variants as alternatives. Each answer found on the page is a private field whose
-    key is the question. Annotations with nested values are left out (``notes``). Indexes are read at once, contents
-    and images on access. Raises DocumentError, listing every fault.
+    ``path`` is a data set's folder (the ``split``; if none is named its train split, and without one all splits there
+    are, and ``notes`` says so) or a split's. Words are those of the first tool that found any. Boxes are scaled from
+    the tool's page to the image and cut at its borders, as FeDocVQA does. A question with several values is answered by
+    all of them, joined with ", "; one value has its variants as alternatives. Each answer found on the page is a
+    private field whose key is the question. Annotations with nested values are left out (``notes``). Indexes are read
+    at once, contents and images on access. Raises DocumentError, listing every fault.
     """
-    splits, notes = _find(path)
+    if split is not None:
+        require_split(path, split, splits(path))
+    folders, notes = _find(path, split)
     entries: list[PageEntry] = []
     nested = 0
-    for split in splits:
-        rows, faults = read_json_lines(split / ANNOTATIONS)
+    for folder in folders:
+        rows, faults = read_json_lines(folder / ANNOTATIONS)
         faults += [f"line {number}: {fault}" for number, row in rows if (fault := _annotation_fault(row))]
-        raise_faults(split / ANNOTATIONS, faults, "Expected the schema of due-benchmark. Download the file again.")
+        raise_faults(folder / ANNOTATIONS, faults, "Expected the schema of due-benchmark. Download the file again.")
         chosen = [row for _, row in at_most(rows, limit)]
-        contents, pictures = _index(split / CONTENTS), _pictures(split)
+        contents, pictures = _index(folder / CONTENTS), _pictures(folder)
         for row in chosen:
             name = str(row["name"])
             faults += [f"{name}: not in {CONTENTS}"] if name not in contents else []
@@ -79,32 +88,39 @@ def load(path: Path, *, limit: int | None = None) -> LazyPages:
             nested += left_out
             if not faults:
                 make = partial(_page, name, contents[name], pictures[name], questions)
-                entries.append(PageEntry(name, split / CONTENTS, make, document=name))
+                entries.append(PageEntry(name, folder / CONTENTS, make, document=name))
         raise_faults(
-            split,
+            folder,
             faults,
             f"Page images are looked for in {', '.join(f'{p}/' for p in PICTURES)} beside or in the split's folder. "
             "Make them from the PDFs, e.g. `pdftoppm -r 300 -png -singlefile pdfs/NAME.pdf images/NAME` for each one.",
         )
     if not entries:
-        raise DocumentError(f"{splits[0] / ANNOTATIONS}: holds no document. Download it again.")
+        raise DocumentError(f"{folders[0] / ANNOTATIONS}: holds no document. Download it again.")
     if nested:
         notes.append(f"{nested} annotations with nested values were left out")
     return LazyPages(path, entries if limit is None else entries[:limit], notes=notes)
 
 
-def _find(path: Path) -> tuple[list[Path], list[str]]:
+def _is_split(folder: Path) -> bool:
+    return (folder / ANNOTATIONS).is_file() and (folder / CONTENTS).is_file()
+
+
+def _folders(path: Path) -> dict[str, Path]:
+    """The folder of each official split at ``path``."""
+    named = [(split, path / name) for split, names in SPLITS.items() for name in reversed(names)]
+    return {split: folder for split, folder in named if _is_split(folder)}
+
+
+def _find(path: Path, split: str | None) -> tuple[list[Path], list[str]]:
     """The split folders that ``path`` means, and what is to be said about that choice."""
-
-    def is_split(folder: Path) -> bool:
-        return (folder / ANNOTATIONS).is_file() and (folder / CONTENTS).is_file()
-
-    there = [path / split for split in SPLITS if is_split(path / split)]
-    if there and there[0].name == "train":
-        return there[:1], []
+    there = _folders(path)
+    if split or "train" in there:
+        return [there[split or "train"]], []
     if there:
-        return there, [f"no train split: {' and '.join(split.name for split in there)} were read instead"]
-    if is_split(path):
+        names = " and ".join(folder.name for folder in there.values())
+        return list(there.values()), [f"no train split: {names} were read instead"]
+    if _is_split(path):
         return [path], []
     raise DocumentError(
         f"{path} {describe_folder(path)}; expected a DUE data set with train/, dev/ or test/, each with {ANNOTATIONS} "
@@ -214,14 +230,7 @@ def _page(name: str, line: Line, image: Path, questions: Sequence[Question]) -> 
             f"{line.file}, line {line.number}: {type(error).__name__} {error}; expected positions of four numbers and "
             "pages with structure_value and positions. Download the file again."
         ) from error
-    stream = WordStream.of([word.text for word in words])
-    fields = []
-    for question in questions:
-        places = [(answer, stream.find(answer)) for answer in question.answers]
-        answer, place = next((found for found in places if found[1]), places[0])
-        if answer.strip():
-            fields.append(Field(question.text, answer, place))
-    return Page(name, pixels, words, tuple(dict.fromkeys(fields)), tuple(questions), document=name)
+    return Page(name, pixels, words, answer_fields(words, questions), tuple(questions), document=name)
 
 
 def _words(layer: Json, width: int, height: int) -> Iterator[Word]:
@@ -231,12 +240,13 @@ def _words(layer: Json, width: int, height: int) -> Iterator[Word]:
     first, end = ranges[0] if ranges else (0, len(layer.get("tokens", [])))
     fx, fy = width / float(extent[0][2]), height / float(extent[0][3])
     for token, position in zip(layer.get("tokens", [])[first:end], layer.get("positions", [])[first:end], strict=True):
-        box = _fit(position, fx, fy, width, height)
+        box = scaled_box(position, fx, fy, width, height)
         if str(token).strip() and box[0] < box[2] and box[1] < box[3]:
             yield Word(str(token).strip(), box)
 
 
-def _fit(position: Sequence[float], fx: float, fy: float, width: int, height: int) -> Box:
+def scaled_box(position: Sequence[float], fx: float, fy: float, width: int, height: int) -> Box:
+    """A box x0, y0, x1, y1 times the factors, cut at the borders of an image of that width and height."""
     x0, y0, x1, y1 = position
     return (
         min(max(round(x0 * fx, 2), 0.0), float(width)), min(max(round(y0 * fy, 2), 0.0), float(height)),

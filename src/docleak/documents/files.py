@@ -189,6 +189,15 @@ def require_folder(path: Path, inner: Sequence[str], parts: Sequence[str], expec
     return found
 
 
+def require_split(path: Path, split: str, known: Sequence[str]) -> None:
+    """DocumentError unless ``split`` is one of the official splits ``known`` at ``path``."""
+    if split not in known:
+        raise DocumentError(
+            f"{path}: there is no split {split!r}; expected {', '.join(known) or 'none'}. Name one, or give the path "
+            "alone."
+        )
+
+
 def require_new(path: Path, what: str) -> None:
     """DocumentError unless there is nothing at ``path``, or an empty folder; ``what`` was to be written there."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

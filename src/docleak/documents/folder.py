@@ -31,7 +31,7 @@ INDEX = "pages.jsonl"
 #: Keys of a page and of each of its parts; the first ones, up to the number given, are required.
 PAGE_KEYS = (
     *("image", "name", "words", "fields", "questions", "provider", "document", "template", "notes"),
-    *("entities", "links"),
+    *("entities", "links", "data_set"),
 )
 PART_KEYS = {
     "words": (("text", "box"), 2),
@@ -106,6 +106,7 @@ def _entry(path: Path, row: Json) -> PageEntry:
         notes=tuple(row.get("notes", ())),
         entities=tuple(Entity(e["label"], tuple(e["words"])) for e in row.get("entities", [])),
         links=tuple((a, b) for a, b in row.get("links", [])),
+        data_set=row.get("data_set", ""),
     )
 
 
@@ -125,7 +126,7 @@ def words_and_fields(row: Json) -> tuple[tuple[Word, ...], tuple[Field, ...]]:
 def page_faults(row: Json, path: Path, image_root: Path | None = None) -> list[str]:
     """What is wrong with one line of the index, as phrases; the images lie in ``path`` or in ``image_root``."""
     faults = _key_faults("the page", row, PAGE_KEYS, 1)
-    texts = [key for key in ("image", "name", "provider", "document", "template") if key in row]
+    texts = [key for key in ("image", "name", "provider", "document", "template", "data_set") if key in row]
     faults += [f"{key!r} is {short(row[key])}, expected a text" for key in texts if not isinstance(row[key], str)]
     if isinstance(row.get("image"), str):
         faults += _image_faults(row["image"], path, image_root)
@@ -230,7 +231,7 @@ def page_line(page: Page, image: str) -> dict[str, object]:
     line["questions"] = [
         {"text": q.text, "answers": list(q.answers)} | ({} if q.key is None else {"key": q.key}) for q in page.questions
     ]
-    line |= {key: value for key in ("provider", "document") if (value := getattr(page, key))}
+    line |= {key: value for key in ("provider", "document", "data_set") if (value := getattr(page, key))}
     if page.template is not None:
         line["template"] = page.template
     if page.notes:

@@ -18,13 +18,15 @@ from docleak.documents.files import (
     paired,
     raise_faults,
     read_json,
+    require_split,
     to_box,
 )
 from docleak.documents.page import Field, Question, Word, fault_list
 from docleak.documents.pages import LazyPages, PageEntry, at_most, entry_of
 from docleak.errors import DocumentError
 
-SPLITS = ("training_data", "testing_data")
+#: Folder of each official split.
+SPLITS = {"train": "training_data", "test": "testing_data"}
 PARTS = ("images", "annotations")
 
 #: Key of an answer whose questions have no text.
@@ -45,16 +47,21 @@ class Entity:
         return " ".join(word.text for word in self.words)
 
 
-def find_roots(path: Path) -> list[Path]:
-    """The folders with images/ and annotations/: ``path`` itself, or the splits below it or its ``dataset``."""
+def find_roots(path: Path) -> dict[str, Path]:
+    """The folders with images/ and annotations/, by split: below ``path`` or its ``dataset``, or "" and ``path``."""
     if first_folder([path], PARTS):
-        return [path]
-    found = [first_folder([path / split, path / "dataset" / split], PARTS) for split in SPLITS]
-    return [root for root in found if root is not None]
+        return {"": path}
+    there = {split: first_folder([path / name, path / "dataset" / name], PARTS) for split, name in SPLITS.items()}
+    return {split: root for split, root in there.items() if root is not None}
 
 
-def load(path: Path, *, limit: int | None = None) -> LazyPages:
-    """Forms in order of split (train, then test) and file name.
+def splits(path: Path) -> tuple[str, ...]:
+    """The official splits at ``path``."""
+    return tuple(split for split in find_roots(path) if split)
+
+
+def load(path: Path, *, limit: int | None = None, split: str | None = None) -> LazyPages:
+    """Forms of a split, or of both: in order of split (train, then test) and file name.
 
     Each answer that is linked to a question becomes a private field whose key is the question's text (several
     questions, as for a cell of a table, are joined by ", "). The forms do not say who issued them: no provider.
@@ -66,10 +73,13 @@ def load(path: Path, *, limit: int | None = None) -> LazyPages:
             f"{path} {describe_folder(path)}; expected FUNSD's dataset folder with training_data/ or testing_data/, "
             "each with images/ and annotations/. Unpack the data set and give that path."
         )
+    if split is not None:
+        require_split(path, split, splits(path))
+        roots = {split: roots[split]}
     faults: list[str] = []
     entries: list[PageEntry] = []
     skipped = 0
-    for annotation, image in at_most(_forms(roots, faults), limit):
+    for annotation, image in at_most(_forms(roots.values(), faults), limit):
         try:
             entry, empty = _entry(annotation, image)
         except DocumentError as error:

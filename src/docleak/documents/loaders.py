@@ -11,12 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
-from docleak.documents.files import describe_folder
+from docleak.documents.files import describe_folder, require_split
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
+from docleak.documents.pages import labelled
 from docleak.errors import DocumentError
 from docleak.registry import Given, resolve
-from docleak.spec import split_name
+from docleak.spec import names, split_name, told
 
 SYNTHETIC = "synthetic"
 
@@ -29,25 +30,52 @@ class Loader:
     """One on-disk format: where its ``load(path, *, limit)`` is, and how a folder of it is recognised.
 
     A folder is recognised if it has everything of one of the ``marks`` (glob patterns separated by spaces). Formats
-    with ``pickled`` files take ``allow_pickle`` too, and those whose pages are ``drawn`` by docleak take ``seed``.
+    whose pages are ``drawn`` by docleak take ``seed``. Those with official splits have ``splits(path)`` beside
+    ``load``, which takes one of them as ``split``.
     """
 
     target: str
     about: str
     marks: tuple[str, ...]
-    pickled: bool = False
     drawn: bool = False
+    #: Whether opening the whole data set takes minutes, so that it is not done just to check a path.
+    large: bool = False
 
     def function(self) -> Callable[..., Sequence[Page]]:
         """The loading function; its module is imported only now."""
         function: Callable[..., Sequence[Page]] = resolve(self.target)
         return function
 
+    def splits(self, path: Path) -> tuple[str, ...]:
+        """The official splits at ``path``: of "train", "val" and "test" those that are there, and others."""
+        splits = getattr(import_module(self.target.partition(":")[0]), "splits", None)
+        return splits(path) if splits else ()
+
     def recognises(self, path: Path) -> bool:
         return any(all(any(path.glob(mark)) for mark in marks.split()) for marks in self.marks)
 
 
-#: Tried in this order: what needs no trust in a pickle comes first.
+@dataclass(frozen=True)
+class PageOptions:
+    """What may follow a path as ``:key=value``: the official ``split`` to read ("" for what the format means)."""
+
+    split: str = ""
+
+
+@dataclass(frozen=True)
+class PageSource:
+    """A format of LOADERS, where its data set lies, and what of it is meant."""
+
+    format: str
+    path: Path
+    options: PageOptions = PageOptions()
+
+    def splits(self) -> tuple[str, ...]:
+        """The official splits that are there; none if the path is one of them already."""
+        return LOADERS[self.format].splits(self.path)
+
+
+#: Tried in this order.
 LOADERS: Mapping[str, Loader] = MappingProxyType(
     {
         "folder": Loader("docleak.documents.folder:load", "your own pages: images and pages.jsonl", ("pages.jsonl",)),
@@ -83,61 +111,113 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
             "DocVQA and others as in the DUE benchmark (document.jsonl, documents_content.jsonl)",
             ("document.jsonl documents_content.jsonl", "*/document.jsonl */documents_content.jsonl"),
         ),
+        "docvqa": Loader(
+            "docleak.documents.docvqa:load",
+            "DocVQA as the Robust Reading Competition hands it out, or as records (imdb_train.npy)",
+            ("*_v1.0*.json", "spdocvqa_qas/*_v1.0*.json", "train/train_v1.0*.json", "spdocvqa_imdb/*.npy", "*/vqa.npy"),
+        ),
         "pfl-docvqa": Loader(
             "docleak.documents.pfl_docvqa:load",
             "PFL-DocVQA: invoice pages with questions and providers (imdb/*.npy)",
-            ("imdb/*.npy", "*.npy"),
-            pickled=True,
+            ("imdb/*.npy", "train/blue_train.npy", "*.npy"),
+            large=True,
         ),
     }
 )
 
 
-def load_pages(
-    spec: str, *, count: int | None = None, seed: int, allow_pickle: bool = False, image_root: Path | None = None
-) -> Sequence[Page]:
-    """Open pages by ``spec``: "synthetic", "FORMAT:PATH" with a format of LOADERS, or a PATH whose format is seen.
+def load_pages(spec: str, *, count: int | None = None, seed: int, image_root: Path | None = None) -> Sequence[Page]:
+    """Open pages by ``spec``: "synthetic", "FORMAT:PATH" with a format of LOADERS, a PATH whose format is seen, either
+    with ":split=NAME" for an official split; or several of these, separated by commas, as one data set.
 
-    A name that brings its pages along (``registry.Given``) gives those. At most ``count`` pages: the first ones of a
-    data set on disk, or the number made for "synthetic" (16 if None). A provider that is spelled in several ways is one
-    (``names.provider_key``), as ``notes`` then say. ``seed`` matters only to what is made or drawn. Images of data sets
-    are decoded when a page is asked for; those of a folder with pages.jsonl may also lie in ``image_root``. Raises
-    DocumentError if there is no such format or path, or the data set is not as its format says.
+    A name that brings its pages along (``registry.Given``) gives those. At most ``count`` pages of each: the first ones
+    of a data set on disk, or the number made for "synthetic" (16 if None). Pages of several data sets come in the order
+    of these, and know theirs (``data_set``); names and documents have it in front. A provider that is spelled in
+    several ways is one (``names.provider_key``), as ``notes`` then say. ``seed`` matters only to what is made or drawn.
+    Images of data sets are decoded when a page is asked for; those of a folder with pages.jsonl may also lie in
+    ``image_root``. Pickles are read without running them. Raises DocumentError if there is no such format or path, or
+    the data set is not as its format says.
     """
     if count is not None and count < 1:
         raise DocumentError(f"{count} pages were asked for; expected 1 or more.")
     if isinstance(spec, Given):
         return cast("Sequence[Page]", spec.thing)[:count]
+    specs = page_specs(spec)
+    opened = [_load_one(one, count, seed, image_root) for one in specs]
+    return one_spelling(opened[0] if len(specs) == 1 else labelled(source_names(specs), opened))
+
+
+def _load_one(spec: str, count: int | None, seed: int, image_root: Path | None) -> Sequence[Page]:
     if spec == SYNTHETIC:
         make_pages = import_module("docleak.documents.synthetic").make_pages
         made: Sequence[Page] = make_pages(count or DEFAULT_SYNTHETIC_PAGES, seed=seed)
         return made
-    name, path = format_and_path(spec)
-    loader = LOADERS[name]
+    source = page_source(spec)
+    loader = LOADERS[source.format]
     load = loader.function()
-    if loader.pickled:
-        load = partial(load, allow_pickle=allow_pickle)
     if loader.drawn:
         load = partial(load, seed=seed)
+    if source.options.split:
+        require_split(source.path, source.options.split, source.splits())
+        load = partial(load, split=source.options.split)
     if image_root is not None:
-        if name != "folder":
-            raise DocumentError(f"an image root is for folders with a pages.jsonl; {spec!r} is {name}. Leave it out.")
+        if source.format != "folder":
+            raise DocumentError(
+                f"an image root is for folders with a pages.jsonl; {spec!r} is {source.format}. Leave it out."
+            )
         load = partial(load, image_root=image_root)
-    return one_spelling(load(path, limit=count))
+    pages: Sequence[Page] = load(source.path, limit=count)
+    return pages
+
+
+def page_specs(spec: str) -> tuple[str, ...]:
+    """The data sets of a list separated by commas; a path that has commas itself is one."""
+    text = split_options(spec)[0]
+    there = any(Path(path).expanduser().exists() for path in (text, split_name(text)[1]) if path)
+    return (spec,) if there else names(spec) or (spec,)
+
+
+def source_names(specs: Sequence[str]) -> list[str]:
+    """A name for each data set: its format, with a number where the format comes again."""
+    known: list[str] = []
+    for spec in specs:
+        parts = [SYNTHETIC if part == SYNTHETIC else page_source(part).format for part in page_specs(spec)]
+        name = "-".join(dict.fromkeys(parts))
+        again = sum(other.partition("_")[0] == name for other in known)
+        known.append(f"{name}_{again + 1}" if again else name)
+    return known
 
 
 def format_and_path(spec: str) -> tuple[str, Path]:
     """The format's name and the path that ``spec`` means; not for "synthetic"."""
+    source = page_source(spec)
+    return source.format, source.path
+
+
+def split_options(spec: str) -> tuple[str, str]:
+    """What is before the options of a data set, and the options: "sroie:PATH" and "split=test" of both with a colon.
+
+    A path that is there is one, whatever is in its name.
+    """
+    text, _, tail = spec.rpartition(":")
+    there = any(Path(path).expanduser().exists() for path in (spec, split_name(spec)[1]) if path)
+    return (text, tail) if text and "=" in tail and not there else (spec, "")
+
+
+def page_source(spec: str) -> PageSource:
+    """What ``spec`` means; not for "synthetic", nor for several data sets."""
     if not spec or "\0" in spec:
         raise DocumentError(f"{spec!r} names no pages; expected {SYNTHETIC!r}, a path, or FORMAT:PATH.")
-    name, rest = split_name(spec)
+    text, tail = split_options(spec)
+    options: PageOptions = told(PageOptions, tail, what=f"{text!r}", error=DocumentError)
+    name, rest = split_name(text)
     if rest and name in LOADERS:
-        return name, Path(rest).expanduser()
-    if name in LOADERS and spec.endswith(":"):
+        return PageSource(name, Path(rest).expanduser(), options)
+    if name in LOADERS and text.endswith(":"):
         raise DocumentError(f"{spec!r} names no path; expected {name}:PATH.")
-    path = Path(spec).expanduser()
+    path = Path(text).expanduser()
     if path.exists():
-        return detect(path), path
+        return PageSource(detect(path), path, options)
     near = get_close_matches(name, [SYNTHETIC, *LOADERS], n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     raise DocumentError(
@@ -149,7 +229,7 @@ def format_and_path(spec: str) -> tuple[str, Path]:
 def drawn(spec: str) -> bool:
     """Whether docleak draws these pages, so that a seed matters to them; True as well where ``spec`` is none."""
     try:
-        return spec == SYNTHETIC or LOADERS[format_and_path(spec)[0]].drawn
+        return any(part == SYNTHETIC or LOADERS[page_source(part).format].drawn for part in page_specs(spec))
     except DocumentError:
         return True
 

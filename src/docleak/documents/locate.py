@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from docleak.documents.page import Field, Page
+from docleak.documents.page import Field, Page, Question, Word
 
 #: Ranks a candidate (indices of words): the highest wins.
 Rank = Callable[[tuple[int, ...]], float]
@@ -102,6 +102,19 @@ def _joined_digits(value: str) -> list[int]:
             joined.extend(range(position, position + size - 1))
         position += size
     return joined
+
+
+def answer_fields(words: Sequence[Word], questions: Sequence[Question]) -> tuple[Field, ...]:
+    """A private field for each question with an answer, whose key is the question: the first answer that the words
+    spell, and where; else the first one, without a place."""
+    stream = WordStream.of([word.text for word in words])
+    fields = []
+    for question in questions:
+        places = [(answer, stream.find(answer)) for answer in question.answers if answer.strip()]
+        if places:
+            answer, place = next((found for found in places if found[1]), places[0])
+            fields.append(Field(question.text, answer, place))
+    return tuple(dict.fromkeys(fields))
 
 
 def repeats_of(page: Page) -> tuple[Field, ...]:

@@ -82,7 +82,7 @@ class Page:
     ``provider`` who issued it (the unit of privacy), ``template`` the layout it was filled into. ``notes`` says in
     phrases what of the document the page does not show, such as rows of a table beyond its end. ``entities`` and
     ``links`` (pairs of numbers of entities, from question to answer) are what an extraction model is trained on, where
-    a data set annotates more than the fields.
+    a data set annotates more than the fields. ``data_set`` is which of several data sets opened as one the page is of.
     Raises DocumentError, listing every fault at once, if boxes or indices do not fit the image.
     """
 
@@ -97,6 +97,7 @@ class Page:
     notes: tuple[str, ...] = ()
     entities: tuple[Entity, ...] = ()
     links: tuple[tuple[int, int], ...] = ()
+    data_set: str = ""
 
     def __post_init__(self) -> None:
         image = self.image

@@ -30,6 +30,7 @@ class PageEntry:
     make: Callable[[], Page]
     document: str = ""
     provider: str = ""
+    data_set: str = ""
 
 
 class LazyPages(Sequence[Page]):
@@ -71,7 +72,10 @@ def entries_of(pages: Sequence[Page]) -> Sequence[PageEntry]:
     """The entries of lazy pages, or of pages in memory."""
     if isinstance(pages, LazyPages):
         return pages.entries
-    return [PageEntry(page.name, MEMORY, partial(_itself, page), page.document, page.provider) for page in pages]
+    return [
+        PageEntry(page.name, MEMORY, partial(_itself, page), page.document, page.provider, page.data_set)
+        for page in pages
+    ]
 
 
 def _itself(page: Page) -> Page:
@@ -81,6 +85,30 @@ def _itself(page: Page) -> Page:
 def joined(parts: Iterable[Sequence[Page]]) -> LazyPages:
     """Pages of several parts, one part after the other."""
     return LazyPages(MEMORY, [entry for part in parts for entry in entries_of(part)])
+
+
+def labelled(names: Sequence[str], parts: Sequence[Sequence[Page]]) -> LazyPages:
+    """Pages of several data sets, one after the other; each has its data set's name, also in front of its own.
+
+    So documents of two data sets are never one. Providers keep their names: whom two data sets name is one provider.
+    """
+    entries = [_labelled(entry, name) for name, pages in zip(names, parts, strict=True) for entry in entries_of(pages)]
+    notes = [
+        f"{name}: {note}"
+        for name, pages in zip(names, parts, strict=True)
+        for note in (pages.notes if isinstance(pages, LazyPages) else ())
+    ]
+    return LazyPages(MEMORY, entries, notes=notes)
+
+
+def _labelled(entry: PageEntry, data_set: str) -> PageEntry:
+    name, document = f"{data_set}/{entry.name}", f"{data_set}/{entry.document}" if entry.document else ""
+    make = partial(_renamed, entry, name, document, data_set)
+    return replace(entry, name=name, document=document, data_set=data_set, make=make)
+
+
+def _renamed(entry: PageEntry, name: str, document: str, data_set: str) -> Page:
+    return replace(entry.make(), name=name, document=document, data_set=data_set)
 
 
 def picked(pages: Sequence[Page], numbers: Iterable[int]) -> LazyPages:
@@ -103,6 +131,11 @@ def provider_names(pages: Sequence[Page]) -> tuple[str, ...]:
 def document_names(pages: Sequence[Page]) -> tuple[str, ...]:
     """The document of each page, without decoding an image where the pages are lazy."""
     return tuple(entry.document for entry in entries_of(pages))
+
+
+def data_set_names(pages: Sequence[Page]) -> tuple[str, ...]:
+    """The data set of each page, where it is known, without decoding an image where the pages are lazy."""
+    return tuple(entry.data_set for entry in entries_of(pages))
 
 
 def page_names(pages: Sequence[Page]) -> tuple[str, ...]:
@@ -130,7 +163,7 @@ def read_page(page: Callable[..., Page], image: Path, words: Iterable[Word], *, 
 def entry_of(source: Path, image: Path, words: Iterable[Word], *, upright: bool = False, **page: Any) -> PageEntry:
     """A page whose image is decoded when it is asked for; ``page`` has the rest of ``Page``, its name among it."""
     make = partial(read_page, partial(Page, **page), image, tuple(words), upright=upright)
-    return PageEntry(page["name"], source, make, page["document"], page.get("provider", ""))
+    return PageEntry(page["name"], source, make, page["document"], page.get("provider", ""), page.get("data_set", ""))
 
 
 def clip_overshoot(word: Word, width: int, height: int) -> Word:

@@ -13,12 +13,14 @@ from functools import partial
 from pathlib import Path
 
 from docleak.documents.files import (
+    first_folder,
     images_by_stem,
     paired,
     raise_faults,
     read_json,
     read_text,
     require_folder,
+    require_split,
 )
 from docleak.documents.locate import WordStream, letters
 from docleak.documents.page import Box, Field, Question, Word
@@ -26,6 +28,8 @@ from docleak.documents.pages import LazyPages, PageEntry, at_most, entry_of
 from docleak.errors import DocumentError
 
 PARTS = ("img", "box", "entities")
+#: The official splits; each has a folder of its name.
+SPLITS = ("train", "test")
 
 QUESTIONS = {
     "company": "Which company issued the receipt?",
@@ -37,18 +41,31 @@ QUESTIONS = {
 Line = tuple[Box, str]
 
 
-def load(path: Path, *, limit: int | None = None) -> LazyPages:
-    """Receipts in order of file name; provider = company (case, punctuation and spacing unified).
+def splits(path: Path) -> tuple[str, ...]:
+    """The official splits at ``path``."""
+    return tuple(split for split in SPLITS if _folder_of(path, split))
 
-    Boxes and entities are read at once, images on access. Lines are split into words in proportion to their
-    characters. A key whose value is not in the words as annotated becomes a field without words (see ``notes``).
-    Raises DocumentError, listing every fault of the data set, for missing files and malformed lines or JSON.
+
+def _folder_of(path: Path, split: str) -> Path | None:
+    return first_folder([path / split, path / "SROIE2019" / split], PARTS)
+
+
+def load(path: Path, *, limit: int | None = None, split: str | None = None) -> LazyPages:
+    """Receipts of a split (train, if none is named) in order of file name.
+
+    The provider is the company, case, punctuation and spacing unified. Boxes and entities are read at once, images on
+    access. Lines are split into words in proportion to their characters. A key whose value is not in the words as
+    annotated becomes a field without words (see ``notes``). Raises DocumentError, listing every fault of the data set,
+    for missing files and malformed lines or JSON.
     """
     expected = (
         "SROIE's train folder with img/, box/ and entities/, or a folder that holds it as train/ or SROIE2019/train/. "
         "Unpack the data set and give that path."
     )
-    root = require_folder(path, ("train", "SROIE2019/train"), PARTS, expected)
+    if split is not None:
+        require_split(path, split, splits(path))
+    root = _folder_of(path, split) if split else require_folder(path, ("train", "SROIE2019/train"), PARTS, expected)
+    assert root is not None, "required above"
     images = images_by_stem(root / "img")
     boxes = {p.stem for p in (root / "box").glob("*.txt")}
     entities = {p.stem for p in (root / "entities").glob("*.txt")}

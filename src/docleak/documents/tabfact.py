@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from docleak.documents.files import describe_folder, first_folder, raise_faults, read_json, read_text
+from docleak.documents.files import describe_folder, first_folder, raise_faults, read_json, read_text, require_split
 from docleak.documents.page import Page, Question
 from docleak.documents.pages import LazyPages, PageEntry, at_most
 from docleak.documents.table_pages import style_rng, table_page
@@ -28,15 +28,22 @@ ANSWERS = ("no", "yes")
 Examples = dict[str, tuple[tuple[str, ...], tuple[Literal[0, 1], ...], str]]
 
 
-def load(path: Path, *, seed: int, limit: int | None = None) -> LazyPages:
+def splits(path: Path) -> tuple[str, ...]:
+    """The official splits at ``path``."""
+    return tuple(_examples(path)[1])
+
+
+def load(path: Path, *, seed: int, limit: int | None = None, split: str | None = None) -> LazyPages:
     """One page per table, in the order of the examples; the looks of a table follow from ``seed`` and its name.
 
-    ``path`` is the data set's folder or one of its ``*_examples.json``. A folder means its train examples; where there
-    are none it means all examples there are (``notes`` says so). A page is at most PAGE_SIZE; tables
-    are read and drawn on access, with the caption above, and what does not fit is told in the page's ``notes``. Raises
-    DocumentError, listing every fault.
+    ``path`` is the data set's folder or one of its ``*_examples.json``. A folder means the ``split``; without one its
+    train examples, and where there are none all examples there are (``notes`` says so). A page is at most PAGE_SIZE;
+    tables are read and drawn on access, with the caption above, and what does not fit is told in the page's ``notes``.
+    Raises DocumentError, listing every fault.
     """
-    root, files, notes = _find(path)
+    if split is not None:
+        require_split(path, split, splits(path))
+    root, files, notes = _find(path, split)
     examples: Examples = {}
     for file in files:
         examples.update(_read_examples(file))
@@ -49,21 +56,27 @@ def load(path: Path, *, seed: int, limit: int | None = None) -> LazyPages:
     return LazyPages(root, [_entry(tables / name, *example, seed) for name, example in chosen], notes=notes)
 
 
-def _find(path: Path) -> tuple[Path, list[Path], list[str]]:
+def _examples(path: Path) -> tuple[Path | None, dict[str, Path]]:
+    """The data set's folder, and the files of examples in it by split."""
+    root = first_folder([path, path / "Table-Fact-Checking"], ["data/all_csv", "tokenized_data"])
+    named = {split: root / "tokenized_data" / f"{split}_examples.json" for split in SPLITS} if root else {}
+    return root, {split: file for split, file in named.items() if file.is_file()}
+
+
+def _find(path: Path, split: str | None) -> tuple[Path, list[Path], list[str]]:
     """The data set's folder, the files of examples that ``path`` means, and what is to be said about that choice."""
     if path.is_file() and path.name.endswith("_examples.json"):
         return path.parent.parent, [path], []
-    root = first_folder([path, path / "Table-Fact-Checking"], ["data/all_csv", "tokenized_data"])
-    there = [root / "tokenized_data" / f"{split}_examples.json" for split in SPLITS] if root else []
-    files = [file for file in there if file.is_file()]
-    if root is None or not files:
+    root, there = _examples(path)
+    if root is None or not there:
         raise DocumentError(
             f"{path} {describe_folder(path)}; expected TabFact's folder with data/all_csv/ and tokenized_data/"
             f"{{{','.join(SPLITS)}}}_examples.json, or one of these files. Clone Table-Fact-Checking and give its path."
         )
-    if files[0] == there[0]:
-        return root, files[:1], []
-    return root, files, [f"no train_examples.json: {' and '.join(file.name for file in files)} were read instead"]
+    if split or "train" in there:
+        return root, [there[split or "train"]], []
+    names = " and ".join(file.name for file in there.values())
+    return root, list(there.values()), [f"no train_examples.json: {names} were read instead"]
 
 
 def _read_examples(path: Path) -> Examples:

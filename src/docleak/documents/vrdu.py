@@ -18,6 +18,7 @@ from docleak.documents.files import (
     read_json,
     read_json_lines,
     require_folder,
+    require_split,
     to_box,
 )
 from docleak.documents.page import Field, Page, Question, Word
@@ -25,6 +26,9 @@ from docleak.documents.pages import LazyPages, PageEntry, at_most, read_page
 from docleak.errors import DocumentError
 
 PARTS = ("docs.jsonl", "fields.jsonl", "qa.jsonl", "ocr", "images")
+
+#: The parts of a few-shot division.
+FEW_SHOT_PARTS = ("train", "valid", "test")
 
 #: One line of an index.
 Row = dict[str, Any]
@@ -40,20 +44,21 @@ COLUMNS: dict[str, dict[str, type]] = {
 def load(path: Path, *, limit: int | None = None, split: str | None = None) -> LazyPages:
     """Pages that hold at least one located field, in the order of fields.jsonl.
 
-    ``split`` keeps the pages with a question of that set_name (train, val, red_test_positive, red_test_negative). A
-    field's value is the text as printed; its words are exactly ``word_span``, though the value may be printed elsewhere
-    on the page too. Indexes are read at once, OCR and images on access. Raises DocumentError, listing every fault.
+    ``split`` keeps the pages with a question of that set_name (train, val, red_test_positive, red_test_negative), or of
+    a document of a few-shot division (``splits``). A field's value is the text as printed; its words are exactly
+    ``word_span``, though the value may be printed elsewhere on the page too. Indexes are read at once, OCR and images
+    on access. Raises DocumentError, listing every fault.
     """
     root = find_root(path)
     docs, located, asked = (read_table(root / name) for name in COLUMNS)
     providers = {row["doc_id"]: row["provider"] for row in docs}
     fields = grouped(located, lambda row: f"{row['doc_id']}_{row['page']}")
-    questions = grouped(_of_split(root, asked, split), lambda row: str(row["image_name"]))
+    questions = grouped(_of_split(root, docs, asked, split), lambda row: str(row["image_name"]))
     images = images_by_stem(root / "images")
     ocr = {p.stem: p for p in (root / "ocr").glob("*.json")}
     wanted = at_most((name for name in fields if split is None or name in questions), limit)
     if not wanted:
-        raise DocumentError(f"{root}: no page holds a field. Restore fields.jsonl.")
+        raise DocumentError(f"{root}: no page{f' of {split!r}' if split else ''} holds a field. Restore fields.jsonl.")
     faults = [
         f"{name}: no file in {d}/"
         for name in wanted
@@ -84,6 +89,31 @@ def _entry(
         provider=provider,
     )
     return PageEntry(name, ocr, partial(_page, blank, ocr, image), document, provider)
+
+
+def splits(path: Path) -> tuple[str, ...]:
+    """The splits at ``path``: those of the questions (set_name), in order of first appearance, and VRDU's own.
+
+    VRDU's (Wang et al., 2023) are few-shot divisions of the documents: "NAME/train", "NAME/valid" and "NAME/test" for
+    each NAME.json in ``few_shot-splits/``, of the folder or of one in it.
+    """
+    root = find_root(path)
+    named = dict.fromkeys(row["set_name"] for row in read_table(root / "qa.jsonl"))
+    return (*named, *(f"{name}/{part}" for name in _few_shot(root) for part in FEW_SHOT_PARTS))
+
+
+def _few_shot(root: Path) -> dict[str, Path]:
+    files = (*root.glob("few_shot-splits/*.json"), *root.glob("*/few_shot-splits/*.json"))
+    return {file.stem: file for file in sorted(files)}
+
+
+def _listed(file: Path, part: str, docs: Sequence[Row]) -> set[str]:
+    """The documents of a part of a few-shot division, which lists the names of their PDFs."""
+    value = read_json(file)
+    listed = value.get(part) if isinstance(value, dict) else None
+    if not isinstance(listed, list):
+        raise DocumentError(f'{file}: expected {{"{part}": [names of PDFs]}}. Download it again.')
+    return {row["doc_id"] for row in docs if Path(row.get("source_pdf") or f"{row['doc_id']}.pdf").name in listed}
 
 
 def find_root(path: Path) -> Path:
@@ -123,11 +153,15 @@ def grouped(rows: Iterable[Row], name: Callable[[Row], str]) -> dict[str, list[R
     return groups
 
 
-def _of_split(root: Path, asked: Sequence[Row], split: str | None) -> list[Row]:
-    known = sorted({str(row["set_name"]) for row in asked})
-    if split is not None and split not in known:
-        raise DocumentError(f"{root}: there is no split {split!r}; expected one of {', '.join(known)}.")
-    return [row for row in asked if split is None or row["set_name"] == split]
+def _of_split(root: Path, docs: Sequence[Row], asked: Sequence[Row], split: str | None) -> Sequence[Row]:
+    if split is None:
+        return asked
+    require_split(root, split, splits(root))
+    name, slash, part = split.rpartition("/")
+    if not slash:
+        return [row for row in asked if row["set_name"] == split]
+    documents = _listed(_few_shot(root)[name], part, docs)
+    return [row for row in asked if str(row["image_name"]).rpartition("_")[0] in documents]
 
 
 def _field(row: Row) -> Field:

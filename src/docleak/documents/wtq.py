@@ -14,27 +14,37 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from docleak.documents.files import raise_faults, read_text, require_folder
+from docleak.documents.files import first_folder, raise_faults, read_text, require_folder, require_split
 from docleak.documents.page import Page, Question
 from docleak.documents.pages import LazyPages, PageEntry, at_most
 from docleak.documents.table_pages import style_rng, table_page
 from docleak.documents.tables import Table, make_table
 from docleak.errors import DocumentError
 
-#: Splits by their official name; DUE and FeDocVQA draw train and validation from training.tsv.
-SPLITS = ("training", "pristine-unseen-tables", "random-split-1-train", "random-split-1-dev")
+#: The file of each official split. DUE and FeDocVQA draw train and validation from training.tsv by a division of their
+#: own; the first of the official divisions of it stands for both here.
+SPLITS = {"train": "training", "val": "random-split-1-dev", "test": "pristine-unseen-tables"}
 COLUMNS = ["id", "utterance", "context", "targetValue"]
 ESCAPES = {"n": "\n", "p": "|", "\\": "\\"}
 
 
-def load(path: Path, *, seed: int, limit: int | None = None) -> LazyPages:
+def splits(path: Path) -> tuple[str, ...]:
+    """The official splits at ``path``: "train" is all of training.tsv, of which "val" is a part."""
+    root = first_folder([path, path / "WikiTableQuestions"], ["csv", "data"])
+    return tuple(split for split, name in SPLITS.items() if root and (root / "data" / f"{name}.tsv").is_file())
+
+
+def load(path: Path, *, seed: int, limit: int | None = None, split: str | None = None) -> LazyPages:
     """One page per table, in the order of its first question; the looks of a table follow from ``seed`` and its name.
 
-    ``path`` is the data set's folder, whose questions are those of data/training.tsv, or another .tsv file of it. A
-    page is at most PAGE_SIZE; tables are read and drawn on access, and what does not fit is told in the
-    page's ``notes``. Several answers are one list, joined with ", ". Raises DocumentError, listing every fault.
+    ``path`` is the data set's folder, whose questions are those of the ``split`` (train, data/training.tsv, if none is
+    named), or another .tsv file of it. A page is at most PAGE_SIZE; tables are read and drawn on access, and what does
+    not fit is told in the page's ``notes``. Several answers are one list, joined with ", ". Raises DocumentError,
+    listing every fault.
     """
-    root, questions = _find(path)
+    if split is not None:
+        require_split(path, split, splits(path))
+    root, questions = _find(path, split or "train")
     asked = _read_questions(questions)
     chosen = at_most(asked.items(), limit)
     faults = [f"{context}: there is no such table" for context, _ in chosen if not (root / context).is_file()]
@@ -44,16 +54,16 @@ def load(path: Path, *, seed: int, limit: int | None = None) -> LazyPages:
     return LazyPages(root, [_entry(root, context, tuple(rows), seed) for context, rows in chosen])
 
 
-def _find(path: Path) -> tuple[Path, Path]:
+def _find(path: Path, split: str) -> tuple[Path, Path]:
     """The data set's folder and the file of questions that ``path`` means."""
     if path.is_file() and path.suffix == ".tsv":
         return path.parent.parent, path
     expected = (
-        "WikiTableQuestions' folder with csv/ and data/training.tsv, or another file of questions "
-        f"({', '.join(f'data/{name}.tsv' for name in SPLITS[1:])}). Unpack the data set and give that path."
+        f"WikiTableQuestions' folder with csv/ and data/{SPLITS[split]}.tsv, or another of the files of questions in "
+        "data/. Unpack the data set and give that path."
     )
-    root = require_folder(path, ("WikiTableQuestions",), ["csv", "data/training.tsv"], expected)
-    return root, root / "data" / "training.tsv"
+    root = require_folder(path, ("WikiTableQuestions",), ["csv", f"data/{SPLITS[split]}.tsv"], expected)
+    return root, root / "data" / f"{SPLITS[split]}.tsv"
 
 
 def _read_questions(path: Path) -> dict[str, list[Question]]:

@@ -137,11 +137,32 @@ def cifar(folder: Path, content: object) -> None:
 def test_cifar100(tmp_path: Path) -> None:
     data = np.arange(2 * 3072, dtype=np.uint32).astype(np.uint8).reshape(2, 3072)
     cifar(tmp_path / "cifar-100-python", {b"data": data, b"fine_labels": [1, 0]})
-    pairs = load_pairs(f"cifar100:{tmp_path}", count=2, seed=0, allow_pickle=True)
+    pairs = load_pairs(f"cifar100:{tmp_path}", count=2, seed=0)
     assert pairs[0].text == "A aquarium fish in the image."
     assert (pairs[0].image[5, 7] == data[0].reshape(3, 32, 32)[:, 5, 7]).all()
-    with pytest.raises(DocumentError, match="allow-pickle"):
+    larger = load_pairs(f"cifar100:{tmp_path}", count=1, seed=0, size=(64, 48))
+    assert larger[0].image.shape == (48, 64, 3)
+    with pytest.raises(DocumentError, match="there is no split 'train'; expected test"):
+        load_pairs(f"cifar100:{tmp_path}:split=train", count=1, seed=0)
+    (tmp_path / "cifar-100-python" / "train").write_bytes((tmp_path / "cifar-100-python" / "test").read_bytes())
+    names = [pair.name for pair in load_pairs(f"cifar100:{tmp_path}", count=4, seed=0)]
+    assert names == ["test-0", "test-1", "train-0", "train-1"]
+    assert load_pairs(f"cifar100:{tmp_path}:split=train", count=1, seed=0)[0].name == "train-0"
+    with pytest.raises(DocumentError, match=r"cannot be told 'every=yes'; it takes split="):
+        load_pairs(f"cifar100:{tmp_path}:every=yes", count=1, seed=0)
+    cifar(tmp_path / "cifar-100-python", {b"data": data, b"fine_labels": [1, 2]})
+    with pytest.raises(DocumentError, match="fine_labels"):
         load_pairs(f"cifar100:{tmp_path}", count=1, seed=0)
+
+
+def test_several_data_sets_take_turns(tmp_path: Path) -> None:
+    data = np.zeros((2, 3072), dtype=np.uint8)
+    cifar(tmp_path / "cifar-100-python", {b"data": data, b"fine_labels": [1, 0]})
+    pairs = load_pairs(f"scenes,cifar100:{tmp_path}:split=test,pages:synthetic", count=7, seed=0, size=(32, 32))
+    assert [p.data_set for p in pairs] == ["scenes", "cifar100", "pages"] * 2 + ["scenes"]
+    assert pairs[1].name == "cifar100/test-0" and {p.image.shape for p in pairs} == {(32, 32, 3)}
+    with pytest.raises(DocumentError, match="0 x 4 pixels"):
+        load_pairs("scenes", count=1, seed=0, size=(0, 4))
 
 
 class Harm:
@@ -159,7 +180,7 @@ class Harm:
 def test_a_pickle_that_calls_something_is_refused(tmp_path: Path) -> None:
     cifar(tmp_path / "cifar-100-python", {b"data": Harm(tmp_path / "mark")})
     with pytest.raises(DocumentError, match="wants to call"):
-        load_pairs(f"cifar100:{tmp_path}", count=1, seed=0, allow_pickle=True)
+        load_pairs(f"cifar100:{tmp_path}", count=1, seed=0)
     assert not (tmp_path / "mark").exists()
 
 
@@ -172,6 +193,15 @@ def test_flickr30k(tmp_path: Path) -> None:
     assert (pair.text, pair.label, pair.image.shape) == ("Two young , White males", "other", (10, 20, 3))
     with pytest.raises(DocumentError, match="has 1 pairs"):
         load_pairs(f"flickr30k:{tmp_path}", count=2, seed=0)
+    both = load_pairs(f"flickr30k:{tmp_path}:every=yes", count=2, seed=0)
+    assert [(p.name, p.label) for p in both] == [("1.jpg#0", "other"), ("1.jpg#1", "man")]
+    (tmp_path / "test.txt").write_text("1\n")
+    (tmp_path / "val.txt").write_text("2\n")
+    assert len(load_pairs(f"flickr30k:{tmp_path}:split=test", count=1, seed=0)) == 1
+    with pytest.raises(DocumentError, match="has 0 pairs"):
+        load_pairs(f"flickr30k:{tmp_path}:split=val", count=1, seed=0)
+    with pytest.raises(DocumentError, match="no split 'train'; expected val, test"):
+        load_pairs(f"flickr30k:{tmp_path}:split=train", count=1, seed=0)
     (tmp_path / "results_20130124.token").write_text("no tab here\n")
     with pytest.raises(DocumentError, match="line 1"):
         load_pairs(f"flickr30k:{tmp_path}", count=1, seed=0)
@@ -193,6 +223,9 @@ def test_openi(tmp_path: Path, text: str, term: str, expected: tuple[str, str]) 
     Image.new("L", (12, 12)).save(tmp_path / "NLMCXR_png" / "CXR1_1.png")
     (pair,) = load_pairs(f"openi:{tmp_path}", count=1, seed=0)
     assert (pair.text, pair.label) == expected
+    Image.new("L", (12, 12)).save(tmp_path / "NLMCXR_png" / "CXR1_2.png")
+    both = load_pairs(f"openi:{tmp_path}:every=yes", count=2, seed=0)
+    assert [p.name for p in both] == ["CXR1_1", "CXR1_2"] and {p.text for p in both} == {pair.text}
 
 
 def test_pages_become_pairs() -> None:

@@ -126,10 +126,10 @@ def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_written(tmp
         DefenceConfig(GradientConfig())
 
 
-def test_leave_to_read_pickles_reaches_every_defence_and_is_no_part_of_the_run() -> None:
-    study = DefenceStudy(DefenceConfig(replace(AUDIT, allow_pickle=True), ("clip",), 0))
-    assert all(audit.config.allow_pickle for audit in study.studies.values())
-    assert "allow_pickle" not in study.settings()["audit"]
+def test_leave_to_fail_the_self_test_reaches_every_defence_and_is_no_part_of_the_run() -> None:
+    study = DefenceStudy(DefenceConfig(replace(AUDIT, allow_failed_self_test=True), ("clip",), 0))
+    assert all(audit.config.allow_failed_self_test for audit in study.studies.values())
+    assert "allow_failed_self_test" not in study.settings()["audit"]
 
 
 def test_an_audit_ends_with_the_most_exposed_model(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from docleak.errors import DocumentError
 class Pair:
     """``image`` is uint8 RGB (H, W, 3); ``label`` the class of both, ``text_label`` of the text where it is another's.
 
-    Raises DocumentError if there is no picture or no text.
+    ``data_set`` is which of several data sets opened as one the pair is of. Raises DocumentError if there is no picture
+    or no text.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Pair:
     text: str
     label: str
     text_label: str | None = None
+    data_set: str = ""
 
     def __post_init__(self) -> None:
         if self.image.dtype != np.uint8 or self.image.ndim != 3 or self.image.shape[2] != 3 or 0 in self.image.shape:

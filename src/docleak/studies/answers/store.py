@@ -111,11 +111,10 @@ def division_of(division: str | Data, store: Path) -> BlueRed:
             elif division.documents == ISSUERS:
                 divided = open_issuers(division.providers, division.per_provider, division.plan, seed=division.seed)
             elif division.official:
-                divided = open_official(division.documents, allow_pickle=division.allow_pickle)
+                divided = open_official(division.documents)
             else:
                 divided = open_blue_red(
                     division.documents, division.plan, seed=division.seed, count=None,
-                    allow_pickle=division.allow_pickle,
                 )  # fmt: skip
             write_blue_red(divided, folder)
     return read_blue_red(folder)

@@ -36,7 +36,6 @@ class Data:
 
     documents: str = "issuers"
     official: bool = False
-    allow_pickle: bool = False
     providers: int = 240
     per_provider: float = 6.0
     plan: BlueRedPlan = BlueRedPlan()
@@ -121,7 +120,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "paper": Preset(
-        Data("pfl-docvqa:PATH", official=True, allow_pickle=True),
+        Data("pfl-docvqa:PATH", official=True),
         {CENTRAL: Training(), FEDERATED: Training(participation=0.2)},
         {
             CENTRAL: Training(batch_size=8, unit_rate=1000 / 4149, denominator=1000),

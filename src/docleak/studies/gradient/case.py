@@ -36,7 +36,7 @@ class Case:
     recovered: Recovered | None = None
 
 
-def pages_for(model: DocumentModel, documents: str, *, count: int, seed: int, allow_pickle: bool = False) -> list[Page]:
+def pages_for(model: DocumentModel, documents: str, *, count: int, seed: int) -> list[Page]:
     """The first ``count`` pages with private fields, fitted to the model; synthetic ones are made at its size."""
     if documents == "synthetic":
         try:
@@ -45,7 +45,7 @@ def pages_for(model: DocumentModel, documents: str, *, count: int, seed: int, al
         except DocumentError:  # the model's input is too small for a whole invoice: scale one down
             source = make_pages(count, seed=seed)
             return [model.fit(page) for page in source]
-    source = load_pages(documents, seed=seed, allow_pickle=allow_pickle)
+    source = load_pages(documents, seed=seed)
     chosen: list[Page] = []
     for page in source:
         if page.private_fields:

@@ -110,7 +110,6 @@ class GradientConfig:
     )  # fmt: skip
     round_steps: int = 10  # training steps on other pages (synthetic ones) between two rounds
     allow_failed_self_test: bool = option(False, "Attack although the true page does not match the gradient.")
-    allow_pickle: bool = option(False, "Read pickled .npy files (they can run code: only files you trust).")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", ATTACKS.all_chosen(self.attacks))

@@ -53,7 +53,7 @@ class DefenceConfig:
 
     audit: GradientConfig = field(
         default_factory=compared, metadata=only(
-            "documents", "pages", "budget", "seed", "ocr", "allow_failed_self_test", "allow_pickle",
+            "documents", "pages", "budget", "seed", "ocr", "allow_failed_self_test",
             models=Option("Shipped name, directory or hub name of the one model.", "--model"),
             attacks=Option("The one attack that measures them.", "--attack"),
         ),

@@ -111,7 +111,7 @@ def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Pag
     """The pages with private fields that batches are made of, as the model sees them: fewer where there are fewer."""
     count = config.pages + config.batch_size - 1
     model = model_of(config, source, device)
-    return tuple(pages_for(model, config.documents, count=count, seed=config.seed, allow_pickle=config.allow_pickle))
+    return tuple(pages_for(model, config.documents, count=count, seed=config.seed))
 
 
 def require_pages(config: GradientConfig, device: str) -> None:

@@ -60,7 +60,7 @@ class GradientStudy(TableStudy[GradientConfig]):
     kind = "gradient"
     about = "attacks on what a client sends"
     Config = GradientConfig
-    permissions = ("allow_failed_self_test", "allow_pickle")
+    permissions = ("allow_failed_self_test",)
     columns = COLUMNS
     extra: ClassVar = {
         **{field.name: str(field.type) for field in fields(Exposure)}, "attack": "str", "attack_options": "str",

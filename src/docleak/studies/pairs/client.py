@@ -37,8 +37,6 @@ PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919
 NOISE_SEED = 500_000_003
 #: What a record is here, in the claims of privacy.
 PAIR = "one pair of picture and text"
-#: What --pairs begins with where files may be pickled.
-PICKLED = ("cifar100:", "pages:")
 #: Panels of help.
 PAIRED, CLIENT, ADVERSARY = "Pairs", "What the client does", "What the adversary knows"
 GIFD = Need(
@@ -108,10 +106,6 @@ class PairConfig:
     steps: int = 200
     records: int = 1000
     utility: bool = False
-    allow_pickle: bool = option(
-        False, "Read CIFAR-100's pickles (only files you trust).", group=PAIRED,
-        need=Need(lambda config: config.pairs.startswith(PICKLED), "--pairs cifar100:DIR or pages:SPEC"),
-    )  # fmt: skip
     seed: int = option(0, "Seed of pairs, models, starts and draws.", range=SEED)
 
     def __post_init__(self) -> None:
@@ -229,7 +223,7 @@ def _language(config: PairConfig, model: PairModel, targets: Sequence[Pair], pub
 
 def _texts(config: PairConfig) -> tuple[tuple[Pair, ...], list[Pair]]:
     def load(count: int, skip: int) -> list[Pair]:
-        return load_pairs(config.pairs, count=count, skip=skip, seed=config.seed, allow_pickle=config.allow_pickle)
+        return load_pairs(config.pairs, count=count, skip=skip, seed=config.seed)
 
     targets = load(config.count, config.skip)
     public = load(config.public, config.skip + config.count) if config.public else []

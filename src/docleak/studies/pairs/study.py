@@ -35,7 +35,6 @@ class PairStudy(TableStudy[PairConfig]):
     kind = "pairs"
     about = "attacks on clients of pictures with texts"
     Config = PairConfig
-    permissions = ("allow_pickle",)
     columns = COLUMNS
     sparse = True
     printed_sets = ("cifar100", "openi", "flickr30k")

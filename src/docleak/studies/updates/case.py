@@ -100,9 +100,7 @@ class UpdateCase:
         }  # fmt: skip
 
 
-def open_case(
-    update: CapturedUpdate, model: DocumentModel, documents: str, *, local: str = "", allow_pickle: bool = False
-) -> UpdateCase:
+def open_case(update: CapturedUpdate, model: DocumentModel, documents: str, *, local: str = "") -> UpdateCase:
     """Put the update's start into ``model``, find the client's pages and plan, and replay its round.
 
     ``local`` ("optimiser=sgd,learning_rate=0.1") says what the capture does not, or corrects it. Raises FederationError
@@ -110,7 +108,7 @@ def open_case(
     """
     plan, federation = plan_of(update, local), _federation(update)
     load_start(model, update)
-    pages = pages_of(update, documents, federation, allow_pickle=allow_pickle)
+    pages = pages_of(update, documents, federation)
     examples = objective_of(plan.objective).examples(pages)
     if not examples:
         raise DocumentError(f"{update.name}: {documents!r} has nothing that this client can have trained on.")
@@ -203,9 +201,7 @@ def load_start(model: DocumentModel, update: CapturedUpdate) -> None:
                 parameter.copy_(torch.from_numpy(start[name].astype(np.float32)))
 
 
-def pages_of(
-    update: CapturedUpdate, documents: str, federation: Federation | None, *, allow_pickle: bool = False
-) -> Sequence[Page]:
+def pages_of(update: CapturedUpdate, documents: str, federation: Federation | None) -> Sequence[Page]:
     """The pages the client trained on: those of ``documents``/CLIENT where there is such a folder, else all of them.
 
     "synthetic" stands for the folder ``silos`` beside the capture, where docleak train puts made-up pages. What a
@@ -218,13 +214,13 @@ def pages_of(
     if folder.is_dir() and not (made_up and folder == beside):
         if federation is not None:
             return open_party(folder, federation, name=update.client).training
-        return load_pages(f"folder:{folder}", seed=0, allow_pickle=allow_pickle)
+        return load_pages(f"folder:{folder}", seed=0)
     if made_up:
         raise DocumentError(
             f"{update.name}: to say what an attack recovered, its pages are needed. Pass --documents with the client's "
             "pages, or a folder that holds a folder of pages for every client, by name."
         )
-    return load_pages(documents, seed=0, allow_pickle=allow_pickle)
+    return load_pages(documents, seed=0)
 
 
 def _federation(update: CapturedUpdate) -> Federation | None:

@@ -75,7 +75,6 @@ class UpdatesConfig:
     ocr: str = option("rapidocr", "Engine that reads the pictures: rapidocr, tesseract, trocr:PATH.", need=SINGLE)
     seed: int = option(5, "Seed of starts and draws.", range=SEED)
     allow_failed_self_test: bool = option(False, "Audit although these pages do not give what was sent.")
-    allow_pickle: bool = option(False, "Read pickled .npy files (they can run code: only files you trust).")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attack", ATTACKS.chosen(self.attack))
@@ -101,7 +100,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
     kind = "updates"
     about = "what the server of a federated training received"
     Config = UpdatesConfig
-    permissions = ("allow_failed_self_test", "allow_pickle")
+    permissions = ("allow_failed_self_test",)
     _case: UpdateCase | None = None
 
     @cached_property
@@ -162,7 +161,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         if self._case is None or self._case.update != update:
             torch.set_num_threads(1)  # as in worker processes: other numbers of threads round differently
             self._case = None  # its model is about to hold another start
-            options: dict[str, Any] = {"local": self.config.local, "allow_pickle": self.config.allow_pickle}
+            options: dict[str, Any] = {"local": self.config.local}
             if is_secure(update) and not is_masked(update):
                 members = [other for other in self.captured if other.folder == update.folder and is_masked(other)]
                 self._case = open_sum(update, members, self.model, self.config.documents, **options)
@@ -259,7 +258,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
             if update.folder != case.update.folder or update.client == case.update.client or is_secure(update):
                 continue
             try:
-                pages = pages_of(update, self.config.documents, None, allow_pickle=self.config.allow_pickle)
+                pages = pages_of(update, self.config.documents, None)
             except DocumentError:  # this client's pages are at hand, those of the others need not be
                 continue
             examples = objective_of(case.plan.objective).examples(pages)

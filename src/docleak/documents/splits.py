@@ -1,0 +1,168 @@
+"""Pages to train on, to validate with and to test on: a data set's official splits, else shares that are held out.
+
+Nothing is held out in silence: what comes from where is said in sentences, which whoever trains passes on.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from docleak.documents.coins import coin
+from docleak.documents.loaders import SYNTHETIC, load_pages, page_source, page_specs, source_names
+from docleak.documents.page import Page
+from docleak.documents.pages import document_names, labelled, picked
+from docleak.errors import DocumentError
+
+#: Keeps the stream of what is held out apart from others of the same seed.
+KEEPING = 11
+#: The official splits that are looked for besides the training pages, and what they are for.
+PURPOSES = {"test": "test", "val": "validation"}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The pages of a data set's parts, which share no document, and where they come from, in sentences."""
+
+    train: Sequence[Page]
+    validation: Sequence[Page]
+    test: Sequence[Page]
+    said: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A data set's page numbers by part; a document is in one of them only."""
+
+    train: tuple[int, ...]
+    validation: tuple[int, ...]
+    test: tuple[int, ...]
+
+
+def official_splits(spec: str) -> tuple[str, ...]:
+    """The official splits that a data set has; none where ``spec`` names one of them, or several data sets."""
+    if spec == SYNTHETIC or len(page_specs(spec)) > 1:
+        return ()
+    source = page_source(spec)
+    return () if source.options.split else source.splits()
+
+
+def open_parts(
+    spec: str,
+    *,
+    test: float,
+    validation: float,
+    seed: int,
+    count: int | None = None,
+    units: Callable[[Sequence[Page]], Sequence[str]] | None = None,
+) -> Parts:
+    """The parts of a data set, or of several (as ``load_pages`` takes them; at most ``count`` pages of each split).
+
+    Where a data set has an official training split, its official test and validation splits are taken, and what it has
+    none of is held out of the training pages: the share ``test`` or ``validation`` of their documents, drawn from
+    ``seed``. A share of 0 asks for no such part. Training pages of documents that an official part has, too, are left
+    out. Under an epsilon ``units`` names the unit of every page, and each is held out by a public coin of its own.
+
+    Raises DocumentError for what cannot be opened, shares outside of [0, 1), and too few documents to hold any out.
+    """
+    if min(test, validation) < 0 or test + validation >= 1:
+        raise DocumentError(
+            f"test and validation are {(test, validation)}; expected shares that leave some to train on."
+        )
+    specs = page_specs(spec)
+    names = source_names(specs)
+    wanted = {"test": test, "val": validation}
+    each = [_open(one, name, wanted, seed, count, units) for one, name in zip(specs, names, strict=True)]
+    if len(each) == 1:
+        return each[0]
+    train, held, tests = (labelled(names, [getattr(parts, part) for parts in each])
+                          for part in ("train", "validation", "test"))  # fmt: skip
+    return Parts(train, held, tests, tuple(sentence for parts in each for sentence in parts.said))
+
+
+def _open(
+    spec: str,
+    name: str,
+    wanted: dict[str, float],
+    seed: int,
+    count: int | None,
+    units: Callable[[Sequence[Page]], Sequence[str]] | None,
+) -> Parts:
+    splits = official_splits(spec)
+    official = [split for split, share in wanted.items() if share and split in splits and "train" in splits]
+    kept = {split: load_pages(f"{spec}:split={split}", count=count, seed=seed) for split in official}
+    said = [f"{name}: the {PURPOSES[split]} pages are its official split ({len(kept[split])} pages)." for split in kept]
+    pages = load_pages(f"{spec}:split=train" if "train" in splits else spec, count=count, seed=seed)
+    pages, sentence = _apart(name, pages, kept)
+    said += [sentence] if sentence else []
+    shares = {split: 0.0 if split in kept else share for split, share in wanted.items()}
+    numbers = _numbers(name, pages, shares, seed, units)
+    held = {"test": numbers.test, "val": numbers.validation}
+    said += [
+        f"{name}: no official {PURPOSES[split]} split is here, so {len(held[split])} of {len(pages)} training pages "
+        f"were held out for it ({100 * share:g} % of the {'units' if units else 'documents'}, drawn from seed {seed})."
+        for split, share in shares.items()
+        if share
+    ]
+    parts = {split: kept[split] if split in kept else picked(pages, held[split]) for split in wanted}
+    return Parts(picked(pages, numbers.train), parts["val"], parts["test"], tuple(said))
+
+
+def _apart(name: str, pages: Sequence[Page], kept: dict[str, Sequence[Page]]) -> tuple[Sequence[Page], str]:
+    """The training pages without those of documents that an official part has, and a sentence if there are any."""
+    taken = {document for part in kept.values() for document in document_names(part)} - {""}
+    left = [number for number, document in enumerate(document_names(pages)) if document not in taken]
+    if len(left) == len(pages):
+        return pages, ""
+    parts = " or ".join(PURPOSES[split] for split in kept)
+    return picked(pages, left), (
+        f"{name}: {len(pages) - len(left)} of {len(pages)} training pages are of documents that its official {parts} "
+        "pages are of, too, and are left out."
+    )
+
+
+def _numbers(
+    name: str,
+    pages: Sequence[Page],
+    shares: dict[str, float],
+    seed: int,
+    units: Callable[[Sequence[Page]], Sequence[str]] | None,
+) -> Numbers:
+    if not any(shares.values()):
+        return Numbers(tuple(range(len(pages))), (), ())
+    if units is not None:
+        return held_by_coin(units(pages), test=shares["test"], validation=shares["val"], seed=seed)
+    rng = np.random.default_rng((seed, KEEPING, zlib.crc32(name.encode())))
+    return held_out(document_names(pages), test=shares["test"], validation=shares["val"], rng=rng)
+
+
+def held_out(documents: Sequence[str], *, test: float, validation: float, rng: np.random.Generator) -> Numbers:
+    """Draw the documents of the ``test`` and ``validation`` shares, at least one of each share above 0.
+
+    ``documents`` names the document of every page ("" is a document of its own). DocumentError if none is left.
+    """
+    keys = [name or f"page {number}" for number, name in enumerate(documents)]
+    order = rng.permutation(sorted(set(keys))).tolist()
+    counts = [max(1, round(share * len(order))) if share else 0 for share in (test, validation)]
+    if sum(counts) >= len(order):
+        raise DocumentError(f"{len(order)} documents are too few to keep {sum(counts)} and train on others; give more.")
+    group = {name: 0 if i < counts[0] else 1 if i < sum(counts) else 2 for i, name in enumerate(order)}
+    tests, held, train = (tuple(i for i, key in enumerate(keys) if group[key] == part) for part in range(3))
+    return Numbers(train, held, tests)
+
+
+def held_by_coin(units: Sequence[str], *, test: float, validation: float, seed: int) -> Numbers:
+    """The same for a training under an epsilon: each unit by a public coin of its own, so that none moves another.
+
+    ``units`` names the unit of every page. The shares are met on average only, and a part may be empty: refusing that
+    would tell of one unit. DocumentError for a page that names no unit.
+    """
+    if "" in units:
+        raise DocumentError(f"{sum(not name for name in units)} of {len(units)} pages name no unit of the epsilon.")
+    coins = [coin(seed, "recipe: test, validation, train", name) for name in units]
+    group = [0 if drawn < test else 1 if drawn < test + validation else 2 for drawn in coins]
+    tests, held, train = (tuple(i for i, part in enumerate(group) if part == wanted) for wanted in range(3))
+    return Numbers(train, held, tests)
