@@ -43,6 +43,16 @@ GIFD = Need(
     lambda config: "gifd" in {spec.split_name(name)[0] for name in (*config.attacks, config.image_attack)},
     "GIFD: the attack gifd, or --image-attack gifd",
 )
+ALIGNER = Need(
+    lambda config: any(not isinstance(attack, PairAttack) or attack.refine for attack in config.made),
+    "an attack that aligns picture and text, such as mmgia",
+)
+LANGUAGE = Need(
+    lambda config: any(
+        not isinstance(attack, PairAttack) or (attack.text.moves and attack.text.moves.weight) for attack in config.made
+    ),
+    "an attack that asks a language model, such as lamp",
+)
 
 
 @dataclass(frozen=True)
@@ -78,8 +88,12 @@ class PairConfig:
     image_attack: Choice = option("", "Another attack on the picture, such as dlg or gifd.")
     text_attack: Choice = option("", "Another attack on the text: dlg-text, tag, lamp.")
     budget: int = option(300, "Gradient evaluations per modality and batch, for all attacks.", range=BUDGET)
-    aligner: str = option(SHIPPED_ALIGNER, "aligner-tiny, or a CLIP's directory or hub name.", group=ADVERSARY)
-    language: str = option("trigrams", "trigrams, or a causal model's directory or hub name.", group=ADVERSARY)
+    aligner: str = option(
+        SHIPPED_ALIGNER, "aligner-tiny, or a CLIP's directory or hub name.", group=ADVERSARY, need=ALIGNER
+    )
+    language: str = option(
+        "trigrams", "trigrams, or a causal model's directory or hub name.", group=ADVERSARY, need=LANGUAGE
+    )
     corpus: str = option(
         "", "Text file of public sentences, one a line.", group=ADVERSARY,
         need=Need(lambda config: config.language == "trigrams", "--language trigrams"),
@@ -121,12 +135,16 @@ class PairConfig:
         if self.trained < 0:
             raise AttackError(f"the networks were trained for {self.trained} steps; expected 0 (as drawn) or more.")
         _ = self.privacy
-        made = [self.attack(name) for name in self.attacks]
-        if self.refinement and not any(isinstance(attack, PairAttack) and attack.refine for attack in made):
+        if self.refinement and not any(isinstance(attack, PairAttack) and attack.refine for attack in self.made):
             raise AttackError(
                 f"{' and '.join(self.refinement)} would change MMGIA's second stage, which {', '.join(self.attacks)} "
                 "does not have. Leave it out, or attack with mmgia, mmgia-d or mmgia-prior."
             )
+
+    @property
+    def made(self) -> list[AttackOnPairs]:
+        """The attacks, with what this configuration changes of them."""
+        return [self.attack(name) for name in self.attacks]
 
     @property
     def privacy(self) -> PairPrivacy:
