@@ -15,7 +15,7 @@ from docleak.files import drafted_folder
 from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build
 from docleak.models.encoders.tasks import CLASSED, Task
 from docleak.models.encoders.vision import VisionConfig
-from docleak.models.files import config_from, fill, save_module, tokenizer_of, weights_in
+from docleak.models.files import config_from, fill, save_module, tokenizer_of, told_drawn, weights_in
 from docleak.models.loading import config_at, loadable, locate, short_name
 from docleak.models.shipped import SHIPPED_ENCODERS
 
@@ -26,6 +26,8 @@ MLM_PARTS = {
     "predictions.transform.LayerNorm.": "head.norm.",
     "predictions.bias": "head.bias",
 }
+#: The names of BROS' authors, and transformers' own.
+BROS_PARTS = {"embeddings.bbox_projection.": "bbox_embeddings.bbox_projection."}
 
 
 def load_encoder(
@@ -113,6 +115,8 @@ def load_backbone(
     renamed = {_our_name(key, kind): value for key, value in weights_in(where, revision).items()}
     required = {key for key in named_weights(model) if whole or key.startswith("backbone.")}
     fill(model.module, renamed, source=name, required=required)
+    drawn = [key for key in named_weights(model) if key not in renamed]
+    model.drawn = told_drawn(name, model.module, drawn, seed=seed)
     return model
 
 
@@ -121,7 +125,11 @@ def _our_name(key: str, kind: str) -> str:
     for theirs, ours in MLM_PARTS.items():
         if key.startswith(theirs):
             return ours + key.removeprefix(theirs)
-    return "backbone." + key.removeprefix(f"{kind}.")
+    key = key.removeprefix(f"{kind}.")
+    for theirs, ours in BROS_PARTS.items():
+        if key.startswith(theirs):
+            key = ours + key.removeprefix(theirs)
+    return "backbone." + key
 
 
 def _with_vision(model: EncoderModel, vision: VisionConfig, *, seed: int) -> EncoderModel:

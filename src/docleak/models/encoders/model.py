@@ -107,7 +107,10 @@ class EncoderModel:
     """The network with its tokenizer: pages in, losses and predictions out.
 
     ``max_tokens`` is what the position table holds. The network is in evaluation mode unless training says otherwise.
+    ``drawn`` says what a backbone's checkpoint did not bring, in a sentence for reports.
     """
+
+    drawn = ""
 
     def __init__(self, network: EncoderNetwork, tokenizer: Any, config: EncoderConfig, *, name: str) -> None:
         if len(tokenizer) > network.embeddings.num_embeddings:
