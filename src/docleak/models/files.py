@@ -157,7 +157,9 @@ def pretrained(kind: Any, source: str, *, allow_pickle: bool, revision: str | No
     tensors (``weights_only``). ModelError where the files cannot be read, or weights are missing, or are of a network
     with more layers.
     """
-    return pretrained_but(kind, source, head="", allow_pickle=allow_pickle, revision=revision, **options)[0]
+    pickled = "." if allow_pickle else "; or pytorch_model.bin and, if you trust it, --allow-pickle"
+    with loadable(f"{source!r}", expected=f"config.json and model.safetensors{pickled}"):
+        return pretrained_but(kind, source, head="", allow_pickle=allow_pickle, revision=revision, **options)[0]
 
 
 def pretrained_but(
@@ -165,17 +167,17 @@ def pretrained_but(
 ) -> tuple[Any, list[str]]:
     """``pretrained``, and the parameters that are not in the file: those of ``head``, drawn with ``seed``, or none.
 
-    ``head`` is how their names begin. Either all of them are in the file or none is.
+    ``head`` is how their names begin. Either all of them are in the file or none is. What the libraries raise for
+    files that cannot be read is left to the caller's ``loadable``.
     """
     import transformers as t
 
     where, named = split_revision(source)
-    pickled = "." if allow_pickle else "; or pytorch_model.bin and, if you trust it, --allow-pickle"
     t.utils.logging.disable_progress_bar()
     told = t.utils.logging.get_verbosity()
     t.utils.logging.set_verbosity_error()  # weights of other heads are left aside; missing ones are looked for below
     try:
-        with loadable(f"{source!r}", expected=f"config.json and model.safetensors{pickled}"), drawn_with(seed):
+        with drawn_with(seed):
             module, found = kind.from_pretrained(
                 where, revision=revision or named or "main", attn_implementation="eager", dtype=torch.float32,
                 weights_only=True, use_safetensors=None if allow_pickle else True, output_loading_info=True, **options,
@@ -195,16 +197,13 @@ def pretrained_but(
     return module, drawn
 
 
-def told_drawn(name: str, module: nn.Module, drawn: Sequence[str], *, seed: int) -> str:
-    """A sentence for reports about parameters that a checkpoint does not bring; empty for none."""
+def told_drawn(name: str, module: nn.Module, drawn: Sequence[str], *, seed: int, parts: str = "") -> str:
+    """A sentence for reports about parameters that a checkpoint does not bring, ``parts`` in words; empty for none."""
     if not drawn:
         return ""
     count = sum(module.get_parameter(parameter).numel() for parameter in drawn)
-    parts = sorted({parameter.partition(".")[0] for parameter in drawn})
-    return (
-        f"{name} brings no {', '.join(parts)}: {count:,} numbers were drawn with seed {seed}, as where a fine-tuning "
-        "begins."
-    )
+    parts = parts or " and no ".join(sorted({parameter.partition(".")[0] for parameter in drawn}))
+    return f"{name} brings no {parts}: {count:,} numbers were drawn with seed {seed}, as where a fine-tuning begins."
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from docleak.errors import ModelError
 from docleak.files import drafted_folder
-from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build
+from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build, told
 from docleak.models.encoders.tasks import CLASSED, Task
 from docleak.models.encoders.vision import VisionConfig
-from docleak.models.files import config_from, fill, save_module, tokenizer_of, told_drawn, weights_in
+from docleak.models.files import config_from, fill, save_module, tokenizer_of, weights_in
 from docleak.models.loading import config_at, loadable, locate, short_name
 from docleak.models.shipped import SHIPPED_ENCODERS
 
@@ -116,7 +116,7 @@ def load_backbone(
     required = {key for key in named_weights(model) if whole or key.startswith("backbone.")}
     fill(model.module, renamed, source=name, required=required)
     drawn = [key for key in named_weights(model) if key not in renamed]
-    model.drawn = told_drawn(name, model.module, drawn, seed=seed)
+    model.drawn = told(model, drawn, seed=seed)
     return model
 
 
@@ -136,5 +136,7 @@ def _with_vision(model: EncoderModel, vision: VisionConfig, *, seed: int) -> Enc
     """A bimodal copy of a unimodal model; the new eye is drawn with ``seed``."""
     config = replace(model.config, vision=vision)
     other = build(config, model.tokenizer, seed=seed, name=model.name)
-    other.module.load_state_dict({**other.module.state_dict(), **model.module.state_dict()})
+    state = model.module.state_dict()
+    other.module.load_state_dict({**other.module.state_dict(), **state})
+    other.drawn = told(other, [key for key in named_weights(other) if key not in state], seed=seed)
     return other
