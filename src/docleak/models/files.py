@@ -178,7 +178,7 @@ def pretrained_but(
     t.utils.logging.set_verbosity_error()  # weights of other heads are left aside; missing ones are looked for below
     try:
         with drawn_with(seed):
-            module, found = kind.from_pretrained(
+            module, report = kind.from_pretrained(
                 where, revision=revision or named or "main", attn_implementation="eager", dtype=torch.float32,
                 weights_only=True, use_safetensors=None if allow_pickle else True, output_loading_info=True, **options,
             )  # fmt: skip
@@ -186,12 +186,12 @@ def pretrained_but(
         t.utils.logging.set_verbosity(told)
     parameters = [name for name, _ in module.named_parameters()]
     drawn = [name for name in parameters if head and name.startswith(head)]
-    if not set(drawn) <= set(found["missing_keys"]):
+    if not set(drawn) <= set(report["missing_keys"]):
         drawn = []
-    require_weights(source, module, set(found["missing_keys"]) - set(drawn))
+    require_weights(source, module, set(report["missing_keys"]) - set(drawn))
     base = f"{module.base_model_prefix}."  # which a file of the bare network has not, or a file with a head has
     known, unexpected = (
-        [name.removeprefix(base) for name in names] for names in (parameters, found["unexpected_keys"])
+        [name.removeprefix(base) for name in names] for names in (parameters, report["unexpected_keys"])
     )
     require_known(source, known, unexpected)
     return module, drawn

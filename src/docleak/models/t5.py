@@ -350,13 +350,13 @@ class T5Reader:
         if values.get("model_type") != cls.architecture:
             model = cls.published(values, source, revision, name=name)
         else:
-            model = cls._own(config_from(ReaderConfig, values, source), source, revision, name=name)
+            model = cls._native(config_from(ReaderConfig, values, source), source, revision, name=name)
         model.module.to(device)
         require_size(name, image_size, model.image_size)
         return model
 
     @classmethod
-    def _own(cls, config: ReaderConfig, source: str, revision: str | None, *, name: str) -> Self:
+    def _native(cls, config: ReaderConfig, source: str, revision: str | None, *, name: str) -> Self:
         if isinstance(config.text, str):
             text, vision = (_beside(str(part), Path(source)) for part in (config.text, config.vision))
             return cls.joined(replace(config, text=text, vision=vision), name=name, allow_pickle=True)

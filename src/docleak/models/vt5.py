@@ -32,7 +32,7 @@ NAMES = (
     (r"^visual_embedding\.visual_emb_matcher\.layers\.0\.", "visual_projection."),
     (r"^visual_embedding\.image_model\.", "dit."),
     (r"^dit\.encoder\.layer\.", "dit.layers."),
-    (r"\.attention\.attention\.(query|key|value)\.", lambda found: f".attention.{found[1][0]}_proj."),
+    (r"\.attention\.attention\.(query|key|value)\.", lambda match: f".attention.{match[1][0]}_proj."),
     (r"^(dit.*)\.attention\.output\.dense\.", r"\1.attention.o_proj."),
     (r"^(dit.*)\.intermediate\.dense\.", r"\1.mlp.fc1."),
     (r"^(dit.*)\.output\.dense\.", r"\1.mlp.fc2."),

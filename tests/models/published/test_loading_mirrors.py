@@ -36,7 +36,7 @@ ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
 @pytest.fixture(scope="module")
 def mirrors(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     folder = tmp_path_factory.mktemp("mirrors")
-    made = {name: mirror(name, folder) for name in PUBLISHED if name != "bert-large-uncased"}
+    made = {name: mirror(name, folder) for name in PUBLISHED}
     return made.__getitem__
 
 
@@ -199,7 +199,7 @@ def test_encoders(name: str, task: Task, mirrors: Callable[[str], Path]) -> None
 
 
 @pytest.mark.parametrize("image", ["resnet-18", "resnet-50"])
-@pytest.mark.parametrize("text", ["bert-base-uncased", "tinybert-general-4l-312d"])
+@pytest.mark.parametrize("text", ["bert-base-uncased", "bert-large-uncased", "tinybert-general-4l-312d"])
 def test_pairs(image: str, text: str, mirrors: Callable[[str], Path]) -> None:
     model = build_pair(str(mirrors(image)), str(mirrors(text)), classes=("yes", "no"), image_size=(64, 64), seed=0)
     for side, name in (("image", image), ("text", text)):

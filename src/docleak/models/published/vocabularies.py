@@ -59,8 +59,8 @@ def _tokenizer(vocabulary: Vocabulary, table: list[str], merges: list[tuple[str,
     if vocabulary.kind == "t5":
         return t.T5TokenizerFast(vocab=_scored(table))
     if vocabulary.kind == "xlm-roberta":
-        own = [token for token in table if token not in vocabulary.added]
-        tokenizer = t.XLMRobertaTokenizerFast(vocab=_scored(own))
+        pieces = [token for token in table if token not in vocabulary.added]
+        tokenizer = t.XLMRobertaTokenizerFast(vocab=_scored(pieces))
         tokenizer.add_tokens(list(vocabulary.added), special_tokens=True)
         return tokenizer
     kinds = {"layoutlmv3": t.LayoutLMv3TokenizerFast, "gpt2": t.GPT2TokenizerFast, "clip": t.CLIPTokenizerFast}
@@ -132,9 +132,9 @@ def _byte_pairs(ending: str, room: int) -> tuple[list[str], list[tuple[str, str]
     return tokens, [(first, second) for first, second in merges]
 
 
-def _sentencepiece(own: tuple[str, ...], table: list[str], specials: dict[str, int]) -> list[Piece]:
-    """The pieces of the file: its own special ones, then what the table holds beside special and added tokens."""
+def _sentencepiece(first: tuple[str, ...], table: list[str], specials: dict[str, int]) -> list[Piece]:
+    """The pieces of the file: the special ones that it begins with, then the table's that are not special."""
     kinds = {"<unk>": UNKNOWN}
-    pieces = [Piece(token, 0.0, kinds.get(token, CONTROL)) for token in own]
+    pieces = [Piece(token, 0.0, kinds.get(token, CONTROL)) for token in first]
     others = [token for token in table if token not in specials]
     return pieces + [Piece(token, -0.01 * number, NORMAL) for number, token in enumerate(others)]
