@@ -47,7 +47,7 @@ def batch_of(model: DocumentModel, count: int = 2) -> tuple[Tensor, list[Encoded
 
 def test_loads_by_name_ready_for_an_audit(model: DocumentModel) -> None:
     assert model.name in SHIPPED and model.name.startswith(model.architecture)
-    assert not model.module.training
+    assert not model.module.training and model.drawn == ""
     assert all(p.dtype == torch.float32 for p in model.module.parameters())
     assert all(p.requires_grad != name.startswith("dit.") for name, p in model.module.named_parameters())
 

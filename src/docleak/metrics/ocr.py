@@ -236,13 +236,20 @@ class TrocrEngine:
         self.max_new_tokens = max_new_tokens
         try:
             self._processor: Any = transformers.TrOCRProcessor.from_pretrained(path)
-            model: Any = transformers.VisionEncoderDecoderModel.from_pretrained(path)
+            model, report = transformers.VisionEncoderDecoderModel.from_pretrained(path, output_loading_info=True)
         except (OSError, ValueError) as error:
             raise ModelError(
                 f"TrOCR cannot be loaded from {path!r} ({error}); expected a folder with a VisionEncoderDecoderModel "
                 "and its processor, or a hub name and a network. Download it once, then give its folder: trocr:FOLDER"
             ) from error
-        self._model = model.eval()
+        # No published TrOCR has the encoder's pooler, and nothing reads it.
+        lacking = sorted(name for name in report["missing_keys"] if not name.startswith("encoder.pooler."))
+        if lacking:
+            raise ModelError(
+                f"the weights of the TrOCR in {path!r} lack {len(lacking)} parameters, first: {lacking[0]}; expected "
+                "all of a VisionEncoderDecoderModel. Download it again."
+            )
+        self._model: Any = model.eval()
         self.version = f"transformers {transformers.__version__} {path}"
 
     def read(self, crops: Sequence[Image]) -> list[Reading]:

@@ -15,7 +15,7 @@ from docleak.files import drafted_folder, reported, write_json
 from docleak.models.fedocvqa import FeDocVQA
 from docleak.models.files import tokenizer_of, values_of
 from docleak.models.loading import config_of, split_revision
-from docleak.models.t5 import ReaderConfig, T5Reader
+from docleak.models.t5 import GIVEN, ReaderConfig, T5Reader
 from docleak.models.vt5 import VT5
 
 
@@ -38,8 +38,6 @@ KINDS = {
         FeDocVQA, "vit_mae", "masked autoencoder (ViT-MAE)", {"prompt_box": (0, 0, 0, 0), "max_tokens": 1024}
     ),
 }
-#: Parameters with these names come from the two checkpoints; the others are drawn.
-GIVEN = ("t5.", "dit.", "patch_embed.")
 
 
 def assemble(

@@ -55,6 +55,8 @@ class DocumentModel(Protocol):
     architecture: str
     name: str
     module: nn.Module
+    #: What the checkpoint did not bring and was drawn at random, in a sentence for reports; mostly empty.
+    drawn: str
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -23,11 +23,13 @@ from docleak.models.base import (
     plain_ids,
     require_size,
 )
-from docleak.models.files import HALF, image_settings, pretrained, tokenizer_of
+from docleak.models.files import HALF, drawn_with, image_settings, pretrained, tokenizer_of
 from docleak.models.stages import Stage
 
 PROMPT = "<s_docvqa><s_question>{question}</s_question><s_answer>"
 END = "</s_answer>"
+#: The tokens of their own that it needs; the first one tells the task.
+TAGS = ("<s_docvqa>", "<s_question>", "</s_question>", "<s_answer>", END)
 
 
 class Donut:
@@ -38,6 +40,7 @@ class Donut:
     """
 
     architecture = "donut"
+    drawn = ""
 
     def __init__(
         self,
@@ -228,29 +231,67 @@ class Donut:
 
     @classmethod
     def load(
-        cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None
-    ) -> Donut:
+        cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None,
+        seed: int = 0,
+    ) -> Donut:  # fmt: skip
         """Load from a directory or hub name, ready for double backward (eager attention).
 
-        Swin has no absolute positions, so ``image_size`` (width, height) may be another than the checkpoint's.
+        Swin has no absolute positions, so ``image_size`` (width, height) may be another than the checkpoint's. A
+        checkpoint that was never asked questions, as donut-base is published, gets the tags of PROMPT, their rows drawn
+        with ``seed``: see ``drawn``.
         """
         from transformers import VisionEncoderDecoderModel
 
         from docleak.models.fast import quicken
 
         module = pretrained(VisionEncoderDecoderModel, source, revision=revision, allow_pickle=True)
+        tokenizer = tokenizer_of(source, revision=revision)
+        tags = add_tags(module, tokenizer, seed=seed)
+        prompt = settle_tokens(module, tokenizer)
         settings = image_settings(source, revision=revision)
         height, width = settings.size or _config_size(module)
         if image_size is not None:
             _check_size(module, image_size, own=(width, height), name=name)
-        return cls(
+        model = cls(
             quicken(module.to(device).eval()),
-            tokenizer_of(source, revision=revision),
+            tokenizer,
             image_size=image_size or (width, height),
             mean=settings.mean,
             std=settings.std,
             name=name,
+            prompt=prompt,
         )
+        if tags:
+            told = f"the vocabulary of {name} brings no {' '.join(tags)}"
+            model.drawn = f"{told}: their rows were drawn with seed {seed}, as where a fine-tuning begins."
+        return model
+
+
+def add_tags(module: Any, tokenizer: Any, *, seed: int) -> list[str]:
+    """Add the tags of PROMPT that the vocabulary lacks, and a row of the tied table for each; returns them."""
+    known = tokenizer.get_vocab()
+    tags = [tag for tag in TAGS if tag not in known]
+    tokenizer.add_tokens(tags, special_tokens=True)
+    if len(tokenizer) > module.decoder.get_input_embeddings().num_embeddings:
+        with drawn_with(seed):
+            module.decoder.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    return tags
+
+
+def settle_tokens(module: Any, tokenizer: Any) -> str:
+    """Put the tokens that padding and answers begin with into ``module.config``; returns the prompt behind the latter.
+
+    As ``transformers`` converts a Donut, the top level of config.json has neither; the decoder's, or
+    generation_config.json, may. Where nothing says what the decoder begins with, it begins with the prompt's own first
+    tag, as in Donut's own training. A prompt does not repeat the token that it follows.
+    """
+    places = (module.config, module.config.decoder, module.generation_config)
+    for key, other in (("pad_token_id", tokenizer.pad_token_id), ("decoder_start_token_id", None)):
+        given = [value for place in places if (value := getattr(place, key, None)) is not None]
+        first = tokenizer.convert_tokens_to_ids(TAGS[0]) if other is None else other
+        setattr(module.config, key, int(given[0] if given else first))
+    started = tokenizer.convert_ids_to_tokens(module.config.decoder_start_token_id) == TAGS[0]
+    return PROMPT.removeprefix(TAGS[0]) if started else PROMPT
 
 
 def _check_size(module: Any, size: tuple[int, int], *, own: tuple[int, int], name: str) -> None:

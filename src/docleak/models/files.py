@@ -6,7 +6,9 @@ name, a tied one once) and, where they have one, a tokenizer's files. Those of t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -18,12 +20,14 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from docleak.errors import ModelError
-from docleak.files import parse_json, shaped, write_atomically, write_json
+from docleak.files import parse_json, read_json_object, shaped, write_atomically, write_json
 from docleak.models.loading import loadable, split_revision
 
 Config = TypeVar("Config")
 
 FILES = ("processor_config.json", "preprocessor_config.json")
+#: Files that may hold a checkpoint's tensors, the best first; an index names the files among which they are shared out.
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 #: Keys of those files that change what the network is fed.
 KEYS = ("size", "image_mean", "image_std", "do_normalize", "do_rescale", "rescale_factor")
 #: Mean and deviation of transformers' Donut and LayoutLMv3 processors where the files do not say.
@@ -87,26 +91,27 @@ def _normalisation(
 
 
 def _settings_files(source: str, revision: str | None) -> list[Path]:
-    if Path(source).is_dir():
-        return [Path(source) / name for name in FILES if (Path(source) / name).is_file()]
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    found = []
-    for name in FILES:
-        try:
-            found.append(local_file(source, name, revision=revision))
-        except (EntryNotFoundError, LocalEntryNotFoundError):
-            continue  # not every repository has both files
-    return found
+    return [path for name in FILES if (path := optional_file(source, name, revision=revision))]
 
 
 def tokenizer_of(source: str, *, revision: str | None = None, kind: str = "AutoTokenizer") -> Any:
     """The checkpoint's tokenizer; ModelError where its files are missing (transformers makes an empty one then).
 
-    ``kind`` is the class in transformers that reads it: by default, the one that config.json asks for.
+    ``kind`` is the class in transformers that reads it: by default, the one that config.json asks for. T5's is read
+    from spiece.model where there is no tokenizer.json, and BERT's word pieces from vocab.txt where the files name a
+    class that transformers no longer has (BrosTokenizer).
     """
     import transformers
 
+    if optional_file(source, "tokenizer.json", revision=revision) is None:
+        from docleak.models.sentencepiece import t5_tokenizer
+
+        if spiece := optional_file(source, "spiece.model", revision=revision):
+            return t5_tokenizer(spiece)
+        named = optional_file(source, "tokenizer_config.json", revision=revision)
+        values = parse_json(named.read_text(encoding="utf-8"), strict=False) if named else {}
+        if values.get("tokenizer_class") == "BrosTokenizer":
+            kind = "BertTokenizerFast"
     tokenizer = getattr(transformers, kind).from_pretrained(source, revision=revision or "main")
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ModelError(
@@ -121,35 +126,92 @@ def require_weights(source: str, module: Any, missing: Iterable[str]) -> None:
     lacking = sorted({name for name, _ in module.named_parameters()} & set(missing))
     if lacking:
         raise ModelError(
-            f"model {source!r} could not be loaded: its model.safetensors lacks {len(lacking)} of the network's "
+            f"model {source!r} could not be loaded: its file of weights lacks {len(lacking)} of the network's "
             f"parameters, first: {', '.join(lacking[:5])}. Is it a base model without its question-answering head? "
             "Save the model that is trained, head and all, with save_pretrained."
         )
+
+
+def require_known(source: str, known: Iterable[str], names: Iterable[str]) -> None:
+    """Raise ModelError if a file's tensors (``names``) count on where those that the network knows end.
+
+    Heads of other tasks are left aside in silence; a layer more than config.json says is another network.
+    """
+    patterns = {_numberless(name) for name in known}
+    more = sorted(name for name in names if re.search(r"\d", name) and _numberless(name) in patterns)
+    if more:
+        raise ModelError(
+            f"model {source!r} could not be loaded: its weights hold {len(more)} parameters more than the network "
+            f"that its config.json describes, first: {more[0]}. Put the config.json beside it that it was saved with."
+        )
+
+
+def _numberless(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
 
 
 def pretrained(kind: Any, source: str, *, allow_pickle: bool, revision: str | None = None, **options: Any) -> Any:
     """``kind`` from a directory or hub name (with ``@revision``, or at ``revision``), float32, eager attention.
 
     Weights are read from safetensors; with ``allow_pickle`` also from pytorch_model.bin, by torch's reader of plain
-    tensors (``weights_only``). ModelError where the files cannot be read, or weights are missing.
+    tensors (``weights_only``). ModelError where the files cannot be read, or weights are missing, or are of a network
+    with more layers.
+    """
+    pickled = "." if allow_pickle else "; or pytorch_model.bin and, if you trust it, --allow-pickle"
+    with loadable(f"{source!r}", expected=f"config.json and model.safetensors{pickled}"):
+        return pretrained_but(kind, source, head="", allow_pickle=allow_pickle, revision=revision, **options)[0]
+
+
+def pretrained_but(
+    kind: Any, source: str, *, head: str, allow_pickle: bool, revision: str | None = None, seed: int = 0, **options: Any
+) -> tuple[Any, list[str]]:
+    """``pretrained``, and the parameters that are not in the file: those of ``head``, drawn with ``seed``, or none.
+
+    ``head`` is how their names begin. Either all of them are in the file or none is. What the libraries raise for
+    files that cannot be read is left to the caller's ``loadable``.
     """
     import transformers as t
 
     where, named = split_revision(source)
-    pickled = "." if allow_pickle else "; or pytorch_model.bin and, if you trust it, --allow-pickle"
     t.utils.logging.disable_progress_bar()
     told = t.utils.logging.get_verbosity()
     t.utils.logging.set_verbosity_error()  # weights of other heads are left aside; missing ones are looked for below
     try:
-        with loadable(f"{source!r}", expected=f"config.json and model.safetensors{pickled}"):
-            module, found = kind.from_pretrained(
+        with drawn_with(seed):
+            module, report = kind.from_pretrained(
                 where, revision=revision or named or "main", attn_implementation="eager", dtype=torch.float32,
                 weights_only=True, use_safetensors=None if allow_pickle else True, output_loading_info=True, **options,
             )  # fmt: skip
     finally:
         t.utils.logging.set_verbosity(told)
-    require_weights(source, module, found["missing_keys"])
-    return module
+    parameters = [name for name, _ in module.named_parameters()]
+    drawn = [name for name in parameters if head and name.startswith(head)]
+    if not set(drawn) <= set(report["missing_keys"]):
+        drawn = []
+    require_weights(source, module, set(report["missing_keys"]) - set(drawn))
+    base = f"{module.base_model_prefix}."  # which a file of the bare network has not, or a file with a head has
+    known, unexpected = (
+        [name.removeprefix(base) for name in names] for names in (parameters, report["unexpected_keys"])
+    )
+    require_known(source, known, unexpected)
+    return module, drawn
+
+
+def told_drawn(name: str, module: nn.Module, drawn: Sequence[str], *, seed: int, parts: str = "") -> str:
+    """A sentence for reports about parameters that a checkpoint does not bring, ``parts`` in words; empty for none."""
+    if not drawn:
+        return ""
+    count = sum(module.get_parameter(parameter).numel() for parameter in drawn)
+    parts = parts or " and no ".join(sorted({parameter.partition(".")[0] for parameter in drawn}))
+    return f"{name} brings no {parts}: {count:,} numbers were drawn with seed {seed}, as where a fine-tuning begins."
+
+
+@contextmanager
+def drawn_with(seed: int) -> Iterator[None]:
+    """What libraries draw in here follows ``seed``; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def values_of(config: Any) -> dict[str, Any]:
@@ -159,37 +221,69 @@ def values_of(config: Any) -> dict[str, Any]:
     }
 
 
-def local_file(source: str, name: str, *, revision: str | None = None) -> Path:
-    """A file of a directory, or of a hub model, which is downloaded."""
+def optional_file(source: str, name: str, *, revision: str | None = None) -> Path | None:
+    """A file of a directory, or of a hub model, which is downloaded; None where there is none, or none in reach."""
     if Path(source).is_dir():
-        return Path(source) / name
+        path = Path(source) / name
+        return path if path.is_file() else None
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    return Path(hf_hub_download(source, name, revision=revision))
+    try:
+        return Path(hf_hub_download(source, name, revision=revision))
+    except (EntryNotFoundError, LocalEntryNotFoundError):
+        return None  # not every repository has every file
 
 
 def weights_in(where: str, revision: str | None) -> dict[str, Tensor]:
-    """All tensors of a checkpoint: model.safetensors, or the pickled file of older ones, read without running code."""
-    try:
-        return load_file(local_file(where, "model.safetensors", revision=revision))
-    except SafetensorError as fault:
+    """All tensors of a checkpoint, of one file or of those that an index names, safetensors or pickled.
+
+    Pickled ones are read by torch's reader of plain tensors, which runs nothing in them.
+    """
+    for name in WEIGHTS:
+        path = optional_file(where, name, revision=revision)
+        if path is not None and name.endswith(".index.json"):
+            return {key: value for part in _shards(where, path, revision) for key, value in _tensors(part).items()}
+        if path is not None:
+            return _tensors(path)
+    raise ModelError(
+        f"model {where!r} could not be loaded: it has no weights; expected one of {', '.join(WEIGHTS)}. Save it with "
+        "save_pretrained."
+    )
+
+
+def _shards(where: str, index: Path, revision: str | None) -> list[Path]:
+    """The files that an index names, all there."""
+    advice = "Download it again."
+    places = read_json_object(index, error=ModelError, advice=advice).get("weight_map")
+    names = sorted({str(name) for name in places.values()}) if isinstance(places, dict) else []
+    paths = {name: optional_file(where, name, revision=revision) for name in names if Path(name).name == name}
+    missing = [name for name in names if paths.get(name) is None]
+    if missing or not names:
         raise ModelError(
-            f"model {where!r} could not be loaded: its model.safetensors is damaged ({fault}). Save the model again."
-        ) from fault
-    except (OSError, FileNotFoundError):
-        path = local_file(where, "pytorch_model.bin", revision=revision)
-        if not path.is_file():
-            raise ModelError(
-                f"model {where!r} could not be loaded: it has no model.safetensors. Save it with save_pretrained."
-            ) from None
+            f"model {where!r} could not be loaded: {index.name} names {len(names)} files, of which "
+            f"{', '.join(missing[:3]) or 'none'} cannot be found beside it. {advice}"
+        )
+    return [path for path in paths.values() if path is not None]
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
         try:
-            return dict(torch.load(path, map_location="cpu", weights_only=True))
-        except (UnpicklingError, RuntimeError, TypeError, ValueError, EOFError, OSError) as fault:
-            reason = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
+            return load_file(path)
+        except SafetensorError as fault:
             raise ModelError(
-                f"{path} holds more than plain weights, or is damaged ({reason}); nothing in it was run. Convert it to "
-                "model.safetensors where it is trusted."
+                f"model {str(path.parent)!r} could not be loaded: its {path.name} is damaged ({fault}). Save the model "
+                "again."
             ) from fault
+    try:
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
+    except (UnpicklingError, RuntimeError, TypeError, ValueError, EOFError, OSError) as fault:
+        reason = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
+        raise ModelError(
+            f"{path} holds more than plain weights, or is damaged ({reason}); nothing in it was run. Convert it to "
+            "model.safetensors where it is trusted."
+        ) from fault
 
 
 def save_module(folder: Path, kind: str, config: Any, module: nn.Module) -> None:
@@ -217,6 +311,7 @@ def fill(
     """
     named = dict(module.named_parameters())
     require_weights(source, module, set(named if required is None else required) - set(weights))
+    require_known(source, named, set(weights) - set(named))
     unknown = sorted(set(weights) - set(named)) if required is None else []
     other = [name for name in named if name in weights and named[name].shape != weights[name].shape]
     if unknown or other:

@@ -14,7 +14,7 @@ from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question, Word
 from docleak.errors import ModelError
 from docleak.models.base import Answer, Encoded, Transcript, normalised, pad, plain_ids, require_size
-from docleak.models.files import HALF, image_settings, pretrained, tokenizer_of
+from docleak.models.files import HALF, image_settings, pretrained_but, require_weights, tokenizer_of, told_drawn
 from docleak.models.stages import Stage
 
 MAX_ANSWER_TOKENS = 40
@@ -33,6 +33,7 @@ class LayoutLMv3:
     """
 
     architecture = "layoutlmv3"
+    drawn = ""
 
     def __init__(
         self,
@@ -240,16 +241,26 @@ class LayoutLMv3:
 
     @classmethod
     def load(
-        cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None
-    ) -> LayoutLMv3:
-        """Load from a directory or hub name (eager attention), at no other ``image_size`` than the checkpoint's own."""
+        cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None,
+        seed: int = 0,
+    ) -> LayoutLMv3:  # fmt: skip
+        """Load from a directory or hub name (eager attention), at no other ``image_size`` than the checkpoint's own.
+
+        A checkpoint without any head, as layoutlmv3-base is published, gets one drawn with ``seed``: see ``drawn``. One
+        that was saved with a head, of whatever task, must have this one.
+        """
         from transformers import LayoutLMv3ForQuestionAnswering
 
         from docleak.models.fast import quicken
 
-        module = pretrained(LayoutLMv3ForQuestionAnswering, source, revision=revision, allow_pickle=True)
+        module, drawn = pretrained_but(
+            LayoutLMv3ForQuestionAnswering, source, head="qa_outputs.", revision=revision, allow_pickle=True, seed=seed
+        )
+        if any("For" in kind for kind in module.config.architectures or ()):
+            require_weights(source, module, drawn)
         settings = image_settings(source, revision=revision)
         tokenizer = tokenizer_of(source, revision=revision)
         model = cls(quicken(module.to(device).eval()), tokenizer, mean=settings.mean, std=settings.std, name=name)
+        model.drawn = told_drawn(name, module, drawn, seed=seed)
         require_size(name, image_size, model.image_size)
         return model

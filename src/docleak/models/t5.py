@@ -28,11 +28,13 @@ from docleak.models.files import (
     HALF,
     ImageSettings,
     config_from,
+    drawn_with,
     fill,
     image_settings,
     pretrained,
     save_module,
     tokenizer_of,
+    told_drawn,
     values_of,
     weights_in,
 )
@@ -47,6 +49,8 @@ T5_BASE: dict[str, Any] = {
     "vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12,
 }  # fmt: skip
 
+#: Parameters with these names come from the checkpoints that a model is joined of; the others are drawn.
+GIVEN = ("t5.", "dit.", "patch_embed.")
 #: ``word_ids`` of tokens that stand for no word of the page.
 QUESTION, FRAME = -1, -2
 
@@ -138,6 +142,7 @@ class T5Reader:
     """
 
     architecture: str
+    drawn = ""
     module: Any
 
     def __init__(self, module: T5Network, tokenizer: Any, config: ReaderConfig, *, name: str) -> None:
@@ -315,9 +320,8 @@ class T5Reader:
             return "vision"
         if parameter_name.startswith(("t5.lm_head", "t5.decoder.final_layer_norm")):
             return "output"
-        return (
-            "text" if parameter_name.startswith(("t5.shared", "spatial.", "t5.decoder.block.0.layer.0.")) else "fusion"
-        )
+        early = ("t5.shared", "spatial.", "t5.decoder.block.0.layer.0.")
+        return "text" if parameter_name.startswith(early) else "fusion"
 
     @staticmethod
     def build(config: ReaderConfig, *, allow_pickle: bool = False) -> T5Network:
@@ -335,21 +339,36 @@ class T5Reader:
 
     @classmethod
     def load(
-        cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None
-    ) -> Self:
-        """Load what ``save`` wrote, or join the two checkpoints that config.json names (eager attention, float32)."""
-        config = config_from(ReaderConfig, config_at(source, revision, source), source)
-        if isinstance(config.text, str):
-            text, vision = (_beside(str(part), Path(source)) for part in (config.text, config.vision))
-            model = cls.joined(replace(config, text=text, vision=vision), name=name)
+        cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None,
+        seed: int = 0,
+    ) -> Self:  # fmt: skip
+        """Load what ``save`` wrote, or join the two checkpoints that config.json names (eager attention, float32).
+
+        In the second case the layers between the two are drawn with config.json's own seed, not with ``seed``.
+        """
+        values = config_at(source, revision, source)
+        if values.get("model_type") != cls.architecture:
+            model = cls.published(values, source, revision, name=name)
         else:
-            network = cls.drawn(config)
-            fill(network, weights_in(source, revision), source=source)
-            tokenizer = tokenizer_of(source, revision=revision, kind="PreTrainedTokenizerFast")
-            model = cls(network.eval(), tokenizer, config, name=name)
+            model = cls._native(config_from(ReaderConfig, values, source), source, revision, name=name)
         model.module.to(device)
         require_size(name, image_size, model.image_size)
         return model
+
+    @classmethod
+    def _native(cls, config: ReaderConfig, source: str, revision: str | None, *, name: str) -> Self:
+        if isinstance(config.text, str):
+            text, vision = (_beside(str(part), Path(source)) for part in (config.text, config.vision))
+            return cls.joined(replace(config, text=text, vision=vision), name=name, allow_pickle=True)
+        network = cls.built(config)
+        fill(network, weights_in(source, revision), source=source)
+        tokenizer = tokenizer_of(source, revision=revision, kind="PreTrainedTokenizerFast")
+        return cls(network.eval(), tokenizer, config, name=name)
+
+    @classmethod
+    def published(cls, values: Mapping[str, Any], source: str, revision: str | None, *, name: str) -> Self:
+        """The model from its authors' own files, ``values`` being their config.json. ModelError if there are none."""
+        raise ModelError(f"model {source!r} is of type {values.get('model_type')!r}, expected {cls.architecture!r}.")
 
     @classmethod
     def joined(cls, config: ReaderConfig, *, name: str, allow_pickle: bool = False) -> Self:
@@ -357,20 +376,22 @@ class T5Reader:
 
         Tokenizer, mean and deviation of the pixels are the checkpoints' own.
         """
-        network = cls.drawn(config, allow_pickle=allow_pickle)
+        network = cls.built(config, allow_pickle=allow_pickle)
         where, revision = split_revision(str(config.vision))
         settings = image_settings(
             where, revision=revision, default=ImageSettings(None, config.image_mean, config.image_std)
         )
         where, revision = split_revision(str(config.text))
         config = replace(config, image_mean=settings.mean, image_std=settings.std)
-        return cls(network.eval(), tokenizer_of(where, revision=revision), config, name=name)
+        model = cls(network.eval(), tokenizer_of(where, revision=revision), config, name=name)
+        drawn = [key for key, _ in network.named_parameters() if not key.startswith(GIVEN)]
+        model.drawn = told_drawn(name, network, drawn, seed=config.seed)
+        return model
 
     @classmethod
-    def drawn(cls, config: ReaderConfig, *, allow_pickle: bool = False) -> T5Network:
+    def built(cls, config: ReaderConfig, *, allow_pickle: bool = False) -> T5Network:
         """``build``, what it draws from the config's seed; the global generator is left as it was."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
+        with drawn_with(config.seed):
             return cls.build(config, allow_pickle=allow_pickle)
 
 

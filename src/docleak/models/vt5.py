@@ -7,13 +7,15 @@ tokens (one for the whole page, then the patches) go through a linear layer and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from docleak.models.files import pretrained, values_of
+from docleak.errors import ModelError
+from docleak.models.files import fill, image_settings, pretrained, tokenizer_of, values_of, weights_in
 from docleak.models.t5 import ReaderConfig, T5Network, T5Reader, t5_of
 
 #: dit-base's BeitConfig, as finetuned for document classes (no final layer norm): 85.8 M parameters.
@@ -21,6 +23,22 @@ DIT_BASE: dict[str, Any] = {
     "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
     "image_size": 224, "patch_size": 16, "use_absolute_position_embeddings": True, "use_mean_pooling": True,
 }  # fmt: skip
+#: How the authors' modules are named, and ours. transformers 5 calls a DiT's layers otherwise than what they saved.
+NAMES = (
+    (r"^language_backbone\.", "t5."),
+    (r"^spatial_embedding\.([xy])_position_embeddings\.", r"spatial.\1."),
+    (r"^spatial_embedding\.LayerNorm\.", "spatial.norm."),
+    (r"^spatial_embedding\.spatial_emb_matcher\.layers\.0\.", "spatial.linear."),
+    (r"^visual_embedding\.visual_emb_matcher\.layers\.0\.", "visual_projection."),
+    (r"^visual_embedding\.image_model\.", "dit."),
+    (r"^dit\.encoder\.layer\.", "dit.layers."),
+    (r"\.attention\.attention\.(query|key|value)\.", lambda match: f".attention.{match[1][0]}_proj."),
+    (r"^(dit.*)\.attention\.output\.dense\.", r"\1.attention.o_proj."),
+    (r"^(dit.*)\.intermediate\.dense\.", r"\1.mlp.fc1."),
+    (r"^(dit.*)\.output\.dense\.", r"\1.mlp.fc2."),
+)
+#: Width of a DiT's attention heads, which no tensor tells; that of both published sizes.
+HEAD_WIDTH = 64
 
 
 class SpatialEmbedding(nn.Module):
@@ -85,5 +103,52 @@ class VT5(T5Reader):
         t5 = t5_of(config.text, allow_pickle=allow_pickle)
         return VT5Network(t5, dit, positions=config.positions, finetune=config.finetune_vision)
 
+    @classmethod
+    def published(cls, values: Mapping[str, Any], source: str, revision: str | None, *, name: str) -> Self:
+        """VT5 as its authors save it (rubenpt91/MP-DocVQA-Framework): a T5's config.json, and all parts in one file.
+
+        The DiT's configuration is not in it; it is read off the tensors' shapes, heads being 64 wide.
+        """
+        import transformers as t
+
+        saved = weights_in(source, revision)
+        weights = {_our_name(key): value for key, value in saved.items()}
+        vision = _dit_values(weights)
+        if vision is None:
+            raise ModelError(
+                f"model {source!r} is a T5 without the boxes and the picture of a VT5: its weights hold no "
+                "visual_embedding.image_model. Join it with a DiT (`docleak models assemble vt5 NEW --text IT --vision "
+                "DIT`), or give a VT5 that was trained."
+            )
+        text = values_of(t.T5Config.from_dict(dict(values)))
+        given = image_settings(source, revision=revision)
+        config = ReaderConfig(
+            text, vision, image_mean=given.mean, image_std=given.std, positions=len(weights["spatial.x.weight"])
+        )
+        network = cls.built(config)
+        fill(network, weights, source=source, required=[key for key, _ in network.named_parameters()])
+        return cls(network.eval(), tokenizer_of(source, revision=revision), config, name=name)
+
     def vision_values(self) -> dict[str, Any]:
         return values_of(self.module.dit.config)
+
+
+def _our_name(name: str) -> str:
+    for pattern, replacement in NAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def _dit_values(weights: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    """The configuration of the DiT among a VT5's tensors; None where there is none, or no boxes."""
+    patches = weights.get("dit.embeddings.patch_embeddings.projection.weight")
+    places, inner = weights.get("dit.embeddings.position_embeddings"), weights.get("dit.layers.0.mlp.fc1.weight")
+    if patches is None or places is None or inner is None or "spatial.x.weight" not in weights:
+        return None
+    width, _, patch, _ = patches.shape
+    layers = {key.split(".")[2] for key in weights if key.startswith("dit.layers.")}
+    return {
+        "hidden_size": width, "num_hidden_layers": len(layers), "num_attention_heads": width // HEAD_WIDTH,
+        "intermediate_size": len(inner), "image_size": round((places.shape[1] - 1) ** 0.5) * patch,
+        "patch_size": patch, "use_absolute_position_embeddings": True, "use_mean_pooling": True,
+    }  # fmt: skip

@@ -39,7 +39,7 @@ def saved(folder: Path, kind: str, family: str, labels: list[str] | None = None)
 def test_token_classification_is_ee_bio_with_rows_in_our_order(tmp_path: Path, kind: str) -> None:
     theirs = saved(tmp_path, kind, "ForTokenClassification")
     model = load_finished(str(tmp_path))
-    assert model.task == "ee-bio" and model.config.classes == ("DATE", "TOTAL")
+    assert model.task == "ee-bio" and model.config.classes == ("DATE", "TOTAL") and model.drawn == ""
     page = load_encoder("bert-tiny").encode(make_pages(1, seed=0)[0])
     batch = model.collate([page])
     boxes = {} if kind == "bert" else {"bbox": batch.boxes.float() / 1000 if kind == "bros" else batch.boxes}

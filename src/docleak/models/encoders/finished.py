@@ -81,3 +81,4 @@ def _fill_tags(model: EncoderModel, weights: Mapping[str, Tensor], order: Sequen
         )
     head.tags.weight.copy_(rows[list(order)])
     head.tags.bias.copy_(bias[list(order)])
+    model.drawn = ""

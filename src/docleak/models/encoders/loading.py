@@ -12,7 +12,7 @@ from torch import Tensor
 
 from docleak.errors import ModelError
 from docleak.files import drafted_folder
-from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build
+from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build, told
 from docleak.models.encoders.tasks import CLASSED, Task
 from docleak.models.encoders.vision import VisionConfig
 from docleak.models.files import config_from, fill, save_module, tokenizer_of, weights_in
@@ -26,6 +26,8 @@ MLM_PARTS = {
     "predictions.transform.LayerNorm.": "head.norm.",
     "predictions.bias": "head.bias",
 }
+#: The names of BROS' authors, and transformers' own.
+BROS_PARTS = {"embeddings.bbox_projection.": "bbox_embeddings.bbox_projection."}
 
 
 def load_encoder(
@@ -113,6 +115,8 @@ def load_backbone(
     renamed = {_our_name(key, kind): value for key, value in weights_in(where, revision).items()}
     required = {key for key in named_weights(model) if whole or key.startswith("backbone.")}
     fill(model.module, renamed, source=name, required=required)
+    drawn = [key for key in named_weights(model) if key not in renamed]
+    model.drawn = told(model, drawn, seed=seed)
     return model
 
 
@@ -121,12 +125,18 @@ def _our_name(key: str, kind: str) -> str:
     for theirs, ours in MLM_PARTS.items():
         if key.startswith(theirs):
             return ours + key.removeprefix(theirs)
-    return "backbone." + key.removeprefix(f"{kind}.")
+    key = key.removeprefix(f"{kind}.")
+    for theirs, ours in BROS_PARTS.items():
+        if key.startswith(theirs):
+            key = ours + key.removeprefix(theirs)
+    return "backbone." + key
 
 
 def _with_vision(model: EncoderModel, vision: VisionConfig, *, seed: int) -> EncoderModel:
     """A bimodal copy of a unimodal model; the new eye is drawn with ``seed``."""
     config = replace(model.config, vision=vision)
     other = build(config, model.tokenizer, seed=seed, name=model.name)
-    other.module.load_state_dict({**other.module.state_dict(), **model.module.state_dict()})
+    state = model.module.state_dict()
+    other.module.load_state_dict({**other.module.state_dict(), **state})
+    other.drawn = told(other, [key for key in named_weights(other) if key not in state], seed=seed)
     return other

@@ -17,6 +17,7 @@ from docleak.models.encoders.questions import ROOM, with_questions
 from docleak.models.encoders.tasks import CLASSED, TASKS, Task, labelled
 from docleak.models.encoders.tokens import BOX_SCALE, TokenBatch, TokenPage, collate, encode_page
 from docleak.models.encoders.vision import Eye, VisionConfig
+from docleak.models.files import told_drawn
 
 #: architecture -> (configuration, model) in transformers.
 BACKBONES: dict[str, tuple[str, str]] = {
@@ -107,7 +108,10 @@ class EncoderModel:
     """The network with its tokenizer: pages in, losses and predictions out.
 
     ``max_tokens`` is what the position table holds. The network is in evaluation mode unless training says otherwise.
+    ``drawn`` says what a backbone's checkpoint did not bring, in a sentence for reports.
     """
+
+    drawn = ""
 
     def __init__(self, network: EncoderNetwork, tokenizer: Any, config: EncoderConfig, *, name: str) -> None:
         if len(tokenizer) > network.embeddings.num_embeddings:
@@ -179,7 +183,15 @@ class EncoderModel:
             state = {key: value for key, value in state.items() if not key.startswith("head.")}
         other.module.load_state_dict({**other.module.state_dict(), **state})
         other.module.to(self.device)
+        other.drawn = told(other, [key for key, _ in other.module.named_parameters() if key not in state], seed=seed)
         return other
+
+
+def told(model: EncoderModel, drawn: Sequence[str], *, seed: int) -> str:
+    """What of a model was drawn, in a sentence for reports."""
+    parts = {"head": f"head for {model.task}", "eye": "eye for pictures"}
+    named = [words for part, words in parts.items() if any(key.startswith(f"{part}.") for key in drawn)]
+    return told_drawn(model.name, model.module, drawn, seed=seed, parts=" and no ".join(named))
 
 
 def build(config: EncoderConfig, tokenizer: Any, *, seed: int, name: str) -> EncoderModel:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from docleak.documents.page import fault_list
 from docleak.errors import ModelError
 from docleak.files import write_json
-from docleak.models.files import config_from, fill, image_settings, save_module, tokenizer_of, weights_in
+from docleak.models.files import config_from, fill, image_settings, require_known, save_module, tokenizer_of, weights_in
 from docleak.models.loading import config_at, loadable, locate, short_name
 
 MODEL_TYPE = "docleak-aligner"
@@ -193,11 +193,12 @@ def _clip(where: str, revision: str | None, source: str, tokenizer: Any, device:
     expected = f"{SHIPPED_ALIGNER!r}, a directory with a CLIP and its tokenizer, or a hub name that can be reached"
     with loadable(f"aligner {source!r}", expected=expected):
         module, info = transformers.CLIPModel.from_pretrained(
-            where, revision=revision or "main", attn_implementation="eager", output_loading_info=True,
-            ignore_mismatched_sizes=True,  # told below
+            where, revision=revision or "main", attn_implementation="eager", dtype=torch.float32, weights_only=True,
+            output_loading_info=True, ignore_mismatched_sizes=True,  # told below
         )  # fmt: skip
         own = tokenizer_of(where, revision=revision)
     _require_clip(source, info, int(module.config.projection_dim))
+    require_known(source, [name for name, _ in module.named_parameters()], info["unexpected_keys"])
     module = module.eval().to(device).requires_grad_(False)
     table = module.text_model.embeddings.token_embedding.weight
     settings = image_settings(where, revision=revision)

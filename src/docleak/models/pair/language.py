@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from docleak.errors import ModelError
-from docleak.models.files import tokenizer_of
+from docleak.models.files import pretrained_but, tokenizer_of
 from docleak.models.loading import loadable, short_name, split_revision
 
 
@@ -119,7 +119,8 @@ def load_causal(source: str, tokenizer: Any, *, device: str | torch.device = "cp
     where, revision = split_revision(source)
     expected = "a directory that save_pretrained wrote, with its tokenizer, or a hub name that can be reached"
     with loadable(f"causal language model {source!r}", expected=expected):
-        module: Any = transformers.AutoModelForCausalLM.from_pretrained(where, revision=revision or "main")
+        kind = transformers.AutoModelForCausalLM
+        module, _ = pretrained_but(kind, where, head="", allow_pickle=True, revision=revision)
         own = tokenizer_of(where, revision=revision)
     if own.bos_token_id is None and own.eos_token_id is None:
         raise ModelError(f"the tokenizer of {source!r} has neither a beginning nor an end token; expected one of them.")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from docleak.errors import ModelError
 from docleak.models.encoders.tiny import shipped_tokenizer
-from docleak.models.files import ImageSettings, image_settings, tokenizer_of
+from docleak.models.files import ImageSettings, image_settings, pretrained_but, tokenizer_of
 from docleak.models.loading import loadable, split_revision
 from docleak.models.pair.model import PairModel, PairNetwork
 from docleak.models.start import spread
@@ -127,7 +127,7 @@ def _image_net(name: str, size: tuple[int, int], generator: torch.Generator) -> 
         width = _without_head(net, name)
         _settle(net, size, generator)
         return net, width, ImageSettings()
-    net = _from_path("AutoModelForImageClassification", name, IMAGE_SHAPES)
+    net = _from_path("AutoModelForImageClassification", name, IMAGE_SHAPES, head="classifier.")
     where, revision = _where(name)
     return net, _without_head(net, name), image_settings(where, revision=revision)
 
@@ -147,7 +147,7 @@ def _text_net(name: str, generator: torch.Generator) -> tuple[nn.Module, int, An
     import transformers
 
     if name not in TEXT_SHAPES:
-        net: Any = _from_path("AutoModelForSequenceClassification", name, TEXT_SHAPES)
+        net: Any = _from_path("AutoModelForSequenceClassification", name, TEXT_SHAPES, head="classifier.")
         where, revision = _where(name)
         return net, _without_head(net, name), tokenizer_of(where, revision=revision)
     layers, width, heads, inner = TEXT_SHAPES[name]
@@ -166,15 +166,14 @@ def _where(name: str) -> tuple[str, str | None]:
     return str(Path(where).expanduser()) if Path(where).expanduser().is_dir() else where, revision
 
 
-def _from_path(kind: str, name: str, known: Any) -> Any:
+def _from_path(kind: str, name: str, known: Any, *, head: str) -> Any:
+    """A classifier of transformers; of its head, ``head``, nothing is kept, so that it may be missing."""
     import transformers
 
     where, revision = _where(name)
-    options: dict[str, Any] = {"revision": revision} if revision else {}
-    options["attn_implementation"] = "eager"  # the fused kernels cannot be differentiated twice
     expected = f"one of {', '.join(known)}, a directory that save_pretrained wrote, or a hub name that can be reached"
     with loadable(f"classifier {name!r}", expected=expected):
-        return getattr(transformers, kind).from_pretrained(where, **options)
+        return pretrained_but(getattr(transformers, kind), where, head=head, allow_pickle=True, revision=revision)[0]
 
 
 def _without_head(net: nn.Module, name: str) -> int:
