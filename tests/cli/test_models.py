@@ -39,3 +39,19 @@ def test_assemble(command: Callable[..., tuple[Any, str, str]], parts: Path) -> 
     assert code == 1 and "made is there already; expected a new or empty folder" in said
     code, _, said = command("models", "assemble", "vt5", "other", "--text", "dit", "--vision", "t5")
     assert code == 1 and "is of type 'beit', expected 't5'" in said and "is of type 't5', expected 'beit'" in said
+
+
+def test_a_published_checkpoint_is_made_and_audited_and_what_it_lacks_is_said(
+    command: Callable[..., tuple[Any, str, str]], tmp_path: Path
+) -> None:
+    code, out, _ = command("models", "make", "layoutlmv3-base", "--narrow", "--json")
+    assert code == 0 and json.loads(out)["published"] == "microsoft/layoutlmv3-base"
+    code, _, said = command("models", "make", "layoutlmv3-base")
+    assert code == 1 and "layoutlmv3-base is there already" in said
+    code, out, _ = command("models", "make", "--list")
+    assert code == 0 and "layoutlmv3-base " in out and "125.3 M parameters" in out
+    options = ("--attacks", "random", "--budget", "2", "--workers", "1", "--out", "run")
+    code, out, said = command("audit", "gradient", "--model", "./layoutlmv3-base", *options)
+    sentence = "layoutlmv3-base brings no qa_outputs"
+    assert code == 0 and sentence in said and f"Notice: {sentence}" in out
+    assert sentence in (tmp_path / "run" / "report.html").read_text()

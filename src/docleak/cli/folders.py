@@ -31,6 +31,7 @@ OWN = {
     "data convert": ("pages.jsonl",),
     "models pretrain": ("docleak.json",),
     "models assemble": ("docleak.json",),  # only ever a new folder, as it says itself
+    "models make": ("docleak.json",),  # likewise
     "deploy init": (),
 }
 #: Other commands whose --out is a file.

@@ -100,6 +100,49 @@ def assemble(
 
 
 @app.command()
+def make(
+    name: Annotated[str, typer.Argument(help="A published checkpoint, such as donut-base; see --list.")] = "",
+    out: Annotated[Path | None, typer.Argument(help="New folder for it; empty: the checkpoint's name.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the published checkpoints and stop.")] = False,
+    seed: Annotated[int, typer.Option(help="Draws the weights.")] = 0,
+    spread: Annotated[
+        bool,
+        typer.Option("--spread", help="Draw weights so that gradients of all layers are alike in size, as of a trained "
+                     "model; else as the constructor does."),
+    ] = False,
+    narrow: Annotated[
+        bool, typer.Option("--narrow", help="The same files and tensors, but small: to try commands, not to measure.")
+    ] = False,
+    json_output: Json = False,
+) -> None:  # fmt: skip
+    """Make a checkpoint that papers begin with, of its published size and files, but with random weights."""
+    from docleak.models.published import PUBLISHED, published
+
+    if show_list or not name:
+        known = {one: published(one) for one in PUBLISHED}
+        sizes = {
+            one: f"{row.parameters / 1e6:,.1f} M parameters, {row.bytes / 2**20:,.0f} MiB" for one, row in known.items()
+        }
+        lines = [f"{one:30} {row.repository}, {sizes[one]}; {row.paper}" for one, row in known.items()]
+        listed = {
+            one: {"repository": row.repository, "paper": row.paper, "parameters": row.parameters, "bytes": row.bytes,
+                  "seen": row.seen, "inferred": row.inferred}
+            for one, row in known.items()
+        }  # fmt: skip
+        emit(listed, "\n".join(lines), json_output=json_output)
+        return
+    from docleak.models.published import make as write
+
+    folder = out or Path(name)
+    with working_in(folder, whole=True, resumes=False):
+        card = write(
+            name, folder, seed=seed, initialisation="spread" if spread else "default",
+            scale="narrow" if narrow else "published",
+        )  # fmt: skip
+    emit(card, f"{card['recipe']}, saved in {folder}", json_output=json_output)
+
+
+@app.command()
 def attention(
     models: Annotated[list[str], typer.Argument(help="Donuts: shipped names, directories or hub names.")],
     out: Annotated[Path, typer.Option(help="The picture, a PNG.")] = Path("attention.png"),

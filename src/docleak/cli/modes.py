@@ -59,6 +59,11 @@ MODES: dict[str, tuple[Mode, ...]] = {
              _words("dry-run scale model documents test-documents pages rounds budget image-size rows "
                     f"{_RUN}") | {"name"}, "it is run"),
     ),
+    "models make": (
+        Mode("the list of checkpoints", lambda v: bool(v["--list"]) or not v["name"], _words("list json"),
+             "it only lists them; name one"),
+        Mode("a checkpoint", _always, _words("seed spread narrow json") | {"name", "out"}, "it is made"),
+    ),
     "data make": (
         Mode("--blue-red with --documents", lambda v: bool(v["--blue-red"] and v["--documents"]),
              _words(f"blue-red documents partition by {_MADE}") | {"out"}, "its documents are given"),

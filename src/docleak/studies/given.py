@@ -26,7 +26,7 @@ from docleak.studies.identity import data_hash, weights_hash
 
 T = TypeVar("T")
 #: Members of DocumentModel that every study uses.
-NEEDED = ("architecture", "name", "module", "image_size", "fit", "encode", "loss", "stage")
+NEEDED = ("architecture", "name", "module", "image_size", "drawn", "fit", "encode", "loss", "stage")
 
 
 def given_model(model: str | os.PathLike[str] | DocumentModel) -> str:

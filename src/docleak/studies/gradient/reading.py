@@ -65,7 +65,7 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
         counted=_counted(data),
         articles=render("gradient_verdicts.html.j2", models=models),
         remarks=(KNOWN,),
-        notices=(*noticed, *data.shortages),
+        notices=(*noticed, *data.drawn, *data.shortages),
         sections=(
             Section("threat", "Threat model", "Threat model: who could do this",
                     render("gradient_threat.html.j2", threat=first["threat_model"], models=models)),

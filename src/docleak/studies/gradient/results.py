@@ -221,6 +221,11 @@ class ReportData:
         return list(dict.fromkeys(str(run.info["shortage"]) for run in self.runs if run.info.get("shortage")))
 
     @property
+    def drawn(self) -> list[str]:
+        """A sentence for each model of which something was drawn at random, for its checkpoint lacks it."""
+        return [str(entry["drawn"]) for entry in self.info["models"].values() if entry.get("drawn")]
+
+    @property
     def engines(self) -> list[str]:
         return sorted({str(u.score.engine) for model in self.models for u in model.units if u.score.engine})
 
@@ -231,6 +236,7 @@ class ReportData:
             "signature": [manifest["info"].get("signature") for manifest in manifests],
             "ocr_engine": self.engines,
             "shortage": self.shortages,
+            "drawn": self.drawn,
             "interval": "95 %, expanded percentile bootstrap over documents; spreads are least and greatest",
             "models": [model.to_json() for model in self.models],
         }

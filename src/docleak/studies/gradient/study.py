@@ -87,6 +87,8 @@ class GradientStudy(TableStudy[GradientConfig]):
         require_applicable(c, self.device)
         if lacking := shortage(c, self.device):
             say(lacking)
+        for drawn in filter(None, (self._model(source).drawn for source in c.models)):
+            say(drawn)
         beside = CLOSED_FORM if len(c.attacks) > 1 and not c.exposure.recover_text else ""
         for (model, name), why in skipped(c, self.device).items():
             if name != beside:
@@ -134,6 +136,7 @@ class GradientStudy(TableStudy[GradientConfig]):
                 "parameters": sum(p.numel() for _, p in trainable(self._model(source).module)),
                 "hash": identity[f"weights of {source}"],
                 "trained": card.get("recipe", ""),
+                "drawn": self._model(source).drawn,
                 "anls": card.get("anls"),
             }
         rounds = f", {c.rounds} rounds, {c.round_steps} steps apart" if c.rounds > 1 else ""
