@@ -52,10 +52,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "defenses": {"errors", "lazy", "registry", "documents", "models", "attacks"},
     "report": {"errors", "files", "documents", "metrics"},
     "studies": {*COMPUTING, "runs", "report"},
-    "evidence": {*COMPUTING, "runs", "report", "studies"},
-    "recipes": {*COMPUTING, "runs", "report", "studies", "evidence"},
-    "front": {*COMPUTING, "runs", "report", "studies", "evidence", "recipes"},
-    "cli": {*COMPUTING, "runs", "report", "studies", "evidence", "recipes"},
+    "recipes": {*COMPUTING, "runs", "report", "studies"},
+    "front": {*COMPUTING, "runs", "report", "studies", "recipes"},
+    "cli": {*COMPUTING, "runs", "report", "studies", "recipes"},
 }
 LONGEST_MODULE = 400
 MOST_TOP_LEVEL_NAMES = 20

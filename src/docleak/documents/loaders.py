@@ -48,7 +48,7 @@ class Loader:
 
     def splits(self, path: Path) -> tuple[str, ...]:
         """The official splits at ``path``: of "train", "val" and "test" those that are there, and others."""
-        splits = getattr(import_module(self.target.partition(":")[0]), "splits", None)
+        splits = getattr(import_module(split_name(self.target)[0]), "splits", None)
         return splits(path) if splits else ()
 
     def recognises(self, path: Path) -> bool:

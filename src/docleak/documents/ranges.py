@@ -15,19 +15,19 @@ MOST_PIXELS = 40_000_000
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``low`` to ``high``, both included; ``above`` leaves ``low`` itself out."""
+    """Numbers from ``least`` to ``most``, both included; ``above`` leaves ``least`` itself out."""
 
-    low: float
-    high: float
+    least: float
+    most: float
     above: bool = False
 
     def holds(self, number: float) -> bool:
         """Whether the number lies in it; nan and infinities do not, unless they are an end."""
-        return (self.low < number if self.above else self.low <= number) and number <= self.high
+        return (self.least < number if self.above else self.least <= number) and number <= self.most
 
     def __str__(self) -> str:
-        low = f"above {_shown(self.low)} and" if self.above else f"{_shown(self.low)} to"
-        return f"{low} at most {_shown(self.high)}" if self.above else f"{low} {_shown(self.high)}"
+        least = f"above {_shown(self.least)} and" if self.above else f"{_shown(self.least)} to"
+        return f"{least} at most {_shown(self.most)}" if self.above else f"{least} {_shown(self.most)}"
 
 
 SEED = Range(0, MOST_SEED)
