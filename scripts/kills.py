@@ -335,7 +335,7 @@ def make_inputs(folder: Path, kinds: list[str]) -> None:
         plan = BlueRedPlan(clients=2, red=0.4, test=0.34, validation=0.0)
         write_blue_red(open_issuers(16, 3.0, plan, seed=0), folder / "blue-red")
     if "audit-updates" in kinds:
-        words = f"train federated {SILOS} --rounds 1 --model fedocvqa-start --no-dropout --out {folder / 'capture'}"
+        words = f"train federated {SILOS} --rounds 1 --model fedocvqa-start --out {folder / 'capture'}"
         subprocess.run(command_of(words), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

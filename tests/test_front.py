@@ -192,8 +192,8 @@ def test_trainings(pages: list[docleak.Page], tmp_path: Path) -> None:
         ({"unit": "record", "noise": 1.0, "denominator": 4, "capture": True}, "no rounds to capture"),
         ({"silos": 2}, "silos and pages are both given"),
         ({"documents": 3}, "pages are given"),
-        ({"beta1": 0.5}, "nothing to the server optimiser fedavg"),
-        ({"secure_threshold": 2}, "belong to secure aggregation"),
+        ({"beta1": 0.5}, "beta1 belongs to server fedavgm or fedadam"),
+        ({"secure_threshold": 2}, "secure_threshold belongs to secure, and does nothing here"),
         ({"config": docleak.TrainingSettings(), "rounds": 2}, "config has all settings already"),
     ],
 )

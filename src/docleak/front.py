@@ -137,8 +137,8 @@ def train(
     if silos is not None and pages is not None:
         raise FederationError("silos and pages are both given; expected silos, or pages for a central training.")
     folder, chosen = Path(out), _settings(config, settings)
-    said = [field.name for field in fields(chosen) if config and getattr(config, field.name) != field.default]
-    said = said or list(settings)
+    changed = [field.name for field in fields(chosen) if config and getattr(config, field.name) != field.default]
+    said = {name: name for name in changed or settings}
     places = _silos(silos, pages, documents, folder / "silos", chosen)
     shown = {"config": config, "silos": silos, "pages": pages} | settings
     how: dict[str, Any] = {"device": pick_device(device), "command": _call("train", shown, out), "say": say or _unsaid}

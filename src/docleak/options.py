@@ -139,17 +139,20 @@ def configured(config: Any, given: Mapping[str, Any]) -> Any:
     return kind(**values) if config is kind else replace(config, **values)
 
 
-def refuse_idle(config: Any, asked: Collection[Asked]) -> None:
-    """DocleakError naming the options that were given and do nothing in this configuration."""
+def refuse_idle(config: Any, asked: Collection[Asked], *, flags: bool = True) -> None:
+    """DocleakError naming the options that were given and do nothing in this configuration; without ``flags`` as
+    Python writes them."""
     idle: dict[str, list[str]] = {}
     for one in asked:
         place = config
         for name in one.path.split(".")[:-1]:
             place = getattr(place, name)
         if one.option.need is not None and not one.option.need.met(place):
-            idle.setdefault(one.option.need.what, []).append(one.flag)
-    for what, flags in idle.items():
-        raise DocleakError(said_idle(flags, what))
+            what = one.option.need.what
+            name = one.flag if flags else one.path.rpartition(".")[2]
+            idle.setdefault(what if flags else what.removeprefix("--"), []).append(name)
+    for what, names in idle.items():
+        raise DocleakError(said_idle(names, what))
 
 
 def said_idle(flags: Collection[str], what: str) -> str:

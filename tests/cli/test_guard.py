@@ -71,6 +71,8 @@ CHOSEN: dict[tuple[str, str], str] = {
     ("reproduce", "the list of recipes"): "--list",
     ("reproduce", "--cluster"): "gi-dqa/table1 --cluster c",
     ("reproduce", "a recipe"): "gi-dqa/table1",
+    ("models make", "the list of checkpoints"): "--list",
+    ("models make", "a checkpoint"): "donut-base out",
     ("data make", "--blue-red with --documents"): "out --blue-red --documents pages",
     ("data make", "--blue-red"): "out --blue-red",
     ("data make", "--partition"): "out --partition 2",
@@ -126,7 +128,12 @@ def idle() -> Iterator[tuple[str, str, str]]:
 def test_an_option_that_does_nothing_is_refused(
     name: str, mode: str, option: str, command: Command, tmp_path: Path
 ) -> None:
-    chooses = {("data make", "--blue-red"), ("data make", "--documents"), ("reproduce", "--list")}
+    chooses = {
+        ("data make", "--blue-red"),
+        ("data make", "--documents"),
+        ("reproduce", "--list"),
+        ("models make", "--list"),
+    }
     if option in CHOSEN[name, mode].split() or (name, option) in chooses:
         pytest.skip("it would choose another mode")
     words = [*name.split(), *CHOSEN[name, mode].split(), *given(name, option)]

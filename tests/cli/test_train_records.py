@@ -36,7 +36,7 @@ def test_records_are_protected_and_what_is_not_is_said(command: Command, tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--objective", "tm", "--optimiser", "sgd"), "no --objective tm, --optimiser sgd"),
+        (("--objective", "tm", "--optimiser", "sgd"), "no --optimiser, --objective"),
         (("--capture",), "no --capture"),
         (("--denominator", 0), "the denominator is 0"),
     ],

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from docleak.documents import LazyPages, Page, load_pages
-from docleak.documents.division import divide, source_names
+from docleak.documents.division import divide
+from docleak.documents.loaders import source_names
 from docleak.documents.partition import Share
 from docleak.documents.silos import MANIFEST, Silo, read_silo, write_silos
 from docleak.documents.synthetic import make_pages

@@ -86,3 +86,34 @@ def test_shares_that_leave_nothing() -> None:
             open_parts("synthetic", test=test, validation=validation, seed=0)
     with pytest.raises(DocumentError, match="2 documents are too few"):
         held_out(["a", "b", "b"], test=0.4, validation=0.4, rng=np.random.default_rng(0))
+
+
+def test_held_out_parts_hold_every_page_once_and_documents_whole() -> None:
+    documents = [f"d{i // 3}" for i in range(60)] + ["", ""]
+    parts = held_out(documents, test=0.3, validation=0.1, rng=np.random.default_rng(0))
+    assert sorted(parts.train + parts.validation + parts.test) == list(range(62))
+    for part, of in ((parts.test, 7), (parts.validation, 2)):
+        keys = {documents[i] or f"page {i}" for i in part}
+        assert len(keys) == of  # 30 % and 10 % of 22 documents
+        whole = [i for i in range(62) if (documents[i] or f"page {i}") in keys]
+        assert sorted(part) == whole
+    again = held_out(documents, test=0.3, validation=0.1, rng=np.random.default_rng(0))
+    other = held_out(documents, test=0.3, validation=0.1, rng=np.random.default_rng(1))
+    assert again == parts and other != parts
+    assert held_out(documents, test=0.3, validation=0.0, rng=np.random.default_rng(0)).test == parts.test
+    with pytest.raises(DocumentError, match="2 documents are too few to keep 2"):
+        held_out(["a", "b"], test=0.4, validation=0.4, rng=np.random.default_rng(0))
+
+
+def test_under_an_epsilon_a_unit_that_leaves_moves_no_other_one() -> None:
+    units = [f"unit {i // 2}" for i in range(400)]
+    parts = held_by_coin(units, test=0.3, validation=0.1, seed=4)
+    assert 80 < len(parts.test) < 160 and 10 < len(parts.validation) < 80
+    for gone in ("unit 3", "unit 77", "unit 150"):
+        left = [name for name in units if name != gone]
+        less = held_by_coin(left, test=0.3, validation=0.1, seed=4)
+        for part in ("train", "validation", "test"):
+            before, after = {units[i] for i in getattr(parts, part)}, {left[i] for i in getattr(less, part)}
+            assert before - {gone} == after
+    with pytest.raises(DocumentError, match="1 of 2 pages name no unit"):
+        held_by_coin(["a", ""], test=0.3, validation=0.0, seed=0)

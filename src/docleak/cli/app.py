@@ -10,7 +10,7 @@ import typer
 import typer.main
 
 import docleak
-from docleak.cli import data, deploy, models, train
+from docleak.cli import data, deploy, models
 from docleak.cli.attack import AttackGroup, DefendCommand
 from docleak.cli.audit import AuditGroup
 from docleak.cli.budget import budget
@@ -19,6 +19,7 @@ from docleak.cli.output import emit
 from docleak.cli.report import report
 from docleak.cli.reproduce import reproduce
 from docleak.cli.studies import PANEL
+from docleak.cli.train import TrainGroup
 from docleak.errors import DocleakError
 
 TRAIN, MATERIAL, HERE = "Train", "Data and models", "This installation"
@@ -26,7 +27,6 @@ TRAIN, MATERIAL, HERE = "Train", "Data and models", "This installation"
 app = typer.Typer(cls=Guarded, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command(rich_help_panel=PANEL)(report)
 app.command(rich_help_panel=PANEL)(reproduce)
-app.add_typer(train.app, name="train", rich_help_panel=TRAIN)
 app.command(rich_help_panel=TRAIN)(budget)
 app.add_typer(deploy.app, name="deploy", rich_help_panel=TRAIN)
 app.add_typer(data.app, name="data", rich_help_panel=MATERIAL)
@@ -73,6 +73,7 @@ def command_line() -> click.Group:
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group)
     studies: dict[str, click.Command] = {"audit": AuditGroup(), "attack": AttackGroup(), "defend": DefendCommand()}
+    studies |= {name: group.commands.pop(name) for name in ("report", "reproduce")}
     doctor = group.commands.pop("doctor")
-    group.commands = {**studies, **group.commands, "doctor": doctor}
+    group.commands = {**studies, "train": TrainGroup(TRAIN), **group.commands, "doctor": doctor}
     return group

@@ -19,10 +19,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @app.command(name="list")
 def list_formats(json_output: Json = False) -> None:
-    """List the page formats docleak reads."""
+    """List the page formats docleak reads, and which have splits that :split=NAME reads."""
     from docleak.documents.loaders import LOADERS
 
-    rows = {name: loader.about for name, loader in LOADERS.items()}
+    rows = {name: f"{loader.about}{'; splits by :split=NAME' * loader.official}" for name, loader in LOADERS.items()}
     emit(rows, "\n".join(f"{name:14}{text}" for name, text in rows.items()), json_output=json_output)
 
 

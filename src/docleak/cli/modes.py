@@ -83,12 +83,6 @@ def _official(values: Values) -> bool:
 
 #: (command, option) -> what it needs.
 NEEDS: dict[tuple[str, str], Need] = {
-    ("train federated", "--clients"): Need(lambda v: v["--silos"] is None, "silos made here, without --silos"),
-    ("train federated", "--documents"): Need(lambda v: v["--silos"] is None, "silos made here, without --silos"),
-    ("train federated", "--beta1"): Need(lambda v: v["--server"] != "fedavg", "--server fedavgm or fedadam"),
-    ("train federated", "--beta2"): Need(lambda v: v["--server"] not in ("fedavg", "fedavgm"), "--server fedadam"),
-    ("train federated", "--secure-threshold"): Need(lambda v: bool(v["--secure"]), "--secure"),
-    ("train federated", "--secure-limit"): Need(lambda v: bool(v["--secure"]), "--secure"),
     ("data make", "--partition"): Need(lambda v: not _official(v), "docleak's own division, not --by clients"),
     ("data make", "--seed"): Need(lambda v: not _official(v), "docleak's own division, not --by clients"),
     ("data inspect", "--seed"): Need(lambda v: _drawn(v["documents"]), "synthetic pages and drawn tables"),

@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-from docleak.cli.private_options import given
+from collections.abc import Mapping
+from dataclasses import replace
+
 from docleak.errors import PrivacyError
+from docleak.training.settings import TrainingSettings
 
 
-def phase_settings(
-    phases: str,
-    name: str,
-    epsilon: float | None,
-    noise: float | None,
-    rounds: int,
-    unit_rate: str,
-    *,
-    delta: float,
-    unit: str,
-    client_rate: float,
-) -> tuple[float | None, float | None, int, str]:
-    """(epsilon, noise, rounds, unit rate) of the phase ``name``, its noise found for all phases together.
+def of_phase(settings: TrainingSettings, phases: str, name: str, said: Mapping[str, str]) -> TrainingSettings:
+    """The settings of the phase ``name``: its rounds, its unit rate, and the noise found for all phases together.
 
-    Without ``phases`` they stay what they are. PrivacyError for options that contradict the plan.
+    Without ``phases`` they stay what they are. PrivacyError for settings that contradict the plan; ``said`` are those
+    that were given, by name as they were written.
     """
     from docleak.privacy.mechanism import Mechanism, Unit, choice, probability
     from docleak.privacy.phases import noise_for_phases, phase_of, phases_of
 
     if not phases and not name:
-        return epsilon, noise, rounds, unit_rate
+        return settings
     if not phases or not name:
         raise PrivacyError(
             "--phases and --phase belong together: all trainings of the plan, and which of them this is."
         )
-    if epsilon is None or noise is not None:
+    if settings.epsilon is None or settings.noise is not None:
         raise PrivacyError("--phases plans the noise for one --epsilon of all phases; give that, and no --noise.")
     planned = phases_of(phases)
     chosen = phase_of(planned, name)
-    other = given("rounds") if rounds != chosen.rounds else []
-    other += given("unit_rate") if probability(unit_rate, what="unit rate") != chosen.unit_rate else []
-    if other:
+    differs = {
+        "rounds": settings.rounds != chosen.rounds,
+        "unit_rate": probability(settings.unit_rate, what="unit rate") != chosen.unit_rate,
+    }
+    if other := [said[setting] for setting, differ in differs.items() if differ and setting in said]:
         raise PrivacyError(
             f"phase {name!r} has {chosen.rounds} rounds at unit rate {chosen.unit_rate:g} by --phases, and "
             f"{' and '.join(other)} say otherwise. Leave them out."
         )
-    like = Mechanism(1.0, 1, client_rate=client_rate, unit=choice(Unit, unit, what="unit"))
-    found = noise_for_phases(planned, like, epsilon, delta)
-    return None, found, chosen.rounds, repr(chosen.unit_rate)
+    unit = choice(Unit, settings.unit, what="unit")
+    noise = noise_for_phases(
+        planned, Mechanism(1.0, 1, client_rate=settings.participation, unit=unit), settings.epsilon, settings.delta
+    )
+    return replace(settings, epsilon=None, noise=noise, rounds=chosen.rounds, unit_rate=repr(chosen.unit_rate))

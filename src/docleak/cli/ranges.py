@@ -5,40 +5,24 @@ from __future__ import annotations
 
 from docleak.documents.ranges import BUDGET, COUNT, MOST_SEED, SEED, SOME, Range
 
-_STEPS = Range(0, 10_000_000)
-_POSITIVE = Range(0, 1e6, above=True)
-
 #: Option -> range, for every command that has no line of its own below.
 RANGES: dict[str, Range] = {
     "--seed": SEED,
     "--workers": Range(0, 512),
     "--pages": SOME,
     "--budget": BUDGET,
-    "--batch-size": Range(1, 100_000),
     "--rounds": SOME,
     "--count": SOME,
-    "--steps": _STEPS,
-    "--max-steps": _STEPS,
-    "--epochs": Range(1, 10_000),
+    "--steps": Range(0, 10_000_000),
     "--evaluate-every": COUNT,
     "--clients": Range(1, 1_000),
-    "--documents": Range(1, 100_000),
-    "--minimum": Range(0, 1_000),
-    "--participation": Range(0, 1, above=True),
-    "--holdout": Range(0, 0.999999),
-    "--server-rate": Range(0, 1e3, above=True),
-    "--beta1": Range(0, 0.999999),
-    "--beta2": Range(0, 0.999999),
-    "--learning-rate": Range(0, 1e3),
-    "--weight-decay": Range(0, 1e3),
-    "--clip-norm": _POSITIVE,
+    "--clip-norm": Range(0, 1e6, above=True),
     "--epsilon": Range(0, 1e9, above=True),
     "--noise": Range(0, 1e9),
     "--delta": Range(0, 1, above=True),
     "--units": Range(0, 10**12),
     "--denominator": Range(0, 10**12),
     "--secure-threshold": Range(0, 1_000),
-    "--secure-limit": Range(0, 1e9),
     "--width": Range(192, 20_000),
     "--height": Range(224, 20_000),
     "--partition": Range(1, 10_000),
@@ -57,10 +41,9 @@ RANGES_OF: dict[tuple[str, str], Range] = {
     ("reproduce", "--pages"): COUNT,
     ("reproduce", "--rounds"): COUNT,
     ("reproduce", "--budget"): Range(0, 10_000_000),
-    ("train central", "--pages"): COUNT,
 }
 
 
 def range_of(command: str, option: str) -> Range | None:
-    """The range of an option of a command such as ``train central``, or None where none is known."""
+    """The range of an option of a command such as ``data make``, or None where none is known."""
     return RANGES_OF.get((command, option), RANGES.get(option))

@@ -60,7 +60,7 @@ class Work:
 
     def parameters(self) -> list[click.Parameter]:
         """The study's options, and those of a run."""
-        own = [_parameter(name, one, self.preset.get(one.path, one.default)) for name, one in self.options().items()]
+        own = [parameter(name, one, self.preset.get(one.path, one.default)) for name, one in self.options().items()]
         run = [_option("out", "--out", Text(click.Path()), self.out, "Run directory; an interrupted run in it is "
                        "continued.", RUN)]  # fmt: skip
         if self.kind.gpu:
@@ -170,7 +170,8 @@ def _option(name: str, flag: str, kind: Any, default: Any, text: str, panel: str
     )  # fmt: skip
 
 
-def _parameter(name: str, one: Asked, default: Any) -> click.Parameter:
+def parameter(name: str, one: Asked, default: Any) -> click.Parameter:
+    """The parameter of that name for a configuration's field."""
     told, missing = one.option, default is MISSING
     required = missing and not told.optional
     if one.scalar is bool:
@@ -179,7 +180,8 @@ def _parameter(name: str, one: Asked, default: Any) -> click.Parameter:
     text = f"{told.help} ({told.range})" if told.range and not one.several else told.help
     kinds: dict[Any, click.ParamType[Any]] = {int: click.INT, float: click.FLOAT}
     kind = click.STRING if one.several else kinds.get(one.scalar, click.STRING)
-    read = Text(kind) if kind is click.STRING else Bounded(kind, told.range) if told.range else kind
+    text_kind = click.Path() if told.read is Path else click.STRING
+    read = Text(text_kind) if kind is click.STRING else Bounded(kind, told.range) if told.range else kind
     if told.argument:
         more: dict[str, Any] = {"nargs": -1} if one.several else {}
         return TyperArgument(param_decls=[name], type=read, required=required, help=text, **more)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from docleak.documents.loaders import SYNTHETIC, format_and_path, load_pages
-from docleak.documents.loaders import source_names as source_names
+from docleak.documents.loaders import SYNTHETIC, format_and_path, load_pages, source_names
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
 from docleak.documents.pages import LazyPages, document_names, provider_names

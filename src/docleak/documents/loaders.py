@@ -30,8 +30,8 @@ class Loader:
     """One on-disk format: where its ``load(path, *, limit)`` is, and how a folder of it is recognised.
 
     A folder is recognised if it has everything of one of the ``marks`` (glob patterns separated by spaces). Formats
-    whose pages are ``drawn`` by docleak take ``seed``. Those with official splits have ``splits(path)`` beside
-    ``load``, which takes one of them as ``split``.
+    whose pages are ``drawn`` by docleak take ``seed``. Those with ``official`` splits have ``splits(path)``
+    beside ``load``, which takes one of them as ``split``.
     """
 
     target: str
@@ -40,6 +40,7 @@ class Loader:
     drawn: bool = False
     #: Whether opening the whole data set takes minutes, so that it is not done just to check a path.
     large: bool = False
+    official: bool = True
 
     def function(self) -> Callable[..., Sequence[Page]]:
         """The loading function; its module is imported only now."""
@@ -48,8 +49,10 @@ class Loader:
 
     def splits(self, path: Path) -> tuple[str, ...]:
         """The official splits at ``path``: of "train", "val" and "test" those that are there, and others."""
-        splits = getattr(import_module(split_name(self.target)[0]), "splits", None)
-        return splits(path) if splits else ()
+        if not self.official:
+            return ()
+        splits: tuple[str, ...] = import_module(split_name(self.target)[0]).splits(path)
+        return splits
 
     def recognises(self, path: Path) -> bool:
         return any(all(any(path.glob(mark)) for mark in marks.split()) for marks in self.marks)
@@ -78,7 +81,9 @@ class PageSource:
 #: Tried in this order.
 LOADERS: Mapping[str, Loader] = MappingProxyType(
     {
-        "folder": Loader("docleak.documents.folder:load", "your own pages: images and pages.jsonl", ("pages.jsonl",)),
+        "folder": Loader(
+            "docleak.documents.folder:load", "your own pages: images and pages.jsonl", ("pages.jsonl",), official=False
+        ),
         "sroie": Loader(
             "docleak.documents.sroie:load",
             "SROIE 2019: scanned receipts with company, date, address and total",

@@ -56,6 +56,8 @@ def open_parts(
     test: float,
     validation: float,
     seed: int,
+    seed_of_pages: int | None = None,
+    name: str = "",
     count: int | None = None,
     units: Callable[[Sequence[Page]], Sequence[str]] | None = None,
 ) -> Parts:
@@ -65,6 +67,8 @@ def open_parts(
     none of is held out of the training pages: the share ``test`` or ``validation`` of their documents, drawn from
     ``seed``. A share of 0 asks for no such part. Training pages of documents that an official part has, too, are left
     out. Under an epsilon ``units`` names the unit of every page, and each is held out by a public coin of its own.
+    ``seed_of_pages`` is for pages that are made or drawn (``seed``, if None); a data set's ``name``, by which its draws
+    differ from another's of the same seed, is its format where none is given.
 
     Raises DocumentError for what cannot be opened, shares outside of [0, 1), and too few documents to hold any out.
     """
@@ -73,29 +77,31 @@ def open_parts(
             f"test and validation are {(test, validation)}; expected shares that leave some to train on."
         )
     specs = page_specs(spec)
-    names = source_names(specs)
+    names = [name] if name and len(specs) == 1 else source_names(specs)
     wanted = {"test": test, "val": validation}
-    each = [_open(one, name, wanted, seed, count, units) for one, name in zip(specs, names, strict=True)]
-    if len(each) == 1:
-        return each[0]
-    train, held, tests = (labelled(names, [getattr(parts, part) for parts in each])
+    seeds = (seed, seed if seed_of_pages is None else seed_of_pages)
+    opened = [_open(one, title, wanted, seeds, count, units) for one, title in zip(specs, names, strict=True)]
+    if len(opened) == 1:
+        return opened[0]
+    train, held, tests = (labelled(names, [getattr(parts, part) for parts in opened])
                           for part in ("train", "validation", "test"))  # fmt: skip
-    return Parts(train, held, tests, tuple(sentence for parts in each for sentence in parts.said))
+    return Parts(train, held, tests, tuple(sentence for parts in opened for sentence in parts.said))
 
 
 def _open(
     spec: str,
     name: str,
     wanted: dict[str, float],
-    seed: int,
+    seeds: tuple[int, int],
     count: int | None,
     units: Callable[[Sequence[Page]], Sequence[str]] | None,
 ) -> Parts:
+    seed, seed_of_pages = seeds
     splits = official_splits(spec)
     official = [split for split, share in wanted.items() if share and split in splits and "train" in splits]
-    kept = {split: load_pages(f"{spec}:split={split}", count=count, seed=seed) for split in official}
+    kept = {split: load_pages(f"{spec}:split={split}", count=count, seed=seed_of_pages) for split in official}
     said = [f"{name}: the {PURPOSES[split]} pages are its official split ({len(kept[split])} pages)." for split in kept]
-    pages = load_pages(f"{spec}:split=train" if "train" in splits else spec, count=count, seed=seed)
+    pages = load_pages(f"{spec}:split=train" if "train" in splits else spec, count=count, seed=seed_of_pages)
     pages, sentence = _apart(name, pages, kept)
     said += [sentence] if sentence else []
     shares = {split: 0.0 if split in kept else share for split, share in wanted.items()}

@@ -2,94 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from docleak.errors import FederationError, PrivacyError
-from docleak.privacy.plan import DpPlan
-from docleak.privacy.planning import evaluations_of, plan_of
-from docleak.training.federated.federation import Federation
-from docleak.training.federated.fedopt import FedOpt
-from docleak.training.federated.local import LocalPlan
-from docleak.training.federated.secure.plan import SecurePlan
-from docleak.training.federated.wire import Compression
-from docleak.training.private.record_run import RecordTrainingConfig
-from docleak.training.private.records import RecordOptimiser
+from docleak.documents.ranges import COUNT, SEED, SOME, Range
+from docleak.errors import PrivacyError
+from docleak.options import Need, option, options_of, refuse_idle
 
+if TYPE_CHECKING:
+    from docleak.privacy.plan import DpPlan
+    from docleak.training.federated.federation import Federation
+    from docleak.training.private.record_run import RecordTrainingConfig
+
+#: Panels of help, in which the settings stand: those of FEDERATED mean nothing to a central training.
+LOCAL, FEDERATED, PRIVATE = "A silo's steps", "Silos and server", "Differential privacy"
 #: Settings that say nothing where neither epsilon nor noise asks for privacy.
 OF_PRIVACY = ("delta", "clip_norm", "unit", "unit_rate", "denominator", "published_counting")
-#: Setting -> the server optimisers that have it.
-OF_SERVERS = {"beta1": ("fedavgm", "fedadam"), "beta2": ("fedadam",)}
 #: What a training by DP-SGD over single questions takes besides ``OF_PRIVACY``.
 OF_RECORDS = ("model", "rounds", "learning_rate", "weight_decay", "dropout", "holdout", "seed", "epsilon", "noise")
+#: Where nobody knows which settings were given.
+UNSAID: Mapping[str, str] = MappingProxyType({})
+_RATE, _BELOW_ONE = Range(0, 1e3), Range(0, 0.999999)
+_SECURE = Need(lambda settings: settings.secure, "--secure")
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What a training is, in numbers and words.
+    """What a training is, in numbers and words; the fields' help says what each means.
 
-    A silo trains ``rounds`` rounds of ``epochs`` over its questions, ``max_steps`` optimiser steps at most (0: no
-    limit), on ``objective`` ("qa", or tm, lm, tlm); it keeps a share ``holdout`` of its documents to evaluate on, after
-    every ``evaluate_every`` rounds and the last (0: never). ``participation`` is the share of silos that train in a
-    round, ``server`` fedavg, fedavgm or fedadam, ``compression`` none, fp16 or topk:SHARE; ``secure`` aggregates so
-    that the server learns sums only.
-
-    ``epsilon`` or ``noise`` (a multiplier) asks for differential privacy at ``delta``: each ``unit`` (provider,
-    document, client; of a central training also record: one question, by DP-SGD) is drawn with probability
-    ``unit_rate`` and clipped to ``clip_norm``; sums are divided by the public ``denominator``.
+    ``secure`` and its settings, ``participation``, ``minimum``, ``compression`` and those of the server are of a
+    training over silos; a central one is of a single silo, whose optimiser begins anew each round. ``epsilon`` or
+    ``noise`` asks for differential privacy: each ``unit`` is drawn with probability ``unit_rate`` and clipped to
+    ``clip_norm``, and sums are divided by the public ``denominator``.
     """
 
-    model: str = "vt5-start"
-    rounds: int = 6
-    epochs: int = 1
-    max_steps: int = 35
-    batch_size: int = 16
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.01
-    optimiser: str = "adamw"
-    objective: str = "qa"
-    dropout: bool = False
-    holdout: float = 0.2
-    evaluate_every: int = 1
-    seed: int = 0
-    participation: float = 1.0
-    minimum: int = 0
-    server: str = "fedavg"
-    server_rate: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    compression: str = "none"
-    secure: bool = False
-    secure_threshold: int = 0
-    secure_limit: float = 0.0
-    epsilon: float | None = None
-    noise: float | None = None
-    delta: float = 1e-5
-    clip_norm: float = 0.5
-    unit: str = "provider"
-    unit_rate: str = "1"
-    denominator: int = 0
-    published_counting: bool = False
+    model: str = option("vt5-start", "Shipped name, directory or hub name; with --dry-run also vt5-base.")
+    rounds: int = option(6, "Rounds in all; a run that has fewer is continued.", range=SOME)
+    holdout: float = option(0.2, "Share of its documents that a silo keeps to evaluate on.", range=_BELOW_ONE)
+    evaluate_every: int = option(1, "Evaluate after every so many rounds, and the last; 0 never.", range=COUNT)
+    seed: int = option(0, "Seed of sampling, orders, dropout and what is kept.", range=SEED)
+    epochs: int = option(1, "Local epochs of a round.", group=LOCAL, range=Range(1, 10_000))
+    max_steps: int = option(
+        35, "At most so many optimiser steps of a silo in a round; 0 for no limit.", group=LOCAL,
+        range=Range(0, 10_000_000),
+    )  # fmt: skip
+    batch_size: int = option(16, "Questions in a step.", group=LOCAL, range=Range(1, 100_000))
+    learning_rate: float = option(
+        2e-3, "Learning rate of the silos' AdamW (or SGD), which begins anew each round.", group=LOCAL, range=_RATE
+    )
+    weight_decay: float = option(0.01, "Weight decay of the silos' optimiser.", group=LOCAL, range=_RATE)
+    optimiser: str = option("adamw", "The silos' optimiser: adamw or sgd.", group=LOCAL)
+    objective: str = option("qa", "What is learnt: qa, or a self-pretraining objective: tm, lm, tlm.", group=LOCAL)
+    dropout: bool = option(False, "Train with the model's dropout.", group=LOCAL)
+    participation: float = option(
+        1.0, "Share C of the silos that train in a round.", group=FEDERATED, range=Range(0, 1, above=True)
+    )
+    minimum: int = option(
+        0, "Average a round with so many updates; 0: every sampled silo's.", group=FEDERATED, range=Range(0, 1_000)
+    )
+    server: str = option("fedavg", "Server optimiser: fedavg, fedavgm, fedadam.", group=FEDERATED)
+    server_rate: float = option(1.0, "Learning rate of the server.", group=FEDERATED, range=Range(0, 1e3, above=True))
+    beta1: float = option(
+        0.9, "Momentum of fedavgm and fedadam.", group=FEDERATED, range=_BELOW_ONE,
+        need=Need(lambda settings: settings.server != "fedavg", "--server fedavgm or fedadam"),
+    )  # fmt: skip
+    beta2: float = option(
+        0.999, "Second moment of fedadam.", group=FEDERATED, range=_BELOW_ONE,
+        need=Need(lambda settings: settings.server not in ("fedavg", "fedavgm"), "--server fedadam"),
+    )  # fmt: skip
+    compression: str = option("none", "How updates are sent: none, fp16, topk:SHARE.", group=FEDERATED)
+    secure: bool = option(False, "Secure aggregation: the server learns sums of updates only.", group=FEDERATED)
+    secure_threshold: int = option(
+        0, "Silos that a sum needs; 0: two thirds and one, under --epsilon all.", group=FEDERATED,
+        range=Range(0, 1_000), need=_SECURE,
+    )  # fmt: skip
+    secure_limit: float = option(
+        0.0, "Largest value a silo may send, times its questions; public. 0: 1000.", group=FEDERATED,
+        range=Range(0, 1e9), need=_SECURE,
+    )  # fmt: skip
+    published_counting: bool = option(
+        False, "Count drawn clients (--participation) as the paper does. No bound.", group=FEDERATED
+    )
+    epsilon: float | None = option(
+        None, "Train with differential privacy of this epsilon.", group=PRIVATE, range=Range(0, 1e9, above=True)
+    )
+    noise: float | None = option(
+        None, "The same by its noise multiplier (docleak budget).", group=PRIVATE, range=Range(0, 1e9)
+    )
+    delta: float = option(
+        1e-5, "Delta that belongs to epsilon; far below 1/providers.", group=PRIVATE, range=Range(0, 1, above=True)
+    )
+    clip_norm: float = option(
+        0.5, "C: each provider's difference is clipped to this norm.", group=PRIVATE, range=Range(0, 1e6, above=True)
+    )
+    unit: str = option(
+        "provider", "Whose presence is hidden: provider, document, client; central also record: one question, by "
+        "DP-SGD.", group=PRIVATE,
+    )  # fmt: skip
+    unit_rate: str = option(
+        "1", "Probability that a provider trains in a round, such as 0.2 or 1000/4149.", group=PRIVATE
+    )
+    denominator: int = option(
+        0, "M: a public constant that sums are divided by; every silo has as many.", group=PRIVATE,
+        range=Range(0, 10**12),
+    )  # fmt: skip
 
-    def plan(self, said: Collection[str] = ()) -> DpPlan | None:
-        """The privacy plan, or None; PrivacyError where settings among ``said`` belong to one that is not asked for."""
+    def plan(self, said: Mapping[str, str] = UNSAID) -> DpPlan | None:
+        """The privacy plan, or None. ``said`` are the settings that were given, by name as they were written:
+        PrivacyError for those that belong to a private training where none is asked for."""
+        from docleak.privacy.planning import plan_of
+
         return plan_of(
             self.epsilon, self.noise, self.rounds, delta=self.delta, clip_norm=self.clip_norm, unit=self.unit,
             unit_rate=self.unit_rate, client_rate=self.participation, denominator=self.denominator,
-            published_counting=self.published_counting, idle=[name for name in said if name in OF_PRIVACY],
+            published_counting=self.published_counting,
+            idle=[written for name, written in said.items() if name in OF_PRIVACY],
         )  # fmt: skip
 
-    def federation(self, said: Collection[str] = ()) -> Federation:
-        """The federation; a central training is one of a single silo. FederationError where settings among ``said``
-        mean nothing to it, and whatever its parts raise."""
-        if not self.secure and (self.secure_threshold or self.secure_limit):
-            raise FederationError(
-                "secure_threshold and secure_limit belong to secure aggregation; ask for secure, or leave them out."
-            )
-        idle = [name for name, servers in OF_SERVERS.items() if name in said and self.server not in servers]
-        if idle:
-            raise FederationError(f"{', '.join(idle)}: nothing to the server optimiser {self.server}. Leave that out.")
+    def federation(self, said: Mapping[str, str] = UNSAID) -> Federation:
+        """The federation; a central training is one of a single silo. DocleakError where settings mean nothing beside
+        the others, and whatever its parts raise."""
+        from docleak.privacy.planning import evaluations_of
+        from docleak.training.federated.federation import Federation
+        from docleak.training.federated.fedopt import FedOpt
+        from docleak.training.federated.local import LocalPlan
+        from docleak.training.federated.secure.plan import SecurePlan
+        from docleak.training.federated.wire import Compression
+
         plan = self.plan(said)
+        asked = options_of(type(self))
+        refuse_idle(self, [asked[name] for name in asked if getattr(self, name) != asked[name].default], flags=False)
         return Federation(
             self.model, self.rounds, self.participation, self.minimum, self.holdout, self.seed,
             LocalPlan(
@@ -102,14 +146,17 @@ class TrainingSettings:
             evaluations_of(plan, self.rounds, self.evaluate_every),
         )  # fmt: skip
 
-    def records(self, said: Collection[str] = (), *, start_is_public: bool = False) -> RecordTrainingConfig:
-        """The training by DP-SGD over single questions; PrivacyError for settings among ``said`` that it has not."""
-        if idle := [name for name in said if name not in (*OF_RECORDS, *OF_PRIVACY)]:
+    def records(self, said: Mapping[str, str] = UNSAID, *, start_is_public: bool = False) -> RecordTrainingConfig:
+        """The training by DP-SGD over single questions; PrivacyError for what was ``said`` and it has not."""
+        from docleak.training.private.record_run import RecordTrainingConfig
+        from docleak.training.private.records import RecordOptimiser
+
+        plan = self.plan(said)
+        if idle := [written for name, written in said.items() if name not in (*OF_RECORDS, *OF_PRIVACY)]:
             raise PrivacyError(
                 f"unit 'record' trains by DP-SGD (questions and answers, AdamW), which has no {', '.join(idle)}. Leave "
                 "that out; rounds are its steps, and each draws its questions by coins (unit_rate)."
             )
-        plan = self.plan(said)
         if plan is None:
             raise PrivacyError("unit 'record' is of a private training. Give epsilon or noise, too.")
         how = RecordOptimiser(self.learning_rate, self.weight_decay, self.dropout)

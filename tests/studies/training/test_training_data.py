@@ -6,14 +6,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from docleak.documents.loaders import load_pages
 from docleak.documents.partition import split_by_coin
 from docleak.errors import DocumentError, RecipeError
 from docleak.studies.training.config import TrainingConfig
-from docleak.studies.training.data import _opened, divide, divided, folder_of, kept_by_coin, kept_out
+from docleak.studies.training.data import _opened, divide, divided, folder_of
 
 CONFIG = TrainingConfig(
     "m", documents=("synthetic", "synthetic"), pages=8, test_share=0.25, validation_share=0.125, clients=2
@@ -24,37 +23,9 @@ def names(folders: dict[str, Path]) -> list[str]:
     return sorted(page.name for folder in folders.values() for page in load_pages(f"folder:{folder}", seed=0))
 
 
-def test_kept_out_parts_hold_every_page_once_and_documents_whole() -> None:
-    documents = [f"d{i // 3}" for i in range(60)] + ["", ""]
-    parts = kept_out(documents, test=0.3, validation=0.1, rng=np.random.default_rng(0))
-    assert sorted(parts.train + parts.validation + parts.test) == list(range(62))
-    for part, of in ((parts.test, 7), (parts.validation, 2)):
-        keys = {documents[i] or f"page {i}" for i in part}
-        assert len(keys) == of  # 30 % and 10 % of 22 documents
-        whole = [i for i in range(62) if (documents[i] or f"page {i}") in keys]
-        assert sorted(part) == whole
-    again = kept_out(documents, test=0.3, validation=0.1, rng=np.random.default_rng(0))
-    other = kept_out(documents, test=0.3, validation=0.1, rng=np.random.default_rng(1))
-    assert again == parts and other != parts
-    assert kept_out(documents, test=0.3, validation=0.0, rng=np.random.default_rng(0)).test == parts.test
-    with pytest.raises(RecipeError, match="2 documents are too few to keep 2"):
-        kept_out(["a", "b"], test=0.4, validation=0.4, rng=np.random.default_rng(0))
-
-
-def test_under_an_epsilon_a_unit_that_leaves_moves_no_other_one() -> None:
-    units = [f"unit {i // 2}" for i in range(400)]
-    parts = kept_by_coin(units, test=0.3, validation=0.1, seed=4)
-    assert 80 < len(parts.test) < 160 and 10 < len(parts.validation) < 80
-    for gone in ("unit 3", "unit 77", "unit 150"):
-        left = [name for name in units if name != gone]
-        less = kept_by_coin(left, test=0.3, validation=0.1, seed=4)
-        for part in ("train", "validation", "test"):
-            before, after = {units[i] for i in getattr(parts, part)}, {left[i] for i in getattr(less, part)}
-            assert before - {gone} == after
-    with pytest.raises(RecipeError, match="1 of 2 pages name no unit"):
-        kept_by_coin(["a", ""], test=0.3, validation=0.0, seed=0)
+def test_under_an_epsilon_no_first_pages_are_taken() -> None:
     with pytest.raises(RecipeError, match="pages takes the first ones of a list"):
-        _opened(replace(CONFIG, documents=("wtq:here",), epsilon=8.0), 0)
+        _opened(replace(CONFIG, documents=("wtq:here",), epsilon=8.0), 0, "wtq")
 
 
 def test_under_an_epsilon_a_unit_that_leaves_stays_alone_in_its_silo_too() -> None:
@@ -110,3 +81,16 @@ def test_official_test_documents_replace_the_share(tmp_path: Path) -> None:
     places = divide(config, tmp_path / "b")
     assert names(dict(places.test)) == sorted(2 * [page.name for page in load_pages(f"folder:{own}", seed=0)])
     assert len(names(dict(places.silos))) == 2 * 7
+    assert f"synthetic_2: the test pages are those of folder:{own}, as asked for (2 pages)." in places.said
+
+
+def test_official_test_pages_are_taken_and_said(shared_data: Path, tmp_path: Path) -> None:
+    spec = f"funsd:{shared_data / 'funsd'}"
+    config = replace(CONFIG, documents=(spec,), pages=6, clients=1)
+    places = divide(config, tmp_path)
+    official = load_pages(f"{spec}:split=test", count=6, seed=0)
+    tests = load_pages(f"folder:{places.test['funsd']}", seed=0)
+    assert sorted(len(page.words) for page in tests) == sorted(len(page.words) for page in official)
+    assert places.said == divided(config, tmp_path).said
+    assert places.said[0] == "funsd: the test pages are its official split (6 pages)." and len(places.said) == 2
+    assert "no official validation split is here" in places.said[1]

@@ -68,7 +68,8 @@ class PairConfig:
 
     pairs: str = option(
         "scenes",
-        "scenes, nlvr:DIR, nlvr-true:DIR, flickr30k:DIR, openi:DIR, cifar100:DIR, or pages:SPEC.",
+        "scenes, nlvr:DIR, nlvr-true:DIR, flickr30k:DIR, openi:DIR, cifar100:DIR, or pages:SPEC; behind DIR "
+        ":split=NAME for an official split, :every=yes for all texts of a picture or pictures of a text; A,B for both.",
         group=PAIRED,
     )
     count: int = option(4, "Pairs to attack.", group=PAIRED, range=SOME)
@@ -241,7 +242,7 @@ def _language(config: PairConfig, model: PairModel, targets: Sequence[Pair], pub
 
 def _texts(config: PairConfig) -> tuple[tuple[Pair, ...], list[Pair]]:
     def load(count: int, skip: int) -> list[Pair]:
-        return load_pairs(config.pairs, count=count, skip=skip, seed=config.seed)
+        return load_pairs(config.pairs, count=count, skip=skip, seed=config.seed, size=config.image_size)
 
     targets = load(config.count, config.skip)
     public = load(config.public, config.skip + config.count) if config.public else []

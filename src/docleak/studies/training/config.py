@@ -29,9 +29,10 @@ class TrainingConfig:
     """Trainings that differ in their seeds. Defaults are those of Nguyen and Karatzas (2024), section 5.1.
 
     ``documents`` are data sets as ``load_pages`` takes them, at most the first ``pages`` of each (0: all).
-    ``test_documents``, if any, are their test pages in the same order; else the ``test_share`` of each set's documents
-    is kept out of all training. ``validation_share`` is taken from what is left. The rest is divided among ``clients``
-    (K), one data set each; with one client it holds all of them.
+    ``test_documents``, if any, are their test pages in the same order. Else, and for validation, a set's official
+    splits are taken where it has some, and the ``test_share`` and ``validation_share`` of its documents are held out
+    where it has none (``documents.splits``). The rest is divided among ``clients`` (K), one data set each; with one
+    client it holds all of them.
 
     ``rounds`` (T) of fine-tuning, 0 for none, with the share ``participation`` (C) of the clients, follow
     ``pretraining_rounds`` of self-pretraining with the objective ``pretraining`` ("" for none), in which the share

@@ -88,7 +88,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         config = replace(self.config, model=str(self._start(run))) if self.config.max_tokens else self.config
         places = divided(config, table_of(run) / DATA)
         result = run_training(config, unit.what, places, run.folder(unit.id), self.device, tell)
-        return {"seed": unit.what, **asdict(result)}, {}
+        return {"seed": unit.what, "said": list(places.said), **asdict(result)}, {}
 
     def progress(self, unit: Unit, run: Run) -> str:
         """Rounds that are done."""
@@ -114,8 +114,11 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         curves = picture(decoded(cls.picture([row]).png), "Scores, and curves over rounds")
         claim = results[0].claim or f"{study.config.model} as it is: nothing was trained."
         claim += f" It is said of one model; there are {len(results)}." if len(results) > 1 else ""
-        body = render("training.html.j2", curves=curves, table=table)
-        return reading_of(run, claim, f"{table.to_text()}\n{claim}", table.to_json()[0], {"trainings": table}, body)
+        said = said_in(run)
+        body = render("training.html.j2", curves=curves, table=table, said=said)
+        return reading_of(
+            run, claim, "\n".join([table.to_text(), *said, claim]), table.to_json()[0], {"trainings": table}, body
+        )
 
     # -- rows of tables
 
@@ -175,6 +178,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             "bytes": [result.bytes for result in results],
             "seconds": [dict(result.seconds) for result in results],
             "claims": [result.claim for result in results],
+            "said": said_in(run),
             "points": [asdict(point) for point in self.points(run)],
         }
 
@@ -218,6 +222,8 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             "Seed": f"{c.seed}" + (f" to {c.seed + c.seeds - 1}" if c.seeds > 1 else ""),
             "Documents": ", ".join(c.documents),
         }
+        if said := dict.fromkeys(sentence for row in rows for sentence in said_in(row.run)):
+            facts["Test and validation pages"] = " ".join(said)
         private = [(row.name, results_in(row.run)) for row in rows if row.study.config.epsilon]
         return facts | {f"Privacy of {name}": results[0].claim for name, results in private if results}
 
@@ -237,6 +243,11 @@ class TrainingStudy(TableStudy[TrainingConfig]):
 def with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings as the configuration has them, where JSON and TOML have lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+
+
+def said_in(run: Run) -> list[str]:
+    """Where test and validation pages come from, in sentences, as the finished trainings of a run noted it."""
+    return list(dict.fromkeys(sentence for record in run.units() for sentence in record.get("said", ())))
 
 
 def scored(results: Sequence[Result]) -> RowScores:
