@@ -177,7 +177,7 @@ def _looked_at(row: TableRow) -> Rehearsed:
         try:
             lack = _missing(need, row.model)
             if lack is None:
-                there.append(_opened(need.kind, need.source))
+                there.append(_opened(need))
             else:
                 missing.append(lack)
         except DocleakError as fault:
@@ -211,12 +211,11 @@ def _missing(need: Needed, model: str) -> Missing | None:
 
 
 @lru_cache(maxsize=32)
-def _opened(kind: str, source: str) -> str:
+def _opened(need: Needed) -> str:
     """What is there, in words; raises what its loader raises."""
-    if kind == "model":
-        return f"model {title_of(source)}"
-    name = split_name(source)[0]
-    if kind == "pairs":
-        load_pairs(source, count=1, seed=0)
-        return f"pairs of {name}"
-    return f"{len(load_pages(source, seed=0)):,} pages of {name if name in LOADERS else source}"
+    name = split_name(need.source)[0]
+    if need.kind == "model":
+        return f"model {title_of(need.source)}"
+    if need.kind == "pairs":
+        return f"{len(load_pairs(need.source, count=need.count, seed=0)):,} pairs of {name}, as many as are needed"
+    return f"{len(load_pages(need.source, seed=0)):,} pages of {name if name in LOADERS else need.source}"

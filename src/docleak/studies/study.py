@@ -49,11 +49,12 @@ class Unit:
 @dataclass(frozen=True)
 class Needed:
     """A model (name or folder), pages or pairs (as their loaders take them) that a row reads, and how the command line
-    names others; "PATH" in ``source`` stands for what only the user can name."""
+    names others; "PATH" in ``source`` stands for what only the user can name. ``count`` pairs have to be there."""
 
     kind: Literal["model", "pages", "pairs"]
     source: str
     option: str
+    count: int = 0
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from docleak.models.pair.shapes import IMAGE_SHAPES, TEXT_SHAPES
 from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
+from docleak.spec import split_name
 from docleak.studies.pairs.case import self_tests
 from docleak.studies.pairs.client import PairConfig, Setting, privacy_of, set_up
 from docleak.studies.pairs.reading import ACCURACY, COLUMNS, attacked, cost_of, means, privacy_in, read_run
@@ -43,6 +44,8 @@ PRIVACY = "privacy"
 #: What names no files: networks that are drawn, and the adversary's models that docleak ships or fits.
 SHAPES = (*IMAGE_SHAPES, *TEXT_SHAPES)
 WITHOUT_FILES = (SHIPPED_ALIGNER, RANDOM_ALIGNER, "trigrams")
+#: Pairs with the classes of scenes.
+OF_SCENES = ("scenes", "nlvr", "nlvr-true")
 #: Pairs whose texts are public, or that a client trains on, in a rehearsal.
 REHEARSED = 16
 
@@ -171,7 +174,9 @@ class PairStudy(TableStudy[PairConfig]):
         networks += [
             Needed("model", name, f"--model {role}=DIR") for role, name in public.items() if name not in WITHOUT_FILES
         ]
-        return [*networks, Needed("pairs", c.pairs, f"--documents {c.pairs.replace(PLACEHOLDER, 'DIR')}")]
+        apart = c.records if c.utility and split_name(c.pairs)[0] not in OF_SCENES else 0
+        option = f"--documents {c.pairs.replace(PLACEHOLDER, 'DIR')}"
+        return [*networks, Needed("pairs", c.pairs, option, c.skip + c.count + c.public + apart)]
 
     def least(self) -> PairStudy:
         """One batch, and as few evaluations as the attack can begin with; a step of each training, on some pairs."""
