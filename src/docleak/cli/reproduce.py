@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,12 +26,22 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the units and an estimate, compute nothing.")
     ] = False,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Say what is missing, compute one step of each row, and estimate the rest; NAME may be all.",
+        ),
+    ] = False,
     scale: Annotated[
         str, typer.Option(help="tiny (a laptop) or paper (the papers' models, data and budgets).")
     ] = "tiny",
     out: Annotated[Path | None, typer.Option(help="Folder; an interrupted experiment is continued.")] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="Another checkpoint: donut=DIR or layoutlmv3=HUB/NAME; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Another checkpoint: donut=DIR or layoutlmv3=HUB/NAME; of pairs also aligner=, language=; repeatable."
+        ),
     ] = None,
     documents: Annotated[
         list[str] | None,
@@ -65,10 +75,19 @@ def reproduce(
     from docleak.recipes.rows import failures_of, rows_of, write_table
     from docleak.recipes.rows import reproduce as compute_rows
 
-    recipe = find_recipe(name)
-    folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
     given = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
              "rounds": rounds, "budget": budget}  # fmt: skip
+    if rehearse:
+
+        def planned_of(recipe: Recipe, folder: Path) -> Sequence[TableRow]:
+            changes = _changes(recipe, recipe.study.options, model or [], image_size or [], given, seed)
+            return rows_of(recipe, recipe.study, scale, folder, changes, device=pick_device(device), only=rows,
+                           complete=False)  # fmt: skip
+
+        _rehearse(name, scale, out, planned_of, json_output)
+        return
+    recipe = find_recipe(name)
+    folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
     changes = _changes(recipe, recipe.study.options, model or [], image_size or [], given, seed)
     planned = rows_of(recipe, recipe.study, scale, folder, changes, device=pick_device(device), only=rows)
     if dry_run:
@@ -81,12 +100,43 @@ def reproduce(
                 recipe, planned, folder, scale=scale, workers=workers or default_workers(), cluster=cluster,
                 command=command_line(), watcher=watcher,
             )  # fmt: skip
-        page = write_table(recipe, scale, planned, folder, _facts(command_line(), time.perf_counter() - began))
+        page = write_table(
+            recipe, scale, planned, folder, {**_facts(command_line()), "Wall time of this call": _wall(began)}
+        )
     lost, units = failures_of(planned), sum(len(row.study.units()) for row in planned)
     text = (folder / "table.md").read_text()
     emit({"table": str(page), "units": units, "failed": lost}, text, json_output=json_output)
     if lost:
         note(f"docleak: {len(lost)} units failed twice: {next(iter(lost.items()))}")
+        raise typer.Exit(1)
+
+
+def _rehearse(
+    name: str, scale: str, out: Path | None, planned_of: Callable[[Recipe, Path], Sequence[TableRow]], json_output: bool
+) -> None:
+    """Rehearse one recipe, or all that have the scale; exit code 1 where a row that lacks nothing fails."""
+    from docleak.recipes import find_recipe, list_recipes
+    from docleak.recipes.rehearsal import rehearse
+    from docleak.recipes.rehearsed import write_rehearsal
+
+    named = "all" if name == "all" else find_recipe(name).name.replace("/", "-")
+    folder = out or Path(f"docleak-rehearsal-{named}-{scale}")
+    recipes = [of for of in list_recipes().values() if scale in of.scales] if name == "all" else [find_recipe(name)]
+    found = []
+    for recipe in recipes:
+        planned = planned_of(recipe, folder)
+
+        def say(text: str, name: str = recipe.name) -> None:
+            note(f"rehearsing {name}: {text}")
+
+        found.append((recipe, list(zip(planned, rehearse(planned, say), strict=True))))
+    with working_in(folder):
+        page = write_rehearsal(found, scale, folder, _facts(command_line()))
+    stopped = {f"{recipe.name}: {row.name}, {row.model}": rehearsed.stops
+               for recipe, rows in found for row, rehearsed in rows if rehearsed.stops}  # fmt: skip
+    emit({"rehearsal": str(page), "stopped": stopped}, (folder / "rehearsal.md").read_text(), json_output=json_output)
+    if stopped:
+        note(f"docleak: {len(stopped)} rows cannot be computed as they are: {next(iter(stopped.items()))}")
         raise typer.Exit(1)
 
 
@@ -112,14 +162,16 @@ def _changes(
         raise RecipeError(
             f"{named}: means nothing to recipe {recipe.name!r}, whose rows are of the kind {recipe.kind}."
         )
-    return {"models": _named(recipe, "--model", models, "donut=./my-donut"), **settings}
+    sources = _named(recipe, "--model", models, "donut=./my-donut", recipe.study.checkpoints)
+    settings |= {key: sources.pop(key) for key in recipe.study.checkpoints if key in sources}
+    return {"models": sources, **settings}
 
 
-def _named(recipe: Recipe, option: str, texts: list[str], example: str) -> dict[str, str]:
-    """NAME=VALUE per model of the recipe."""
+def _named(recipe: Recipe, option: str, texts: list[str], example: str, others: Sequence[str] = ()) -> dict[str, str]:
+    """NAME=VALUE per model of the recipe, or one of the ``others``."""
     from docleak.errors import RecipeError
 
-    known = sorted({model for row in recipe.rows for model in row.models})
+    known = [*sorted({model for row in recipe.rows for model in row.models}), *others]
     found = {}
     for text in texts:
         expected = f"NAME=VALUE, for instance {example}, where NAME is one of the recipe's models ({', '.join(known)})"
@@ -142,7 +194,7 @@ def _show_plan(rows: Sequence[TableRow], json_output: bool) -> None:
     emit({"plan": plan}, "\n".join(lines), json_output=json_output)
 
 
-def _facts(command: str, seconds: float) -> dict[str, str]:
+def _facts(command: str) -> dict[str, str]:
     import platform
 
     import torch
@@ -152,5 +204,8 @@ def _facts(command: str, seconds: float) -> dict[str, str]:
     return {
         "Command": command,
         "Version": f"docleak {docleak.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-        "Wall time of this call": f"{seconds:.0f} s (a continued run counts only the last call)",
     }
+
+
+def _wall(began: float) -> str:
+    return f"{time.perf_counter() - began:.0f} s (a continued run counts only the last call)"

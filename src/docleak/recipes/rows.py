@@ -38,10 +38,12 @@ def rows_of(
     *,
     device: str = "cpu",
     only: str = "",
+    complete: bool = True,
 ) -> list[TableRow]:
     """Every row on each of its models; ``only`` rows with that in their name.
 
-    RecipeError for a scale that the recipe does not have, and where no row is left.
+    RecipeError for a scale that the recipe does not have, where no row is left, and for rows that make no table; where
+    they need not be ``complete``, paths that only the user can name may be missing.
     """
     if scale not in recipe.scales:
         known = ", ".join(recipe.scales) or "none"
@@ -65,7 +67,8 @@ def rows_of(
         rows.append(TableRow(row.name, model, study, Run(folder), row.printed.get(model, {})))
     if not rows:
         raise RecipeError(f"recipe {recipe.name!r} has no row with {only!r} in its name at scale {scale!r}.")
-    kind.check_rows(rows)
+    if complete:
+        kind.check_rows(rows)
     return rows
 
 
@@ -155,7 +158,7 @@ def write_table(recipe: Recipe, scale: str, rows: Sequence[TableRow], out: Path,
     picture = kind.picture(rows)
     if picture is not None:
         write_atomically(out / "pictures.png", picture.png)
-    write_atomically(out / "table.md", _markdown(recipe, scale, tables, facts).encode())
+    write_atomically(out / "table.md", markdown_of(recipe, scale, tables, facts).encode())
     flat = Table("", {**tables[0].columns}, [row for table in tables for row in table.rows])
     write_atomically(out / "table.csv", flat.to_csv().encode())
     write_json(out / "table.json", {"recipe": recipe.name, "scale": scale, **facts, "rows": flat.to_json()})
@@ -167,8 +170,10 @@ def write_table(recipe: Recipe, scale: str, rows: Sequence[TableRow], out: Path,
     return out / "table.html"
 
 
-def _markdown(recipe: Recipe, scale: str, tables: Sequence[Table], facts: Mapping[str, str]) -> str:
-    finding = without_html(f"{recipe.paper}, scale {scale}. The paper's finding: {recipe.finding}")
+def markdown_of(recipe: Recipe, scale: str, tables: Sequence[Table], facts: Mapping[str, str]) -> str:
+    """The page as Markdown: what the paper found, the tables, and ``facts`` under them."""
+    finding = f" The paper's finding: {recipe.finding}" if recipe.finding else ""
+    finding = without_html(f"{recipe.paper}, scale {scale}.{finding}")
     parts = [f"## {in_markdown(recipe.title)}", "", finding, ""]
     parts += [table.to_markdown() for table in tables]
     parts += [f"{name}: {without_html(value)}  " for name, value in facts.items()]

@@ -9,12 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
 from docleak.documents.page import Image
-from docleak.errors import RunError
+from docleak.errors import RecipeError, RunError
 from docleak.options import configured
 from docleak.report.page import Reading
 from docleak.report.table import Column, Value
@@ -26,6 +26,10 @@ C = TypeVar("C")
 Tell = Callable[[int], None]
 #: In the folder of a table: its rows, each a run.
 ROWS = "rows"
+#: What stands in a recipe where the user's own directory belongs.
+PLACEHOLDER = "PATH"
+#: The kind of work that attacks on gradients count.
+EVALUATIONS = "gradient evaluations"
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,26 @@ class Unit:
 
     def __str__(self) -> str:
         return self.id
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A model (name or folder), pages or pairs (as their loaders take them) that a row reads, and how the command line
+    names others; "PATH" in ``source`` stands for what only the user can name. ``count`` pairs have to be there."""
+
+    kind: Literal["model", "pages", "pairs"]
+    source: str
+    option: str
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Done:
+    """So much of one kind of work was done in ``seconds``, ``of`` what a whole row takes."""
+
+    count: int
+    seconds: float
+    of: int
 
 
 @dataclass(frozen=True)
@@ -139,6 +163,8 @@ class TableStudy(Study[C]):
     of_model: ClassVar[tuple[str, ...]] = ()
     #: What the command line may change of a row.
     options: ClassVar[tuple[str, ...]] = ("pages", "seed")
+    #: Settings that name a checkpoint each; ``--model SETTING=DIR`` says another.
+    checkpoints: ClassVar[tuple[str, ...]] = ()
     footnote: ClassVar[str] = "Ours with 95 % intervals in square brackets; the paper's value in round brackets."
 
     @classmethod
@@ -183,6 +209,24 @@ class TableStudy(Study[C]):
         """The same in numbers, for machines."""
         return {}
 
+    # -- a rehearsal (see ``docleak.recipes.rehearsal``)
+
+    def needed(self, model: str) -> Sequence[Needed]:
+        """What the row reads; ``model`` is the recipe's name of its model."""
+        return ()
+
+    def least(self) -> Self:
+        """The same row at the same size of model and page, cut down to as few units and steps as can be."""
+        return self
+
+    def work(self) -> Mapping[str, int]:
+        """What the whole row takes at most, by kind of work, as far as it is known without models and documents."""
+        return {}
+
+    def done(self, unit: Unit, run: Run, seconds: float) -> Mapping[str, Done]:
+        """What a ``unit`` of ``least``, computed in ``seconds`` and kept in ``run``, did of the row's work, by kind."""
+        return {"units": Done(1, seconds, len(self.units()))}
+
     def folder(self, out: Path) -> Path | None:
         """Where the row's run is if other rows and tables share it, beside ``out``; None for a place of its own."""
         return None
@@ -215,6 +259,14 @@ class TableRow:
     study: TableStudy[Any]
     run: Run
     printed: Mapping[str, float] = field(default_factory=dict)
+
+
+def require_named(rows: Sequence[TableRow], page: str) -> None:
+    """RecipeError where rows wait for paths that only the user can name; says which options do, and the ``page``."""
+    needed = [need for row in rows for need in row.study.needed(row.model)]
+    options = dict.fromkeys(need.option for need in needed if PLACEHOLDER in need.source)
+    if options:
+        raise RecipeError(f"the recipe needs {' '.join(options)}; {page} says where to get them.")
 
 
 def table_of(run: Run) -> Path:

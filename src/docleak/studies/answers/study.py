@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from docleak.attacks.answers.attack import MembershipAttack
-from docleak.documents.blue_red_files import read_blue_red
-from docleak.documents.page import Image
+from docleak.documents.blue_red import RED_NEGATIVE, RED_POSITIVE
+from docleak.documents.blue_red_files import ISSUERS, read_blue_red
+from docleak.documents.loaders import load_pages
+from docleak.documents.page import Image, Page
 from docleak.errors import AttackError, RecipeError
 from docleak.metrics.estimate import Estimate
 from docleak.models.loading import title_of
@@ -20,16 +24,28 @@ from docleak.studies.answers import shipped
 from docleak.studies.answers.config import CONTROL, MEMBERSHIP, WITHOUT_MODEL, AnswersConfig, Release, attacks_of
 from docleak.studies.answers.measures import MEASURED, Bench
 from docleak.studies.answers.reading import read_run
+from docleak.studies.answers.red import draw_providers, pages_of
 from docleak.studies.answers.rows import COLUMNS, MOST_MINIMUM, columns_of, draw, facts_of, remarks_of
-from docleak.studies.answers.store import rounds_done
-from docleak.studies.answers.targets import target_of
+from docleak.studies.answers.store import division_of, rounds_done
+from docleak.studies.answers.targets import CENTRAL, Data, target_of
 from docleak.studies.answers.verdict import numbers_in
-from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit, one_of
+from docleak.studies.study import (
+    PLACEHOLDER,
+    Done,
+    Needed,
+    Picture,
+    TableRow,
+    TableStudy,
+    Tell,
+    Unit,
+    one_of,
+    require_named,
+)
 
 #: Beside the folders of tables: their divisions, targets and replies.
 STORE = "docleak-releases"
-#: What stands in a recipe where the user's own directory belongs.
-PLACEHOLDER = "PATH"
+#: Providers that are asked about in a rehearsal.
+REHEARSED = 20
 
 
 class AnswersStudy(TableStudy[AnswersConfig]):
@@ -150,6 +166,56 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         trains = release.to_train is not None and self.turn == 0 and measure not in WITHOUT_MODEL
         return f"{measure} of {release.label}" + ", to be trained unless a table has done so" * trains
 
+    def needed(self, model: str) -> list[Needed]:
+        """The public model, unless none is asked; the documents, unless they are made on the spot."""
+        c, data = self.config, self.config.division
+        assert isinstance(data, Data)  # a row's
+        found = []
+        if c.measures[0] not in WITHOUT_MODEL:
+            found.append(Needed("model", c.public, f"--model {model}=DIR"))
+        if c.measures[0] != "noise" and data.documents != ISSUERS:
+            option = f"--documents {data.documents.replace(PLACEHOLDER, 'DIR')}"
+            found.append(Needed("pages", data.documents, option))
+        return found
+
+    def least(self) -> AnswersStudy:
+        """A round of one step a client, and some providers to ask about."""
+        c, release = self.config, self.config.releases[0]
+        assert release.target is not None
+        training = replace(release.target.training, rounds=1, epochs=1, max_steps=1)
+        target = replace(release.target, training=training)
+        providers = min(REHEARSED, c.providers or REHEARSED)
+        least = replace(c, releases=(replace(release, target=target),), providers=providers)
+        return AnswersStudy(least, device=self.device)
+
+    def work(self) -> dict[str, int]:
+        """Rounds of the target's training."""
+        target = self.config.releases[0].to_train
+        trains = target is not None and self.config.measures[0] not in WITHOUT_MODEL
+        return {"training rounds": target.training.rounds} if target and trains else {}
+
+    def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
+        """Training steps, and questions to the model on the documents of the parts that the attacks ask about."""
+        target, place, spent = unit.what.to_train, self._place(run), 0.0
+        if self.config.measures[0] in WITHOUT_MODEL:
+            return {"units": Done(1, seconds, 1)}
+        assert isinstance(self.config.division, Data)
+        blue_red, found = division_of(self.config.division, place), {}
+        if target is not None:
+            full = self.config.releases[0].target
+            assert full is not None
+            silos = [load_pages(f"folder:{folder}", seed=0) for folder in blue_red.silos.values()]
+            spent = float(run.record(unit.id)["bill"]["seconds"])
+            clients = 1 if target.kind == CENTRAL else max(1, round(target.training.participation * len(silos)))
+            per_client = asked_on(silos) / (1 if target.kind == CENTRAL else len(silos))
+            plan = full.training
+            steps = plan.rounds * clients * plan.epochs * math.ceil(per_client / plan.batch_size)
+            found["training steps"] = Done(clients, spent, steps)
+        red = [blue_red.pages(part) for part in (RED_POSITIVE, RED_NEGATIVE)]
+        chosen = draw_providers(blue_red, self.config.providers or REHEARSED, seed=self.config.seed)
+        asked = asked_on([pages_of(pages, chosen) for pages in red])
+        return {**found, "questions": Done(asked, seconds - spent, asked_on(red))}
+
     @classmethod
     def of_row(
         cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
@@ -185,11 +251,13 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         )  # fmt: skip
         if max(config.minimum) > MOST_MINIMUM:
             raise RecipeError(f"minimum is {config.minimum}; expected numbers of questions up to {MOST_MINIMUM}.")
-        return cls(_named_by_user(config), device=device)
+        return cls(config, device=device)
 
     @classmethod
     def check_rows(cls, rows: Sequence[TableRow]) -> None:
-        """RecipeError where rows measure different things. Of rows with the same target, one comes first."""
+        """RecipeError where rows measure different things, or wait for a path of the user's. Of rows with the same
+        target, one comes first."""
+        require_named(rows, "docs/release.md")
         if len({row.study.shown() for row in rows}) > 1:
             measures = ", ".join(dict.fromkeys(row.study.config.measures[0] for row in rows))
             raise RecipeError(f"the rows measure different things ({measures}); give them tables apart.")
@@ -210,18 +278,9 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         return Picture(draw(rows), "The same as a picture", "Every row beside the paper's")
 
 
-def _named_by_user(config: AnswersConfig) -> AnswersConfig:
-    """The config, if nothing in it waits for a path of the user's; RecipeError says which options name them."""
-    target, measure, missing = config.releases[0].target, config.measures[0], []
-    assert target is not None
-    spec = target.data.documents
-    if PLACEHOLDER in config.public and measure not in WITHOUT_MODEL:
-        missing.append("the public model's directory (--model vt5=DIR)")
-    if PLACEHOLDER in spec and measure != "noise":
-        missing.append(f"its documents (--documents {spec.replace(PLACEHOLDER, 'DIR')})")
-    if missing:
-        raise RecipeError(f"the recipe needs {' and '.join(missing)}; docs/release.md says where to get them.")
-    return config
+def asked_on(parts: Iterable[Sequence[Page]]) -> int:
+    """Questions with an answer on all pages."""
+    return sum(bool(question.answers) for pages in parts for page in pages for question in page.questions)
 
 
 def shipped_audit(seed: int) -> AnswersConfig:

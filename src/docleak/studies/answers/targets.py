@@ -46,10 +46,10 @@ class Data:
 class Training:
     """How a target is trained. The last four count only for private ones, whose noise follows from their epsilon.
 
-    ``participation`` is the share of the clients in a round, ``unit_rate`` the probability of each of their providers.
-    ``denominator`` is the public constant M. ``published_counting`` finds the noise as the paper did, which is no
-    bound. A ``repeatable`` training draws coins and noise from its seed: it can be done again, and protects nobody who
-    is real.
+    ``max_steps`` ends a client's round early (0: never). ``participation`` is the share of the clients in a round,
+    ``unit_rate`` the probability of each of their providers. ``denominator`` is the public constant M.
+    ``published_counting`` finds the noise as the paper did, which is no bound. A ``repeatable`` training draws coins
+    and noise from its seed: it can be done again, and protects nobody who is real.
     """
 
     rounds: int = 10
@@ -57,6 +57,7 @@ class Training:
     batch_size: int = 10
     learning_rate: float = 2e-4
     weight_decay: float = 0.01
+    max_steps: int = 0
     dropout: bool = True
     participation: float = 1.0
     unit_rate: float = 1.0
@@ -70,7 +71,7 @@ class Training:
         """The training from ``model``; 0 is no privacy."""
         local = LocalPlan(
             epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay, dropout=self.dropout,
+            weight_decay=self.weight_decay, max_steps=self.max_steps, dropout=self.dropout,
         )  # fmt: skip
         plan = self.plan(epsilon) if epsilon else None
         return Federation(model, self.rounds, self.participation, holdout=0.0, seed=seed, local=local, privacy=plan)

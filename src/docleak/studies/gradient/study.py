@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,6 +30,7 @@ from docleak.studies.gradient.config import (
     FLOOR,
     Exposure,
     GradientConfig,
+    least_budget,
     threat_model,
     with_closed_form,
 )
@@ -48,7 +49,7 @@ from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.rows import sheet_of
 from docleak.studies.gradient.texts import text_obstacle, text_record
 from docleak.studies.identity import data_hash, model_key, model_title, title_key, weights_hash
-from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit
+from docleak.studies.study import EVALUATIONS, PLACEHOLDER, Done, Needed, Picture, TableRow, TableStudy, Tell, Unit
 
 SNAPSHOTS = 8
 EXPOSURE = frozenset(field.name for field in fields(Exposure))
@@ -268,6 +269,34 @@ class GradientStudy(TableStudy[GradientConfig]):
     def shown(self) -> tuple[str, ...]:
         """All columns; that of the text where it is read."""
         return tuple(name for name in self.columns if name != "text" or self.config.exposure.recover_text)
+
+    def needed(self, model: str) -> tuple[Needed, ...]:
+        """The model and the pages."""
+        c = self.config
+        return (
+            Needed("model", c.models[0], f"--model {model}=DIR"),
+            Needed("pages", c.documents, f"--documents {c.documents.replace(PLACEHOLDER, 'DIR')}"),
+        )
+
+    def least(self) -> GradientStudy:
+        """One page, and as few evaluations as the attack can begin with."""
+        c = self.config
+        budget = max(least_budget(name, c.rounds) for name in c.attacks)
+        steps = min(1, c.fine_tune_steps)
+        return GradientStudy(replace(c, pages=1, budget=budget, fine_tune_steps=steps), device=self.device)
+
+    def work(self) -> dict[str, int]:
+        """Gradient evaluations."""
+        return {EVALUATIONS: self.config.pages * self.config.budget}
+
+    def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
+        """Pages, with all that comes with one besides the attack, and the attack's evaluations: none of some."""
+        pages, finding = self.config.pages, run.record(unit.id)["finding"]
+        count, spent = finding["evaluations"], finding["seconds"]
+        if not count:
+            return {"pages": Done(1, seconds, pages), EVALUATIONS: Done(0, 0.0, 0)}
+        of = pages * self.config.budget
+        return {"pages": Done(1, seconds - spent, pages), EVALUATIONS: Done(count, spent, of)}
 
     def title(self) -> str:
         """The checkpoint's title."""

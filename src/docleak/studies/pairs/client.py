@@ -29,7 +29,7 @@ from docleak.models.sizes import parse_size
 from docleak.options import Need, option
 from docleak.registry import Choice
 from docleak.studies.pairs.case import PairCase, build_pair_case
-from docleak.studies.pairs.privacy import PairPrivacy, noise_of, train_on_scenes, utility
+from docleak.studies.pairs.privacy import UTILITY_SEED, PairPrivacy, noise_of, train_on_scenes, utility
 
 #: Scenes whose sentences are public, and the seed they are made with: none that is attacked (those have others).
 PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919
@@ -200,8 +200,11 @@ class Setting:
 
 def client_of(config: PairConfig, classes: Sequence[str]) -> PairModel:
     """The model of ``config`` as drawn, or trained on scenes for as long as it says."""
-    if config.trained:
-        _require_scenes(config, classes, "networks are trained on")
+    if config.trained and not set(SCENE_LABELS) <= set(classes):
+        raise RunError(
+            f"the classes of {config.pairs!r} are {', '.join(classes)}, and networks are trained on scenes, whose "
+            f"classes are {', '.join(SCENE_LABELS)}. Take scenes or nlvr-true:DIR, or leave trained out."
+        )
     model = build_pair(
         config.image, config.text, classes=classes, image_size=config.image_size, seed=config.seed, fused=config.fused,
         train_embeddings=config.train_embeddings,
@@ -212,12 +215,19 @@ def client_of(config: PairConfig, classes: Sequence[str]) -> PairModel:
     return replace(model, name=f"{model.name} after {config.trained} steps on scenes")
 
 
-def _require_scenes(config: PairConfig, classes: Sequence[str], use: str) -> None:
-    if not set(SCENE_LABELS) <= set(classes):
+def _training_pairs(config: PairConfig, classes: Sequence[str]) -> list[Pair]:
+    """What the measured classifier is trained on: none of it is attacked, public or tested."""
+    if set(SCENE_LABELS) <= set(classes):
+        return make_scenes(config.records, seed=UTILITY_SEED + config.seed)
+    seen = config.skip + config.count + config.public
+    pairs = load_pairs(config.pairs, count=config.records, skip=seen, seed=config.seed)
+    if unknown := {label for pair in pairs for label in pair.labels} - {*classes}:
         raise RunError(
-            f"the classes of {config.pairs!r} are {', '.join(classes)}, and {use} scenes, whose classes are "
-            f"{', '.join(SCENE_LABELS)}. Take scenes or nlvr-true:DIR, or leave it out."
+            f"{config.pairs!r}: the pairs that a classifier is to be trained on have classes "
+            f"({', '.join(sorted(unknown))}) that neither the attacked nor the public pairs have. Raise public: all "
+            "classes have to be known."
         )
+    return pairs
 
 
 def set_up(config: PairConfig) -> Setting:
@@ -254,7 +264,8 @@ def _texts(config: PairConfig) -> tuple[tuple[Pair, ...], list[Pair]]:
 def privacy_of(setting: Setting) -> dict[str, Any]:
     """What the client's noise guarantees, and the accuracy of picture and text where it is asked for.
 
-    RunError where the data's classes are not those of scenes, which the measured classifier is trained on.
+    The measured classifier is trained on scenes, or, where the data's classes are others, on so many further pairs of
+    the data.
     """
     config, privacy = setting.config, setting.config.privacy
     plan = privacy.plan(config.batch_size)
@@ -264,8 +275,10 @@ def privacy_of(setting: Setting) -> dict[str, Any]:
         found |= {"noise": noise_of(plan), "noise_multiplier": plan.mechanism.noise_multiplier,
                   "delta": plan.delta, "claim": spent.sentence(PAIR)}  # fmt: skip
     if config.utility:
-        _require_scenes(config, setting.model.classes, "utility is measured with classifiers of")
         tested = [*setting.targets, *setting.public]
-        found["accuracy"] = utility(setting.fresh, privacy, tested, batch_size=config.batch_size, seed=config.seed)
+        found["accuracy"] = utility(
+            setting.fresh, privacy, _training_pairs(config, setting.model.classes), tested,
+            batch_size=config.batch_size, seed=config.seed,
+        )  # fmt: skip
         found["tested"] = len(tested)
     return found

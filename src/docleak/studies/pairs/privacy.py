@@ -107,13 +107,18 @@ def encodings_of(model: PairModel, pairs: Sequence[Pair], *, longest: int = 40) 
 
 
 def utility(
-    fresh: Callable[[], PairModel], privacy: PairPrivacy, tested: Sequence[Pair], *, batch_size: int, seed: int
+    fresh: Callable[[], PairModel],
+    privacy: PairPrivacy,
+    training: Sequence[Pair],
+    tested: Sequence[Pair],
+    *,
+    batch_size: int,
+    seed: int,
 ) -> tuple[float, float]:
-    """Accuracy of pictures and of texts on ``tested``, of a model trained on as many scenes as the plan has records."""
+    """Accuracy of pictures and of texts on ``tested``, of a model trained on the plan's records, ``training``."""
     model = fresh()
-    scenes = make_scenes(privacy.records, seed=UTILITY_SEED + seed)
     train_pairs(
-        model, encodings_of(model, scenes), steps=privacy.steps, batch_size=batch_size,
+        model, encodings_of(model, training), steps=privacy.steps, batch_size=batch_size,
         learning_rate=privacy.learning_rate, plan=privacy.plan(batch_size), randomness=Randomness.seeded("pairs", seed),
     )  # fmt: skip
     return accuracy_of(model, encodings_of(model, tested))

@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from docleak.attacks.pairs import PairAttack
 from docleak.documents.page import Image
 from docleak.errors import RecipeError
 from docleak.metrics.estimate import Estimate
+from docleak.models.pair.aligner import RANDOM_ALIGNER, SHIPPED_ALIGNER
+from docleak.models.pair.shapes import IMAGE_SHAPES, TEXT_SHAPES
 from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
+from docleak.spec import split_name
 from docleak.studies.pairs.case import self_tests
 from docleak.studies.pairs.client import PairConfig, Setting, privacy_of, set_up
 from docleak.studies.pairs.reading import ACCURACY, COLUMNS, attacked, cost_of, means, privacy_in, read_run
 from docleak.studies.pairs.rows import draw, facts_of
 from docleak.studies.pairs.score import pictures_of, score_pairs
-from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit, one_of
+from docleak.studies.study import (
+    EVALUATIONS,
+    PLACEHOLDER,
+    Done,
+    Needed,
+    Picture,
+    TableRow,
+    TableStudy,
+    Tell,
+    Unit,
+    one_of,
+    require_named,
+)
 
-#: What stands in a recipe where the user's own directory belongs.
-PLACEHOLDER = "PATH"
 #: The unit that says what the client's noise guarantees and costs.
 PRIVACY = "privacy"
+#: What names no files: networks that are drawn, and the adversary's models that docleak ships or fits.
+SHAPES = (*IMAGE_SHAPES, *TEXT_SHAPES)
+WITHOUT_FILES = (SHIPPED_ALIGNER, RANDOM_ALIGNER, "trigrams")
+#: Pairs with the classes of scenes.
+OF_SCENES = ("scenes", "nlvr", "nlvr-true")
+#: Pairs whose texts are public, or that a client trains on, in a rehearsal.
+REHEARSED = 16
 
 
 class PairStudy(TableStudy[PairConfig]):
@@ -41,6 +62,7 @@ class PairStudy(TableStudy[PairConfig]):
     extra: ClassVar = {"attack": "str", "show": "tuple[str, ...]"}
     of_model = ("image", "text")
     options = ("documents", "pages", "budget", "seed")
+    checkpoints = ("aligner", "language")
     footnote = (
         "Ours with 95 % intervals in square brackets (bootstrap over batches, whose pairs share a gradient); the "
         "paper's value in round brackets, or in columns of its own where it prints several data sets. SSIM, ROUGE and "
@@ -141,12 +163,61 @@ class PairStudy(TableStudy[PairConfig]):
                 chosen[name] = value[0] if asked == "documents" else value
         study = cls(PairConfig(image=image, text=text, attacks=(attack,), **chosen), device=device)
         study.show = tuple(show)
-        if PLACEHOLDER in study.config.pairs:
-            raise RecipeError(
-                f"the recipe needs its pairs: --documents {study.config.pairs.replace(PLACEHOLDER, 'DIR')}; "
-                "docs/pairs.md says which layouts are read."
-            )
         return study
+
+    def needed(self, model: str) -> list[Needed]:
+        """The pairs, networks that are not drawn, and the adversary's models."""
+        c = self.config
+        option = f"--model {model}=IMAGE+TEXT"
+        networks = [Needed("model", name, option) for name in (c.image, c.text) if name not in SHAPES]
+        public = {"aligner": c.aligner, "language": c.language}
+        networks += [
+            Needed("model", name, f"--model {role}=DIR") for role, name in public.items() if name not in WITHOUT_FILES
+        ]
+        apart = c.records if c.utility and split_name(c.pairs)[0] not in OF_SCENES else 0
+        option = f"--documents {c.pairs.replace(PLACEHOLDER, 'DIR')}"
+        return [*networks, Needed("pairs", c.pairs, option, c.skip + c.count + c.public + apart)]
+
+    def least(self) -> PairStudy:
+        """One batch, and as few evaluations as the attack can begin with; a step of each training, on some pairs."""
+        c = self.config
+        turns = [attack.refine.rounds for attack in c.made if isinstance(attack, PairAttack) and attack.refine]
+        config = replace(
+            c, count=c.batch_size, public=min(c.public, REHEARSED), budget=4 * max(turns, default=1),
+            trained=min(c.trained, 1), steps=1, records=max(c.batch_size, min(c.records, REHEARSED)),
+        )  # fmt: skip
+        study = PairStudy(config, device=self.device)
+        study.show = self.show
+        return study
+
+    def work(self) -> dict[str, int]:
+        """Evaluations of both modalities, and the client's training steps where its use is measured."""
+        c = self.config
+        steps = {"training steps": c.steps} if c.utility else {}
+        return {EVALUATIONS: 2 * c.count // c.batch_size * c.budget, **steps}
+
+    def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
+        """Batches, with all that comes with one besides the attack, and the attack's evaluations; a training's step
+        with all that its training loads."""
+        if unit.id == PRIVACY:
+            steps = self.work().get("training steps", 0)
+            return {"training steps": Done(1, seconds, steps)} if steps else {}
+        record, batches = run.record(unit.id), self.config.count // self.config.batch_size
+        count, spent = sum(record["evaluations"]), sum(record["seconds"])
+        if not count:
+            return {"batches": Done(1, seconds, batches), EVALUATIONS: Done(0, 0.0, 0)}
+        evaluations = Done(count, spent, batches * self._evaluations(record))
+        return {"batches": Done(1, seconds - spent, batches), EVALUATIONS: evaluations}
+
+    def _evaluations(self, record: Mapping[str, Any]) -> int:
+        """Evaluations of a batch in full: the budget of each modality that the attack reads."""
+        read = [count for count in record["evaluations"] if count > 0]
+        return self.config.budget * len(read)
+
+    @classmethod
+    def check_rows(cls, rows: Sequence[TableRow]) -> None:
+        """RecipeError for pairs that are not given."""
+        require_named(rows, "docs/pairs.md")
 
     @classmethod
     def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:

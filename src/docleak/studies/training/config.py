@@ -14,8 +14,6 @@ from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.local import LocalPlan
 
 PRETRAINING, FINETUNING = "pretraining", "finetuning"
-#: What stands in a recipe where the user's own directory belongs.
-PLACEHOLDER = "PATH"
 #: Nguyen and Karatzas (2024), section 5.2.
 SERVERS = {
     "fedavg": FedOpt(),
@@ -153,16 +151,3 @@ def server_of(text: str) -> FedOpt:
     except FederationError as fault:
         raise RecipeError(f"server optimiser {text!r}: {fault}") from fault
     return server
-
-
-def named_by_user(config: TrainingConfig) -> TrainingConfig:
-    """The config, if nothing in it waits for a path of the user's; RecipeError says which options name them."""
-    missing = []
-    if PLACEHOLDER in config.model:
-        missing.append("the model's directory (--model fedocvqa=DIR, made by docleak models assemble fedocvqa DIR)")
-    if any(PLACEHOLDER in spec for spec in config.documents):
-        wanted = " ".join(f"--documents {spec.replace(PLACEHOLDER, 'DIR')}" for spec in config.documents)
-        missing.append(f"its data sets, all of them ({wanted})")
-    if missing:
-        raise RecipeError(f"the recipe needs {' and '.join(missing)}; docs/reproduce.md says where to get them.")
-    return config

@@ -7,6 +7,7 @@ RUN/units/seed-0/     one training (see ``carrying``)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
@@ -16,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from docleak.documents.loaders import load_pages
 from docleak.documents.page import Image
 from docleak.errors import RecipeError, RunError
 from docleak.files import drafted_folder
@@ -28,9 +30,21 @@ from docleak.report.pictures import decoded, picture
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
-from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit, one_of, table_of
+from docleak.studies.study import (
+    PLACEHOLDER,
+    Done,
+    Needed,
+    Picture,
+    TableRow,
+    TableStudy,
+    Tell,
+    Unit,
+    one_of,
+    require_named,
+    table_of,
+)
 from docleak.studies.training.carrying import Point, Result, read_points, results_in, rounds_done, run_training
-from docleak.studies.training.config import TrainingConfig, named_by_user
+from docleak.studies.training.config import TrainingConfig
 from docleak.studies.training.curves import Drawn, draw
 from docleak.studies.training.data import divide, divided
 from docleak.studies.training.rounds import reading_of
@@ -41,6 +55,8 @@ from docleak.training.objectives.table import objective_of
 
 DATA, MODELS = "data", "models"
 SPREAD = ("lowest", "highest")
+#: Pages of each data set in a rehearsal.
+REHEARSED = 8
 
 
 class TrainingStudy(TableStudy[TrainingConfig]):
@@ -127,12 +143,12 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
     ) -> TrainingStudy:
         """Of the command line's changes documents and test_documents are those of all data sets; rounds are for both
-        phases, and leave a phase out that the row leaves out. RecipeError for paths that are not given."""
+        phases, and leave a phase out that the row leaves out."""
         given = {key: changes[key] for key in ("documents", "test_documents") if changes.get(key)}
         chosen = with_tuples({**settings, **given})
         if rounds := changes.get("rounds"):
             chosen |= {"pretraining_rounds": rounds, "rounds": rounds if chosen.get("rounds", 1) else 0}
-        return cls(named_by_user(TrainingConfig(model=source, **chosen)), device=device)
+        return cls(TrainingConfig(model=source, **chosen), device=device)
 
     def numbers(self, run: Run) -> dict[str, Value]:
         """Scores on the test documents, and what a training cost."""
@@ -212,6 +228,73 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             "bytes": sum(cost.sent(federation, c.clients) for cost, federation in costs),
             "bytes_as_published": sum(cost.as_published(federation, c.clients) for cost, federation in costs),
         }
+
+    def needed(self, model: str) -> list[Needed]:
+        """The model, and the data sets."""
+        c = self.config
+        options = {"documents": c.documents, "test-documents": c.test_documents}
+        named = [Needed("model", c.model, f"--model {model}=DIR")]
+        return named + [
+            Needed("pages", spec, f"--{option} {spec.replace(PLACEHOLDER, 'DIR')}")
+            for option, specs in options.items()
+            for spec in specs
+        ]
+
+    def least(self) -> TrainingStudy:
+        """A round of each phase with one step of one client per data set, on the first pages of each data set; an
+        epsilon takes all pages."""
+        c = self.config
+        config = replace(
+            c, pages=0 if c.epsilon else min(REHEARSED, c.pages or REHEARSED), clients=min(c.clients, len(c.documents)),
+            participation=1.0, pretraining_participation=0.0, rounds=min(1, c.rounds),
+            pretraining_rounds=min(1, c.pretraining_rounds), max_steps=1, evaluate_every=0, validation_share=0.0,
+            seeds=1,
+        )  # fmt: skip
+        return TrainingStudy(config, device=self.device)
+
+    def work(self) -> dict[str, int]:
+        """Rounds of clients."""
+        return {f"rounds of a client, {phase}": count for phase, count in self._client_rounds().items()}
+
+    def _client_rounds(self) -> dict[str, int]:
+        """Phase -> how often a client trains, over all its rounds and trainings."""
+        c = self.config
+        return {
+            phase: c.seeds * federation.rounds * max(1, round(federation.participation * c.clients))
+            for phase, federation in c.phases(c.seed).items()
+        }
+
+    def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
+        """Steps of each phase, and the rest, test included, by page. There are about as many examples on a page as on
+        those rehearsed."""
+        c, result = self.config, results_in(run)[0]
+        least = self.least().config
+        silos = [
+            load_pages(f"folder:{folder}", seed=0) for folder in divided(least, table_of(run) / DATA).silos.values()
+        ]
+        whole = sum(len(load_pages(spec, count=c.pages or None, seed=c.seed)) for spec in c.documents)
+        trained = whole * (1 - c.validation_share - (0 if c.test_documents else c.test_share))
+        found = {}
+        for phase, federation in c.phases(c.seed).items():
+            objective = objective_of(federation.local.objective)
+            density = sum(len(objective.examples(pages)) for pages in silos) / sum(map(len, silos))
+            per_round = c.epochs * math.ceil(trained * density / c.clients / c.batch_size)
+            of = self._client_rounds()[phase] * (min(per_round, c.max_steps) if c.max_steps else per_round)
+            found[f"steps of {phase}"] = Done(len(silos), result.seconds[phase], of)
+        tested = sum(sum(scores.questions) for scores in result.scores.values())
+        share = 1.0 if c.test_documents else c.test_share
+        asked = round(c.seeds * share * whole * tested / max(1, self._tested_pages(run)))
+        return {**found, "questions of the test": Done(tested, result.seconds_testing, asked)}
+
+    def _tested_pages(self, run: Run) -> int:
+        """Pages of the test in a rehearsal."""
+        places = divided(self.least().config, table_of(run) / DATA)
+        return sum(len(load_pages(f"folder:{folder}", seed=0)) for folder in places.test.values())
+
+    @classmethod
+    def check_rows(cls, rows: Sequence[TableRow]) -> None:
+        """RecipeError for paths that are not given."""
+        require_named(rows, "docs/reproduce.md")
 
     @classmethod
     def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from docleak.metrics.extraction import EPSILON, as_array, over_documents
 from docleak.report.table import Column
 from docleak.runs.run import Run
 from docleak.spec import split_name
-from docleak.studies.study import Picture
+from docleak.studies.study import PLACEHOLDER, Picture
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.factors import Found, Level, levels, three_distances
 from docleak.studies.weights.pictures import MOST_CURVES, draw_curves, draw_epochs, draw_numbers
@@ -71,8 +71,7 @@ ATTACKED = {
 }  # fmt: skip
 #: The paper's data sets, and the share of the documents kept for validation: 100 of SROIE's 626, 50 of FUNSD's 199.
 DATA_SETS = {"sroie": 0.16, "funsd": 50 / 199}
-#: What stands in a recipe where the user's own directory belongs.
-PLACEHOLDER, SYNTHETIC = "PATH", "synthetic"
+SYNTHETIC = "synthetic"
 #: What a row's private training may set, and what it says there; it says nothing without an epsilon.
 PRIVATE = {item.name: item.default for item in fields(PrivateFit)} | {"epsilon": 0.0}
 PRIVATE["private_learning_rate"] = PRIVATE.pop("learning_rate")

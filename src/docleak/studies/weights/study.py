@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +19,18 @@ from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.identity import digest_of
 from docleak.runs.run import Run
-from docleak.studies.study import Picture, TableRow, TableStudy, Tell, Unit, one_of, plain
+from docleak.studies.study import (
+    PLACEHOLDER,
+    Done,
+    Needed,
+    Picture,
+    TableRow,
+    TableStudy,
+    Tell,
+    Unit,
+    one_of,
+    plain,
+)
 from docleak.studies.weights import rows as weights_rows
 from docleak.studies.weights.calibrating import calibrate
 from docleak.studies.weights.config import HERE, WeightsConfig, trainings
@@ -27,7 +39,7 @@ from docleak.studies.weights.factors import Found
 from docleak.studies.weights.game import attack_field, game_of, ready, shadow_of, trained, view_of
 from docleak.studies.weights.reading import read_run
 from docleak.studies.weights.table import fields_of, read_table
-from docleak.training.extraction.kept import card_in
+from docleak.training.extraction.kept import BEST, card_in, divided
 
 #: Where the games and models of tables are, beside their folders; and the models of a single game, in its own.
 STORE, MODELS = "docleak-extraction", "models"
@@ -35,6 +47,8 @@ STORE, MODELS = "docleak-extraction", "models"
 AT_ONCE = 10
 #: Turns that come after all trainings, and after all fields of the game itself.
 LATER, LAST = 10_000, 20_000
+#: Pages of each data set in a rehearsal.
+REHEARSED = 40
 
 
 class WeightsStudy(TableStudy[WeightsConfig]):
@@ -155,6 +169,53 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         study = cls(weights_rows.game_asked(asked), device=device)
         study.asked, study.model = asked, str(changes.get("model", source))
         return study
+
+    def needed(self, model: str) -> list[Needed]:
+        """The model, and the pages of the row's data sets."""
+        pages = self.asked["documents"]
+        return [Needed("model", self.config.model, f"--model {model}=DIR")] + [
+            Needed("pages", pages.get(name, f"{name}:{PLACEHOLDER}"), f"--documents {name}:DIR")
+            for name in weights_rows.needs(self.asked)
+        ]
+
+    def least(self) -> WeightsStudy:
+        """An epoch of each training on some pages, and one attempt at one field."""
+        c = self.config
+        target, public = (
+            replace(training, epochs=1, validate_every=1) for training in (c.target_training, c.public_training)
+        )
+        pages = min(REHEARSED, c.pages or REHEARSED)
+        config = replace(
+            c, pages=pages, fields=1, attempts=1, keep_every=0, target_training=target, public_training=public,
+            criterion=c.criterion if c.criterion in BEST else "last",
+        )  # fmt: skip
+        study = WeightsStudy(config, device=self.device)
+        study.asked, study.model = self.asked, self.model
+        return study
+
+    def work(self) -> dict[str, int]:
+        """Epochs of each training, and attempts at fields where their number is set."""
+        c = self.config
+        epochs = {"epochs of the target": c.target_training.epochs}
+        if self.asked["shows"] == "validation":
+            return epochs
+        attempts = {"attempts at fields": c.fields * c.attempts} if c.fields else {}
+        return {**epochs, "epochs of the public model": c.public_training.epochs, **attempts}
+
+    def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
+        """Passes over a page of each training, validation and loading included, and attempts at fields."""
+        c, (what, _) = self.config, unit.what
+        if isinstance(what, int):
+            spent, fields = run.record(unit.id)["seconds"], len(game_of(c, self.device).secrets)
+            return {"attempts at fields": Done(1, spent, fields * c.attempts)}
+        fittings = (
+            (c.target_fitting(), c.target_training) if what == "target" else (c.public_fitting(), c.public_training)
+        )
+        fitting, training = fittings
+        trained_on = run.record(unit.id)["pages"]["train"]
+        whole = len(divided(fitting.data).part(fitting.part, fitting.task))
+        words = "target" if what == "target" else "public model"
+        return {f"pages seen by the {words}": Done(trained_on, seconds, training.epochs * whole)}
 
     def folder(self, out: Path) -> Path:
         """Beside the folders of all tables, so that rows of any table that ask for the same share it."""

@@ -1,0 +1,221 @@
+"""A rehearsal of a table: what its rows need and what of it is there, and each row once with as little as can be.
+
+A row that lacks nothing is computed in a process of its own, with models and pages of the size that its scale has, one
+unit of one step (``TableStudy.least``), in a folder that is deleted. What that took, times what the whole row takes, is
+an estimate of the row. A row that lacks a model or documents says which, and where they are.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from docleak.documents.loaders import LOADERS, load_pages
+from docleak.documents.pairs import load_pairs
+from docleak.errors import DocleakError
+from docleak.files import read_stored, write_json
+from docleak.models.loading import locate, title_of
+from docleak.models.published import PUBLISHED, published
+from docleak.models.shipped import SHIPPED, SHIPPED_ENCODERS
+from docleak.runs.identity import digest_of
+from docleak.runs.pool import OnProgress, WorkerDied, results
+from docleak.spec import split_name
+from docleak.studies.engine import KNOWN, begin
+from docleak.studies.study import PLACEHOLDER, ROWS, Done, Needed, TableRow, TableStudy, Unit
+
+#: Where data sets are handed out, by format.
+OFFICIAL = {
+    "sroie": "https://rrc.cvc.uab.es/?ch=13",
+    "funsd": "https://guillaumejaume.github.io/FUNSD/",
+    "docvqa": "https://rrc.cvc.uab.es/?ch=17",
+    "pfl-docvqa": "https://benchmarks.elsa-ai.eu/?ch=2",
+    "vrdu": "https://github.com/google-research-datasets/vrdu",
+    "wtq": "https://github.com/ppasupat/WikiTableQuestions",
+    "tabfact": "https://github.com/wenhuchen/Table-Fact-Checking",
+    "due": "https://duebenchmark.com",
+    "nlvr": "https://github.com/lil-lab/nlvr",
+    "nlvr-true": "https://github.com/lil-lab/nlvr",
+    "flickr30k": "https://shannon.cs.illinois.edu/DenotationGraph/",
+    "openi": "https://openi.nlm.nih.gov",
+    "cifar100": "https://www.cs.toronto.edu/~kriz/cifar.html",
+}
+#: Models that recipes leave to the user -> the published checkpoints that they are, or are put together from.
+MADE_FROM = {"fedocvqa": ("t5-base", "vit-mae-base"), "vt5": ("vt5-base-spdocvqa",)}
+RECORD = "rehearsal.json"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that is not here: the ``option`` that names it, ``where`` it is, and the ``bytes`` to download (0:
+    unknown)."""
+
+    option: str
+    where: str
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """A row: what is ``there``, what is ``missing``, the ``work`` of the whole row by kind, and, where it was computed,
+    what its least part took: ``seconds`` in all, the ``peak`` bytes of memory (``device_peak`` on an accelerator), and
+    the ``estimate`` of seconds for the whole row. ``stops`` is the error that ended it."""
+
+    there: tuple[str, ...]
+    missing: tuple[Missing, ...]
+    work: Mapping[str, int]
+    seconds: float | None = None
+    peak: int = 0
+    device_peak: int = 0
+    estimate: float | None = None
+    stops: str = ""
+
+
+@dataclass(frozen=True)
+class Rehearsing:
+    """Computes the least part that ``studies`` share, in whatever process it finds itself. In its run it leaves what
+    that took, and what it is of each study."""
+
+    studies: Sequence[TableStudy[Any]]
+    folder: Path
+
+    def __call__(self, number: int, report: OnProgress) -> None:
+        began, least = time.perf_counter(), self.studies[0].least()
+        run, seconds = begin(least, self.folder), dict[Unit, float]()
+        least.prepare(run, lambda text: None)
+        for unit in sorted(least.units(), key=lambda unit: unit.turn):
+            at = time.perf_counter()
+            record, images = least.compute(unit, run, lambda count: None)
+            run.write_unit(unit.id, record, images)
+            seconds[unit] = time.perf_counter() - at
+        least.numbers(run)
+        peak, device_peak = _peaks(least.device)
+        took = {"seconds": time.perf_counter() - began, "peak": peak, "device_peak": device_peak}
+        of_each = []
+        for study in self.studies:
+            done: dict[str, list[Done]] = {}
+            for unit, spent in seconds.items():
+                for kind, part in study.done(unit, run, spent).items():
+                    done.setdefault(kind, []).append(part)
+            whole = {kind: max(part.of for part in parts) for kind, parts in done.items()}
+            of_each.append({**took, "work": whole, "estimate": sum(map(_whole, done.values()))})
+        write_json(self.folder / RECORD, {"of_each": of_each})
+
+
+def _whole(parts: Sequence[Done]) -> float:
+    """Seconds of all that a row has of a kind of work."""
+    count, seconds = sum(part.count for part in parts), sum(part.seconds for part in parts)
+    return seconds * max(part.of for part in parts) / count if count else 0.0
+
+
+def _peaks(device: str) -> tuple[int, int]:
+    """The most bytes that this process had in memory, and on its accelerator."""
+    import torch
+
+    on_device = torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else 0
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0, on_device
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, on_device
+
+
+def rehearse(rows: Sequence[TableRow], say: Callable[[str], None] = lambda text: None) -> list[Rehearsed]:
+    """Every row; what several have as their least part is computed once. ``say`` is told which is at work.
+
+    Nothing is downloaded. A row whose models and documents are there and which fails says with what (``stops``).
+    """
+    found = [_looked_at(row) for row in rows]
+    alike: dict[str, list[int]] = {}
+    for number, (row, so_far) in enumerate(zip(rows, found, strict=True)):
+        if not so_far.missing and not so_far.stops:
+            alike.setdefault(_key(row.study), []).append(number)
+    with tempfile.TemporaryDirectory(prefix="docleak-rehearsal-") as place:
+        for key, numbers in alike.items():
+            say(f"{rows[numbers[0]].name} ({rows[numbers[0]].model})")
+            studies = [rows[number].study for number in numbers]
+            measured = _measured(studies, Path(place) / "table" / ROWS / key)
+            for number, record in zip(numbers, measured, strict=True):
+                found[number] = replace(found[number], **record)
+    return found
+
+
+def _key(study: TableStudy[Any]) -> str:
+    least = study.least()
+    return digest_of({"kind": least.kind, "settings": least.settings(), "columns": least.shown()})
+
+
+def _measured(studies: Sequence[TableStudy[Any]], folder: Path) -> list[dict[str, Any]]:
+    """What became of each study's least part, which they share."""
+    work = Rehearsing(studies, folder)
+    try:
+        with closing(results(work, [0], workers=1, on_progress=lambda *told: None, apart=True)) as ended:
+            error = next(error for _, error in ended)
+    except WorkerDied as death:
+        return [{"stops": str(death)} for _ in studies]
+    if isinstance(error, KNOWN):
+        return [{"stops": f"{type(error).__name__}: {error}"} for _ in studies]
+    if error is not None:
+        raise error
+    return list(read_stored(folder / RECORD)["of_each"])
+
+
+# -- what a row needs --------------------------------------------------------------------------------------------------
+
+
+def _looked_at(row: TableRow) -> Rehearsed:
+    """What of the row is there and what is missing, before anything is computed."""
+    there, missing, faults = [], [], []
+    for need in row.study.needed(row.model):
+        try:
+            lack = _missing(need, row.model)
+            if lack is None:
+                there.append(_opened(need))
+            else:
+                missing.append(lack)
+        except DocleakError as fault:
+            faults.append(str(fault))
+    unique = tuple(dict.fromkeys(missing))
+    return Rehearsed(tuple(dict.fromkeys(there)), unique, row.study.work(), stops="; ".join(faults))
+
+
+def _missing(need: Needed, model: str) -> Missing | None:
+    """What is not on this machine of what a row reads, or None; nothing is downloaded. ``model`` is the row's."""
+    name = split_name(need.source)[0]
+    if need.kind != "model":
+        return Missing(need.option, OFFICIAL.get(name, "")) if PLACEHOLDER in need.source else None
+    if PLACEHOLDER in need.source:
+        parts = [published(part) for part in MADE_FROM.get(model, ())]
+        where = " and ".join(part.repository for part in parts)
+        how = f"docleak models assemble, from {where}" if len(parts) > 1 else where
+        return Missing(need.option, how or "a model of your own", sum(part.bytes for part in parts))
+    if need.source in {**SHIPPED, **SHIPPED_ENCODERS}:
+        return None
+    where, revision = locate(need.source, owned=False)
+    if Path(where).is_dir():
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(where, "config.json", revision=revision), str):
+        return None
+    name = where.rpartition("/")[2]
+    same = name if name in PUBLISHED else next((known for known in PUBLISHED if name.endswith(f"-{known}")), "")
+    return Missing(need.option, need.source, published(same).bytes if same else 0)
+
+
+@lru_cache(maxsize=32)
+def _opened(need: Needed) -> str:
+    """What is there, in words; raises what its loader raises."""
+    name = split_name(need.source)[0]
+    if need.kind == "model":
+        return f"model {title_of(need.source)}"
+    if need.kind == "pairs":
+        return f"{len(load_pairs(need.source, count=need.count, seed=0)):,} pairs of {name}, as many as are needed"
+    return f"{len(load_pages(need.source, seed=0)):,} pages of {name if name in LOADERS else need.source}"

@@ -1,0 +1,124 @@
+"""What a rehearsal found, as a page: a line per row of a table, or per table of all of them, and what is missing.
+
+OUT/rehearsal.md, .json, .html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from docleak.files import write_atomically, write_json
+from docleak.recipes.recipe import Recipe
+from docleak.recipes.rehearsal import Missing, Rehearsed
+from docleak.recipes.rows import markdown_of
+from docleak.report.table import Column, Row, Table, Value
+from docleak.report.templating import render
+from docleak.studies.study import TableRow
+
+#: A table's rows, and what was found of each.
+Found = Sequence[tuple[TableRow, Rehearsed]]
+COLUMNS = {
+    "there": Column("there"), "missing": Column("missing"), "work": Column("the whole takes, at most"),
+    "seconds": Column("rehearsed in (s)", 0), "memory": Column("peak memory (GB)", 1),
+    "estimate": Column("estimate of the whole"), "stops": Column("stopped by"),
+}  # fmt: skip
+FOOTNOTE = (
+    "Rehearsed is the least part of a row: models and pages of the scale's own size, one unit, one step or as few "
+    "gradient evaluations as the attack can begin with, in a process of its own with one thread, loading included. "
+    "Rows with the same least part share one rehearsal, whose seconds stand in each. Peak memory is that process's: a "
+    "whole row may hold more documents. The estimate is the seconds of each kind of work, times how often the whole "
+    "does it, for one process on this machine: rough, as a step's seconds include what is loaded once where the two "
+    "cannot be told apart, and as what rows or tables share is counted in each. Of rows that lack something the work "
+    "is as the recipe says, without what only the documents tell."
+)
+UNITS = (("days", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+NOT_TOLD = "-"
+
+
+def write_rehearsal(
+    recipes: Mapping[Recipe, Found] | Sequence[tuple[Recipe, Found]], scale: str, out: Path, facts: Mapping[str, str]
+) -> Path:
+    """Write the pages of one recipe's rows, or of several recipes; returns the HTML's path. ``facts`` stand below."""
+    pairs = list(recipes.items() if isinstance(recipes, Mapping) else recipes)
+    tables = [_of_rows(pairs[0][1]) if len(pairs) == 1 else _of_recipes(pairs), _of_missing(pairs)]
+    tables = [table for table in tables if table.rows]
+    recipe = replace(pairs[0][0], finding="", note=FOOTNOTE)
+    if len(pairs) > 1:
+        recipe = replace(recipe, name="all", title="Every table and figure, rehearsed", paper="All recipes")
+    write_atomically(out / "rehearsal.md", markdown_of(recipe, scale, tables, facts).encode())
+    write_json(
+        out / "rehearsal.json",
+        {
+            "scale": scale,
+            **facts,
+            "rows": [
+                {"recipe": of.name, "row": row.name, "model": row.model, **asdict(rehearsed)}
+                for of, found in pairs
+                for row, rehearsed in found
+            ],
+        },
+    )
+    html = render("recipe.html.j2", recipe=recipe, scale=scale, tables=tables, facts=facts, footnote="", picture=None,
+                  uri="")  # fmt: skip
+    write_atomically(out / "rehearsal.html", html.encode("utf-8", "backslashreplace"))
+    return out / "rehearsal.html"
+
+
+def _of_rows(found: Found) -> Table:
+    rows = [Row(f"{row.name} ({row.model})", _values([rehearsed])) for row, rehearsed in found]
+    return Table("Rows", COLUMNS, rows)
+
+
+def _of_recipes(pairs: Sequence[tuple[Recipe, Found]]) -> Table:
+    rows = [
+        Row(recipe.name, {"rows": len(found), **_values([rehearsed for _, rehearsed in found])})
+        for recipe, found in pairs
+    ]
+    return Table("Tables and figures", {"rows": Column("rows", 0), **COLUMNS}, rows, first="recipe")
+
+
+def _of_missing(pairs: Sequence[tuple[Recipe, Found]]) -> Table:
+    needed: dict[Missing, dict[str, None]] = {}
+    for recipe, found in pairs:
+        for _, rehearsed in found:
+            for lack in rehearsed.missing:
+                needed.setdefault(lack, {})[recipe.name] = None
+    columns = {"where": Column("where"), "bytes": Column("to download (MB)", 0), "recipes": Column("recipes")}
+    rows = [
+        Row(lack.option, {"where": lack.where or NOT_TOLD, "bytes": lack.bytes / 1e6 if lack.bytes else None,
+                          "recipes": ", ".join(names)})
+        for lack, names in needed.items()
+    ]  # fmt: skip
+    return Table("What is missing", columns, rows, first="option")
+
+
+def _values(found: Sequence[Rehearsed]) -> dict[str, Value]:
+    """The cells of rows taken together."""
+    work: dict[str, int] = {}
+    for rehearsed in found:
+        for kind, count in rehearsed.work.items():
+            work[kind] = work.get(kind, 0) + count
+    done = [rehearsed for rehearsed in found if rehearsed.seconds is not None]
+    estimates = [rehearsed.estimate for rehearsed in done if rehearsed.estimate is not None]
+    peak = max((max(rehearsed.peak, rehearsed.device_peak) for rehearsed in done), default=0)
+    return {
+        "there": _listed([text for rehearsed in found for text in rehearsed.there]),
+        "missing": _listed([lack.option for rehearsed in found for lack in rehearsed.missing]),
+        "work": ", ".join(f"{count:,} {kind}" for kind, count in work.items()) or NOT_TOLD,
+        "seconds": sum(rehearsed.seconds or 0.0 for rehearsed in done) if done else None,
+        "memory": peak / 1e9 if peak else None,
+        "estimate": duration(sum(estimates)) if estimates and len(done) == len(found) else None,
+        "stops": _listed([rehearsed.stops for rehearsed in found if rehearsed.stops]),
+    }
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(texts)) or NOT_TOLD
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the largest unit of which there are two or more."""
+    name, size = next(((name, size) for name, size in UNITS if seconds >= 2 * size), UNITS[-1])
+    return f"{seconds / size:,.0f} {name}" if seconds >= 10 * size else f"{seconds / size:.1f} {name}"
