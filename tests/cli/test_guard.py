@@ -69,6 +69,7 @@ def test_every_command_that_writes_a_folder_says_which_it_goes_on_in() -> None:
 #: (command, mode) -> words that choose it.
 CHOSEN: dict[tuple[str, str], str] = {
     ("reproduce", "the list of recipes"): "--list",
+    ("reproduce", "--rehearse"): "gi-dqa/table1 --rehearse",
     ("reproduce", "--cluster"): "gi-dqa/table1 --cluster c",
     ("reproduce", "a recipe"): "gi-dqa/table1",
     ("models make", "the list of checkpoints"): "--list",

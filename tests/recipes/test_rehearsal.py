@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +153,6 @@ def test_mmgia_is_rehearsed_on_open_i_and_a_published_clip(tmp_path: Path) -> No
     assert not found.stops, found.stops
     assert found.there[-1] == "2,100 pairs of openi, as many as are needed"
     assert found.work["training steps"] == 200
-    shutil.rmtree(tmp_path / "openi")
-    few = {**given, "documents": (reports(tmp_path / "openi", 30),)}
+    few = {**given, "documents": (reports(tmp_path / "few", 30),)}
     (found,) = rehearsed(find_recipe("mmgia/table4"), tmp_path, only="epsilon 5, B = 2", **few)
     assert "has 30 pairs" in found.stops and "2100 were asked for" in found.stops

@@ -41,10 +41,10 @@ def test_the_papers_tables_and_figures_are_all_there() -> None:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_recipes_of_real_pages_ask_for_them(name: str) -> None:
+def test_recipes_of_real_pages_ask_for_them(name: str, tmp_path: Path) -> None:
     recipe = find_recipe(name)
-    with pytest.raises(RecipeError, match=r"needs its documents \(--documents vrdu:DIR\)"):
-        config_of(recipe, recipe.rows[0], "vt5", "tiny", {})
+    with pytest.raises(RecipeError, match=r"needs --documents vrdu:DIR; docs/release.md"):
+        rows_of(recipe, recipe.study, "tiny", tmp_path, {})
     for row in recipe.rows:
         data = target_in(config_of(recipe, row, "vt5", "tiny", {"documents": ("vrdu:X",)})).data
         assert (data.documents, data.plan.clients, data.official) == ("vrdu:X", 3, False)
@@ -125,11 +125,12 @@ def test_rows_that_are_refused(change: dict[str, Any], said: str) -> None:
         AnswersStudy.of_row("vt5-start", change, {}, device="cpu")
 
 
-def test_paths_of_the_users_are_asked_for() -> None:
+def test_paths_of_the_users_are_asked_for(tmp_path: Path) -> None:
     recipe = find_recipe("pfl-docvqa/table1")
-    with pytest.raises(RecipeError, match=r"--model vt5=DIR\) and its documents \(--documents pfl-docvqa:DIR\)"):
-        config_of(recipe, recipe.rows[0], "vt5", "paper", {})
+    with pytest.raises(RecipeError, match="--model vt5=DIR --documents pfl-docvqa:DIR"):
+        rows_of(recipe, recipe.study, "paper", tmp_path, {})
     noise = find_recipe("pfl-docvqa/table12")
+    assert len(rows_of(noise, noise.study, "paper", tmp_path, {})) == 6
     assert config_of(noise, noise.rows[0], "vt5", "paper", {}).measures == ("noise",)
     changed = config_of(recipe, recipe.rows[1], "vt5", "tiny", {"rounds": 3, "seed": 4, "documents": ("vrdu:X",)})
     target = target_in(changed)
