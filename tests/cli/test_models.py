@@ -50,6 +50,8 @@ def test_a_published_checkpoint_is_made_and_audited_and_what_it_lacks_is_said(
     assert code == 1 and "layoutlmv3-base is there already" in said
     code, out, _ = command("models", "make", "--list")
     assert code == 0 and "layoutlmv3-base " in out and "125.3 M parameters" in out
+    code, _, said = command("models", "make", "vt5-base-spdocvqa", "--narrow", "--spread")
+    assert code == 1 and "need 4 heads or more" in said and not (tmp_path / "vt5-base-spdocvqa").exists()
     options = ("--attacks", "random", "--budget", "2", "--workers", "1", "--out", "run")
     code, out, said = command("audit", "gradient", "--model", "./layoutlmv3-base", *options)
     sentence = "layoutlmv3-base brings no qa_outputs"

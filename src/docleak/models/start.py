@@ -15,6 +15,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from docleak.errors import ModelError
+
 #: Of the tiny LayoutLMv3.
 HEAD_WIDTH = 32
 
@@ -54,10 +56,16 @@ def spread_reader(module: Any, *, generator: torch.Generator, local: float = 7.0
     waves, biases 0; some heads get ``local`` added at one offset.
     The circuit, of random orthogonal maps: encoder heads that look one token back note a rotated copy of it, and the
     last decoder layer looks for the token whose note is the token just written, and passes it on unchanged. Nothing of
-    it knows a page or a question: what is to be copied, and how far, is left to training. It needs a width that is
-    heads * head width, and 4 heads or more.
+    it knows a page or a question: what is to be copied, and how far, is left to training. ModelError for a width that
+    is not heads * head width, and for fewer than 4 heads.
     """
     t5 = module.t5
+    heads, width, head = t5.config.num_heads, t5.config.d_model, t5.config.d_kv
+    if heads < 4 or heads * head != width:
+        raise ModelError(
+            f"spread weights of a T5 need 4 heads or more that fill its width; found {heads} of {head} in {width}. "
+            "Draw the default weights."
+        )
     for name, parameter in module.named_parameters():
         if name.endswith(".bias"):
             parameter.zero_()
