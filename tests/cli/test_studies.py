@@ -78,7 +78,7 @@ def test_a_study_of_ones_own_is_audited_with_options_of_its_configuration(
         (("audit", "pathlib:Path"), "'pathlib:Path' is no study"),
         (("audit", "pathlib:Path", "--help"), "'pathlib:Path' is no study"),
         (("audit", "gradient", "--compare-defenses"), "No such option"),
-        (("audit", "gradients"), "No such command 'gradients'"),
+        (("audit", "gradients"), "There is no study 'gradients'; known:"),
         (("defend", "clip", "--attack", "random,dlg"), "on one model by one attack; found 1 and 2"),
     ],
 )

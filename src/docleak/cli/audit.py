@@ -53,7 +53,10 @@ class AuditGroup(Late, TyperGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A shipped study, or the one at MODULE:CLASS."""
         if ":" not in cmd_name:
-            return super().get_command(ctx, cmd_name)
+            known = super().get_command(ctx, cmd_name)
+            if known is None and not ctx.resilient_parsing:
+                ctx.fail(f"There is no study {cmd_name!r}; known: {', '.join(AUDITS)}, or MODULE:CLASS of your own.")
+            return known
         own = Work(Kind(cmd_name, "", f"The study {cmd_name}."), f"docleak-{cmd_name.rpartition(':')[2].lower()}")
         return StudyCommand(cmd_name, own, path=f"audit {cmd_name}")
 
