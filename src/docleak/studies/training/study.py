@@ -50,6 +50,7 @@ from docleak.studies.training.data import divide, divided
 from docleak.studies.training.rounds import reading_of
 from docleak.studies.training.scores import RowScores, row_scores
 from docleak.training.federated.cost import Cost
+from docleak.training.federated.federation import drawn
 from docleak.training.lineage import lineage_of, write_lineage
 from docleak.training.objectives.table import objective_of
 
@@ -260,7 +261,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         """Phase -> how often a client trains, over all its rounds and trainings."""
         c = self.config
         return {
-            phase: c.seeds * federation.rounds * max(1, round(federation.participation * c.clients))
+            phase: c.seeds * federation.rounds * drawn(federation, c.clients)
             for phase, federation in c.phases(c.seed).items()
         }
 
