@@ -61,8 +61,8 @@ def test_one_sgd_step_is_the_gradient(model: DocumentModel, pages: list) -> None
 
 
 def test_adams_decay_is_part_of_the_gradient_and_adamws_is_not(model: DocumentModel, pages: list) -> None:
-    """One step by hand: Adam's first is lr (g + wd theta) / (|g + wd theta| + 1e-8), AdamW's lr g / (|g| + 1e-8) + lr wd
-    theta. A number whose gradient is 0 moves by a whole step under Adam, by lr wd theta under AdamW."""
+    """One step by hand: Adam's first is lr (g + wd theta) / (|g + wd theta| + 1e-8), AdamW's lr g / (|g| + 1e-8) +
+    lr wd theta. A number whose gradient is 0 moves by a whole step under Adam, by lr wd theta under AdamW."""
     page = replace(pages[0], questions=pages[0].questions[:1])
     fitted = model.fit(page)
     loss = model.loss(pixels_of(fitted.image)[None], [model.encode(fitted, page.questions[0])]).mean()

@@ -133,7 +133,8 @@ class Federation:
 
 def drawn(federation: Federation, silos: int) -> int:
     """How many of so many silos a round takes: C K without its fraction, and at least one unless the plan counts on
-    draws. Nguyen and Karatzas (2024) do not say how they round; their public code takes ``int(C K)``, Flower as well."""
+    draws. Nguyen and Karatzas (2024) do not say how they round; their public code takes ``int(C K)``, as Flower does.
+    """
     taking = math.floor(federation.participation * silos + 1e-9)
     return taking if federation.counts_on_draws else max(1, taking)
 
