@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from docleak.documents import Field, Page, Question, Word
-from docleak.errors import AttackError, RecipeError
+from docleak.errors import AttackError, ModelError, RecipeError
 from docleak.recipes import find_recipe
 from docleak.recipes.rehearsal import rehearse
 from docleak.recipes.rows import reproduce, rows_of, write_table
@@ -33,9 +33,10 @@ def test_figure_5_is_a_table_of_both_models_with_their_maps(tmp_path: Path) -> N
     assert (tmp_path / "pictures.png").is_file() and "Documents: synthetic" in (tmp_path / "table.md").read_text()
     units = rows[0].run.units()
     assert {unit["of"] for unit in units} == {768}
-    assert all("".join(unit["tokens"]).replace("\u0120", "")[:4] == unit["answer"][:4] for unit in units)
+    said = [("".join(unit["tokens"]).replace("\u0120", ""), unit["answer"].replace(" ", "")) for unit in units]
+    assert all(tokens.startswith(answer[:4]) for tokens, answer in said), said
     (reading,) = report_on([rows[0].run.path])[1]
-    assert "nothing was attacked" in reading.verdict.sentence + reading.lead
+    assert "nothing was attacked" in reading.lead and "cells looked at" in reading.lines[0]
 
 
 def test_the_answers_place_is_what_its_words_touch() -> None:
@@ -55,8 +56,8 @@ def test_what_is_no_donut_or_not_given_is_refused(tmp_path: Path) -> None:
         rows_of(find_recipe("gi-dqa/figure5"), AttentionStudy, "paper", tmp_path, {"documents": ("synthetic",)})
     with pytest.raises(RecipeError, match="was given 2"):
         rows_of(find_recipe("gi-dqa/figure5"), AttentionStudy, "tiny", tmp_path, {"documents": ("a", "b")})
-    run = carry_out(AttentionStudy(AttentionConfig("layoutlmv3-start", pages=1)), tmp_path / "run")
-    assert "attention maps are of a Donut's decoder" in next(iter(run.failures().values()))
+    with pytest.raises(ModelError, match="attention maps are of a Donut's decoder"):
+        carry_out(AttentionStudy(AttentionConfig("layoutlmv3-start", pages=1)), tmp_path / "run")
 
 
 def test_a_rehearsal_counts_pages(tmp_path: Path) -> None:

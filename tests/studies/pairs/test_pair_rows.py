@@ -201,3 +201,12 @@ def test_two_data_sets_in_one_call(tmp_path: Path) -> None:
     saved = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert [row["data_set"] for row in saved] == ["scenes", "pages"]
     assert saved[0]["ours"]["ssim"] != saved[1]["ours"]["ssim"]
+
+
+def test_gains_are_over_stage_1_at_the_same_budget(tmp_path: Path) -> None:
+    recipe = mini("evaluations", "stage 1 alone, 60", "stage 1 alone, 400", "MMGIA, 60")
+    lines = rows_of(recipe, PairStudy, "tiny", tmp_path, {"documents": ("scenes",), "pages": 1}, only="60")
+    reproduce(recipe, lines, tmp_path, scale="tiny", workers=1)
+    facts = facts_of([*rows_of(recipe, PairStudy, "tiny", tmp_path, {"documents": ("scenes",), "pages": 1})])
+    assert facts["Budget"].startswith("60 or 400 gradient evaluations")
+    assert [name for name in facts if "more than" in name] == ["MMGIA, 60 (pair), more than 'stage 1 alone, 60'"]

@@ -23,11 +23,11 @@ SHOWN, MOST_ROWS = 4, 12
 def facts_of(rows: Sequence[TableRow]) -> dict[str, str]:
     """What is the same in all rows, each privacy guarantee, unfinished rows, and what alignment adds to stage 1."""
     configs = [row.study.config for row in rows]
-    first = configs[0]
+    first, budgets = configs[0], " or ".join(dict.fromkeys(str(c.budget) for c in configs))
     facts = {
         "Models": ", ".join(dict.fromkeys(f"{c.image}+{c.text}" for c in configs)),
         "Pairs": "; ".join(dict.fromkeys(_pairs(c) for c in configs)),
-        "Budget": f"{first.budget} gradient evaluations of each modality per batch",
+        "Budget": f"{budgets} gradient evaluations of each modality per batch",
         "Aligner": ", ".join(dict.fromkeys(c.aligner for c in configs)),
         "Seed": str(first.seed),
     }
@@ -84,7 +84,7 @@ def _alike(base: TableRow, row: TableRow) -> bool:
         return False
     same = all(
         getattr(base.study.config, key) == getattr(row.study.config, key)
-        for key in ("pairs", "batch_size", "noise", "epsilon", "trained")
+        for key in ("pairs", "budget", "batch_size", "noise", "epsilon", "trained")
     )
     return base.model == row.model and same and ours.image.name == theirs.image.name and ours.text == theirs.text
 
