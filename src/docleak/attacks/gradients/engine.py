@@ -19,6 +19,7 @@ from docleak.attacks.gradients.matching import Distance, Gradient, dummy_of, rel
 from docleak.attacks.gradients.precision import DoubleLoss
 from docleak.attacks.gradients.priors import DEFAULT_WEIGHT, PRIORS
 from docleak.attacks.gradients.schedules import SCHEDULES
+from docleak.attacks.gradients.shallow import Layers, constant_but, shallow
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Solver
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.gradients.whitening import Whitener, WhiteningConfig, fit_whiteners, residuals, whitened
@@ -59,7 +60,8 @@ class GradientAttack:
 
     ``matching`` None means the whitened distance of ``whitening``; ``solver`` None keeps the random start. Of a view
     with several ``rounds`` the one with the largest gradient is matched, or the mean of all their distances; then
-    every round's gradient is an evaluation. ``double_loss`` takes the adversary's softmax in double precision.
+    every round's gradient is an evaluation. ``layers`` says whether all tensors are matched or, of a deep encoder,
+    those next to the pixels. ``double_loss`` takes the adversary's softmax in double precision.
     """
 
     name: str
@@ -74,6 +76,7 @@ class GradientAttack:
     start: Start = "uniform"
     whitening: WhiteningConfig = WhiteningConfig()
     rounds: Rounds = "largest"
+    layers: Layers = "all"
     double_loss: Annotated[bool, Said("loss", {"float": False, "double": True})] = False
 
     def __post_init__(self) -> None:
@@ -119,10 +122,10 @@ class GradientAttack:
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)
             start = canvas.start(self.start, generator) if start_at is None else canvas.unknowns(start_at)
             pursuit = Pursuit(self, view, knowledge, canvas, on_evaluation, guide)
-            with DoubleLoss() if self.double_loss else nullcontext():
+            with DoubleLoss() if self.double_loss else nullcontext(), constant_but(pursuit.views):
                 best = pursuit.pursue(start, budget, generator)
             pixels = canvas.pixels(best).detach().clamp(0, 1)
-            explained = explained_share(pursuit.views[0], knowledge, pixels)
+            explained = explained_share(pursuit.sent[0], knowledge, pixels)
         seconds = time.perf_counter() - started
         return Finding(
             pixels.float(), pursuit.best_loss, explained, pursuit.evaluations, seconds, tuple(pursuit.history)
@@ -151,7 +154,8 @@ class Pursuit:
         guide: Guide | None = None,
     ) -> None:
         self.attack, self.knowledge, self.canvas, self.report = attack, knowledge, canvas, report
-        self.views = view.rounds if attack.rounds == "all" else (view.largest,)
+        self.sent = view.rounds if attack.rounds == "all" else (view.largest,)
+        self.views = tuple(map(shallow, self.sent)) if attack.layers == "shallow" else self.sent
         self.guide = guide
         if guide is not None and isinstance(attack.solver, LevenbergMarquardt):
             raise AttackError(f"attack {attack.name!r}: Levenberg-Marquardt minimises squares and takes no guide.")
