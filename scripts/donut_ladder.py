@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -179,10 +180,8 @@ def climb(rung: Rung, seed: int) -> dict[str, Any]:
     start = template.clone()
     start[:, :, private[0]] = 0.6 + 0.4 * drawn if attack.start == "light" else drawn
     began = time.process_time()
-    try:
+    with suppress(Read):
         attack.run(view, knowledge, budget=rung.budget, generator=generator, on_evaluation=seen, start_at=start)
-    except Read:
-        pass
     seconds = time.process_time() - began
     distance = float(relative(view)(dummy_of(view, last, inputs, create_graph=False)))
     return {

@@ -13,7 +13,9 @@ import transformers as t
 from torch import Tensor
 
 from docleak.attacks.gradients import ATTACKS, GradientView
+from docleak.attacks.gradients.local_steps import ImitatedSteps, Optimiser
 from docleak.attacks.gradients.shallow import constant_but, shallow
+from docleak.errors import AttackError
 from docleak.models import DocumentModel, trainable
 from docleak.models.donut import Donut
 from docleak.models.fast import quicken
@@ -93,3 +95,21 @@ def test_the_page_comes_out_of_the_first_stages(deep: Donut, small: Any, psnr: C
         view, small.knowledge, budget=60, generator=torch.Generator().manual_seed(0), on_evaluation=seen
     )
     assert marks[-1] > 15 > marks[0]
+
+
+def test_computing_layers_anew_changes_no_step(deep: Donut, small: Any) -> None:
+    view, attack = view_of(deep, small), ATTACKS.load("gi-dqa")
+    kept, anew = (
+        one.run(view, small.knowledge, budget=20, generator=torch.Generator().manual_seed(0))
+        for one in (attack, ATTACKS.load("gi-dqa:recompute=yes"))
+    )
+    assert anew.matching == pytest.approx(kept.matching, rel=1e-3)
+    torch.testing.assert_close(anew.pixels, kept.pixels, rtol=0, atol=1e-3)
+
+
+def test_what_cannot_be_computed_anew_is_refused(make_small: Any, small: Any) -> None:
+    with pytest.raises(AttackError, match="leave recompute out"):
+        ATTACKS.load("gi-dqa:solver=lm,recompute=yes")
+    stepped = replace(small.view, local=ImitatedSteps(Optimiser("sgd", 0.1), ((0,),), (0,)))
+    with pytest.raises(AttackError, match="after local steps"):
+        ATTACKS.load("gi-dqa:recompute=yes").run(stepped, small.knowledge, budget=20, generator=torch.Generator())
