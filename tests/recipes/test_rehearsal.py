@@ -42,10 +42,11 @@ def test_every_recipe_of_the_paper_scale_says_what_it_lacks(name: str, tmp_path:
 
 def test_what_is_missing_is_named_with_where_it_is_and_its_bytes(tmp_path: Path) -> None:
     (first, *_) = rehearsed(find_recipe("gi-dqa/table1"), tmp_path, only="Random")
-    model, pages = first.missing
+    model, pages, reader = first.missing
     assert (model.option, model.where) == ("--model donut=DIR", "naver-clova-ix/donut-base")
     assert model.bytes == 809_008_096
     assert pages.option == "--documents pfl-docvqa:DIR" and "elsa-ai.eu" in pages.where
+    assert (reader.option, reader.where) == ("--ocr trocr:DIR", "microsoft/trocr-base-printed") and reader.bytes > 10**9
     assert dict(first.work) == {"gradient evaluations": 395 * 5000}
     with pytest.raises(RecipeError, match="--model fedocvqa=DIR --documents wtq:DIR"):
         rows_of(find_recipe("fedocvqa/table3"), find_recipe("fedocvqa/table3").study, "paper", tmp_path, {})
@@ -144,9 +145,10 @@ def test_gi_dqa_is_rehearsed_on_a_published_layoutlmv3(tmp_path: Path, shared_da
     given = {"layoutlmv3": mirror("layoutlmv3-base", tmp_path), "donut": "donut-start"}
     found = rehearsed(
         find_recipe("gi-dqa/table1"), tmp_path, only="APRIL", models=given, pages=2,
-        documents=(f"vrdu:{shared_data / 'vrdu_pfl'}",),
+        documents=(f"vrdu:{shared_data / 'vrdu_pfl'}",), ocr=f"trocr:{mirror('trocr-base-printed', tmp_path)}",
     )  # fmt: skip
     assert len(found) == 2 and not any(row.stops for row in found)
+    assert sum(there.startswith("model trocr-base-printed") for row in found for there in row.there) == 2
     assert all(row.work == {"pages": 2, "gradient evaluations": 10_000} for row in found)
 
 
@@ -185,7 +187,8 @@ def test_pfl_docvqa_is_rehearsed_on_the_published_vt5(tmp_path: Path, shared_dat
 @pytest.mark.slow
 def test_mmgia_is_rehearsed_on_open_i_and_a_published_clip(tmp_path: Path) -> None:
     given = {
-        "models": {"pair": "lenet5+bert-tiny"}, "documents": (reports(tmp_path / "openi", 2101),),
+        "models": {"pair": "+".join(mirror(name, tmp_path) for name in ("resnet-50", "bert-large-uncased"))},
+        "documents": (reports(tmp_path / "openi", 2101),),
         "aligner": mirror("clip-vit-base-patch32", tmp_path), "language": mirror("gpt2", tmp_path),
     }  # fmt: skip
     (found,) = rehearsed(find_recipe("mmgia/table4"), tmp_path, only="epsilon 5, B = 2", **given)
