@@ -70,6 +70,30 @@ def test_a_small_row_is_rehearsed_and_scaled_up(tmp_path: Path) -> None:
     assert saved["rows"][1]["work"] == {"pages": 6, "gradient evaluations": 540}
 
 
+def test_the_base_scale_is_rehearsed_on_models_made_on_the_spot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    narrow = {name: f"make:layoutlmv3-base,narrow=yes{spread}" for name, spread in
+              (("start", ""), ("spread", ",spread=yes"))}  # fmt: skip
+    found = rehearsed(find_recipe("gi-dqa/closed-form"), tmp_path, only="as sent", scale="base", models=narrow)
+    assert [row.stops for row in found] == ["", ""] and all(row.seconds and not row.missing for row in found)
+    drawn = ["default", "spread"]
+    assert [row.there[0] for row in found] == [
+        f"model microsoft/layoutlmv3-base, made narrow, random weights ({how} initialisation, seed 0)" for how in drawn
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in list_recipes().items() if "base" in recipe.scales])
+def test_every_model_of_the_base_scale_is_made_or_known(name: str) -> None:
+    recipe = find_recipe(name)
+    at = recipe.scales["base"]
+    assert set(at.get("on", ())) <= set(at["models"]), "each model that rows run on has a checkpoint"
+    for row in rows_of(recipe, recipe.study, "base", Path("out"), {}, complete=False):
+        sources = [need.source for need in row.study.needed(row.model) if need.kind == "model"]
+        assert sources and not any("PATH" in source for source in sources)
+
+
 def test_what_is_given_and_wrong_stops_the_row(tmp_path: Path) -> None:
     wrong = tmp_path / "nothing"
     (found,) = rehearsed(
@@ -99,6 +123,21 @@ def reports(folder: Path, count: int) -> str:
             f'<MeSH><major>{term}</major></MeSH><parentImage id="x{number}"/></eCitation>'
         )
     return f"openi:{folder}"
+
+
+def some_of(vrdu: Path, out: Path, providers: int) -> str:
+    """Two documents each of vrdu_pfl's first providers: a rehearsal divides and rewrites all pages that there are."""
+    out.mkdir()
+    for part in ("ocr", "images"):
+        (out / part).symlink_to(vrdu / part, target_is_directory=True)
+    named: dict[str, list[str]] = {}
+    for row in map(json.loads, (vrdu / "docs.jsonl").read_text().splitlines()):
+        named.setdefault(row["provider"], []).append(row["doc_id"])
+    kept = [name for names in list(named.values())[:providers] for name in names[:2]]
+    for index in ("docs.jsonl", "fields.jsonl", "qa.jsonl"):
+        lines = (vrdu / index).read_text().splitlines(keepends=True)
+        (out / index).write_text("".join(line for line in lines if any(name in line for name in kept)))
+    return f"vrdu:{out}"
 
 
 @pytest.mark.slow
@@ -139,7 +178,7 @@ def test_fedocvqa_is_rehearsed_on_assembled_checkpoints(tmp_path: Path, shared_d
 def test_pfl_docvqa_is_rehearsed_on_the_published_vt5(tmp_path: Path, shared_data: Path) -> None:
     given = {
         "models": {"vt5": mirror("vt5-base-spdocvqa", tmp_path)},
-        "documents": (f"vrdu:{shared_data / 'vrdu_pfl'}",),
+        "documents": (some_of(shared_data / "vrdu_pfl", tmp_path / "vrdu", providers=30),),
     }
     (found, *_) = rehearsed(find_recipe("pfl-docvqa/table4"), tmp_path, only="AZK: G1", **given)
     assert not found.stops and found.work.keys() == {"training steps", "questions"}
