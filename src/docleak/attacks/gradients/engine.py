@@ -22,6 +22,7 @@ from docleak.attacks.gradients.schedules import SCHEDULES
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Solver
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.gradients.whitening import Whitener, WhiteningConfig, fit_whiteners, residuals, whitened
+from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
 from docleak.spec import Said, weights
 
@@ -112,8 +113,7 @@ class GradientAttack:
         ``start_at`` (B, 3, H, W) in [0, 1] is where to begin instead of at random. ``guide`` is added to the objective,
         and what is returned is then the best by the whole of it; without one, by the matching distance alone.
         """
-        if budget < 1:
-            raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
+        require_evaluations(budget)
         started = time.perf_counter()
         with inference_mode_of(view):
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)

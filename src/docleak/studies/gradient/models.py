@@ -79,7 +79,7 @@ def inapplicable(model: DocumentModel, attack: str, config: GradientConfig) -> s
 def _model(
     source: str, device: str, fine_tune_steps: int, seed: int, image_size: tuple[int, int] | None
 ) -> DocumentModel:
-    model = load_model(source, device=device, image_size=image_size)
+    model = load_model(source, device=device, image_size=image_size, seed=seed)
     if fine_tune_steps:
         _fine_tune(model, fine_tune_steps, seed)
     return model
@@ -91,9 +91,9 @@ def _fine_tune(model: DocumentModel, steps: int, seed: int) -> None:
 
 
 def model_of(config: GradientConfig, source: str, device: str) -> DocumentModel:
-    """The audited model, after the training steps that the config asks for."""
-    seed = config.seed if config.fine_tune_steps else 0
-    return _model(source, device, config.fine_tune_steps, seed, config.image_size)
+    """The audited model, after the training steps that the config asks for. What its checkpoint does not bring is drawn
+    with the config's seed."""
+    return _model(source, device, config.fine_tune_steps, config.seed, config.image_size)
 
 
 @lru_cache(maxsize=1)
