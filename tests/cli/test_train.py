@@ -52,6 +52,18 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     assert code == 1 and "a run with another config" in err and "seed: 0 there, 1 asked for" in err
 
 
+def test_capture_and_dropout_can_be_said_both_ways_whatever_the_default(command: Command, tmp_path: Path) -> None:
+    code, _, err = command("train", "federated", *SMALL, "--capture", "--no-dropout", "--out", "with")
+    assert code == 0 and read_updates(tmp_path / "with" / "updates"), err
+    code, _, err = command("train", "federated", *SMALL, "--no-capture", "--dropout", "--out", "without")
+    assert code == 0 and not (tmp_path / "without" / "updates").exists(), err
+    told = [json.loads((tmp_path / out / "run.json").read_text())["config"]["local"] for out in ("with", "without")]
+    assert [local["dropout"] for local in told] == [False, True]
+    for words in ("--capture", "--no-capture"):
+        code, out, _ = command("train", "central", words, "--pages", 4, "--dry-run")
+        assert code == 0 and "1 of 1 silos" in out
+
+
 def test_a_federation_with_secure_aggregation_says_what_the_server_sees(command: Command, tmp_path: Path) -> None:
     code, out, err = command("train", "federated", *SMALL, "--secure")
     assert code == 0, err
@@ -164,7 +176,7 @@ def test_the_dry_run_counts_both_ways_and_writes_nothing(command: Command, tmp_p
         (("--model", "vt5-strat"), "Did you mean 'vt5-start'"),
         (("--silos", "nowhere"), "expected a folder of silos"),
         (("--server", "adam"), "known: fedavg, fedavgm, fedadam"),
-        (("--optimiser", "lion"), "known: adamw, sgd"),
+        (("--optimiser", "lion"), "known: adamw, adam, sgd"),
         (("--objective", "xx"), "objective"),
         (("--compression", "zip"), "expected none, fp16 or topk:SHARE"),
         (("--clients", "50", "--documents", "10"), "50 clients"),

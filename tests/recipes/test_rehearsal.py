@@ -78,6 +78,30 @@ def test_a_small_row_is_rehearsed_and_scaled_up(tmp_path: Path) -> None:
     assert saved["rows"][1]["work"] == {"pages": 6, "gradient evaluations": 540}
 
 
+def test_the_base_scale_is_rehearsed_on_models_made_on_the_spot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    narrow = {name: f"make:layoutlmv3-base,narrow=yes{spread}" for name, spread in
+              (("start", ""), ("spread", ",spread=yes"))}  # fmt: skip
+    found = rehearsed(find_recipe("gi-dqa/closed-form"), tmp_path, only="as sent", scale="base", models=narrow)
+    assert [row.stops for row in found] == ["", ""] and all(row.seconds and not row.missing for row in found)
+    drawn = ["default", "spread"]
+    assert [row.there[0] for row in found] == [
+        f"model microsoft/layoutlmv3-base, made narrow, random weights ({how} initialisation, seed 0)" for how in drawn
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in list_recipes().items() if "base" in recipe.scales])
+def test_every_model_of_the_base_scale_is_made_or_known(name: str) -> None:
+    recipe = find_recipe(name)
+    at = recipe.scales["base"]
+    assert set(at.get("on", ())) <= set(at["models"]), "each model that rows run on has a checkpoint"
+    for row in rows_of(recipe, recipe.study, "base", Path("out"), {}, complete=False):
+        sources = [need.source for need in row.study.needed(row.model) if need.kind == "model"]
+        assert sources and not any("PATH" in source for source in sources)
+
+
 def test_what_is_given_and_wrong_stops_the_row(tmp_path: Path) -> None:
     wrong = tmp_path / "nothing"
     (found,) = rehearsed(

@@ -34,7 +34,11 @@ def reproduce(
         ),
     ] = False,
     scale: Annotated[
-        str, typer.Option(help="tiny (a laptop) or paper (the papers' models, data and budgets).")
+        str,
+        typer.Option(
+            help="tiny (a laptop), base (the published sizes, with random weights made on the spot) or paper (the "
+            "papers' models, data and budgets)."
+        ),
     ] = "tiny",
     out: Annotated[Path | None, typer.Option(help="Folder; an interrupted experiment is continued.")] = None,
     model: Annotated[
@@ -57,7 +61,9 @@ def reproduce(
         list[str] | None, typer.Option(help="Pages of another size in pixels: donut=320x640; may be repeated.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed; -1 means the recipe's.")] = -1,
-    rows: Annotated[str, typer.Option(help="Only rows whose name contains this.")] = "",
+    rows: Annotated[
+        str, typer.Option(help="Only rows with this in their name and (MODEL), such as '(donut)'; A|B takes either.")
+    ] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     workers: Annotated[int, typer.Option(help="Worker processes, one thread each; 0 means one per core.")] = 0,
     cluster: Annotated[str, typer.Option(help="Address of a Dask scheduler that shares this file system.")] = "",
@@ -171,7 +177,7 @@ def _named(recipe: Recipe, option: str, texts: list[str], example: str, others: 
     """NAME=VALUE per model of the recipe, or one of the ``others``."""
     from docleak.errors import RecipeError
 
-    known = [*sorted({model for row in recipe.rows for model in row.models}), *others]
+    known = [*recipe.models, *others]
     found = {}
     for text in texts:
         expected = f"NAME=VALUE, for instance {example}, where NAME is one of the recipe's models ({', '.join(known)})"

@@ -40,7 +40,7 @@ def rows_of(
     only: str = "",
     complete: bool = True,
 ) -> list[TableRow]:
-    """Every row on each of its models; ``only`` rows with that in their name.
+    """Every row on each of its models; ``only`` those with that in "NAME (MODEL)", or with one of A|B.
 
     RecipeError for a scale that the recipe does not have, where no row is left, and for rows that make no table; where
     they need not be ``complete``, paths that only the user can name may be missing.
@@ -51,7 +51,7 @@ def rows_of(
     names = {field.name for field in fields(kind.Config)}
     merged = {key: value for key, value in changes.items() if key == "models" or (key in names and key not in SPECIAL)}
     sources = {**recipe.scales[scale].get("models", {}), **changes.get("models", {})}
-    pairs = [(row, model) for row in recipe.rows for model in row.models]
+    pairs = [(row, model) for row in recipe.rows for model in recipe.models_of(row, scale)]
     asked = [
         (number, row, model, *recipe.settings(row, model, scale, merged))
         for number, (row, model) in enumerate(pairs)
@@ -60,7 +60,7 @@ def rows_of(
     changes = kind.changes_of([settings for *_, settings in asked], changes, scale)
     rows = []
     for number, row, model, source, settings in asked:
-        if only not in row.name:
+        if not any(part.strip() in f"{row.name} ({model})" for part in only.split("|")):
             continue
         study = kind.of_row(source, settings, {**changes, "model": model}, device=device)
         folder = study.folder(out) or out / ROWS / f"{number:02d}-{model}"

@@ -52,12 +52,14 @@ class TrainingSettings:
     )  # fmt: skip
     batch_size: int = option(16, "Questions in a step.", group=LOCAL, range=Range(1, 100_000))
     learning_rate: float = option(
-        2e-3, "Learning rate of the silos' AdamW (or SGD), which begins anew each round.", group=LOCAL, range=_RATE
+        2e-3, "Learning rate of the silos' optimiser, which begins anew each round.", group=LOCAL, range=_RATE
     )
     weight_decay: float = option(0.01, "Weight decay of the silos' optimiser.", group=LOCAL, range=_RATE)
-    optimiser: str = option("adamw", "The silos' optimiser: adamw or sgd.", group=LOCAL)
+    optimiser: str = option(
+        "adamw", "The silos' optimiser: adamw, adam (whose decay is part of the gradient), sgd.", group=LOCAL
+    )
     objective: str = option("qa", "What is learnt: qa, or a self-pretraining objective: tm, lm, tlm.", group=LOCAL)
-    dropout: bool = option(False, "Train with the model's dropout.", group=LOCAL)
+    dropout: bool = option(False, "Train with the model's dropout.", group=LOCAL, both=True)
     participation: float = option(
         1.0, "Share C of the silos that train in a round.", group=FEDERATED, range=Range(0, 1, above=True)
     )

@@ -19,11 +19,14 @@ from docleak.attacks.gradients.matching import Distance, Gradient, dummy_of, rel
 from docleak.attacks.gradients.precision import DoubleLoss
 from docleak.attacks.gradients.priors import DEFAULT_WEIGHT, PRIORS
 from docleak.attacks.gradients.schedules import SCHEDULES
+from docleak.attacks.gradients.shallow import Layers, constant_but, shallow
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Solver
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.gradients.whitening import Whitener, WhiteningConfig, fit_whiteners, residuals, whitened
 from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
+from docleak.models.donut import Donut
+from docleak.models.recompute import recomputation
 from docleak.spec import Said, weights
 
 #: Called after each gradient evaluation with its number, the matching loss and the current pixels.
@@ -60,7 +63,9 @@ class GradientAttack:
 
     ``matching`` None means the whitened distance of ``whitening``; ``solver`` None keeps the random start. Of a view
     with several ``rounds`` the one with the largest gradient is matched, or the mean of all their distances; then
-    every round's gradient is an evaluation. ``double_loss`` takes the adversary's softmax in double precision.
+    every round's gradient is an evaluation. ``layers`` says whether all tensors are matched or, of a deep encoder,
+    those next to the pixels. ``double_loss`` takes the adversary's softmax in double precision. ``recompute`` keeps
+    less of a Donut's encoder in memory and computes it anew, which takes longer and changes nothing else.
     """
 
     name: str
@@ -75,7 +80,9 @@ class GradientAttack:
     start: Start = "uniform"
     whitening: WhiteningConfig = WhiteningConfig()
     rounds: Rounds = "largest"
+    layers: Layers = "all"
     double_loss: Annotated[bool, Said("loss", {"float": False, "double": True})] = False
+    recompute: Annotated[bool, Said(values={"no": False, "yes": True})] = False
 
     def __post_init__(self) -> None:
         unknown = [p for p in self.priors if p not in PRIORS]
@@ -88,6 +95,11 @@ class GradientAttack:
             raise AttackError(
                 f"attack {self.name!r}: Levenberg-Marquardt minimises squares, and so takes the whitened distance "
                 "without priors; use another solver, or leave matching and priors out."
+            )
+
+        if isinstance(self.solver, LevenbergMarquardt) and self.recompute:
+            raise AttackError(
+                f"attack {self.name!r}: Levenberg-Marquardt asks one graph for many products; leave recompute out."
             )
 
     def least_budget(self, rounds: int = 1) -> int:
@@ -114,15 +126,20 @@ class GradientAttack:
         and what is returned is then the best by the whole of it; without one, by the matching distance alone.
         """
         require_evaluations(budget)
+        if self.recompute and (not isinstance(view.model, Donut) or any(one.local for one in view.rounds)):
+            raise AttackError(
+                f"attack {self.name!r}: recompute=yes is for plain gradients of a Donut; found those of "
+                f"{view.model.name!r}{'' if view.local is None else ' after local steps'}. Leave recompute out."
+            )
         started = time.perf_counter()
         with inference_mode_of(view):
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)
             start = canvas.start(self.start, generator) if start_at is None else canvas.unknowns(start_at)
             pursuit = Pursuit(self, view, knowledge, canvas, on_evaluation, guide)
-            with DoubleLoss() if self.double_loss else nullcontext():
+            with DoubleLoss() if self.double_loss else nullcontext(), constant_but(pursuit.views):
                 best = pursuit.pursue(start, budget, generator)
             pixels = canvas.pixels(best).detach().clamp(0, 1)
-            explained = explained_share(pursuit.views[0], knowledge, pixels)
+            explained = explained_share(pursuit.sent[0], knowledge, pixels)
         seconds = time.perf_counter() - started
         return Finding(
             pixels.float(), pursuit.best_loss, explained, pursuit.evaluations, seconds, tuple(pursuit.history)
@@ -151,7 +168,8 @@ class Pursuit:
         guide: Guide | None = None,
     ) -> None:
         self.attack, self.knowledge, self.canvas, self.report = attack, knowledge, canvas, report
-        self.views = view.rounds if attack.rounds == "all" else (view.largest,)
+        self.sent = view.rounds if attack.rounds == "all" else (view.largest,)
+        self.views = tuple(map(shallow, self.sent)) if attack.layers == "shallow" else self.sent
         self.guide = guide
         if guide is not None and isinstance(attack.solver, LevenbergMarquardt):
             raise AttackError(f"attack {attack.name!r}: Levenberg-Marquardt minimises squares and takes no guide.")
@@ -198,6 +216,10 @@ class Pursuit:
 
     def objective(self, unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
         """One gradient evaluation: matching loss plus scheduled priors (eq. 4), and its gradient."""
+        with recomputation(self.attack.recompute):
+            return self._objective(unknowns, progress)
+
+    def _objective(self, unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
         free = unknowns.detach().requires_grad_(True)
         pixels = self.canvas.pixels(free)
         rounds = [

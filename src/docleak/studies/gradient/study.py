@@ -65,6 +65,7 @@ class GradientStudy(TableStudy[GradientConfig]):
     columns = COLUMNS
     extra: ClassVar = {
         **{field.name: str(field.type) for field in fields(Exposure)}, "attack": "str", "attack_options": "str",
+        "image_sizes": "Mapping[str, tuple[int, ...]]",
     }  # fmt: skip
     options = ("models", "image_sizes", "documents", "pages", "budget", "seed")
     footnote = (
@@ -317,7 +318,7 @@ class GradientStudy(TableStudy[GradientConfig]):
         }
         sizes = {**chosen.pop("image_sizes", {}), **changes.get("image_sizes", {})}
         if size := sizes.get(changes["model"]):
-            chosen["image_size"] = size
+            chosen["image_size"] = tuple(size)
         if documents := changes.get("documents"):
             if len(documents) != 1:
                 raise RecipeError(f"the recipe attacks pages of one data set, and was given {len(documents)}.")

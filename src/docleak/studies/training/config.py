@@ -60,6 +60,7 @@ class TrainingConfig:
     max_steps: int = 0
     learning_rate: float = 5e-4
     weight_decay: float = 0.01
+    optimiser: str = "adam"
     dropout: bool = True
     server: str = "fedavg"
     pretraining: str = ""
@@ -112,6 +113,7 @@ class TrainingConfig:
         local = LocalPlan(
             epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate,
             weight_decay=self.weight_decay, max_steps=self.max_steps, dropout=self.dropout,
+            optimiser=self.optimiser,
         )  # fmt: skip
         found, plans = {}, self.plans()
         if self.pretraining:

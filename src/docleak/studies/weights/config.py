@@ -8,6 +8,7 @@ from typing import Literal
 from docleak.attacks.weights import DEFAULT_METRIC, METRICS, WEIGHTS, CdmiConfig, WeightsAttack
 from docleak.documents.ranges import COUNT, SEED, Range
 from docleak.errors import AttackError
+from docleak.metrics.extraction import EPSILON
 from docleak.models.encoders.tasks import TASKS, Task
 from docleak.models.encoders.vision import VisionConfig
 from docleak.options import Need, only, option
@@ -84,6 +85,10 @@ class WeightsConfig:
         DEFAULT_METRIC, "What a field's attempts are chosen and the fields sorted by: weakest-token (ours), or the "
         "paper's raw-perplexity, perplexity-ratio, raw-and-ratio, max-gap, max-ratio.",
     )  # fmt: skip
+    ipf_epsilon: float = option(
+        EPSILON, "Epsilon of the improvement factor IpF, which bounds it where public data alone read no field.",
+        range=Range(0, 1, above=True),
+    )  # fmt: skip
     control: bool = option(False, "The target never sees the private pages.", group=TRAINED, need=HERE)
     repeats: bool = option(False, "Also mask where the page prints the value again.")
     noise: bool = False
@@ -117,6 +122,8 @@ class WeightsConfig:
         faults = [f"{key} is {getattr(self, key)}, expected 0 or more" for key in WHOLE if getattr(self, key) < 0]
         if self.attempts < 1 or self.dropout >= 1:
             faults.append(f"attempts is {self.attempts} and dropout {self.dropout}; expected 1 or more, and below 1")
+        if not 0 < self.ipf_epsilon <= 1:
+            faults.append(f"ipf_epsilon is {self.ipf_epsilon}, expected above 0 and up to 1")
         if self.metric not in METRICS:
             faults.append(f"metric is {self.metric!r}, expected one of {', '.join(METRICS)}")
         if self.task not in TASKS:

@@ -12,7 +12,7 @@ from docleak.attacks.weights import PUBLISHED_METRIC, CdmiConfig
 from docleak.attacks.weights.sampling import Temperature
 from docleak.errors import RecipeError
 from docleak.metrics.estimate import Estimate
-from docleak.metrics.extraction import EPSILON, as_array, over_documents
+from docleak.metrics.extraction import as_array, over_documents
 from docleak.report.table import Column
 from docleak.runs.run import Run
 from docleak.spec import split_name
@@ -185,6 +185,8 @@ def assigned(wanted: Sequence[str], specs: Sequence[str]) -> dict[str, str]:
 def check(studies: Sequence[WeightsStudy]) -> None:
     """RecipeError where rows show different things, which makes no table, or models or all pages are missing."""
     shown = list(dict.fromkeys(study.asked["shows"] for study in studies))
+    if len({study.asked["ipf_epsilon"] for study in studies}) > 1:
+        raise RecipeError("the rows have several ipf_epsilon; their factors cannot stand in one table, give them one.")
     if len(shown) > 1:
         raise RecipeError(f"the rows show different things ({', '.join(shown)}); give them tables apart.")
     missing = [f"--model {study.model}=DIR" for study in studies if PLACEHOLDER in study.config.model]
@@ -253,7 +255,9 @@ def facts_of(rows: Sequence[tuple[str, WeightsStudy, Found | None, float | None]
         "Training": _same([asked for _, asked, _ in computed], TRAINING),
     }
     if first["shows"] != "validation":
-        facts["Attack"] = f"{_same([asked for _, asked, _ in computed], ATTACKED)}; epsilon of IpF {EPSILON:g}"
+        facts["Attack"] = (
+            f"{_same([asked for _, asked, _ in computed], ATTACKED)}; epsilon of IpF {first['ipf_epsilon']:g}"
+        )
     for name, asked, found in computed:
         card = found.card if found else {}
         if "claim" in card:
