@@ -42,10 +42,11 @@ def test_every_recipe_of_the_paper_scale_says_what_it_lacks(name: str, tmp_path:
 
 def test_what_is_missing_is_named_with_where_it_is_and_its_bytes(tmp_path: Path) -> None:
     (first, *_) = rehearsed(find_recipe("gi-dqa/table1"), tmp_path, only="Random")
-    model, pages = first.missing
+    model, pages, reader = first.missing
     assert (model.option, model.where) == ("--model donut=DIR", "naver-clova-ix/donut-base")
     assert model.bytes == 809_008_096
     assert pages.option == "--documents pfl-docvqa:DIR" and "elsa-ai.eu" in pages.where
+    assert (reader.option, reader.where) == ("--ocr trocr:DIR", "microsoft/trocr-base-printed") and reader.bytes > 10**9
     assert dict(first.work) == {"gradient evaluations": 395 * 5000}
     with pytest.raises(RecipeError, match="--model fedocvqa=DIR --documents wtq:DIR"):
         rows_of(find_recipe("fedocvqa/table3"), find_recipe("fedocvqa/table3").study, "paper", tmp_path, {})

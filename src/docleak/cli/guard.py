@@ -22,15 +22,12 @@ from docleak.cli.output import note
 from docleak.cli.ranges import range_of
 from docleak.documents.ranges import Range, check_range
 from docleak.errors import DocleakError, DocumentError
-from docleak.spec import split_name
 
 #: The engine that every installation has.
 OCR = "rapidocr"
 #: Options that name pages, and commands in which they are a number, or folders by client.
 PAGES = ("--documents", "documents", "--public-documents", "--test-documents")
 PAGES_APART = ("train federated", "audit updates")
-#: The command whose --documents may be pictures with texts.
-PAIRED = "reproduce"
 
 
 class Guarded(TyperGroup):
@@ -109,9 +106,10 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
     for option in () if path in PAGES_APART else PAGES:
         named = values.get(option)
         for spec in named if isinstance(named, list | tuple) else [named]:
-            if isinstance(spec, str) and spec not in ("", SYNTHETIC) and not (path == PAIRED and _are_pairs(spec)):
-                _check_pages(spec)
-    if values.get("--ocr", OCR) != OCR:
+            if not isinstance(spec, str) or spec in ("", SYNTHETIC) or (path == "reproduce" and _check_pairs(spec)):
+                continue
+            _check_pages(spec)
+    if values.get("--ocr", OCR) not in (OCR, ""):
         from docleak.metrics import load_engine
 
         load_engine(values["--ocr"])  # kept for this process; unknown and missing ones are refused here
@@ -121,12 +119,15 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
         find_silos(Path(values["--silos"]))
 
 
-def _are_pairs(spec: str) -> bool:
-    """Whether these are pictures with texts, which are read when they are asked for."""
-    from docleak.documents.loaders import page_specs
-    from docleak.documents.pairs.loading import PAGES, PAIR_FORMATS, SCENES
+def _check_pairs(spec: str) -> bool:
+    """Whether these are pairs of pictures and texts, of which the first is read then."""
+    from docleak.documents.pairs.loading import PAGES, PAIR_FORMATS, SCENES, load_pairs
+    from docleak.spec import split_name
 
-    return all(split_name(one)[0] in (SCENES, PAGES, *PAIR_FORMATS) for one in page_specs(spec))
+    if split_name(spec)[0] not in (SCENES, PAGES, *PAIR_FORMATS):
+        return False
+    load_pairs(spec, count=1, seed=0)
+    return True
 
 
 def _check_pages(spec: str) -> None:

@@ -88,6 +88,16 @@ class Recipe:
         """What the row runs on at that scale."""
         return row.models if row.bound else tuple(self.scales.get(scale, {}).get("on", row.models))
 
+    @property
+    def checkpoints(self) -> tuple[str, ...]:
+        """Short names of the checkpoints that settings name, at any scale; with its own, a user says where each is."""
+        from docleak.models.loading import short_name  # which imports torch, and lists of recipes need none
+
+        places = [self.fixed, *self.scales.values(), *(row.settings for row in self.rows)]
+        places += [scaled for row in self.rows for scaled in row.scaled.values()]
+        named = [place[key] for place in places for key in self.study.checkpoints if key in place]
+        return tuple(dict.fromkeys(short_name(name) for name in named))
+
     def settings(self, row: Row, model: str, scale: str, changes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """The checkpoint of ``model``, and the settings that one row has on it: fixed ones, those of the scale, the
         row's, the row's at that scale, and ``changes`` from the command line, of which the last wins.
