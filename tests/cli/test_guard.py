@@ -172,7 +172,7 @@ def test_an_option_of_a_study_reaches_its_work(
     monkeypatch.setattr(studies, "run_and_report", record)
     monkeypatch.setattr(audit, "audit_everything", whole)
     monkeypatch.setattr("docleak.metrics.load_engine", lambda *asked: None)
-    monkeypatch.setattr("docleak.studies.updates.study.read_updates", lambda path: [SimpleNamespace(details={})])
+    monkeypatch.setattr("docleak.training.federated.capture.read_updates", lambda path: [SimpleNamespace(details={})])
     start, beside = [*name.split(), *WORDS.get(name, ())], BESIDE.get(option, "").split()
     beside = beside if not beside or beside[0] in {p.opts[0] for p in COMMANDS[name].params} else []
     for words in ([*start, *beside], [*start, *beside, *given(name, option)]):

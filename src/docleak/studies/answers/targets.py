@@ -32,7 +32,8 @@ TARGETS = {NONE: "VT5_0", CENTRAL: "VT5_C", FEDERATED: "VT5_FL"}
 class Data:
     """The documents: synthetic ``issuers`` (``providers`` with ``per_provider`` documents each) or a data set.
 
-    ``official`` takes the division that the data set brings along (PFL-DocVQA's files), else ``plan`` divides it.
+    ``official`` takes the division that the data set brings along (PFL-DocVQA's own, or the derived one of vrdu_pfl),
+    else ``plan`` divides it.
     """
 
     documents: str = "issuers"

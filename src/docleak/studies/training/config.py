@@ -26,8 +26,8 @@ SERVERS = {
 class TrainingConfig:
     """Trainings that differ in their seeds. Defaults are those of Nguyen and Karatzas (2024), section 5.1.
 
-    ``documents`` are data sets as ``load_pages`` takes them, at most the first ``pages`` of each (0: all).
-    ``test_documents``, if any, are their test pages in the same order. Else, and for validation, a set's official
+    ``documents`` are data sets as ``load_pages`` takes them, at most the first ``pages`` of each split (0: all).
+    ``test_documents``, if any, are their test pages in the same order. Else, and for validation, a set's own
     splits are taken where it has some, and the ``test_share`` and ``validation_share`` of its documents are held out
     where it has none (``documents.splits``). The rest is divided among ``clients`` (K), one data set each; with one
     client it holds all of them.
