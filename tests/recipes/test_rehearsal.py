@@ -101,17 +101,23 @@ def reports(folder: Path, count: int) -> str:
 
 
 def some_of(vrdu: Path, out: Path, providers: int) -> str:
-    """Two documents each of vrdu_pfl's first providers: a rehearsal divides and rewrites all pages that there are."""
+    """Two documents each of vrdu_pfl's first providers, a question a page: all that there is would be rewritten, and of
+    20 providers be asked."""
     out.mkdir()
     for part in ("ocr", "images"):
         (out / part).symlink_to(vrdu / part, target_is_directory=True)
+    rows = {name: [json.loads(line) for line in (vrdu / name).read_text().splitlines()]
+            for name in ("docs.jsonl", "fields.jsonl", "qa.jsonl")}  # fmt: skip
     named: dict[str, list[str]] = {}
-    for row in map(json.loads, (vrdu / "docs.jsonl").read_text().splitlines()):
+    for row in rows["docs.jsonl"]:
         named.setdefault(row["provider"], []).append(row["doc_id"])
-    kept = [name for names in list(named.values())[:providers] for name in names[:2]]
-    for index in ("docs.jsonl", "fields.jsonl", "qa.jsonl"):
-        lines = (vrdu / index).read_text().splitlines(keepends=True)
-        (out / index).write_text("".join(line for line in lines if any(name in line for name in kept)))
+    kept = {name for names in list(named.values())[:providers] for name in names[:2]}
+    rows["docs.jsonl"] = [row for row in rows["docs.jsonl"] if row["doc_id"] in kept]
+    rows["fields.jsonl"] = [row for row in rows["fields.jsonl"] if row["doc_id"] in kept]
+    first = {row["image_name"]: row for row in reversed(rows["qa.jsonl"])}
+    rows["qa.jsonl"] = [row for page, row in first.items() if page.rpartition("_")[0] in kept]
+    for name, lines in rows.items():
+        (out / name).write_text("".join(json.dumps(row) + "\n" for row in lines))
     return f"vrdu:{out}"
 
 
