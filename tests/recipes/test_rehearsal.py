@@ -42,10 +42,11 @@ def test_every_recipe_of_the_paper_scale_says_what_it_lacks(name: str, tmp_path:
 
 def test_what_is_missing_is_named_with_where_it_is_and_its_bytes(tmp_path: Path) -> None:
     (first, *_) = rehearsed(find_recipe("gi-dqa/table1"), tmp_path, only="Random")
-    model, pages = first.missing
+    model, pages, reader = first.missing
     assert (model.option, model.where) == ("--model donut=DIR", "naver-clova-ix/donut-base")
     assert model.bytes == 809_008_096
     assert pages.option == "--documents pfl-docvqa:DIR" and "elsa-ai.eu" in pages.where
+    assert (reader.option, reader.where) == ("--ocr trocr:DIR", "microsoft/trocr-base-printed") and reader.bytes > 10**9
     assert dict(first.work) == {"gradient evaluations": 395 * 5000}
     with pytest.raises(RecipeError, match="--model fedocvqa=DIR --documents wtq:DIR"):
         rows_of(find_recipe("fedocvqa/table3"), find_recipe("fedocvqa/table3").study, "paper", tmp_path, {})
@@ -67,6 +68,30 @@ def test_a_small_row_is_rehearsed_and_scaled_up(tmp_path: Path) -> None:
     assert "| long (m) |" in page and "3 pages, 270 gradient evaluations" in page and "What is missing" not in page
     saved = json.loads((tmp_path / "rehearsal.json").read_text())
     assert saved["rows"][1]["work"] == {"pages": 6, "gradient evaluations": 540}
+
+
+def test_the_base_scale_is_rehearsed_on_models_made_on_the_spot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    narrow = {name: f"make:layoutlmv3-base,narrow=yes{spread}" for name, spread in
+              (("start", ""), ("spread", ",spread=yes"))}  # fmt: skip
+    found = rehearsed(find_recipe("gi-dqa/closed-form"), tmp_path, only="as sent", scale="base", models=narrow)
+    assert [row.stops for row in found] == ["", ""] and all(row.seconds and not row.missing for row in found)
+    drawn = ["default", "spread"]
+    assert [row.there[0] for row in found] == [
+        f"model microsoft/layoutlmv3-base, made narrow, random weights ({how} initialisation, seed 0)" for how in drawn
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in list_recipes().items() if "base" in recipe.scales])
+def test_every_model_of_the_base_scale_is_made_or_known(name: str) -> None:
+    recipe = find_recipe(name)
+    at = recipe.scales["base"]
+    assert set(at.get("on", ())) <= set(at["models"]), "each model that rows run on has a checkpoint"
+    for row in rows_of(recipe, recipe.study, "base", Path("out"), {}, complete=False):
+        sources = [need.source for need in row.study.needed(row.model) if need.kind == "model"]
+        assert sources and not any("PATH" in source for source in sources)
 
 
 def test_what_is_given_and_wrong_stops_the_row(tmp_path: Path) -> None:
@@ -126,9 +151,10 @@ def test_gi_dqa_is_rehearsed_on_a_published_layoutlmv3(tmp_path: Path, shared_da
     given = {"layoutlmv3": mirror("layoutlmv3-base", tmp_path), "donut": "donut-start"}
     found = rehearsed(
         find_recipe("gi-dqa/table1"), tmp_path, only="APRIL", models=given, pages=2,
-        documents=(f"vrdu:{shared_data / 'vrdu_pfl'}",),
+        documents=(f"vrdu:{shared_data / 'vrdu_pfl'}",), ocr=f"trocr:{mirror('trocr-base-printed', tmp_path)}",
     )  # fmt: skip
     assert len(found) == 2 and not any(row.stops for row in found)
+    assert sum(there.startswith("model trocr-base-printed") for row in found for there in row.there) == 2
     assert all(row.work == {"pages": 2, "gradient evaluations": 10_000} for row in found)
 
 
@@ -167,7 +193,8 @@ def test_pfl_docvqa_is_rehearsed_on_the_published_vt5(tmp_path: Path, shared_dat
 @pytest.mark.slow
 def test_mmgia_is_rehearsed_on_open_i_and_a_published_clip(tmp_path: Path) -> None:
     given = {
-        "models": {"pair": "lenet5+bert-tiny"}, "documents": (reports(tmp_path / "openi", 2101),),
+        "models": {"pair": "+".join(mirror(name, tmp_path) for name in ("resnet-50", "bert-large-uncased"))},
+        "documents": (reports(tmp_path / "openi", 2101),),
         "aligner": mirror("clip-vit-base-patch32", tmp_path), "language": mirror("gpt2", tmp_path),
     }  # fmt: skip
     (found,) = rehearsed(find_recipe("mmgia/table4"), tmp_path, only="epsilon 5, B = 2", **given)

@@ -206,7 +206,8 @@ def _missing(need: Needed, model: str) -> Missing | None:
     if isinstance(try_to_load_from_cache(where, "config.json", revision=revision), str):
         return None
     name = where.rpartition("/")[2]
-    same = name if name in PUBLISHED else next((known for known in PUBLISHED if name.endswith(f"-{known}")), "")
+    same = next((known for known in PUBLISHED if published(known).repository == where), "")
+    same = same or (name if name in PUBLISHED else next((k for k in PUBLISHED if name.endswith(f"-{k}")), ""))
     return Missing(need.option, need.source, published(same).bytes if same else 0)
 
 

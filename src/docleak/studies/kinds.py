@@ -62,6 +62,7 @@ STUDIES: dict[str, Kind] = {
         "What each defence leaves of the leak, and what it costs: the same attack under each, the model trained under "
         "each.",
     ),
+    "attention": Kind("docleak.studies.attention.study:AttentionStudy", "", "Where models look while they answer."),
     "training": Kind("docleak.studies.training.rounds:RoundsStudy", "", "Federated and central trainings."),
     "trainings": Kind(
         "docleak.studies.training.study:TrainingStudy", "", "What models answer after a training, in rows of tables."

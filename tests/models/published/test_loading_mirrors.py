@@ -159,8 +159,12 @@ def test_vt5_as_its_authors_publish_it(mirrors: Callable[[str], Path], tmp_path:
 def test_vt5_as_its_authors_trainings_leave_it(mirrors: Callable[[str], Path], tmp_path: Path) -> None:
     """round_N.ckpt in four parts, written as their ``save_model`` writes it, holds the same numbers as the one file."""
     folder, out = mirrors("vt5-base-spdocvqa"), tmp_path / "round_9.ckpt"
-    parts = {"lm_model": "language_backbone.", "sp_emb": "spatial_embedding.",
-             "vm_model": "visual_embedding.image_model.", "emb_mlp": "visual_embedding.visual_emb_matcher."}  # fmt: skip
+    parts = {
+        "lm_model": "language_backbone.",
+        "sp_emb": "spatial_embedding.",
+        "vm_model": "visual_embedding.image_model.",
+        "emb_mlp": "visual_embedding.visual_emb_matcher.",
+    }
     saved = weights_in(str(folder), None)
     held = {
         name: {key.removeprefix(prefix): value.clone() for key, value in saved.items() if key.startswith(prefix)}

@@ -3,7 +3,7 @@
 ``PAPER`` is the published composition: eq. 5's matching, the priors of eq. 7-11 with the published
 weights, exponential decay, Adam (2.0 in 0-255 units). ``ATTACK`` is docleak's default for the same
 threat model: whitened matching, one grey value per pixel (the limit of the channel prior), pixels bounded
-to [0, 1] and L-BFGS-B (docs/log.md has what each part brings).
+to [0, 1] and L-BFGS-B (docs/log.md has what each part brings), and of a deep Donut the tensors next to the pixels.
 """
 
 from docleak.attacks.gradients.engine import GradientAttack
@@ -27,4 +27,5 @@ ATTACK = GradientAttack(
     matching=None,
     solver=BoundedLBFGS(),
     grey=True,
+    layers="shallow",
 )

@@ -99,7 +99,7 @@ class GradientConfig:
     )
     exposure: Exposure = field(default_factory=Exposure)
     ocr: str = option("rapidocr", "Engine that reads the pictures: rapidocr, tesseract, trocr:PATH.")
-    fine_tune_steps: int = 0  # training steps on synthetic pages before the client's gradient is taken
+    fine_tune_steps: int = 0  # training steps on other pages before the client's gradient is taken (see training.py)
     image_size: tuple[int, int] | None = option(
         None, "Run the model on pages of this size in pixels, for instance 320x608 (Donut only). Without it: its own.",
         metavar="WxH", read=parse_size,
@@ -108,7 +108,7 @@ class GradientConfig:
         1, "Rounds in which the client sends a gradient of the same batch, ten training steps apart.", group=CLIENT,
         range=SOME,
     )  # fmt: skip
-    round_steps: int = 10  # training steps on other pages (synthetic ones) between two rounds
+    round_steps: int = 10  # training steps on other pages between two rounds (see training.py)
     allow_failed_self_test: bool = option(False, "Attack although the true page does not match the gradient.")
 
     def __post_init__(self) -> None:
