@@ -22,8 +22,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
 MIRRORED = {
     "donut": "donut-base", "layoutlmv3": "layoutlmv3-base", "layoutlm": "layoutlm-base-uncased",
     "bros": "bros-base-uncased", "vt5": "vt5-base-spdocvqa", "aligner": "clip-vit-base-patch32", "language": "gpt2",
+    "tuned_on": "layoutlm-base-uncased", "resnet": "resnet-50", "trocr": "trocr-base-printed",
     "google-t5/t5-base": "t5-base", "facebook/vit-mae-base": "vit-mae-base",
 }  # fmt: skip
+#: Models of two checkpoints.
+PAIRED = {"pair=DIR+DIR": ("resnet-50", "bert-large-uncased")}
 #: Of a paper's table the rows that are rehearsed here, and how many these are.
 ROWS = {
     "gi-dqa": ("Random", 2), "cdmi": ("MLM, FUNSD, unimodal, Prec", 2), "fedocvqa": ("K = 10, C = 0.7", 1),
@@ -47,10 +50,10 @@ def line_of(paper: str) -> list[str]:
 def filled(words: list[str], folder: Path) -> list[str]:
     """The words with a mirror, or a small data set, in the place of each DIR and each name of the hub."""
 
-    def mirror(name: str) -> str:
-        place = folder / MIRRORED[name]
+    def mirror(checkpoint: str) -> str:
+        place = folder / checkpoint
         if not place.exists():
-            make(MIRRORED[name], place, seed=0, scale="narrow")
+            make(checkpoint, place, seed=0, scale="narrow")
         return str(place)
 
     def data(name: str) -> str:
@@ -61,11 +64,13 @@ def filled(words: list[str], folder: Path) -> list[str]:
     def fill(word: str) -> str:
         before, sign, after = word.partition("DIR")
         if word in MIRRORED:
-            return mirror(word)
+            return mirror(MIRRORED[word])
+        if word in PAIRED:
+            return f"{before}{'+'.join(map(mirror, PAIRED[word]))}"
         if not sign or before == "fedocvqa=" or not before:
             return f"{before}{folder / 'assembled' if sign else ''}{after}"
         name = before[:-1]
-        return f"{before}{mirror(name) if before.endswith('=') else data(name)}{after}"
+        return f"{before}{mirror(MIRRORED[name]) if name in MIRRORED else data(name)}{after}"
 
     return [fill(word) for word in words]
 

@@ -89,10 +89,6 @@ def read_resnet(source: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _with_bias(old: nn.Conv2d) -> nn.Conv2d:
-    return nn.Conv2d(
-        old.in_channels,
-        old.out_channels,
-        old.kernel_size,
-        stride=old.stride,
-        padding=old.padding,  # type: ignore[arg-type]
-    )
+    """A layer of the same shape with a bias, which the batch normalisation behind it becomes part of."""
+    side, step, around = old.kernel_size[0], old.stride[0], int(old.padding[0])
+    return nn.Conv2d(old.in_channels, old.out_channels, side, stride=step, padding=around)
