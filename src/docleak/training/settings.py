@@ -61,7 +61,10 @@ class TrainingSettings:
     objective: str = option("qa", "What is learnt: qa, or a self-pretraining objective: tm, lm, tlm.", group=LOCAL)
     dropout: bool = option(False, "Train with the model's dropout.", group=LOCAL, both=True)
     participation: float = option(
-        1.0, "Share C of the silos that train in a round.", group=FEDERATED, range=Range(0, 1, above=True)
+        1.0,
+        "Share C of the K silos that train in a round: C x K without its fraction.",
+        group=FEDERATED,
+        range=Range(0, 1, above=True),
     )
     minimum: int = option(
         0, "Average a round with so many updates; 0: every sampled silo's.", group=FEDERATED, range=Range(0, 1_000)

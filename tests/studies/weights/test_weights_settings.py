@@ -177,5 +177,6 @@ def test_at_paper_scale_bimodal_targets_see_a_resnet_and_settings_are_sought_on_
     )
     assert {row.study.config.resnet for row in mine} == {"", "my-resnet"}
     assert {row.study.config.tuning.model for row in mine} == {"mine"}
-    asked = {need.option for need in mine[3].study.needed("layoutlm")}
+    bimodal = next(row.study for row in mine if row.study.config.bimodal)
+    asked = {need.option for need in bimodal.needed("layoutlm")}
     assert {"--model resnet=DIR", "--model tuned_on=DIR"} <= asked
