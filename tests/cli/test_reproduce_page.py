@@ -22,7 +22,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
 MIRRORED = {
     "donut": "donut-base", "layoutlmv3": "layoutlmv3-base", "layoutlm": "layoutlm-base-uncased",
     "bros": "bros-base-uncased", "vt5": "vt5-base-spdocvqa", "aligner": "clip-vit-base-patch32", "language": "gpt2",
-    "google-t5/t5-base": "t5-base", "facebook/vit-mae-base": "vit-mae-base",
+    "google-t5/t5-base": "t5-base", "facebook/vit-mae-base": "vit-mae-base", "trocr": "trocr-base-printed",
+    "picture": "resnet-50", "text": "bert-large-uncased",
 }  # fmt: skip
 #: Of a paper's table the rows that are rehearsed here, and how many these are.
 ROWS = {
@@ -59,13 +60,15 @@ def filled(words: list[str], folder: Path) -> list[str]:
         return str(folder / name)
 
     def fill(word: str) -> str:
-        before, sign, after = word.partition("DIR")
+        if word == "pair=DIR+DIR":
+            return f"pair={mirror('picture')}+{mirror('text')}"
         if word in MIRRORED:
             return mirror(word)
+        before, sign, after = word.partition("DIR")
         if not sign or before == "fedocvqa=" or not before:
             return f"{before}{folder / 'assembled' if sign else ''}{after}"
         name = before[:-1]
-        return f"{before}{mirror(name) if before.endswith('=') else data(name)}{after}"
+        return f"{before}{mirror(name) if name in MIRRORED else data(name)}{after}"
 
     return [fill(word) for word in words]
 
