@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": {"errors", "spec", "documents"},
     "runs": {"errors", "spec", "registry", "files", "documents"},
     "metrics": {"errors", "spec", "registry", "files", "documents"},
-    "models": {"errors", "lazy", "registry", "files", "documents"},
+    "models": {"errors", "lazy", "spec", "registry", "files", "documents"},
     "privacy": {"errors", "spec", "files"},
     "training": {"errors", "spec", "files", "documents", "options", "runs", "models", "metrics", "privacy"},
     # No metrics: they hold the truth, which an attack never sees.

@@ -24,6 +24,7 @@ ARCHITECTURES: dict[str, str] = {
     "layoutlmv3": "docleak.models.layoutlmv3:LayoutLMv3",
     "vt5": "docleak.models.vt5:VT5",
     "fedocvqa": "docleak.models.fedocvqa:FeDocVQA",
+    "vision-language model": "docleak.models.vlm.model:VisionLanguage",
 }
 FILES = "the files save_pretrained writes: config.json, model.safetensors, and the tokenizer's files"
 
@@ -44,6 +45,10 @@ def load_model(
     if isinstance(source, Given):
         return _copy(source, torch.device(device), image_size)
     where, revision = locate(source)
+    from docleak.models.lora import adapter_file, load_adapted
+
+    if file := adapter_file(where, revision):
+        return load_adapted(file, source, where, revision, device=device, image_size=image_size, seed=seed)
     architecture = _architecture(config_at(where, revision, source), source)
     transformers.utils.logging.disable_progress_bar()
     with loadable(f"model {source!r}, a {architecture} by its config.json,"):
@@ -123,7 +128,7 @@ def locate(
     if path.is_file():
         raise ModelError(f"{what} {source!r} is a file; expected the directory that holds config.json.")
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise ModelError(f"directory {source!r} has no config.json; expected a model saved by save_pretrained.")
         return str(path), None
     name, revision = split_revision(source)
@@ -175,9 +180,13 @@ def _architecture(config: dict[str, Any], source: str) -> str:
     inner = [part.get("model_type") if isinstance(part, dict) else None for part in parts]
     if kind == "vision-encoder-decoder" and inner[0] == "donut-swin":
         return "donut"
+    from docleak.models.vlm.processor import is_vision_language
+
+    if is_vision_language(str(kind)):
+        return "vision-language model"
     found = f"{kind!r}" + (f" with encoder {inner[0]!r} and decoder {inner[1]!r}" if any(inner) else "")
     raise ModelError(
         f"model {source!r} is of architecture {found}; docleak audits 'vision-encoder-decoder' with a "
-        "'donut-swin' encoder (Donut), 'layoutlmv3' question answering, VT5 as its authors publish it ('t5'), and "
-        "docleak's own 'vt5' and 'fedocvqa'."
+        "'donut-swin' encoder (Donut), 'layoutlmv3' question answering, VT5 as its authors publish it ('t5'), "
+        "docleak's own 'vt5' and 'fedocvqa', and the vision-language models of docs/vision-language.md."
     )
