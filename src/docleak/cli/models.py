@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -137,7 +137,8 @@ def make(
         return
     from docleak.models.published import make as write
 
-    folder, drawn = out or Path(name), "spread" if spread else "default"
+    folder = out or Path(name)
+    drawn: Literal["default", "spread"] = "spread" if spread else "default"
     with working_in(folder, whole=True, resumes=False):
         if name in FAMILIES:
             card = make_tiny(name, folder, seed=seed, initialisation=drawn, narrow=narrow)

@@ -17,10 +17,11 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
 from docleak.models import load_model, pixels_of
 from docleak.models.vlm.model import VisionLanguage
-from docleak.models.vlm.picture import Overview, Picture, canvas
+from docleak.models.vlm.overview import Overview
+from docleak.models.vlm.picture import Picture, canvas
 from docleak.models.vlm.tiny import FAMILIES, make_tiny
 
-TILED = ("idefics3", "smolvlm", "internvl", "granite_docling")
+TILED = ("idefics3", "smolvlm", "internvl", "granite_docling", "llava_next", "llava_onevision")
 
 
 @lru_cache(maxsize=32)
@@ -74,14 +75,29 @@ def test_every_pixel_is_looked_at_and_has_its_derivative(family: str, folder: Pa
     assert (model.picture.overview is not None) == (family in TILED)
 
 
-@pytest.mark.parametrize("resample", [0, 1, 2, 3, 4, 5])
+#: (height, width) of a page and of its overview: up and down, in one direction alone and in both, both orders.
+SCALED = [
+    ((64, 90), (20, 31)), ((64, 90), (64, 31)), ((64, 90), (7, 90)), ((64, 90), (130, 200)), ((90, 64), (31, 20)),
+    ((280, 198), (140, 140)), ((198, 280), (140, 140)), ((256, 256), (128, 128)), ((1092, 728), (364, 364)),
+    ((877, 620), (364, 364)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("resample", [1, 2, 3, 4])
 def test_an_overview_is_pillows(resample: int) -> None:
-    """Bit by bit, of noise, up and down, in one direction alone and in both."""
-    for number, target in enumerate([(20, 31), (64, 90), (7, 90), (64, 11), (130, 200)]):
-        image = noise_of((90, 64), seed=number)
+    """To the last grey level, of noise that the order was not chosen by."""
+    for number, (size, target) in enumerate(SCALED):
+        image = noise_of(size[::-1], seed=1 + number)
         theirs = PIL.Image.fromarray(image).resize(target[::-1], resample=PIL.Image.Resampling(resample))
-        ours = Overview.of((64, 90), target, resample)(pixels_of(image)[None])
-        assert torch.equal((ours * 255).round(), (pixels_of(np.asarray(theirs))[None] * 255).round())
+        ours = Overview.of(size, target, resample)(pixels_of(image)[None])
+        wrong = (ours * 255).round() != (pixels_of(np.asarray(theirs))[None] * 255).round()
+        assert not wrong.any(), (size, target, int(wrong.sum()))
+
+
+@pytest.mark.parametrize(("resample", "name"), [(0, "NEAREST"), (5, "HAMMING")])
+def test_overviews_by_other_filters_are_refused(resample: int, name: str) -> None:
+    with pytest.raises(ModelError, match=name):
+        Overview.of((8, 8), (4, 4), resample)
 
 
 def test_an_overviews_derivative_is_that_of_scaling() -> None:

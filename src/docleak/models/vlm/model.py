@@ -61,7 +61,7 @@ class VisionLanguage:
     def token_table(self) -> str:
         """The name of the table of tokens among the network's parameters."""
         table = self.module.get_input_embeddings().weight
-        return next(name for name, parameter in self.module.named_parameters() if parameter is table)
+        return next(str(name) for name, parameter in self.module.named_parameters() if parameter is table)
 
     def tokens_moved(self, example: Encoded) -> set[int]:
         """Ids whose rows of that table an example looks up and moves.

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import PIL.Image
 import torch
 from torch import Tensor
 
 from docleak.documents.page import Image
 from docleak.errors import ModelError
 from docleak.models.base import pixels_of
+from docleak.models.vlm.overview import Overview
 
 #: What a processor returns for a page (H, W, 3) uint8, by name.
 Read = Callable[[Image], Mapping[str, Tensor]]
@@ -30,57 +30,6 @@ TOLERANCE = 1e-5
 A4_AT_150_DPI = (1240, 1754)
 #: How often a processor may resize what it made until it leaves it as it is.
 CANVAS_STEPS = 5
-#: Bits behind the point of Pillow's weights for pixels of 8 bits.
-PILLOW_BITS = 22
-#: The 1 of which those weights are read.
-UNIT_BITS = 30
-#: Grey levels nearer to a whole one than this are that one.
-SNAP = 1e-3
-
-
-@dataclass(frozen=True)
-class Overview:
-    """A page scaled to (height, width) by Pillow: ``rows`` (height, H) and ``columns`` (width, W) are its weights.
-
-    Pillow rounds to whole grey levels, along the rows and then along the columns. So does this, unless it does not
-    ``rounds``; the derivative is that of the scaling in either case.
-    """
-
-    rows: Tensor
-    columns: Tensor
-    rounds: bool = True
-
-    @classmethod
-    def of(cls, size: tuple[int, int], target: tuple[int, int], resample: int) -> Overview:
-        """``size`` and ``target`` are (height, width), ``resample`` a filter of Pillow."""
-        return cls(*(_weights(n, m, resample) for n, m in zip(size, target, strict=True)))
-
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """Pixels (P, 3, H, W) in [0, 1] as (P, 3, height, width)."""
-        levels = 255 * pixels
-        if self.columns.shape[0] != self.columns.shape[1]:
-            levels = self._scaled(levels.mT, self.columns).mT
-        if self.rows.shape[0] != self.rows.shape[1]:
-            levels = self._scaled(levels, self.rows)
-        return levels / 255
-
-    def _scaled(self, levels: Tensor, weights: Tensor) -> Tensor:
-        """``weights`` @ ``levels``, in float64 and to whole levels in 0..255, halves upwards."""
-        smooth = weights.to(levels) @ levels
-        if not self.rounds:
-            return smooth
-        given = levels.detach().double()
-        whole = given.round()
-        given = torch.where((given - whole).abs() < SNAP, whole, given)  # x / 255 * 255 is x but for its last bits
-        rounded = (weights.to(given) @ given + 0.5).floor().clamp(0, 255).to(levels)
-        return smooth + (rounded - smooth.detach())
-
-
-def _weights(count: int, target: int, resample: int) -> Tensor:
-    """(target, count), as Pillow rounds them, float64: what it makes of a line with one pixel at 1."""
-    unit = PIL.Image.fromarray(np.eye(count, dtype=np.int32) << UNIT_BITS)
-    scaled = np.asarray(unit.resize((target, count), resample=PIL.Image.Resampling(resample)), dtype=np.float64)
-    return torch.from_numpy(np.round(scaled.T / 2 ** (UNIT_BITS - PILLOW_BITS)) / 2**PILLOW_BITS)
 
 
 @dataclass(frozen=True)
@@ -189,7 +138,7 @@ class Picture:
         """ModelError where some pixels are never looked at: the processor crops such pages."""
         width, height = self.size
         count = 3 * width * height
-        seen = count if self.overview is not None else len(self.place[self.factor != 0].unique())
+        seen = count if self.overview is not None else len(torch.bincount(self.place[self.factor != 0]).nonzero())
         if seen < count:
             side = min(self.size)
             raise ModelError(

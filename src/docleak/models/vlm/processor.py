@@ -24,7 +24,8 @@ PROMPTS = {
     ),
 }
 #: SmolVLM's processor asks for a package that only spells the lengths of videos; Idefics3's does the same to pictures.
-READ_AS = {"smolvlm": "Idefics3Processor"}
+#: Of GLM-OCR the library's table of processors says nothing; its files name GLM-4.6V's.
+READ_AS = {"smolvlm": "Idefics3Processor", "glm_ocr": "Glm46VProcessor"}
 #: The type of an answer's tokens, by the name of that input; elsewhere 0, which is that of text.
 ANSWER_TYPES = {"paligemma": {"token_type_ids": 1}}
 #: Families that transformers counts among them and docleak refuses, and why.
@@ -52,7 +53,10 @@ class Processor:
 
     def __init__(self, inner: Any, family: str) -> None:
         self.inner = inner
-        self.prompt, self.said = (None, "{answer}{eos}") if _template(inner) else PROMPTS.get(family, (None, ""))
+        self.prompt: str | None = None
+        self.said = "{answer}{eos}"
+        if _template(inner) is None and family in PROMPTS:
+            self.prompt, self.said = PROMPTS[family]
         if _template(inner) is None and self.prompt is None:
             raise ModelError(
                 f"this {family} has no chat template, and docleak knows no prompt of that family. Put the "
@@ -112,7 +116,7 @@ def still(family: str) -> Any:
     if kind is None:
         raise ModelError(f"transformers has no processor of a {family}, so its pictures cannot be prepared here.")
     parts = [part for part in kind.get_attributes() if "video" not in part]
-    return type(named, (kind,), {"get_attributes": classmethod(lambda cls: parts)})
+    return type(named or kind.__name__, (kind,), {"get_attributes": classmethod(lambda cls: parts)})
 
 
 def assembled(kind: Any, images: Any, tokenizer: Any, values: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ Nothing in them is learned: they show that a family loads, is attacked and train
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +208,44 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
         config={"spatial_merge_size": 2},
         processor={"patch_size": 14, "spatial_merge_size": 2},
         chat=(MARKED, "<|image_pad|>"),
+    ),
+    "qwen3_5": lambda: replace(
+        _qwen("Qwen3_5ForConditionalGeneration", {"num_position_embeddings": 144}, patch=14),
+        text={**TEXT, "layer_types": ["linear_attention", "full_attention"], "linear_key_head_dim": 12,
+              "linear_value_head_dim": 12, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
+              "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 1],
+                                  "partial_rotary_factor": 0.5}},
+    ),
+    "glm_ocr": lambda: replace(
+        _qwen("GlmOcrForConditionalGeneration", {}),
+        tokens={"image_token": "<|image|>", "video_token": "<|video|>", "start": "<|begin_of_image|>",
+                "end": "<|end_of_image|>", "eos_token": "<|im_end|>", "turn": "<|im_start|>"},
+        ids={"image_token_id": "<|image|>", "video_token_id": "<|video|>",
+             "image_start_token_id": "<|begin_of_image|>", "image_end_token_id": "<|end_of_image|>"},
+        images=("Glm46VImageProcessorPil",
+                {"patch_size": 14, "size": {"shortest_edge": 56 * 56 * 2, "longest_edge": 196 * 280 * 2}}),
+        chat=(MARKED, "<|begin_of_image|><|image|><|end_of_image|>"),
+    ),
+    "llava_next": lambda: replace(
+        FAMILIES["llava"](),
+        model="LlavaNextForConditionalGeneration",
+        vision={**VISION, "model_type": "siglip_vision_model", "image_size": 140, "patch_size": 14,
+                "vision_use_head": False},
+        images=("LlavaNextImageProcessorPil", {
+            "size": {"height": 140, "width": 140}, "crop_size": {"height": 140, "width": 140}, "do_center_crop": False,
+            "image_grid_pinpoints": [[140, 280], [280, 140], [280, 280]]}),
+        config={"vision_feature_select_strategy": "full", "vision_feature_layer": -1,
+                "image_grid_pinpoints": [[140, 280], [280, 140], [280, 280]]},
+    ),
+    "llava_onevision": lambda: replace(
+        FAMILIES["llava_next"](),
+        model="LlavaOnevisionForConditionalGeneration",
+        images=("LlavaOnevisionImageProcessorPil", {
+            "size": {"height": 140, "width": 140}, "image_grid_pinpoints": [[140, 280], [280, 140], [280, 280]]}),
+        tokens={"image_token": "<image>", "video_token": "<video>", "eos_token": "<|im_end|>",
+                "turn_token": "<|im_start|>"},
+        ids={"image_token_id": "<image>", "video_token_id": "<video>"},
+        processor={"num_image_tokens": 100, "vision_feature_select_strategy": "full"},
     ),
 }  # fmt: skip
 
