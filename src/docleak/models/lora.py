@@ -77,8 +77,13 @@ def adapt(source: str, out: Path, lora: Lora, *, seed: int) -> dict[str, Any]:
 
 
 def adapter_file(where: str, revision: str | None) -> Path | None:
-    """The configuration of a folder or hub repository of adapters; None where it holds none."""
-    return optional_file(where, ADAPTER, revision=revision)
+    """The configuration of a folder or hub repository of adapters; None where it holds none, or is not in reach."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return optional_file(where, ADAPTER, revision=revision)
+    except (HfHubHTTPError, HFValidationError, OSError, ValueError, RuntimeError):
+        return None  # what is wrong with it is said where its config.json is looked for
 
 
 def load_adapted(file: Path, source: str, where: str, revision: str | None, **options: Any) -> DocumentModel:

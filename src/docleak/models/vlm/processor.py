@@ -24,7 +24,7 @@ PROMPTS = {
     ),
 }
 #: SmolVLM's processor asks for a package that only spells the lengths of videos; Idefics3's does the same to pictures.
-#: Of GLM-OCR the library's table of processors says nothing; its files name GLM-4.6V's.
+#: Of GLM-OCR the library's table of processors says nothing; GLM-4.6V's makes the inputs that its network takes.
 READ_AS = {"smolvlm": "Idefics3Processor", "glm_ocr": "Glm46VProcessor"}
 #: The type of an answer's tokens, by the name of that input; elsewhere 0, which is that of text.
 ANSWER_TYPES = {"paligemma": {"token_type_ids": 1}}
