@@ -219,6 +219,12 @@ class Donut:
         text = ("embed_tokens", "embed_positions", "layernorm_embedding", "layers.0.self_attn")
         return "text" if any(part in parameter_name for part in text) else "fusion"
 
+    def early(self, parameter_name: str, stages: int) -> bool:
+        """Whether it is of the patch embedding or of the encoder's first ``stages`` stages, if the encoder has more."""
+        first = ("encoder.embeddings.", *(f"encoder.encoder.layers.{number}." for number in range(stages)))
+        deeper = len(self.module.config.encoder.depths) > stages
+        return not deeper or parameter_name.startswith(first)
+
     def save(self, directory: str) -> None:
         from transformers import DonutImageProcessorPil
 

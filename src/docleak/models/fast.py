@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.activations import GELUActivation
-from transformers.models.donut.modeling_donut_swin import DonutSwinSelfAttention
+from transformers.models.donut.modeling_donut_swin import DonutSwinLayer, DonutSwinSelfAttention
 from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3SelfAttention
 
 from docleak.models.derivatives import attention, gelu
+from docleak.models.recompute import recomputed, recomputing
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -48,6 +49,25 @@ class SwinSelfAttention(DonutSwinSelfAttention):  # type: ignore[misc]
         mixed, share = attention(query * (1 / math.sqrt(self.attention_head_size)), key, value, bias, mask)
         mixed = mixed.transpose(1, 2).flatten(2)
         return (mixed, share) if output_attentions else (mixed,)
+
+
+class SwinLayer(DonutSwinLayer):  # type: ignore[misc]
+    """A block (B, rows * columns, C) that is computed anew in both backward passes where ``recomputation`` asks."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        input_dimensions: tuple[int, int],
+        output_attentions: bool | None = False,
+        always_partition: bool | None = False,
+    ) -> tuple[Tensor, ...]:
+        def block(hidden: Tensor) -> Tensor:
+            whole = super(SwinLayer, self).forward(hidden, input_dimensions, False, always_partition)
+            return whole[0]  # type: ignore[no-any-return]
+
+        if self.training or output_attentions or not recomputing():
+            return super().forward(hidden_states, input_dimensions, output_attentions, always_partition)  # type: ignore[no-any-return]
+        return (recomputed(block, hidden_states, list(self.parameters())),)
 
 
 class LayoutSelfAttention(LayoutLMv3SelfAttention):  # type: ignore[misc]
@@ -87,6 +107,7 @@ def _heads(layer: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 FASTER: dict[type, type] = {
     GELUActivation: Gelu,
     DonutSwinSelfAttention: SwinSelfAttention,
+    DonutSwinLayer: SwinLayer,
     LayoutLMv3SelfAttention: LayoutSelfAttention,
 }
 

@@ -3,7 +3,7 @@
 ``PAPER`` is the published composition: eq. 5's matching, the priors of eq. 7-11 with the published
 weights, exponential decay, Adam (2.0 in 0-255 units). ``ATTACK`` is docleak's default for the same
 threat model: whitened matching, one grey value per pixel (the limit of the channel prior), pixels bounded
-to [0, 1] and L-BFGS-B (docs/log.md has what each part brings).
+to [0, 1] and L-BFGS-B (docs/log.md has what each part brings), and of a deep Donut the tensors next to the pixels.
 """
 
 from docleak.attacks.gradients.engine import GradientAttack
@@ -13,7 +13,8 @@ from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS
 PAPER = GradientAttack(
     name="gi-dqa-adam",
     paper="Ben Hemo et al. (2025)",
-    summary="the published GI-DQA: squared + cosine per layer, text, Gaussian and TV priors, Adam",
+    summary="the published GI-DQA: squared + cosine per layer, text, Gaussian and TV priors, Adam; other readings: "
+    "docs/fidelity.md",
     matching=squared_and_cosine,
     solver=Adam(),
     priors={"text": 0.1, "gaussian": 0.01, "tv-spatial": 0.1, "tv-channel": 0.1},
@@ -27,4 +28,5 @@ ATTACK = GradientAttack(
     matching=None,
     solver=BoundedLBFGS(),
     grey=True,
+    layers="shallow",
 )
