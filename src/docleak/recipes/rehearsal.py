@@ -48,9 +48,8 @@ HANDED_OUT = {
     "cifar100": "https://www.cs.toronto.edu/~kriz/cifar.html",
 }
 #: Models that recipes leave to the user -> the published checkpoints that they are, or are put together from.
-#: FeDocVQA's section 4.3 names t5-base and MAE's ViT-B/16 as what it begins with. PFL-DocVQA begins with a VT5 tuned on
-#: SP-DocVQA; that the one of this name is that very model is inferred.
-MADE_FROM = {"fedocvqa": ("t5-base", "vit-mae-base"), "vt5": ("vt5-base-spdocvqa",)}
+#: FeDocVQA's section 4.3 names t5-base and MAE's ViT-B/16 as what it begins with.
+MADE_FROM = {"fedocvqa": ("t5-base", "vit-mae-base")}
 RECORD = "rehearsal.json"
 
 
