@@ -17,7 +17,7 @@ def planned(command: Command, *words: str) -> list[dict[str, object]]:
 
 def test_pairs_are_no_pages(command: Command) -> None:
     """What docs/reproduce.md and docs/pairs.md say."""
-    (first, *_) = planned(command, "mmgia/table4", "--documents", "scenes", "--pages", "4")
+    (first, *_) = planned(command, "mmgia/table3", "--documents", "scenes", "--pages", "4")
     assert first["words"] == "4 batches x 60 evaluations of each modality"
     code, _, err = command("reproduce", "mmgia/table1", "--documents", "nlvr-true:nowhere", "--dry-run")
     assert code == 1 and "there is no folder 'nowhere'" in err
@@ -43,7 +43,7 @@ def test_several_data_sets_sizes_and_checkpoints(command: Command) -> None:
         (("--image-size", "openi=8x8"), "no row has pairs of openi"),
         (("--documents", "scenes"), "names a data set twice"),
         (("--model", "clip=x"), "one of the recipe's models"),
-        (("--ocr", "tesseract"), "means nothing to recipe 'mmgia/table1'"),
+        (("--ocr", "rapidocr"), "means nothing to recipe 'mmgia/table1'"),
     ):
         code, _, err = command("reproduce", "mmgia/table1", *words, *wrong, "--dry-run")
         assert code == 1 and said in err, err
