@@ -3,6 +3,8 @@
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_DISABLE_TELEMETRY ?= 1
+# Compiled once, docleak and its tests are imported by hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 
 OUT ?= docleak-audit
 ARGS ?=
@@ -23,7 +25,7 @@ audit: setup  ## audit the shipped model on synthetic pages; run again to resume
 	@echo "The report: $(abspath $(OUT))/report.html"
 
 test: setup  ## run the tests, a process per core (ARGS="-k name" for some)
-	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: setup  ## formatting and lint
 	$(BIN)/ruff format --check $(CODE)

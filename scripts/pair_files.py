@@ -3,10 +3,11 @@
     python -m scripts.pair_files vocabulary      src/docleak/models/pair/vocabulary.txt
     python -m scripts.pair_files aligner         src/docleak/models/checkpoints/aligner-tiny
     python -m scripts.pair_files generator       src/docleak/models/checkpoints/generator-tiny
+    python -m scripts.pair_files generator       FOLDER cifar100:DIR:split=train 32x32 50000
 
-All of it comes from docleak's own scenes and synthetic invoices, and the list of common words below. The trainer of
-word pieces breaks ties by chance, so that a second run gives a slightly different list: the one in the package stays,
-and the aligner belongs to it.
+The last trains a generator of one's own, on so many pictures of a data set at that size. All else comes from docleak's
+own scenes and synthetic invoices, and the list of common words below. The trainer of word pieces breaks ties by chance,
+so that a second run gives a slightly different list: the one in the package stays, and the aligner belongs to it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from docleak.models.encoders.tiny import word_piece_tokenizer
 from docleak.models.pair.aligner import build_aligner, save_aligner
 from docleak.models.pair.generator import GeneratorConfig, build_generator, save_generator
 from docleak.models.pair.shapes import pair_tokenizer
+from docleak.models.sizes import parse_size
+from docleak.spec import split_name
 from scripts.aligning import AligningConfig, similarity_of, train_aligner
 from scripts.generating import GeneratingConfig, train_generator
 
@@ -76,22 +79,27 @@ def aligner(folder: Path) -> None:
     save_aligner(model, folder, card)
 
 
-def generator(folder: Path) -> None:
-    """Train on pictures of scenes, and say how much of unseen ones' variance it leaves."""
+def generator(folder: Path, spec: str = "", size: str = "", count: str = "") -> None:
+    """Train on pictures of scenes, or of a data set, and say how much of unseen ones' variance it leaves."""
     torch.set_num_threads(1)
-    began = time.process_time()
-    pairs = [resized(pair, SIZE) for pair in make_scenes(GENERATOR_SCENES, seed=13)]
-    shape = GeneratorConfig(height=SIZE[1], width=SIZE[0])
+    began, (width, height) = time.process_time(), parse_size(size) if size else SIZE
+    number = int(count or GENERATOR_SCENES)
+    unseen = load_pairs(spec, count=300, skip=number, seed=0) if spec else make_scenes(300, seed=99)
+    pairs = load_pairs(spec, count=number, seed=0) if spec else make_scenes(number, seed=13)
+    pairs, unseen = ([resized(pair, (width, height)) for pair in some] for some in (pairs, unseen))
+    shape = GeneratorConfig(height=height, width=width)
     made, config = build_generator(shape, seed=0), GeneratingConfig()
     encoder = train_generator(
         made, pairs, config, rng=np.random.default_rng(0), noise=torch.Generator().manual_seed(0),
         on_epoch=lambda n, error: print(f"epoch {n}: {error:.4f}", flush=True),
     )  # fmt: skip
-    unseen = torch.stack([pixels_of(resized(pair, SIZE).image) for pair in make_scenes(300, seed=99)])
+    pixels = torch.stack([pixels_of(pair.image) for pair in unseen])
     with torch.no_grad():
-        left = (made.network.picture(encoder(unseen)[0]) - unseen).square().mean() / unseen.var()
+        left = (made.network.picture(encoder(pixels)[0]) - pixels).square().mean() / pixels.var()
     card = {
-        "made_by": "scripts/pair_files.py generator", "scenes": GENERATOR_SCENES, "epochs": config.epochs,
+        "made_by": "scripts/pair_files.py generator",
+        "trained_on": f"{number:,} pictures of {split_name(spec or 'scenes')[0]}, {width} x {height} pixels",
+        "epochs": config.epochs,
         "cpu_seconds": round(time.process_time() - began), "variance_left": round(float(left), 3),
     }  # fmt: skip
     print(card)
@@ -101,6 +109,7 @@ def generator(folder: Path) -> None:
 PARTS = {"vocabulary": vocabulary, "aligner": aligner, "generator": generator}
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in PARTS:
+    name, *rest = sys.argv[1:] or [""]
+    if name not in PARTS or len(rest) not in ((1, 4) if name == "generator" else (1,)):
         raise SystemExit(__doc__)
-    PARTS[sys.argv[1]](Path(sys.argv[2]))
+    PARTS[name](Path(rest[0]), *rest[1:])

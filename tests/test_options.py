@@ -36,6 +36,14 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Said:
+    """Truth values that can be said both ways, whatever their defaults."""
+
+    on: bool = option(True, "On.", both=True)
+    off: bool = option(False, "Off.", both=True)
+
+
+@dataclass(frozen=True)
 class Plain:
     """A configuration of somebody who has not heard of options."""
 
@@ -46,6 +54,14 @@ class Plain:
     fast: bool = False
     pair: tuple[int, int] = (1, 2)
     table: dict[str, int] = field(default_factory=dict)
+
+
+def test_a_truth_value_that_is_said_both_ways_is_what_was_said() -> None:
+    found = options_of(Said)
+    assert [one.flag for one in found.values()] == ["--on", "--off"]
+    assert [[one.value(text) for text in (True, False)] for one in found.values()] == [[True, False]] * 2
+    (turned,) = [one for path, one in options_of(Inner).items() if path == "known"]
+    assert turned.value(True) is False, "a flag turns its default round"
 
 
 def test_fields_that_say_so_are_options_and_others_are_not() -> None:

@@ -185,7 +185,8 @@ def reproduce(
 ) -> Reproduction:
     """Run a paper's table such as "gi-dqa/table1", or a .toml file of one's own, or go on with it in ``out``.
 
-    Only ``rows`` with that in their name; ``models`` puts checkpoints in place of the recipe's, by their names there.
+    Only ``rows`` with that in their name and (model), A|B either; ``models`` puts checkpoints in place of the recipe's,
+    by their names there.
     ``changes`` are settings of all rows (pages, seed, budget, documents, ...), as ``docleak reproduce`` takes them.
     RecipeError for an unknown recipe, scale or change.
     """
@@ -198,11 +199,12 @@ def reproduce(
     study = recipe.study
     if unknown := [key for key in changes if key not in study.options]:
         raise RecipeError(spec.unknown("change", unknown[0], study.options))
-    known = sorted({model for row in recipe.rows for model in row.models})
+    known = [*recipe.models, *study.checkpoints, *recipe.checkpoints]
     if unknown := [model for model in models or {} if model not in known]:
         raise RecipeError(spec.unknown("model", unknown[0], known))
     folder = Path(out or f"docleak-{recipe.name.replace('/', '-')}-{scale}")
-    chosen = {"models": {key: os.fspath(value) for key, value in (models or {}).items()}} | changes
+    sources = {key: os.fspath(value) for key, value in (models or {}).items()}
+    chosen = {key: sources.pop(key) for key in study.checkpoints if key in sources} | {"models": sources} | changes
     chosen |= {key: _tuple(chosen[key]) for key in ("documents", "test_documents") if key in chosen}
     lines = rows_of(recipe, study, scale, folder, chosen, device=pick_device(device), only=rows)
     shown = {"name": name, "scale": scale, "rows": rows, "models": models} | changes

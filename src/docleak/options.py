@@ -37,7 +37,8 @@ class Option:
 
     ``read`` makes the value (of a tuple: an item) of its text; without it the field's type does. A tuple is a list
     with commas, or with ``repeat`` an option for each item. An ``argument`` has no flag. What has no default has to be
-    given, unless it is ``optional``, for the study knows one.
+    given, unless it is ``optional``, for the study knows one. A truth value has the flag that turns its default round;
+    ``both`` ways can be said where a user cannot know which it is: --capture and --no-capture.
     """
 
     help: str
@@ -49,6 +50,7 @@ class Option:
     repeat: bool = False
     argument: bool = False
     optional: bool = False
+    both: bool = False
     need: Need | None = None
 
 
@@ -66,7 +68,8 @@ class Asked:
     def flag(self) -> str:
         """As it is written, "--pages"; what is on by default has "--no-" before its name."""
         name = self.path.rpartition(".")[2].replace("_", "-")
-        return self.option.flag or f"--{'no-' if self.default is True else ''}{name}"
+        turned = self.default is True and not self.option.both
+        return self.option.flag or f"--{'no-' if turned else ''}{name}"
 
     @property
     def scalar(self) -> Any:
@@ -82,7 +85,7 @@ class Asked:
     def value(self, text: Any) -> Any:
         """What a text (a number, a truth value, a tuple of texts) stands for; DocleakError for what it cannot."""
         if self.scalar is bool:
-            return self.default is not True
+            return bool(text) if self.option.both else self.default is not True
         if not self.several:
             return self.option.read(text) if self.option.read else text
         texts = spec.names(text) if isinstance(text, str) else tuple(text)

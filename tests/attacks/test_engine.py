@@ -76,7 +76,7 @@ def test_the_generator_decides(name: str, small: Any) -> None:
 
 
 def test_what_is_returned_has_the_matching_that_is_reported(small: Any) -> None:
-    """The best visited point by the attack's own objective, not the last one."""
+    """The best visited point by the attack's own objective, not the last one, unless the last is asked for."""
 
     class Wander:
         """Half way towards white, white, and black at last."""
@@ -86,12 +86,13 @@ def test_what_is_returned_has_the_matching_that_is_reported(small: Any) -> None:
                 objective(point, 0.0)
             return point
 
-    attack = replace(ATTACKS.load("gi-dqa-adam"), solver=Wander(), priors={})
-    finding = attack.run(small.view, small.knowledge, budget=4, generator=generator())
-    losses = [loss for _, loss in finding.history]
-    assert len(losses) == 4 and losses[-1] > min(losses) == finding.matching
-    dummy = dummy_gradient(small.model, finding.pixels, small.inputs, small.view.names, create_graph=False)
-    assert float(squared_and_cosine(small.view)(dummy)) == pytest.approx(finding.matching, rel=1e-4)
+    for keep, of in (("best", min), ("last", lambda losses: losses[-1])):
+        attack = replace(ATTACKS.load(f"gi-dqa-adam:keep={keep}"), solver=Wander(), priors={})
+        finding = attack.run(small.view, small.knowledge, budget=4, generator=generator())
+        losses = [loss for _, loss in finding.history]
+        assert len(losses) == 4 and losses[-1] > min(losses) and finding.matching == of(losses)
+        dummy = dummy_gradient(small.model, finding.pixels, small.inputs, small.view.names, create_graph=False)
+        assert float(squared_and_cosine(small.view)(dummy)) == pytest.approx(finding.matching, rel=1e-4)
 
 
 def test_the_priors_pull_the_picture(small: Any) -> None:
@@ -105,6 +106,15 @@ def test_the_priors_pull_the_picture(small: Any) -> None:
         roughness.append(float(inside.diff(dim=2).abs().mean() + inside.diff(dim=3).abs().mean()))
     assert roughness[1] < 0.95 * roughness[0]
     assert roughness[1] < roughness[2] < roughness[0], "the delayed prior counts in the second half only"
+
+
+def test_the_schedule_is_told_the_iteration(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from docleak.attacks.gradients.schedules import SCHEDULES
+
+    told: list[tuple[float, int]] = []
+    monkeypatch.setitem(SCHEDULES, "literal", lambda progress, iteration: told.append((progress, iteration)) or 0.0)
+    ATTACKS.load("gi-dqa-adam:schedule=literal").run(small.view, small.knowledge, budget=4, generator=generator())
+    assert told == [(0.0, 0), (0.25, 1), (0.5, 2), (0.75, 3)]
 
 
 def test_grey_attacks_give_grey(small: Any) -> None:

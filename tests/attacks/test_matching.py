@@ -19,6 +19,7 @@ from docleak.attacks.gradients.matching import (
     relative,
     squared,
     squared_and_cosine,
+    squared_and_cosine_of_all,
     squared_and_position,
 )
 
@@ -26,6 +27,7 @@ DISTANCES: dict[str, Callable[[Any], Distance]] = {
     "squared": squared,
     "cosine": cosine,
     "squared_and_cosine": squared_and_cosine,
+    "squared_and_cosine_of_all": squared_and_cosine_of_all,
     "squared_and_position": squared_and_position,
     "relative": relative,
 }
@@ -89,6 +91,7 @@ def test_slow_oracles_agree() -> None:
         "squared": sum(sums),
         "cosine": 1 - cosine_of(*whole),
         "squared_and_cosine": sum(per_layer),
+        "squared_and_cosine_of_all": sum(per_layer),
         "squared_and_position": sum(sums) + position,
         "relative": sum(shares) / len(shares),
     }
@@ -104,6 +107,7 @@ def test_negligible_parameters_are_left_out_where_directions_count() -> None:
     assert set(informative(true)) == set(true) - {"key.bias"}
     for make in (squared_and_cosine, relative):
         assert float(make(view(true))({k: v.double() for k, v in other.items()})) == pytest.approx(0, abs=1e-9)
+    assert float(squared_and_cosine_of_all(view(true))(other)) == pytest.approx(2), "the bias points the other way"
 
 
 def test_the_dummy_is_the_clients_gradient_at_the_truth(make_small: Callable[..., Any]) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from docleak.attacks.gradients import ATTACKS
 from docleak.attacks.gradients.levenberg import LevenbergMarquardt
+from docleak.attacks.gradients.matching import squared_and_cosine, squared_and_cosine_of_all
 from docleak.attacks.gradients.solvers import BoundedLBFGS
 from docleak.errors import AttackError
 
@@ -34,6 +35,22 @@ def test_another_solver_and_the_rounds() -> None:
         ATTACKS.load("gi-dqa:rounds=first")
 
 
+def test_other_readings_of_gi_dqa() -> None:
+    """Equations 3 to 10 as printed, where docleak reads them otherwise."""
+    plain, other = (
+        ATTACKS.load(f"gi-dqa-adam{options}")
+        for options in ("", ":matching=squared-and-cosine-of-all,schedule=literal,keep=last,priors=tv-spatial-sum")
+    )
+    assert (plain.matching, plain.schedule, plain.keep) == (squared_and_cosine, "exponential", "best")
+    assert (other.matching, other.schedule, other.keep) == (squared_and_cosine_of_all, "literal", "last")
+    assert dict(other.priors) == {"tv-spatial-sum": 0.1}
+    assert ATTACKS.load("april:matching=whitened").matching is None
+    with pytest.raises(AttackError, match="matching is 'nearest'; expected one of whitened, squared, cosine"):
+        ATTACKS.load("gi-dqa:matching=nearest")
+    with pytest.raises(AttackError, match="expected one of best, last"):
+        ATTACKS.load("gi-dqa:keep=worst")
+
+
 def test_no_priors() -> None:
     assert dict(ATTACKS.load("gi-dqa-adam:priors=none").priors) == {}
 
@@ -41,7 +58,7 @@ def test_no_priors() -> None:
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        ("gi-dqa:colour=red", "it takes solver=lbfgs"),
+        ("gi-dqa:colour=red", "it takes matching=whitened"),
         ("gi-dqa:grey", "key=value"),
         ("gi-dqa:grey=perhaps", "yes, no"),
         ("gi-dqa:schedule=never", "schedules"),

@@ -140,12 +140,14 @@ def test_rounds_tell_more_than_one(make_small: Any) -> None:
     guess = canvas.start("light", generator(3))
     attack = ATTACKS.load("gi-dqa:solver=lm,rounds=all")
     assert isinstance(attack, GradientAttack)
+    here = pursuit_of(attack, with_rounds(few, 3), few, guess).linearise(guess)
+    assert isinstance(here, Joined)
+    rows = [torch.stack([part.pull(one) for one in torch.eye(len(part.residual))]) for part in here.parts]
+    weights = torch.randn(len(here.residual), generator=generator())
+    torch.testing.assert_close(here.pull(weights), torch.cat(rows).T @ weights, rtol=1e-3, atol=1e-5)
     ranks = []
     for number in (1, 2, 3):
-        here = pursuit_of(attack, with_rounds(few, number), few, guess).linearise(guess)
-        assert isinstance(here, Joined)
-        rows = torch.stack([here.pull(unit) for unit in torch.eye(len(here.residual))])
-        values = torch.linalg.svdvals(rows.double())
+        values = torch.linalg.svdvals(torch.cat(rows[:number]).double())
         ranks.append(int((values > 1e-3 * values[0]).sum()))
     assert ranks[0] < ranks[1] < ranks[2]
 

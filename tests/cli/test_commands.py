@@ -310,7 +310,7 @@ main()
     [(4_000, True, ("--workers", "2", "--json")), (12_000, False, ("--workers", "1"))],
 )
 def test_a_full_disk_stops_the_audit_and_a_rerun_goes_on(
-    limit: int, unfinished: bool, more: tuple[str, ...], tmp_path: Path
+    limit: int, unfinished: bool, more: tuple[str, ...], docleak: Docleak, tmp_path: Path
 ) -> None:
     """The operating system really refuses here: for a picture in a worker process, or only for the report."""
     donut_start(seed=0, size=(96, 112)).save(str(tmp_path / "model"))
@@ -335,9 +335,9 @@ def test_a_full_disk_stops_the_audit_and_a_rerun_goes_on(
         else:
             PIL.Image.open(file).load()
     assert len([file for file in left if file.name == "unit.json"]) == (0 if unfinished else 2)
-    done = in_a_process(*words, "--workers", "1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert ("2 units;" if unfinished else "2 units, 2 done already;") in done.stderr
+    done = docleak(*words, "--workers", "1")
+    assert done.code == 0, done.err
+    assert ("2 units;" if unfinished else "2 units, 2 done already;") in done.err
     assert (tmp_path / "run" / "report.html").is_file()
 
 

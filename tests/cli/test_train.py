@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import PIL.Image
 import pytest
 
+from docleak.cli.app import command_line
 from docleak.models import load_model
 from docleak.models.base import trainable
+from docleak.options import options_of
 from docleak.training.federated.capture import read_updates
+from docleak.training.settings import FEDERATED, OF_PRIVACY, TrainingSettings
 
 Command = Callable[..., tuple[Any, str, str]]
 SMALL = ("--documents", 10, "--clients", 2, "--rounds", 1, "--max-steps", 1, "--batch-size", 2)
@@ -45,6 +50,18 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     assert "round 2" in page and "data:image/png" in page and "no differential privacy" in page
     code, _, err = command("train", "federated", *SMALL, "--rounds", 2, "--seed", 1)
     assert code == 1 and "a run with another config" in err and "seed: 0 there, 1 asked for" in err
+
+
+def test_capture_and_dropout_can_be_said_both_ways_whatever_the_default(command: Command, tmp_path: Path) -> None:
+    code, _, err = command("train", "federated", *SMALL, "--capture", "--no-dropout", "--out", "with")
+    assert code == 0 and read_updates(tmp_path / "with" / "updates"), err
+    code, _, err = command("train", "federated", *SMALL, "--no-capture", "--dropout", "--out", "without")
+    assert code == 0 and not (tmp_path / "without" / "updates").exists(), err
+    told = [json.loads((tmp_path / out / "run.json").read_text())["config"]["local"] for out in ("with", "without")]
+    assert [local["dropout"] for local in told] == [False, True]
+    for words in ("--capture", "--no-capture"):
+        code, out, _ = command("train", "central", words, "--pages", 4, "--dry-run")
+        assert code == 0 and "1 of 1 silos" in out
 
 
 def test_a_federation_with_secure_aggregation_says_what_the_server_sees(command: Command, tmp_path: Path) -> None:
@@ -110,6 +127,26 @@ def test_options_that_would_mean_nothing_are_refused(words: tuple[object, ...], 
     assert code == 1 and said in json.loads(out)["error"]
 
 
+def test_every_setting_is_an_option_and_reaches_the_federation() -> None:
+    asked, group = options_of(TrainingSettings), command_line().commands["train"]
+    assert isinstance(group, click.Group)
+    flags = {name: {flag for one in command.params for flag in one.opts} for name, command in group.commands.items()}
+    assert {one.flag for one in asked.values()} <= flags["federated"]
+    of_one = {one.flag for one in asked.values() if one.option.group != FEDERATED}
+    assert of_one <= flags["central"] and not flags["central"] & {one.flag for one in asked.values()} - of_one
+    plain = asdict(TrainingSettings().federation())
+    others: dict[str, Any] = {
+        "model": "vt5-public", "optimiser": "sgd", "objective": "tm", "server": "fedadam", "compression": "fp16",
+        "secure": True, "dropout": True, "participation": 0.5, "holdout": 0.5,
+    }  # fmt: skip
+    for name in asked.keys() - {*OF_PRIVACY, "epsilon", "noise"}:
+        value = others.get(name, asked[name].default + 1 if name not in ("beta1", "beta2") else 0.5)
+        beside = {"beta1": {"server": "fedadam"}, "beta2": {"server": "fedadam"}}.get(name, {})
+        beside = {"secure": True} if name.startswith("secure_") else beside
+        changed = asdict(TrainingSettings(**{**beside, name: value}).federation())
+        assert changed != (asdict(TrainingSettings(**beside).federation()) if beside else plain), name
+
+
 def test_the_published_counting_is_trained_and_called_no_bound(command: Command) -> None:
     private = ("--noise", 2, "--denominator", 2, "--delta", 1e-3, "--participation", 0.5, "--published-counting")
     code, out, err = command("train", "federated", *SMALL, *private)
@@ -139,7 +176,7 @@ def test_the_dry_run_counts_both_ways_and_writes_nothing(command: Command, tmp_p
         (("--model", "vt5-strat"), "Did you mean 'vt5-start'"),
         (("--silos", "nowhere"), "expected a folder of silos"),
         (("--server", "adam"), "known: fedavg, fedavgm, fedadam"),
-        (("--optimiser", "lion"), "known: adamw, sgd"),
+        (("--optimiser", "lion"), "known: adamw, adam, sgd"),
         (("--objective", "xx"), "objective"),
         (("--compression", "zip"), "expected none, fp16 or topk:SHARE"),
         (("--clients", "50", "--documents", "10"), "50 clients"),

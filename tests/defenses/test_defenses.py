@@ -167,6 +167,39 @@ def test_pgd_moves_the_gradient_further_than_random_signs(model: DocumentModel, 
     assert moved("pgd") > moved("random")
 
 
+def test_algorithm_1_as_printed_moves_the_gradient_less_than_it_could(
+    model: DocumentModel, knowledge: Knowledge
+) -> None:
+    """By its sign the distance falls: below that of ascent, from the same signs; from zero hardly anything moves."""
+    from docleak.attacks.gradients.matching import dummy_gradient, squared_and_cosine
+    from docleak.attacks.gradients.view import GradientView
+
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    blank = [model.encode(blank_page(page), MADE_UP)]
+    names = [name for name, _ in trainable(model.module)]
+    clean = dummy_gradient(model, knowledge.template, blank, names, create_graph=False)
+    distance = squared_and_cosine(GradientView(model, {name: value.detach() for name, value in clean.items()}))
+
+    def moved(options: str) -> float:
+        defense = DEFENSES.load(f"safe-template:epsilon=4/255,steps=5{options}")
+        published = defense.publish(model, knowledge, blank, generator=drawn())
+        return float(distance(dummy_gradient(model, published, blank, names, create_graph=False)))
+
+    up, down, printed = moved(""), moved(",direction=descend"), moved(",direction=descend,start=zero")
+    assert up > 2 * down and up > 2 * printed, (up, down, printed)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [("direction=sideways", "expected one of ascend, descend"), ("start=one", "expected one of signs, zero"),
+     ("kind=random,start=zero", "pgd, where a direction or a start is said"),
+     ("kind=random,direction=descend", "pgd, where a direction or a start is said")],
+)  # fmt: skip
+def test_wrong_readings_of_safe_template_are_refused(options: str, expected: str) -> None:
+    with pytest.raises(DefenseError, match=expected):
+        DEFENSES.load(f"safe-template:{options}")
+
+
 def test_the_published_template_holds_nothing_private(model: DocumentModel) -> None:
     """Two pages that differ only in private pixels get the same published template."""
     page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
@@ -241,7 +274,7 @@ def test_ascent_is_by_the_step_of_the_docstring_and_up(model: DocumentModel, kno
 
     defense = Watched(epsilon=4 / 255, steps=4)
     start = 4 / 255 * (torch.randint(0, 2, template.shape, generator=drawn()) * 2.0 - 1)
-    found = defense._ascend(model, template, start, blank)
+    found = defense._moved(model, template, start, blank)
     before = [start, *(kept for _, kept in asked[:-1])]
     for old, (new, _) in zip(before, asked, strict=True):
         moved = (new - old).abs()

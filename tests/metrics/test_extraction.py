@@ -70,9 +70,11 @@ def test_unfit_pairs_are_refused(truth: list[int], guess: list[int]) -> None:
 
 
 def test_improvement_factor_by_hand() -> None:
-    """(0.101/0.051 + 0.501/0.401 + 0.401/0.201 + 0.301/0.301) / 4 with epsilon 1e-3."""
+    """(0.101/0.051 + 0.501/0.401 + 0.401/0.201 + 0.301/0.301) / 4 with epsilon 1e-3; 1e-2 is the default."""
     attack, base = np.array([[0.1, 0.4, 0.2, 0.3]]), np.array([[0.05, 0.5, 0.4, 0.3]])
     by_hand = (0.101 / 0.051 + 0.501 / 0.401 + 0.401 / 0.201 + 1.0) / 4
+    assert improvement_factor(attack, base, epsilon=1e-3) == pytest.approx(by_hand, abs=1e-12)
+    by_hand = (0.11 / 0.06 + 0.51 / 0.41 + 0.41 / 0.21 + 1.0) / 4
     assert improvement_factor(attack, base) == pytest.approx(by_hand, abs=1e-12)
 
 
@@ -86,7 +88,7 @@ def test_no_improvement_is_one_and_a_worse_attack_below() -> None:
 
 def test_epsilon_bounds_the_factor_of_a_baseline_that_reads_nothing() -> None:
     nothing, all_read = np.array([[0.0, 1.0, 1.0, 1.0]]), np.array([[1.0, 0.0, 0.0, 0.0]])
-    assert improvement_factor(all_read, nothing) == pytest.approx(1.001 / 0.001)
+    assert improvement_factor(all_read, nothing) == pytest.approx(1.01 / 0.01)
     assert improvement_factor(all_read, nothing, epsilon=1.0) == pytest.approx(2.0)
 
 

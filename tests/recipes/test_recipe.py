@@ -45,7 +45,12 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_the_papers_tables_are_all_there() -> None:
-    assert {f"gi-dqa/table{n}" for n in range(1, 9)} | {"gi-dqa/figure6", "gi-dqa/section5"} <= set(list_recipes())
+    assert {f"gi-dqa/table{n}" for n in range(1, 9)} | {
+        "gi-dqa/figure5",
+        "gi-dqa/figure6",
+        "gi-dqa/section5",
+        "mmgia/figure3a",
+    } <= set(list_recipes())
 
 
 #: Recipes that compare attacks or budgets, so that not every row is the paper's.
@@ -53,9 +58,11 @@ MIXED = ("gi-dqa/table1", "gi-dqa/closed-form", "gi-dqa/evaluations", "gi-dqa/jo
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in list_recipes().items() if recipe.kind == "gradient"])
-@pytest.mark.parametrize("scale", ["tiny", "paper"])
+@pytest.mark.parametrize("scale", ["tiny", "base", "paper"])
 def test_every_row_of_every_shipped_recipe_is_a_config(name: str, scale: str) -> None:
     recipe = find_recipe(name)
+    if scale == "base" and scale not in recipe.scales:
+        pytest.skip("this recipe has no rows of the published size")
     assert recipe.title and recipe.finding and recipe.paper
     assert all(set(row.printed) <= set(row.models) for row in recipe.rows)
     for row in rows_of(recipe, GradientStudy, scale, Path("out"), {}):
@@ -113,6 +120,26 @@ def test_wrong_values_are_refused_before_anything_runs(tmp_path: Path) -> None:
     nameless = read_recipe(written(tmp_path, GOOD.replace('m = "layoutlmv3-start"', 'n = "layoutlmv3-start"')), "mine")
     with pytest.raises(RecipeError, match="no checkpoint for 'm'"):
         configs(nameless)
+
+
+def test_a_scale_says_which_models_its_rows_run_on(tmp_path: Path) -> None:
+    more = """
+[scales.base]
+on = ["m", "spread"]
+models = { m = "make:layoutlmv3-base", spread = "make:layoutlmv3-base,spread=yes" }
+[[rows]]
+name = "bound"
+models = ["m"]
+"""
+    recipe = read_recipe(written(tmp_path, GOOD.replace("[[rows]]", f"{more}[[rows]]", 1)), "mine")
+    assert recipe.models == ("m", "spread")
+    for scale, named in (("tiny", ["m"] * 3), ("base", ["m", "m", "spread", "m", "spread"])):
+        assert [row.model for row in rows_of(recipe, GradientStudy, scale, tmp_path / "out", {})] == named
+    changed = configs(recipe, "base", models={"spread": "donut-start"}, image_sizes={"spread": (64, 64)})
+    assert [c.models[0] for c in changed[:3]] == ["make:layoutlmv3-base", "make:layoutlmv3-base", "donut-start"]
+    assert [c.image_size for c in changed[:3]] == [None, None, (64, 64)]
+    with pytest.raises(RecipeError, match=r"\[scales.base\], on is \[3\], expected a list of texts"):
+        read_recipe(written(tmp_path, GOOD + "[scales.base]\non = [3]\n"), "mine")
 
 
 def test_unknown_recipes_list_the_known() -> None:

@@ -75,6 +75,15 @@ def test_folders_of_others_are_refused_untouched(tmp_path: Path) -> None:
     assert [file.name for file in audit.iterdir()] == ["run.json"]
 
 
+def test_rows_are_chosen_by_name_and_model(tmp_path: Path) -> None:
+    names = {
+        only: [row.name for row in rows(tmp_path, only=only)]
+        for only in ("", "(m)", "first (m)", "first|second", "sec | third")
+    }
+    both = ["first", "second"]
+    assert names == {"": both, "(m)": both, "first (m)": ["first"], "first|second": both, "sec | third": ["second"]}
+
+
 def test_what_is_asked_for_and_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no scale 'paper'; it has tiny"):
         rows_of(RECIPE, GradientStudy, "paper", tmp_path, {})

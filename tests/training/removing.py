@@ -29,7 +29,7 @@ from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated import party
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.flower.client import client_app
+from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.grid import LocalGrid
 from docleak.training.federated.flower.messages import array_record, config_record
 from docleak.training.federated.local import LocalPlan, parameters_of

@@ -16,8 +16,9 @@ from docleak.errors import DocumentError, FederationError
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.federation import Federation
+from docleak.training.federated.flower import app as app_module
 from docleak.training.federated.flower import client as client_module
-from docleak.training.federated.flower.client import client_app
+from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.discretion import LOG, REDACTED
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.flower.grid import LocalGrid
@@ -68,7 +69,7 @@ def test_nothing_that_is_raised_reaches_the_server(
     federation: Federation, where: str, fault: Any, silos: dict[str, Path], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(client_module, where, fault)
+    monkeypatch.setattr(app_module if where == "answer_step" else client_module, where, fault)
     with caplog.at_level(logging.DEBUG), pytest.raises(FederationError) as error:
         train_embedded(FederatedRun.open(tmp_path / "run", federation), silos, evaluate_every=int("evaluate" in where))
     told = [str(error.value), str(error.value.__cause__), str(error.value.__context__), caplog.text]

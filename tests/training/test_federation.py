@@ -78,6 +78,25 @@ def test_sampling_is_uniform_without_replacement_and_from_the_seed() -> None:
     assert len(replace(federation, participation=0.01).sampled(SILOS, 1)) == 1
 
 
+@pytest.mark.parametrize(
+    ("silos", "share", "taken"),
+    [
+        (3, 0.35, 1),
+        (3, 0.7, 2),
+        (10, 0.35, 3),
+        (10, 0.7, 7),
+        (30, 0.35, 10),
+        (30, 0.7, 21),
+        (10, 0.2, 2),
+        (100, 0.29, 29),
+    ],
+)
+def test_the_fraction_of_a_client_is_left_out(silos: int, share: float, taken: int) -> None:
+    """Every (K, C) of FeDocVQA's tables, as its authors' int(C K); their 0.35 of 10 is 3, which half-even made 4. The
+    last is 28.999999999999996 to a computer."""
+    assert drawn(Federation(participation=share), silos) == taken
+
+
 @pytest.mark.parametrize(("silos", "share"), [(10, 0.35), (3, 0.1), (7, 0.5), (20, 0.2), (30, 0.1), (100, 0.29)])
 def test_a_private_round_takes_no_more_than_the_rate_and_nobody_knows_whom(silos: int, share: float) -> None:
     plan = DpPlan(Mechanism(1.0, 9, client_rate=share), clip_norm=1.0, denominator=1, delta=1e-3)

@@ -29,7 +29,7 @@ from docleak.training.federated.capture import read_updates
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import FedOpt, ServerState, step
 from docleak.training.federated.flower import client as client_module
-from docleak.training.federated.flower.client import client_app
+from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.flower.grid import LocalGrid
 from docleak.training.federated.flower.server import SETTINGS, train_alone
@@ -229,7 +229,7 @@ def test_silos_that_cannot_train_together(silos: dict[str, Path], tmp_path: Path
         ),
         ({1: {"silo": str(first)}, 2: {"name": "lost"}}, "names no silo"),
     ):
-        grid = LocalGrid(client_module.client_app(), nodes)
+        grid = LocalGrid(client_app(), nodes)
         model = load_model("vt5-start")
         strategy = FederatedStrategy(state, parameters_of(model), party.fingerprint(model), expected=2)
         with pytest.raises(FederationError, match=said):

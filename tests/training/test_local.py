@@ -60,6 +60,32 @@ def test_one_sgd_step_is_the_gradient(model: DocumentModel, pages: list) -> None
         np.testing.assert_allclose(update.delta[name] / 0.125, expected, atol=2e-5, rtol=2e-3)
 
 
+def test_adams_decay_is_part_of_the_gradient_and_adamws_is_not(model: DocumentModel, pages: list) -> None:
+    """One step by hand: Adam's first is lr (g + wd theta) / (|g + wd theta| + 1e-8), AdamW's lr g / (|g| + 1e-8) +
+    lr wd theta. A number whose gradient is 0 moves by a whole step under Adam, by lr wd theta under AdamW."""
+    page = replace(pages[0], questions=pages[0].questions[:1])
+    fitted = model.fit(page)
+    loss = model.loss(pixels_of(fitted.image)[None], [model.encode(fitted, page.questions[0])]).mean()
+    named = list(trainable(model.module))
+    gradient = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
+    start, rate, decay = parameters_of(model), 0.01, 0.1
+    plan = LocalPlan(batch_size=1, learning_rate=rate, weight_decay=decay, dropout=False, max_steps=1)
+    still = 0
+    for kind in ("adam", "adamw"):
+        set_parameters(model, start)
+        update = run(model, [page], replace(plan, optimiser=kind)).update
+        for (name, _), value in zip(named, gradient, strict=True):
+            if value is None:
+                continue
+            theta, g = start[name].astype(np.float64), value.numpy().astype(np.float64)
+            whole = g + decay * theta if kind == "adam" else g
+            step = rate * whole / (np.abs(whole) + 1e-8) + (rate * decay * theta if kind == "adamw" else 0.0)
+            clear = (np.abs(whole) > 1e-5) | (value.numpy() == 0)
+            np.testing.assert_allclose(update.delta[name][clear], step[clear], atol=2e-5, rtol=1e-3, err_msg=kind)
+            still += int((value.numpy() == 0).sum())
+    assert still > 1000, "rows that nothing looks up"
+
+
 def test_a_round_of_one_client_moves_the_server_to_its_model(model: DocumentModel, pages: list) -> None:
     state = ServerState.of(parameters_of(model))
     update = run(model, pages).update
@@ -80,8 +106,8 @@ def test_dropout_leaves_torchs_generator_alone(pages: list) -> None:
 def test_bad_clients_and_plans(model: DocumentModel, pages: list) -> None:
     with pytest.raises(FederationError, match="client 'silo' has 0 pages and no question"):
         run(model, [])
-    with pytest.raises(FederationError, match="known: adamw, sgd"):
-        LocalPlan(optimiser="adam")
+    with pytest.raises(FederationError, match="known: adamw, adam, sgd"):
+        LocalPlan(optimiser="lion")
     with pytest.raises(FederationError, match=r"epochs is 0.*learning_rate is nan"):
         LocalPlan(epochs=0, learning_rate=float("nan"))
     arrays = parameters_of(model)

@@ -314,7 +314,7 @@ PLANTED: dict[str, tuple[Patch, dict[str, Any]]] = {
     "coins by place": (lambda p: p.setattr(DpPlan, "draw_units", by_place), {"unit_rate": 0.6, "providers": 6}),
     "an error that names a provider": (lambda p: p.setattr(rounds, "_train_on", loud), {"faults": True}),
     "a refusal by count": (lambda p: p.setattr(rounds, "units_of", refused_if_few), {"providers": 2}),
-    "exact scores by document": (lambda p: p.setattr(client, "_evaluated", every_document), {"holdout": 0.6}),
+    "exact scores by document": (lambda p: p.setattr(client, "evaluated", every_document), {"holdout": 0.6}),
     "scores by question": (lambda p: p.setattr(client, "evaluate_privately", doubled), {"holdout": 0.6}),
     "counts at the meeting": (lambda p: p.setattr(client, "introduce", counted), {}),
 }  # fmt: skip

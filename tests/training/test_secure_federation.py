@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from docleak.training.federated.capture import read_updates
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ServerState, step
 from docleak.training.federated.flower import embedded
-from docleak.training.federated.flower.client import client_app
+from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.discretion import REDACTED
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.local import LocalPlan, parameters_of
@@ -281,3 +283,30 @@ def test_a_node_reads_its_keys_from_the_folder_it_is_given(tmp_path: Path, capsy
     context.node_config["secure-threshold"] = 3
     assert client_app()(message, context).content["fault"]["message"] == REDACTED
     assert "wants at least 3" in capsys.readouterr().err
+
+
+ADVERTISED = """
+import sys
+from pathlib import Path
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from docleak.training.federated.flower.app import client_app
+from docleak.training.federated.flower.messages import config_record
+from docleak.training.federated.secure.key_files import write_key_pair
+from docleak.training.federated.secure.messages import Session
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+keys = Path(sys.argv[1])
+own, _ = (write_key_pair(keys, name) for name in ("a", "b"))
+session = Session("0" * 32, 1, ("a", "b"), 2, 8, 10)
+content = RecordDict({"secure": config_record({"data": session.to_bytes()})})
+context = Context(1, 1, {"secure-key": str(own), "secure-pinned": str(keys)}, RecordDict(), {})
+reply = client_app()(Message(content, 1, "query.advertise", group_id="1"), context)
+print(*reply.content, *(name for name in ("torch", "transformers", "scipy") if name in sys.modules))
+"""
+
+
+def test_a_step_that_needs_no_model_loads_no_torch(tmp_path: Path) -> None:
+    """A deployed silo starts a process for each message: of the six of its secure round, torch is for two."""
+    command = [sys.executable, "-c", ADVERTISED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "secure", (done.stdout, done.stderr)

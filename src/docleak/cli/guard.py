@@ -106,9 +106,10 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
     for option in () if path in PAGES_APART else PAGES:
         named = values.get(option)
         for spec in named if isinstance(named, list | tuple) else [named]:
-            if isinstance(spec, str) and spec not in ("", SYNTHETIC):
-                _check_pages(spec)
-    if values.get("--ocr", OCR) != OCR:
+            if not isinstance(spec, str) or spec in ("", SYNTHETIC) or (path == "reproduce" and _check_pairs(spec)):
+                continue
+            _check_pages(spec)
+    if values.get("--ocr", OCR) not in (OCR, ""):
         from docleak.metrics import load_engine
 
         load_engine(values["--ocr"])  # kept for this process; unknown and missing ones are refused here
@@ -116,6 +117,17 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
         from docleak.training.federated.silo_folders import find_silos
 
         find_silos(Path(values["--silos"]))
+
+
+def _check_pairs(spec: str) -> bool:
+    """Whether these are pairs of pictures and texts, of which the first is read then."""
+    from docleak.documents.pairs.loading import PAGES, PAIR_FORMATS, SCENES, load_pairs
+    from docleak.spec import split_name
+
+    if split_name(spec)[0] not in (SCENES, PAGES, *PAIR_FORMATS):
+        return False
+    load_pairs(spec, count=1, seed=0)
+    return True
 
 
 def _check_pages(spec: str) -> None:

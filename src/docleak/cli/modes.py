@@ -53,13 +53,13 @@ MODES: dict[str, tuple[Mode, ...]] = {
         Mode("the list of recipes", lambda v: bool(v["--list"]) or not v["name"], _words("list json"),
              "it only lists the recipes; name one"),
         Mode("--rehearse", lambda v: bool(v["--rehearse"]),
-             _words("rehearse scale out model documents test-documents pages rounds budget image-size seed rows device "
-                    "json") | {"name"}, "one row after the other is tried, in one process each"),
+             _words("rehearse scale out model documents test-documents pages rounds budget image-size ocr seed rows "
+                    "device json") | {"name"}, "one row after the other is tried, in one process each"),
         Mode("--cluster", lambda v: bool(v["--cluster"]),
-             _words("cluster dry-run scale out model documents test-documents pages rounds budget image-size seed rows "
-                    "device json") | {"name"}, "the scheduler's workers do the work"),
+             _words("cluster dry-run scale out model documents test-documents pages rounds budget image-size ocr seed "
+                    "rows device json") | {"name"}, "the scheduler's workers do the work"),
         Mode("a recipe", _always,
-             _words("dry-run scale model documents test-documents pages rounds budget image-size rows "
+             _words("dry-run scale model documents test-documents pages rounds budget image-size ocr rows "
                     f"{_RUN}") | {"name"}, "it is run"),
     ),
     "models make": (
@@ -80,14 +80,14 @@ MODES: dict[str, tuple[Mode, ...]] = {
 }  # fmt: skip
 
 
-def _official(values: Values) -> bool:
+def _divided_already(values: Values) -> bool:
     return bool(values["--blue-red"]) and values["--by"] == "clients"
 
 
 #: (command, option) -> what it needs.
 NEEDS: dict[tuple[str, str], Need] = {
-    ("data make", "--partition"): Need(lambda v: not _official(v), "docleak's own division, not --by clients"),
-    ("data make", "--seed"): Need(lambda v: not _official(v), "docleak's own division, not --by clients"),
+    ("data make", "--partition"): Need(lambda v: not _divided_already(v), "docleak's own division, not --by clients"),
+    ("data make", "--seed"): Need(lambda v: not _divided_already(v), "docleak's own division, not --by clients"),
     ("data inspect", "--seed"): Need(lambda v: _drawn(v["documents"]), "synthetic pages and drawn tables"),
     ("models attention", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
     ("budget", "--published"): Need(lambda v: v["--client-rate"] != "1", "--client-rate below 1"),

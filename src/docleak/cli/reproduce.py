@@ -34,18 +34,25 @@ def reproduce(
         ),
     ] = False,
     scale: Annotated[
-        str, typer.Option(help="tiny (a laptop) or paper (the papers' models, data and budgets).")
+        str,
+        typer.Option(
+            help="tiny (a laptop), base (the published sizes, with random weights made on the spot) or paper (the "
+            "papers' models, data and budgets)."
+        ),
     ] = "tiny",
     out: Annotated[Path | None, typer.Option(help="Folder; an interrupted experiment is continued.")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="Another checkpoint: donut=DIR or layoutlmv3=HUB/NAME; of pairs also aligner=, language=; repeatable."
+            help="Another checkpoint: donut=DIR or layoutlmv3=HUB/NAME; of pairs also aligner=, language=, generator=, "
+            "of extraction models resnet=, tuned_on=."
         ),
     ] = None,
     documents: Annotated[
         list[str] | None,
-        typer.Option(help="Other pages: synthetic, a folder, or FORMAT:PATH; repeated, the data sets of a training."),
+        typer.Option(
+            help="Other pages: synthetic, a folder, or FORMAT:PATH; repeated, the data sets of a training, or of pairs."
+        ),
     ] = None,
     test_documents: Annotated[
         list[str] | None, typer.Option(help="Of a training: the test pages of each data set, in the same order.")
@@ -54,10 +61,18 @@ def reproduce(
     rounds: Annotated[int, typer.Option(help="Rounds of a training; 0 means the recipe's.")] = 0,
     budget: Annotated[int, typer.Option(help="Gradient evaluations per document; 0 means the recipe's.")] = 0,
     image_size: Annotated[
-        list[str] | None, typer.Option(help="Pages of another size in pixels: donut=320x640; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Pages of another size in pixels: donut=320x640; of pairs also by format, openi=64x64; repeatable."
+        ),
     ] = None,
+    ocr: Annotated[
+        str, typer.Option(help="Another reader of pictures: rapidocr, tesseract, trocr:PATH; empty: the recipe's.")
+    ] = "",
     seed: Annotated[int, typer.Option(help="Seed; -1 means the recipe's.")] = -1,
-    rows: Annotated[str, typer.Option(help="Only rows whose name contains this.")] = "",
+    rows: Annotated[
+        str, typer.Option(help="Only rows with this in their name and (MODEL), such as '(donut)'; A|B takes either.")
+    ] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     workers: Annotated[int, typer.Option(help="Worker processes, one thread each; 0 means one per core.")] = 0,
     cluster: Annotated[str, typer.Option(help="Address of a Dask scheduler that shares this file system.")] = "",
@@ -76,7 +91,7 @@ def reproduce(
     from docleak.recipes.rows import reproduce as compute_rows
 
     given = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
-             "rounds": rounds, "budget": budget}  # fmt: skip
+             "rounds": rounds, "budget": budget, "ocr": ocr}  # fmt: skip
     if rehearse:
 
         def planned_of(recipe: Recipe, folder: Path) -> Sequence[TableRow]:
@@ -132,7 +147,7 @@ def _rehearse(
         found.append((recipe, list(zip(planned, rehearse(planned, say), strict=True))))
     with working_in(folder):
         page = write_rehearsal(found, scale, folder, _facts(command_line()))
-    stopped = {f"{recipe.name}: {row.name}, {row.model}": rehearsed.stops
+    stopped = {f"{recipe.name}: {row.name}, {row.target}": rehearsed.stops
                for recipe, rows in found for row, rehearsed in rows if rehearsed.stops}  # fmt: skip
     emit({"rehearsal": str(page), "stopped": stopped}, (folder / "rehearsal.md").read_text(), json_output=json_output)
     if stopped:
@@ -154,7 +169,7 @@ def _changes(
     settings: dict[str, Any] = {key: value for key, value in given.items() if value}
     if seed >= 0:
         settings["seed"] = seed
-    image_sizes = _named(recipe, "--image-size", sizes, "donut=320x640")
+    image_sizes = _named(recipe, "--image-size", sizes, "donut=320x640", recipe.study.sized)
     if image_sizes:
         settings["image_sizes"] = {model: parse_size(size) for model, size in image_sizes.items()}
     if wrong := [key for key in settings if key not in options]:
@@ -162,7 +177,8 @@ def _changes(
         raise RecipeError(
             f"{named}: means nothing to recipe {recipe.name!r}, whose rows are of the kind {recipe.kind}."
         )
-    sources = _named(recipe, "--model", models, "donut=./my-donut", recipe.study.checkpoints)
+    others = [*recipe.study.checkpoints, *recipe.checkpoints]
+    sources = _named(recipe, "--model", models, "donut=./my-donut", others)
     settings |= {key: sources.pop(key) for key in recipe.study.checkpoints if key in sources}
     return {"models": sources, **settings}
 
@@ -171,7 +187,7 @@ def _named(recipe: Recipe, option: str, texts: list[str], example: str, others: 
     """NAME=VALUE per model of the recipe, or one of the ``others``."""
     from docleak.errors import RecipeError
 
-    known = [*sorted({model for row in recipe.rows for model in row.models}), *others]
+    known = [*recipe.models, *others]
     found = {}
     for text in texts:
         expected = f"NAME=VALUE, for instance {example}, where NAME is one of the recipe's models ({', '.join(known)})"
@@ -185,7 +201,7 @@ def _named(recipe: Recipe, option: str, texts: list[str], example: str, others: 
 def _show_plan(rows: Sequence[TableRow], json_output: bool) -> None:
     """What each row would do."""
     plan = [
-        {"row": row.name, "model": row.model, "units": len(row.study.units()), "words": row.study.planned(),
+        {"row": row.name, "model": row.target, "units": len(row.study.units()), "words": row.study.planned(),
          **row.study.planned_facts()}
         for row in rows
     ]  # fmt: skip

@@ -175,8 +175,9 @@ def parameter(name: str, one: Asked, default: Any) -> click.Parameter:
     told, missing = one.option, default is MISSING
     required = missing and not told.optional
     if one.scalar is bool:
-        return TyperOption(param_decls=[name, one.flag], is_flag=True, default=False, help=told.help,
-                           rich_help_panel=told.group or None)  # fmt: skip
+        flag = f"{one.flag}/--no-{one.flag.removeprefix('--')}" if told.both else one.flag
+        return TyperOption(param_decls=[name, flag], is_flag=True, default=told.both and default, help=told.help,
+                           show_default=told.both, rich_help_panel=told.group or None)  # fmt: skip
     text = f"{told.help} ({told.range})" if told.range and not one.several else told.help
     kinds: dict[Any, click.ParamType[Any]] = {int: click.INT, float: click.FLOAT}
     kind = click.STRING if one.several else kinds.get(one.scalar, click.STRING)

@@ -45,7 +45,7 @@ class Options:
         False, "Declare that the start model, of which nothing is recorded, saw no private pages. It is recorded as "
         "your declaration.", group=PRIVATE,
     )  # fmt: skip
-    capture: bool = option(False, "Record each update in OUT/updates, for docleak audit updates.", group=RUN)
+    capture: bool = option(False, "Record each update in OUT/updates, for docleak audit updates.", group=RUN, both=True)
     out: Path = option(
         Path("docleak-train"), "Run directory; an interrupted training in it is continued.", group=RUN, read=Path
     )
@@ -72,7 +72,7 @@ class Federated(Options):
     timeout: float = option(
         21600.0, "Seconds a silo has for a message; then it is stopped.", group=FEDERATED, range=Range(1, 86_400 * 7)
     )
-    capture: bool = option(True, "Do not record each update in OUT/updates, for docleak audit updates.", group=RUN)
+    capture: bool = option(True, "Record each update in OUT/updates, for docleak audit updates.", group=RUN, both=True)
 
 
 @dataclass(frozen=True)

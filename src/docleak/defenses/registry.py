@@ -25,7 +25,7 @@ DEFENSES: Registry[Defense] = Registry(
         "freeze": Entry("docleak.defenses.freezing:Freezing", "stages of the model neither trained nor sent"),
         "safe-template": Entry(
             "docleak.defenses.safe_template:SafeTemplate",
-            "the published template perturbed by epsilon",
+            "the published template perturbed by epsilon; direction and start as printed: docs/fidelity.md",
             "Ben Hemo et al. (2025)",
         ),
     },

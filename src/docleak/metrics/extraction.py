@@ -16,8 +16,9 @@ from rapidfuzz.distance import Hamming, JaroWinkler, Levenshtein
 
 from docleak.metrics.estimate import Estimate, expanded_tail
 
-#: The epsilon of eq. 6, which the paper does not give: it bounds the factor where a baseline reads nothing.
-EPSILON = 1e-3
+#: The epsilon of eq. 6, which the paper does not print: it bounds the factor where a baseline reads nothing. Its table
+#: 5 tells it: IpF rises with AccAt 100 % by 1 / (4 (PR of the baseline + epsilon)), see docs/fidelity.md.
+EPSILON = 1e-2
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -168,13 +169,18 @@ def multi_shot_table(
 
 
 def one_shot_table(
-    attack: Sequence[Match], baseline: Sequence[Match], documents: Sequence[str], *, rng: np.random.Generator
+    attack: Sequence[Match],
+    baseline: Sequence[Match],
+    documents: Sequence[str],
+    *,
+    rng: np.random.Generator,
+    epsilon: float = EPSILON,
 ) -> dict[str, Estimate]:
     """IpF and the four means of the attack and of the public baseline (``baseline_...``), with intervals."""
     ours, theirs = as_array(attack), as_array(baseline)
     names = ("perfect", "hamming", "levenshtein", "jaro_winkler")
     columns: dict[str, Callable[[Numbers], float]] = {
-        "improvement_factor": lambda chosen: improvement_factor(ours[chosen], theirs[chosen])
+        "improvement_factor": lambda chosen: improvement_factor(ours[chosen], theirs[chosen], epsilon=epsilon)
     }
     for prefix, array in (("", ours), ("baseline_", theirs)):
         for k, name in enumerate(names):

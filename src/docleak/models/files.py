@@ -243,9 +243,9 @@ def weights_in(where: str, revision: str | None) -> dict[str, Tensor]:
     for name in WEIGHTS:
         path = optional_file(where, name, revision=revision)
         if path is not None and name.endswith(".index.json"):
-            return {key: value for part in _shards(where, path, revision) for key, value in _tensors(part).items()}
+            return {key: value for part in _shards(where, path, revision) for key, value in tensors_in(part).items()}
         if path is not None:
-            return _tensors(path)
+            return tensors_in(path)
     raise ModelError(
         f"model {where!r} could not be loaded: it has no weights; expected one of {', '.join(WEIGHTS)}. Save it with "
         "save_pretrained."
@@ -267,7 +267,8 @@ def _shards(where: str, index: Path, revision: str | None) -> list[Path]:
     return [path for path in paths.values() if path is not None]
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def tensors_in(path: Path) -> dict[str, Tensor]:
+    """All tensors of one file, safetensors or what torch.save wrote of a state; ModelError where it holds others."""
     if path.suffix == ".safetensors":
         try:
             return load_file(path)

@@ -15,6 +15,7 @@ import transformers
 from docleak.errors import DocleakError, ModelError
 from docleak.files import parse_json
 from docleak.models.base import DocumentModel
+from docleak.models.published.made import asked_for, made_at
 from docleak.models.shipped import CHECKPOINTS, SHIPPED
 from docleak.registry import Given, resolve
 
@@ -33,8 +34,9 @@ def load_model(
 ) -> DocumentModel:
     """Load a model for auditing: evaluation mode, float32, eager attention (needed for double backward).
 
-    ``source`` is a name of SHIPPED, a directory written by ``save_pretrained``, or a hub name, with ``@`` and a
-    revision (branch, tag or commit) where it is not to be the main one. A name that brings its model along
+    ``source`` is a name of SHIPPED, a directory written by ``save_pretrained``, a published checkpoint to be made with
+    random weights (``make:donut-base``, see ``published.made``), or a hub name, with ``@`` and a revision (branch, tag
+    or commit) where it is not to be the main one. A name that brings its model along
     (``registry.Given``) gives a copy of it. ``image_size`` (width, height) is the size of the pages the model is run
     on, by default the checkpoint's own. What a published base checkpoint lacks for question answering (a head, tags in
     the vocabulary) is drawn with ``seed``, and the model's ``drawn`` says so.
@@ -87,8 +89,12 @@ def config_of(source: str) -> dict[str, Any]:
 def split_revision(source: str) -> tuple[str, str | None]:
     """``name@revision`` as (name, revision); the revision is None without one, or if ``source`` is a path that exists.
 
-    The first ``@`` counts: hub names hold none, but revisions may hold anything.
+    The first ``@`` counts: hub names hold none, but revisions may hold anything. What is to be made is made, and its
+    directory returned.
     """
+    made = made_at(source)
+    if made is not None:
+        return str(made), None
     name, at, revision = source.partition("@")
     if not at or Path(source).expanduser().exists():
         return source, None
@@ -96,13 +102,18 @@ def split_revision(source: str) -> tuple[str, str | None]:
 
 
 def short_name(source: str) -> str:
-    """The last part of a path or hub name, with the revision behind it where one is asked for."""
+    """The last part of a path or hub name, with the revision behind it where one is asked for; of what is to be made
+    its name and what of it is not by default."""
+    if made := asked_for(source):
+        return made.short
     name, revision = split_revision(source)
     return name.rstrip("/").split("/")[-1] + (f"@{revision}" if revision is not None else "")
 
 
 def title_of(source: str) -> str:
-    """A readable title: the shipped checkpoint's, or the last part of the path."""
+    """A readable title: the shipped checkpoint's, what was made of random weights, or the last part of the path."""
+    if made := asked_for(source):
+        return made.title
     return SHIPPED.get(source, short_name(source))
 
 
@@ -119,6 +130,8 @@ def locate(
         if not path.is_dir():
             raise ModelError(f"shipped checkpoint {source!r} is missing at {path}. Reinstall docleak.")
         return str(path), None
+    if (made := made_at(source)) is not None:
+        return str(made), None
     path = Path(source).expanduser()
     if path.is_file():
         raise ModelError(f"{what} {source!r} is a file; expected the directory that holds config.json.")

@@ -28,11 +28,16 @@ SHIPPED_ENCODERS: dict[str, str] = {
     "bros-tiny": "BROS (tiny), trained to guess masked tokens of synthetic invoices",
     "bert-tiny": "BERT (tiny), trained to guess masked tokens of synthetic invoices",
 }
+#: Of pairs, made on the spot: the aligner, and GIFD's generator.
+SHIPPED_ALIGNER, SHIPPED_GENERATOR = "aligner-tiny", "generator-tiny"
 
 
 def model_card(source: str) -> dict[str, Any]:
     """How a checkpoint was made (docleak.json beside its weights), or nothing where it does not say."""
-    file = (CHECKPOINTS / source if source in SHIPPED else Path(source)) / "docleak.json"
+    from docleak.models.published.made import made_at
+
+    folder = CHECKPOINTS / source if source in SHIPPED else made_at(source) or Path(source)
+    file = folder / "docleak.json"
     if not file.is_file():
         return {}
     return read_json_object(file, error=ModelError, advice="Save the model again, or take that file away.")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from docleak.errors import ModelError
-from docleak.models.files import fill, image_settings, pretrained, tokenizer_of, values_of, weights_in
+from docleak.models.files import fill, image_settings, pretrained, tensors_in, tokenizer_of, values_of, weights_in
 from docleak.models.t5 import ReaderConfig, T5Network, T5Reader, t5_of
 
 #: dit-base's BeitConfig, as finetuned for document classes (no final layer norm): 85.8 M parameters.
@@ -37,6 +38,8 @@ NAMES = (
     (r"^(dit.*)\.intermediate\.dense\.", r"\1.mlp.fc1."),
     (r"^(dit.*)\.output\.dense\.", r"\1.mlp.fc2."),
 )
+#: Parts of a checkpoint of the authors' trainings on PFL-DocVQA.
+TEXT_PART, BOXES_PART, VISION_PART, JOINT_PART = "lm_model", "sp_emb", "vm_model", "vm_model/emb_mlp"
 #: Width of a DiT's attention heads, which no tensor tells; that of both published sizes.
 HEAD_WIDTH = 64
 
@@ -105,13 +108,19 @@ class VT5(T5Reader):
 
     @classmethod
     def published(cls, values: Mapping[str, Any], source: str, revision: str | None, *, name: str) -> Self:
-        """VT5 as its authors save it (rubenpt91/MP-DocVQA-Framework): a T5's config.json, and all parts in one file.
+        """VT5 as its authors save it (rubenpt91/MP-DocVQA-Framework): a T5's config.json, and all parts in one file; or
+        in parts, as their trainings on PFL-DocVQA leave ``round_N.ckpt`` and ``best.ckpt`` (``_saved_in_parts``).
 
-        The DiT's configuration is not in it; it is read off the tensors' shapes, heads being 64 wide.
+        The DiT's configuration is read off the tensors' shapes, heads being 64 wide.
         """
         import transformers as t
 
-        saved = weights_in(source, revision)
+        text_at, vision_at = source, source
+        if (parts := Path(source) / TEXT_PART).is_dir():
+            saved = _saved_in_parts(Path(source))
+            text_at, vision_at = str(parts), str(Path(source) / VISION_PART)
+        else:
+            saved = weights_in(source, revision)
         weights = {_our_name(key): value for key, value in saved.items()}
         vision = _dit_values(weights)
         if vision is None:
@@ -121,16 +130,40 @@ class VT5(T5Reader):
                 "DIT`), or give a VT5 that was trained."
             )
         text = values_of(t.T5Config.from_dict(dict(values)))
-        given = image_settings(source, revision=revision)
+        given = image_settings(vision_at, revision=revision)
         config = ReaderConfig(
             text, vision, image_mean=given.mean, image_std=given.std, positions=len(weights["spatial.x.weight"])
         )
         network = cls.built(config)
         fill(network, weights, source=source, required=[key for key, _ in network.named_parameters()])
-        return cls(network.eval(), tokenizer_of(source, revision=revision), config, name=name)
+        return cls(network.eval(), tokenizer_of(text_at, revision=revision), config, name=name)
 
     def vision_values(self) -> dict[str, Any]:
         return values_of(self.module.dit.config)
+
+
+def _saved_in_parts(folder: Path) -> dict[str, Tensor]:
+    """The tensors of rubenpt91/PFL-DocVQA-Competition's ``round_N.ckpt``, named as in the authors' single file.
+
+    lm_model/          T5 and tokenizer, as save_pretrained writes them
+    sp_emb             the boxes' tables and what follows them, as torch.save writes a state
+    vm_model/          DiT and image processor, as save_pretrained writes them
+    vm_model/emb_mlp   the linear layer between the two, as torch.save writes a state
+
+    ModelError where a part is missing or cannot be read.
+    """
+    if missing := [name for name in (VISION_PART, BOXES_PART, JOINT_PART) if not (folder / name).exists()]:
+        raise ModelError(f"{folder} has {TEXT_PART} but no {', '.join(missing)}; copy the whole checkpoint.")
+    prefixes = {
+        TEXT_PART: "language_backbone.", BOXES_PART: "spatial_embedding.",
+        VISION_PART: "visual_embedding.image_model.", JOINT_PART: "visual_embedding.visual_emb_matcher.",
+    }  # fmt: skip
+    found: dict[str, Tensor] = {}
+    for name, prefix in prefixes.items():
+        place = folder / name
+        tensors = weights_in(str(place), None) if place.is_dir() else tensors_in(place)
+        found |= {f"{prefix}{key}": value for key, value in tensors.items()}
+    return found
 
 
 def _our_name(name: str) -> str:

@@ -8,8 +8,10 @@ Recipes are TOML files, the shipped ones beside this module, a user's own anywhe
     finding = "..."                     what the paper concludes from it, in a sentence
     models = ["donut"]                  every row runs on each of these, unless it names its own
     [fixed]                             settings of every row
-    [scales.tiny] and [scales.paper]    settings of a scale; models.donut = "donut-start" says which checkpoint that is
-    [[rows]]                            name, settings of this row, printed.donut = {binary = 0.701, ...}
+    [scales.tiny], base and paper       settings of a scale; models.donut = "donut-start" says which checkpoint that is,
+                                        and on = ["donut"] which models rows run on at this scale instead of the above
+    [[rows]]                            name, settings of this row, printed.donut = {binary = 0.701, ...}, and
+                                        only = "paper" if it is a row of that scale alone
 
 The study says which settings and which printed numbers there are: its configuration's fields, and its columns.
 """
@@ -34,28 +36,39 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).parent
 #: The kind of a recipe that names none.
 USUAL = "gradient"
-SCALES = ("tiny", "paper")
+#: Of base, checkpoints of the published size are made on the spot, with random weights.
+SCALES = ("tiny", "base", "paper")
+#: What a scale says beside settings.
+OF_SCALE = {"models": dict, "on": list}
 MOST_NUMBER = 10**12
 #: key -> type, of the file and of a row; scales and ``fixed`` hold settings.
 TOP = {"title": str, "kind": str, "paper": str, "finding": str, "note": str, "models": list, "fixed": dict,
        "rows": list, "scales": dict}  # fmt: skip
-ROW = {"name": str, "models": list, "printed": dict, "scales": dict}
+ROW = {"name": str, "models": list, "printed": dict, "scales": dict, "only": str}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row: its settings over the fixed ones, and the paper's numbers per model (shares in [0, 1])."""
+    """One row: its settings over the fixed ones, and the paper's numbers per model (shares in [0, 1]). ``bound`` to
+    its ``models`` at every scale, where it names its own. ``only`` names the scale that alone has it, "" for a row of
+    all."""
 
     name: str
     models: tuple[str, ...]
     settings: Mapping[str, Any]
     printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     scaled: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    bound: bool = False
+    only: str = ""
+
+    def at(self, scale: str) -> bool:
+        """Whether the scale has it."""
+        return self.only in ("", scale)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table. ``scales`` maps tiny and paper to settings, among them ``models``: name -> checkpoint."""
+    """A table. ``scales`` maps tiny, base and paper to settings, among them ``models``: name -> checkpoint."""
 
     name: str
     title: str
@@ -72,6 +85,26 @@ class Recipe:
         """What its rows are."""
         return study_of(self.kind)
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All models that a row runs on at some scale, in order."""
+        rows = {model for row in self.rows for model in row.models}
+        return tuple(sorted(rows | {model for scale in self.scales.values() for model in scale.get("on", ())}))
+
+    def models_of(self, row: Row, scale: str) -> tuple[str, ...]:
+        """What the row runs on at that scale."""
+        return row.models if row.bound else tuple(self.scales.get(scale, {}).get("on", row.models))
+
+    @property
+    def checkpoints(self) -> tuple[str, ...]:
+        """Short names of the checkpoints that settings name, at any scale; with its own, a user says where each is."""
+        from docleak.models.loading import short_name  # which imports torch, and lists of recipes need none
+
+        places = [self.fixed, *self.scales.values(), *(row.settings for row in self.rows)]
+        places += [scaled for row in self.rows for scaled in row.scaled.values()]
+        named = [place[key] for place in places for key in self.study.checkpoints if key in place]
+        return tuple(dict.fromkeys(short_name(name) for name in named))
+
     def settings(self, row: Row, model: str, scale: str, changes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """The checkpoint of ``model``, and the settings that one row has on it: fixed ones, those of the scale, the
         row's, the row's at that scale, and ``changes`` from the command line, of which the last wins.
@@ -83,7 +116,8 @@ class Recipe:
         sources = {**at.get("models", {}), **changes.get("models", {})}
         if model not in sources:
             raise RecipeError(f"recipe {self.name!r} names no checkpoint for {model!r} at scale {scale!r}.")
-        settings.pop("models", None)
+        for name in OF_SCALE:
+            settings.pop(name, None)
         return sources[model], settings
 
 
@@ -174,7 +208,8 @@ def read_recipe(file: Path, name: str) -> Recipe:
 
 def _row(row: Mapping[str, Any], models: tuple[str, ...]) -> Row:
     settings = {key: value for key, value in row.items() if key not in ROW}
-    return Row(row["name"], tuple(row.get("models", models)), settings, row.get("printed", {}), row.get("scales", {}))
+    return Row(row["name"], tuple(row.get("models", models)), settings, row.get("printed", {}), row.get("scales", {}),
+               bound="models" in row, only=row.get("only", ""))  # fmt: skip
 
 
 def _faults(text: Mapping[str, Any]) -> list[str]:
@@ -183,7 +218,7 @@ def _faults(text: Mapping[str, Any]) -> list[str]:
     faults += [f"the recipe lacks {key!r}" for key in ("title", "rows") if key not in text]
     fixed = text.get("fixed")
     faults += _setting_faults(fixed, known, "[fixed]") if isinstance(fixed, dict) else []
-    faults += _scale_faults(text, "", {"models": dict}, known)
+    faults += _scale_faults(text, "", OF_SCALE, known)
     faults += _text_faults(text.get("models", []), "models")
     rows = text.get("rows")
     faults += ["there is no row"] * (rows == [])
@@ -203,6 +238,8 @@ def _faults(text: Mapping[str, Any]) -> list[str]:
         faults += _wrong_keys(row, ROW, known.types, f"{place} ({row['name']})")
         faults += _type_faults({key: value for key, value in row.items() if key not in ROW}, known, f"{place}")
         faults += _scale_faults(row, f"{place}, ", {}, known)
+        if row.get("only", SCALES[0]) not in SCALES:
+            faults.append(f"{place}: only is {short(row['only'])}, expected {' or '.join(SCALES)}")
         printed = row.get("printed")
         for model, numbers in printed.items() if isinstance(printed, dict) else ():
             if isinstance(numbers, dict):
@@ -222,6 +259,7 @@ def _scale_faults(text: Mapping[str, Any], place: str, typed: Mapping[str, type]
     for scale, settings in scales.items():
         if isinstance(settings, dict):
             faults += _wrong_keys(settings, typed, known.types, f"{place}[scales.{scale}]")
+            faults += _text_faults(settings.get("on", []), f"{place}[scales.{scale}], on") if "on" in typed else []
             settings = {key: value for key, value in settings.items() if key not in typed}
             faults += _type_faults(settings, known, f"{place}[scales.{scale}]")
     return faults

@@ -54,7 +54,7 @@ def write_rehearsal(
             "scale": scale,
             **facts,
             "rows": [
-                {"recipe": of.name, "row": row.name, "model": row.model, **asdict(rehearsed)}
+                {"recipe": of.name, "row": row.name, "model": row.target, **asdict(rehearsed)}
                 for of, found in pairs
                 for row, rehearsed in found
             ],
@@ -67,7 +67,7 @@ def write_rehearsal(
 
 
 def _of_rows(found: Found) -> Table:
-    rows = [Row(f"{row.name} ({row.model})", _values([rehearsed])) for row, rehearsed in found]
+    rows = [Row(f"{row.name} ({row.target})", _values([rehearsed])) for row, rehearsed in found]
     return Table("Rows", COLUMNS, rows)
 
 

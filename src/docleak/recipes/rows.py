@@ -16,6 +16,7 @@ from typing import Any
 from docleak.documents.visible import in_markdown, without_html
 from docleak.errors import RecipeError
 from docleak.files import TEMPORARY, read_stored, reported, write_atomically, write_json
+from docleak.models.loading import short_name
 from docleak.recipes.recipe import Recipe
 from docleak.report.pictures import data_uri
 from docleak.report.table import Column, Row, Table
@@ -40,7 +41,7 @@ def rows_of(
     only: str = "",
     complete: bool = True,
 ) -> list[TableRow]:
-    """Every row on each of its models; ``only`` rows with that in their name.
+    """Every row on each of its models; ``only`` those with that in "NAME (MODEL)", or with one of A|B.
 
     RecipeError for a scale that the recipe does not have, where no row is left, and for rows that make no table; where
     they need not be ``complete``, paths that only the user can name may be missing.
@@ -48,28 +49,47 @@ def rows_of(
     if scale not in recipe.scales:
         known = ", ".join(recipe.scales) or "none"
         raise RecipeError(f"recipe {recipe.name!r} has no scale {scale!r}; it has {known}.")
-    names = {field.name for field in fields(kind.Config)}
+    names = {*(field.name for field in fields(kind.Config)), *kind.checkpoints}
     merged = {key: value for key, value in changes.items() if key == "models" or (key in names and key not in SPECIAL)}
     sources = {**recipe.scales[scale].get("models", {}), **changes.get("models", {})}
-    pairs = [(row, model) for row in recipe.rows for model in row.models]
+    pairs = [(row, model) for row in recipe.rows if row.at(scale) for model in recipe.models_of(row, scale)]
     asked = [
         (number, row, model, *recipe.settings(row, model, scale, merged))
         for number, (row, model) in enumerate(pairs)
         if model in sources or not kind.sparse
     ]
-    changes = kind.changes_of([settings for *_, settings in asked], changes, scale)
+    of_all = [settings for *_, settings in asked]
+    _refuse_for_all(
+        kind, [recipe.settings(row, model, scale, {"models": sources}) for _, row, model, *_ in asked], changes
+    )
+    changes = kind.changes_of(of_all, changes, scale)
     rows = []
     for number, row, model, source, settings in asked:
-        if only not in row.name:
+        if not any(part.strip() in f"{row.name} ({model})" for part in only.split("|")):
             continue
-        study = kind.of_row(source, settings, {**changes, "model": model}, device=device)
-        folder = study.folder(out) or out / ROWS / f"{number:02d}-{model}"
-        rows.append(TableRow(row.name, model, study, Run(folder), row.printed.get(model, {})))
+        for data_set, own in kind.by_data_set(settings, of_all, changes).items():
+            study = kind.of_row(source, settings, {**own, "model": model}, device=device)
+            folder = study.folder(out) or out / ROWS / "-".join(filter(None, (f"{number:02d}", model, data_set)))
+            printed = kind.printed_of(row.printed.get(model, {}), data_set)
+            rows.append(TableRow(row.name, model, study, Run(folder), printed, data_set))
     if not rows:
         raise RecipeError(f"recipe {recipe.name!r} has no row with {only!r} in its name at scale {scale!r}.")
     if complete:
         kind.check_rows(rows)
     return rows
+
+
+def _refuse_for_all(
+    kind: type[TableStudy[Any]], rows: Sequence[tuple[str, Mapping[str, Any]]], changes: Mapping[str, Any]
+) -> None:
+    """RecipeError where one checkpoint is to take the place of several that the rows compare."""
+    for key in (key for key in kind.checkpoints if key in changes):
+        several = list(dict.fromkeys(str(settings[key]) for _, settings in rows if key in settings))
+        if len(several) > 1 or (several and not all(key in settings for _, settings in rows)):
+            named = " or ".join(f"--model {short_name(one)}=DIR" for one in several)
+            raise RecipeError(
+                f"--model {key}={changes[key]}: the recipe's rows have different ones; say which: {named}."
+            )
 
 
 def reproduce(
@@ -117,14 +137,14 @@ def claim_folder(out: Path, recipe: Recipe, scale: str) -> None:
 def failures_of(rows: Sequence[TableRow]) -> dict[str, str]:
     """Units that were given up: row, model and unit -> the last error."""
     return {
-        f"{row.name}, {row.model}: {unit}": why
+        f"{row.name}, {row.target}: {unit}": why
         for row in rows
         for unit, why in row.run.failures().items()
     }  # fmt: skip
 
 
 def tables_of(rows: Sequence[TableRow]) -> list[Table]:
-    """One table per model, a row for each of its rows, printed numbers beside ours."""
+    """One table per model and data set, a row for each of its rows, printed numbers beside ours."""
     kind = type(rows[0].study)
     shown = kind.columns_of(rows)
     told = {
@@ -135,9 +155,10 @@ def tables_of(rows: Sequence[TableRow]) -> list[Table]:
     }
     columns = {**shown, **told}
     tables = []
-    for model in dict.fromkeys(row.model for row in rows):
-        lines = [row for row in rows if row.model == model]
-        title = next(filter(None, (row.study.title() for row in lines)), model)
+    for target in dict.fromkeys(row.target for row in rows):
+        lines = [row for row in rows if row.target == target]
+        title = next(filter(None, (row.study.title() for row in lines)), lines[0].model)
+        title = ", ".join(filter(None, (title, lines[0].data_set)))
         tables.append(Table(title, columns, [_row(line, told) for line in lines]))
     return tables
 
@@ -147,7 +168,8 @@ def _row(row: TableRow, told: Mapping[str, Column]) -> Row:
     numbers = row.study.numbers(row.run) if begun else {}
     apart = {name: row.printed[name] for name in told if name in row.printed}
     printed = {name: value for name, value in row.printed.items() if name not in told}
-    facts = {"model": row.model, **(row.study.row_values(row.run) if begun else {})}
+    named = {"model": row.model, **({"data_set": row.data_set} if row.data_set else {})}
+    facts = {**named, **(row.study.row_values(row.run) if begun else {})}
     return Row(row.name, {**numbers, **apart}, printed, row.run.failures() if begun else {}, facts)
 
 

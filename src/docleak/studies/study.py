@@ -165,6 +165,8 @@ class TableStudy(Study[C]):
     options: ClassVar[tuple[str, ...]] = ("pages", "seed")
     #: Settings that name a checkpoint each; ``--model SETTING=DIR`` says another.
     checkpoints: ClassVar[tuple[str, ...]] = ()
+    #: What pictures of another size can be of, besides models: ``--image-size NAME=WxH``.
+    sized: ClassVar[tuple[str, ...]] = ()
     footnote: ClassVar[str] = "Ours with 95 % intervals in square brackets; the paper's value in round brackets."
 
     @classmethod
@@ -179,6 +181,23 @@ class TableStudy(Study[C]):
     ) -> Mapping[str, Any]:
         """The command line's ``changes`` as each row takes them, where that depends on the settings of all rows."""
         return changes
+
+    @classmethod
+    def by_data_set(
+        cls, settings: Mapping[str, Any], of_all: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """The ``changes`` of each data set that a row with these ``settings`` is run on, by its name in tables ("" for
+        the one that nobody has to tell from others); ``of_all`` are the settings of all rows."""
+        return {"": changes}
+
+    @classmethod
+    def printed_of(cls, printed: Mapping[str, float], data_set: str) -> Mapping[str, float]:
+        """Of a row's printed numbers those of a data set, by column: NAME_SET becomes NAME; all of them for ""."""
+        if not data_set:
+            return printed
+        apart = {f"{name}_{one}": (name, one) for name in cls.columns for one in cls.printed_sets}
+        own = {apart[key][0]: value for key, value in printed.items() if key in apart and apart[key][1] == data_set}
+        return own | {key: value for key, value in printed.items() if key not in apart}
 
     @abstractmethod
     def numbers(self, run: Run) -> Mapping[str, Value]:
@@ -252,13 +271,19 @@ class TableStudy(Study[C]):
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table on one model: what it computes, where, and what the paper printed."""
+    """A row of a table on one model, and one data set: what it computes, where, and what the paper printed."""
 
     name: str
     model: str
     study: TableStudy[Any]
     run: Run
     printed: Mapping[str, float] = field(default_factory=dict)
+    data_set: str = ""
+
+    @property
+    def target(self) -> str:
+        """The model, and the data set where the table has several of one row."""
+        return ", ".join(filter(None, (self.model, self.data_set)))
 
 
 def require_named(rows: Sequence[TableRow], page: str) -> None:

@@ -156,6 +156,46 @@ def test_vt5_as_its_authors_publish_it(mirrors: Callable[[str], Path], tmp_path:
     assert drawn_parameters(load_model(str(tmp_path / "saved")).module, folder) == []
 
 
+def test_vt5_as_its_authors_trainings_leave_it(mirrors: Callable[[str], Path], tmp_path: Path) -> None:
+    """round_N.ckpt in four parts, as their ``save_model`` writes it, holds the same numbers as the one file."""
+    folder, out = mirrors("vt5-base-spdocvqa"), tmp_path / "round_9.ckpt"
+    parts = {
+        "lm_model": "language_backbone.",
+        "sp_emb": "spatial_embedding.",
+        "vm_model": "visual_embedding.image_model.",
+        "emb_mlp": "visual_embedding.visual_emb_matcher.",
+    }
+    saved = weights_in(str(folder), None)
+    held = {
+        name: {key.removeprefix(prefix): value.clone() for key, value in saved.items() if key.startswith(prefix)}
+        for name, prefix in parts.items()
+    }
+    assert sum(map(len, held.values())) == len(saved) and all(held.values())
+    held["vm_model"] |= {"pooler.layernorm.weight": torch.ones(8)}  # the authors' BeitModel has one, and no use for it
+    for name in ("lm_model", "vm_model"):
+        (out / name).mkdir(parents=True)
+        torch.save(held[name], out / name / "pytorch_model.bin")
+        shutil.copy(folder / "config.json", out / name)
+    for file in ("spiece.model", "special_tokens_map.json", "tokenizer_config.json"):
+        shutil.copy(folder / file, out / "lm_model")
+    (out / "vm_model" / "preprocessor_config.json").write_text(
+        json.dumps({"size": {"height": 64, "width": 64}, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.5, 0.5]})
+    )
+    torch.save(held["sp_emb"], out / "sp_emb")
+    torch.save(held["emb_mlp"], out / "vm_model" / "emb_mlp")
+    (out / "experiment_config.yml").write_text("model_name: VT5\n")
+    shutil.copy(folder / "config.json", out)
+    one, whole = load_model(str(out)), load_model(str(folder))
+    assert isinstance(one, T5Reader) and one.config.image_mean == (0.1, 0.2, 0.3) and one.drawn == ""
+    assert all(torch.equal(value, one.module.get_parameter(key)) for key, value in whole.module.named_parameters())
+    page = one.fit(invoice())
+    ids = [model.encode(page, page.questions[0]).tensors["input_ids"] for model in (one, whole)]
+    assert torch.equal(*ids)
+    (out / "sp_emb").unlink()
+    with pytest.raises(ModelError, match=r"round_9.ckpt has lm_model but no sp_emb; copy the whole checkpoint"):
+        load_model(str(out))
+
+
 def test_a_plain_t5_is_no_vt5(mirrors: Callable[[str], Path]) -> None:
     with pytest.raises(ModelError, match=r"is a T5 without the boxes and the picture.* models assemble vt5"):
         load_model(str(mirrors("t5-base")))

@@ -36,7 +36,7 @@ def target_in(config: AnswersConfig) -> Target:
 
 
 def test_the_papers_tables_and_figures_are_all_there() -> None:
-    wanted = {f"pfl-docvqa/table{n}" for n in range(1, 13)} | {f"pfl-docvqa/figure{n}" for n in (9, 12, 13)}
+    wanted = {f"pfl-docvqa/table{n}" for n in range(1, 13)} | {f"pfl-docvqa/figure{n}" for n in (2, 6, 9, 12, 13)}
     assert wanted | {"pfl-docvqa/sectionD14", *REAL} == set(RELEASES)
 
 
@@ -88,7 +88,27 @@ def test_the_papers_settings_are_those_of_table_12() -> None:
     assert (federated.participation, federated.unit_rate) == (0.2, 1.0)
     assert not (central.repeatable or federated.repeatable), "real providers get noise nobody can repeat"
     plain = preset.training("central", 0.0)
-    assert (plain.rounds, plain.batch_size, plain.learning_rate) == (10, 10, 2e-4)
+    assert (plain.rounds, plain.epochs, plain.batch_size, plain.learning_rate) == (1, 10, 10, 2e-4)
+    federation = plain.federation("vt5-start", 0.0, 0)
+    assert (federation.rounds, federation.local.epochs) == (1, 10), "one training, whose optimiser begins once"
+    assert "one training of 10 epoch(s)" in plain.sentence(False)
+
+
+def test_the_printed_noise_is_trained_with_under_a_name_without_an_epsilon() -> None:
+    recipe = find_recipe("pfl-docvqa/table3")
+    row = next(row for row in recipe.rows if "no bound" in row.name)
+    for scale, given in (("tiny", {}), ("paper", GIVEN)):
+        target = target_in(config_of(recipe, row, "vt5", scale, given))
+        plan = target.training.plan(target.epsilon)
+        assert plan.mechanism.noise_multiplier == 0.771484375, "Table 12, to the last digit"
+        assert target.name == "VT5_FL+DP (noise 0.7715 by the published counting, no bound)"
+        assert plan.bound().epsilon > 14 and "epsilon" not in row.name
+
+
+def test_vt5_0_of_all_tables_is_the_one_tuned_on_docvqa() -> None:
+    for name in OURS:
+        scale = find_recipe(name).scales["paper"]["models"]
+        assert scale == {"vt5": "rubentito/vt5-base-spdocvqa"}, name
 
 
 def test_rows_of_all_tables_attack_the_same_targets(tmp_path: Path) -> None:
@@ -127,7 +147,7 @@ def test_rows_that_are_refused(change: dict[str, Any], said: str) -> None:
 
 def test_paths_of_the_users_are_asked_for(tmp_path: Path) -> None:
     recipe = find_recipe("pfl-docvqa/table1")
-    with pytest.raises(RecipeError, match="--model vt5=DIR --documents pfl-docvqa:DIR"):
+    with pytest.raises(RecipeError, match="needs --documents pfl-docvqa:DIR"):
         rows_of(recipe, recipe.study, "paper", tmp_path, {})
     noise = find_recipe("pfl-docvqa/table12")
     assert len(rows_of(noise, noise.study, "paper", tmp_path, {})) == 6

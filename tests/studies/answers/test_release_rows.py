@@ -86,7 +86,7 @@ def times(home: Path) -> dict[str, int]:
 
 def test_a_killed_target_goes_on_and_is_the_same(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = aim("central")
-    whole = trained(target, tmp_path / "whole", "cpu")
+    whole = trained(target, home / STORE, "cpu")  # as the tables above trained it
     write = FederatedRun.write_round
 
     def killed(self: FederatedRun, row: object, state: object) -> None:

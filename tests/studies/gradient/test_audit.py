@@ -25,10 +25,12 @@ from docleak.models import load_model
 from docleak.models.tiny import donut_start
 from docleak.runs.run import Run
 from docleak.studies.engine import Silence, carry_out
+from docleak.studies.given import given_pages
 from docleak.studies.gradient import models
 from docleak.studies.gradient.case import build_case, pages_for
 from docleak.studies.gradient.config import Exposure, GradientConfig, threat_model
 from docleak.studies.gradient.study import GradientStudy
+from docleak.studies.gradient.training import TrainingPages
 from docleak.studies.identity import data_hash, title_key, weights_hash
 from docleak.studies.registry import report_on
 
@@ -515,6 +517,38 @@ def test_an_audit_of_two_rounds(tmp_path: Path) -> None:
     assert weights_hash(load_model("layoutlmv3-start")) == weights_hash(
         models.model_of(config, "layoutlmv3-start", "cpu")
     ), "the first round's model was trained"
+
+
+def _given(count: int) -> str:
+    """Synthetic pages under another name, each a document of its own."""
+    return given_pages(make_pages(count, seed=3, size=load_model("layoutlmv3-start").image_size))
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_training_before_the_gradient_is_on_other_pages_of_the_same_documents(tmp_path: Path) -> None:
+    documents, made = _given(6), {"models": ("layoutlmv3-start",), "attacks": ("random",), "seed": 0}
+    config = GradientConfig(documents=documents, pages=2, fine_tune_steps=1, **made)
+    pages = TrainingPages.of(config).first(load_model("layoutlmv3-start"), 100, 0)
+    attacked = models.audited_pages("layoutlmv3-start", "cpu", config)
+    assert len(attacked) == 2 and len(pages) == 4
+    assert not {page.document for page in pages} & {page.document for page in attacked}
+    synthetic = GradientConfig(pages=2, fine_tune_steps=1, **made)
+    one, other = (models.model_of(c, "layoutlmv3-start", "cpu") for c in (config, synthetic))
+    assert weights_hash(one) != weights_hash(other), "trained on synthetic pages all the same"
+    info = run_one(config, tmp_path / "run").info
+    assert f"of the other pages of {documents}, none of a document that is attacked" in info["trained_here"]
+    assert models.said_of_training(synthetic).count("other synthetic pages") == 1
+    assert models.said_of_training(GradientConfig()) == ""
+
+
+def test_training_takes_questions_of_private_fields_where_there_are_no_others_and_needs_pages() -> None:
+    bare = [replace(page, questions=()) for page in make_pages(3, seed=3)]
+    pages = TrainingPages(given_pages(bare), 1, 0, None)
+    (first, _) = pages.first(load_model("layoutlmv3-start"), 2, 0)
+    field = first.private_fields[0]
+    assert (first.questions[0].key, first.questions[0].answers) == (field.key, (field.value,))
+    with pytest.raises(DocumentError, match="no page to train on beside the 3 that are attacked"):
+        replace(pages, attacked=3).first(load_model("layoutlmv3-start"), 2, 0)
 
 
 def test_a_recorded_gradient_has_one_round() -> None:

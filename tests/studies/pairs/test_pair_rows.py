@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from docleak.errors import RecipeError
+from docleak.models.pair.generator import GeneratorConfig, build_generator, generator_told, save_generator
 from docleak.recipes.recipe import Recipe, find_recipe
-from docleak.recipes.rows import reproduce, rows_of, write_table
+from docleak.recipes.rows import reproduce, rows_of, tables_of, write_table
 from docleak.studies.pairs.reading import privacy_in
-from docleak.studies.pairs.rows import unfinished
+from docleak.studies.pairs.rows import facts_of, unfinished
 from docleak.studies.pairs.study import PairStudy
 from docleak.studies.study import TableRow
 
@@ -59,7 +60,11 @@ def test_every_scale_of_every_table_can_be_read() -> None:
     for name in NAMES:
         recipe = find_recipe(f"mmgia/{name}")
         for scale in ("tiny", "paper"):
-            for row in rows_of(recipe, PairStudy, scale, Path("out"), {"documents": ("scenes",)}):
+            given = {
+                "documents": ("scenes",),
+                **({"generator": "mine"} if scale == "paper" and name != "figure3" else {}),
+            }
+            for row in rows_of(recipe, PairStudy, scale, Path("out"), given):
                 assert row.study.config.count % row.study.config.batch_size == 0 and row.study.shown()
     with pytest.raises(RecipeError, match="--documents nlvr-true:DIR"):
         rows_of(recipe, PairStudy, "tiny", Path("out"), {})
@@ -115,3 +120,93 @@ def test_private_rows_say_what_they_guarantee_and_cost(tmp_path: Path) -> None:
         assert "claim" not in found or "per record (one pair of picture and text added or removed)" in found["claim"]
     assert noise["epsilon 1"] > noise["epsilon 10, B = 2"] > noise["no DP"] == 0
     assert "0.530" in (tmp_path / "table.md").read_text()
+
+
+def planned(name: str, scale: str = "tiny", only: str = "", **changes: object) -> list[TableRow]:
+    recipe = find_recipe(f"mmgia/{name}")
+    return rows_of(recipe, PairStudy, scale, Path("out"), changes, only=only, complete=False)
+
+
+def test_every_row_is_run_on_each_data_set_that_is_given() -> None:
+    """As tables of their own, each beside the paper's numbers of that data set."""
+    found = planned("table1", "paper", only="MGIS", documents=("cifar100:A", "openi:B", "openi:C"))
+    assert [row.target for row in found[:3]] == ["lenet5, cifar100", "lenet5, openi_2", "lenet5, openi_3"]
+    assert len({row.run.path for row in found}) == len(found) == 9
+    assert [row.study.config.pairs for row in found[:3]] == ["cifar100:A", "openi:B", "openi:C"]
+    assert found[0].printed == {"ssim": 0.748} and found[1].printed == {}
+    both = planned("table1", "paper", only="MGIS", documents=("cifar100:A", "openi:B"))
+    assert both[1].printed == {"ssim": 0.209}
+    assert [t.title for t in tables_of(both)][:2] == [
+        "lenet5 + google-bert/bert-large-uncased, cifar100", "lenet5 + google-bert/bert-large-uncased, openi",
+    ]  # fmt: skip
+    (one, *_) = planned("table1", "paper", only="MGIS", documents=("openi:B",))
+    assert one.target == "lenet5" and one.printed["ssim_openi"] == 0.209
+    with pytest.raises(RecipeError, match="names a data set twice"):
+        planned("table1", documents=("scenes", "scenes"))
+
+
+def test_rows_of_different_data_sets_take_their_own() -> None:
+    """Figure 3a: what is given stands for the rows of its format; the rest waits for theirs."""
+    found = planned("figure3a", "paper", documents=("openi:B", "cifar100:A"))
+    assert [row.study.config.pairs for row in found] == ["cifar100:A"] * 2 + ["flickr30k:PATH"] * 2 + ["openi:B"] * 2
+    assert [row.study.config.image_size for row in found[::2]] == [(32, 32), (224, 224), (224, 224)]
+    assert len({row.study.config.aligner for row in found}) == 2
+    for wrong in (("nlvr:A",), ("openi:A", "openi:B")):
+        with pytest.raises(RecipeError, match="expected each of cifar100, flickr30k, openi once at most"):
+            planned("figure3a", "paper", documents=wrong)
+    assert len(planned("figure3a")) == 6, "rows of the small scale"
+
+
+def test_checkpoints_are_named_where_rows_differ_in_them() -> None:
+    with pytest.raises(RecipeError, match="say which: --model clip-vit-base-patch32=DIR or --model pubmed-clip"):
+        planned("figure3a", "paper", aligner="mine")
+    found = planned("figure3a", "paper", models={"clip-vit-base-patch32": "here", "gpt2": "there"})
+    assert [row.study.config.aligner for row in found[:2]] == ["here", "flaviagiammarino/pubmed-clip-vit-base-patch32"]
+    assert {row.study.config.language for row in found} == {"there"}
+    options = [need.option for need in found[1].study.needed("pair")]
+    assert "--model pubmed-clip-vit-base-patch32=DIR" in options
+    with pytest.raises(RecipeError, match="rows have different ones"):
+        planned("figure3", aligner="mine")  # its last row is of an aligner drawn at random
+
+
+def test_pictures_of_another_size() -> None:
+    sizes = {"openi": (64, 64), "lenet5": (48, 48)}
+    found = planned("table1", "paper", only="MGIS", documents=("cifar100:A", "openi:B"), image_sizes=sizes)
+    assert [row.study.config.image_size for row in found[:3]] == [(48, 48), (64, 64), (32, 32)]
+    with pytest.raises(RecipeError, match="no row has pairs of flickr30k; they are of cifar100"):
+        planned("table1", "paper", image_sizes={"flickr30k": (8, 8)})
+
+
+def test_gifds_generator_is_named_and_told(tmp_path: Path) -> None:
+    found = planned("table1", "paper", only="GIFD")
+    assert "--model generator=DIR" in [need.option for need in found[0].study.needed("lenet5")]
+    (other, *_) = planned("table1", "paper", only="DLG")
+    assert "--model generator=DIR" not in [need.option for need in other.study.needed("lenet5")]
+    assert planned("table1", "paper", only="GIFD", generator="mine")[0].study.config.generator == "mine"
+    told = facts_of(planned("table1", only="GIFD"))["GIFD's generator"]
+    assert told == "generator-tiny, trained on 5,000 pictures of scenes, 64 x 16 pixels"
+    assert "GIFD's generator" not in facts_of(planned("table1", only="DLG"))
+    save_generator(build_generator(GeneratorConfig(height=8, width=8, channels=(4, 4)), seed=0), tmp_path, {})
+    assert generator_told(str(tmp_path)).endswith("its card does not say on what it was trained")
+
+
+def test_two_data_sets_in_one_call(tmp_path: Path) -> None:
+    recipe = replace(mini("table1", "GIFD"), name="two")
+    lines = rows_of(recipe, PairStudy, "tiny", tmp_path, {**SMALL, "documents": ("scenes", "pages:synthetic")})
+    reproduce(recipe, lines, tmp_path, scale="tiny", workers=1)
+    write_table(recipe, "tiny", lines, tmp_path, {})
+    text = (tmp_path / "table.md").read_text()
+    assert "### lenet5 + bert-tiny, scenes" in text and "### lenet5 + bert-tiny, pages" in text
+    assert "Pairs: 2 of scenes, pictures of 64 x 16 pixels; 2 of pages," in text
+    saved = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert [row["data_set"] for row in saved] == ["scenes", "pages"]
+    assert saved[0]["ours"]["ssim"] != saved[1]["ours"]["ssim"]
+
+
+def test_gains_are_over_stage_1_at_the_same_budget(tmp_path: Path) -> None:
+    recipe = mini("evaluations", "stage 1 alone, 60", "stage 1 alone, 400", "MMGIA, 60")
+    lines = rows_of(recipe, PairStudy, "tiny", tmp_path, {"documents": ("scenes",), "pages": 1}, only="60")
+    reproduce(recipe, lines, tmp_path, scale="tiny", workers=1)
+    facts = facts_of([*rows_of(recipe, PairStudy, "tiny", tmp_path, {"documents": ("scenes",), "pages": 1})])
+    assert facts["Budget"].startswith("60 or 400 gradient evaluations")
+    assert [name for name in facts if "more than" in name] == ["MMGIA, 60 (pair), more than 'stage 1 alone, 60'"]

@@ -44,6 +44,8 @@ def test_every_row_is_a_config_at_both_scales(name: str) -> None:
         )  # fmt: skip
         assert (paper.batch_size, paper.learning_rate, paper.weight_decay, paper.epochs) == (16, 5e-4, 0.01, 1)
         assert paper.dropout and not paper.pages and not paper.max_tokens
+        assert (tiny.optimiser, paper.optimiser) == ("adamw", "adam"), "the paper's, where its learning rate is used"
+        assert all(phase.local.optimiser == "adam" for phase in paper.phases(0).values())
         if name != "fedocvqa/figure5":
             assert paper.rounds in (0, 10) and paper.pretraining_rounds == 10
         if "no self-pretraining" in row.name:
@@ -129,3 +131,14 @@ def test_what_a_federation_refuses_is_refused_at_once() -> None:
     for wrong in ({"participation": 1.5}, {"pretraining": "mlm"}, {"batch_size": 0}):
         with pytest.raises(FederationError):
             TrainingConfig("m", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_table_says_the_optimiser_and_how_many_clients_train_in_a_round(tmp_path: Path) -> None:
+    recipe = find_recipe("fedocvqa/table3")
+    rows = rows_of(recipe, TrainingStudy, "tiny", tmp_path, {})
+    facts = TrainingStudy.row_facts(rows)
+    assert facts["Optimiser of the clients"] == "AdamW, learning rate 0.002, weight decay 0.01"
+    assert facts["Clients in a round"].startswith("C x K without its fraction, at least one: ")
+    told = set(facts["Clients in a round"].partition(": ")[2].split("; "))
+    assert told == {f"K = {k}, C = {c:g}: {n}" for k, c, n in [
+        (3, 0.7, 2), (10, 0.7, 7), (30, 0.7, 21), (3, 0.35, 1), (10, 0.35, 3), (30, 0.35, 10)]}  # fmt: skip

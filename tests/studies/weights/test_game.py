@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,12 @@ def records(run: Run) -> list[dict[str, object]]:
 
 def play(config: WeightsConfig, out: Path, workers: int = 1) -> Run:
     return carry_out(WeightsStudy(config), out, workers=workers)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of SMALL, in one process, for tests that read it, or change a copy."""
+    return play(SMALL, tmp_path_factory.mktemp("played") / "run").path
 
 
 @pytest.mark.parametrize("task", ["mlm", "ee-bio", "ee-spade", "qa", "classify"])
@@ -89,15 +96,15 @@ def test_the_stronger_variant_is_played_and_read_from_disk(tmp_path: Path, task:
         begin(WeightsStudy(replace(SMALL, task=task)), tmp_path / "a")  # type: ignore[arg-type]
 
 
-def test_workers_give_the_same_numbers(tmp_path: Path) -> None:
-    alone, together = play(SMALL, tmp_path / "a"), play(SMALL, tmp_path / "b", workers=2)
+def test_workers_give_the_same_numbers(tmp_path: Path, played: Path) -> None:
+    alone, together = Run.load(played), play(SMALL, tmp_path / "b", workers=2)
     for one, other in zip(records(alone), records(together), strict=True):
         assert one["attempts"] == other["attempts"] and one["baseline"] == other["baseline"]
 
 
-def test_numbers_are_recomputed_from_disk(tmp_path: Path) -> None:
-    run = play(SMALL, tmp_path / "a")
-    table = read_table(Run.load(tmp_path / "a"), rng=np.random.default_rng(0))
+def test_numbers_are_recomputed_from_disk(tmp_path: Path, played: Path) -> None:
+    run = Run.load(shutil.copytree(played, tmp_path / "a"))
+    table = read_table(run, rng=np.random.default_rng(0))
     units = fields_of(run)
     perfect = [match(u["tokens"], u["attempts"][0]["tokens"]).hamming for u in units]
     assert table.estimates["hamming"].value == pytest.approx(np.mean(perfect))
@@ -109,10 +116,9 @@ def test_numbers_are_recomputed_from_disk(tmp_path: Path) -> None:
     assert (better.estimates["perfect"].value or 0) == 0.25 > (table.estimates["perfect"].value or 0)
 
 
-def test_other_settings_do_not_join_a_run(tmp_path: Path) -> None:
-    play(SMALL, tmp_path / "a")
+def test_other_settings_do_not_join_a_run(tmp_path: Path, played: Path) -> None:
     with pytest.raises(RunError, match="weight"):
-        begin(WeightsStudy(replace(SMALL, attack=replace(SMALL.attack, weight=0.1))), tmp_path / "a")
+        begin(WeightsStudy(replace(SMALL, attack=replace(SMALL.attack, weight=0.1))), played)
     with pytest.raises(RunError, match="no finished field"):
         read_table(Run.open(tmp_path / "empty", {}), rng=np.random.default_rng(0))
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.stats import linregress
 
-from docleak.errors import DocumentError, RecipeError
-from docleak.metrics.extraction import Match, as_array, improvement_factor
+from docleak.errors import AttackError, DocumentError, RecipeError
+from docleak.metrics.extraction import EPSILON, Match, as_array, improvement_factor
 from docleak.models.encoders.loading import load_encoder
-from docleak.recipes import Recipe, Row
+from docleak.recipes import Recipe, Row, find_recipe
 from docleak.recipes.rows import reproduce, rows_of, write_table
 from docleak.studies.study import TableRow
 from docleak.studies.weights.config import WeightsConfig
@@ -162,16 +163,16 @@ def test_means_over_rows_are_ipf_for_one_row_and_the_mean_of_two() -> None:
     rng = np.random.default_rng(0)
     one = [outcome(f"d{i % 5}", *rng.random(2)) for i in range(20)]
     ours, theirs = (as_array([o[side] for o in one]) for side in (1, 2))
-    mean = mean_over_rows([one], "ipf", rng=rng)
+    mean = mean_over_rows([one], improvement_factor, rng=rng)
     assert mean.value == pytest.approx(improvement_factor(ours, theirs)) and (mean.n, mean.groups) == (
         20,
         5,
     )
     assert mean.low is not None and mean.high is not None and mean.low < mean.value < mean.high
-    both = mean_over_rows([found(0.4, 0.8), found(0.8, 0.8)], "ipf", rng=rng)
+    both = mean_over_rows([found(0.4, 0.8), found(0.8, 0.8)], improvement_factor, rng=rng)
     expected = (improvement_factor(*(as_array([Match(0, x, x, x)]) for x in (0.4, 0.8))) + 1) / 2
     assert (both.value, both.low, both.high) == pytest.approx((expected, expected, expected))
-    assert mean_over_rows([], "ipf", rng=rng).value is None
+    assert mean_over_rows([], improvement_factor, rng=rng).value is None
     assert three_distances(*(as_array([Match(0, x, x, x)]) for x in (0.4, 0.8))) == pytest.approx(2)
     assert three_distances(*(as_array([Match(p, 0.4, 0.4, 0.4)]) for p in (1, 0))) == pytest.approx(1, abs=1e-6)
 
@@ -189,6 +190,36 @@ def test_levels_tell_a_factor_that_matters_from_one_that_does_not() -> None:
     assert by["all rows", "all rows"].printed == pytest.approx(1.2) and "over 4 rows" in by["all rows", "all rows"].text
     nothing = levels([(asked(), (), 1.1), (asked(task="el"), (), None)])
     assert [level.text for level in nothing] == ["- (paper 1.100)", "- (paper 1.100)", "-"]
+
+
+def test_the_papers_table_5_tells_the_epsilon_of_ipf() -> None:
+    """In it IpF is linear in AccAt 100 % over FUNSD's rows; the term of exact readings alone has the slope
+    1 / (4 (PR of the baseline + epsilon)). The baseline reads 0.77 % (section 6)."""
+    rows = [row for row in find_recipe("cdmi/table5").rows if row.settings.get("data") == "funsd"]
+    printed = [numbers for row in rows for numbers in row.printed.values()]
+    x, y = (np.array([numbers[name] for numbers in printed]) for name in ("at100", "ipf"))
+    line = linregress(x, y)
+    assert len(printed) == 20 and line.rvalue > 0.97 and abs(line.intercept - 1) < 0.03
+
+    def slope(epsilon: float) -> float:
+        return 1 / (4 * (0.0077 + epsilon))
+
+    assert abs(slope(EPSILON) - line.slope) < 2 * line.stderr
+    assert abs(slope(1e-3) - line.slope) > 10 * line.stderr and abs(slope(5e-2) - line.slope) > 10 * line.stderr
+
+
+def test_epsilon_of_ipf_is_a_setting_of_the_whole_table(tmp_path: Path) -> None:
+    """All fields are read, the baseline reads none: IpF's first term is 1 / epsilon, whatever the distances are."""
+    members = [(asked(ipf_epsilon=epsilon), [("d", Match(1, 0, 0, 0), Match(0, 1, 1, 1))] * 2, None)
+               for epsilon in (1e-2, 1e-3)]  # fmt: skip
+    assert [levels([one, one])[0].ipf.value for one in members] == pytest.approx([101, 1001])
+    first, other = planned_of(recipe("attack"), tmp_path)[:2]
+    assert "epsilon of IpF 0.01" in WeightsStudy.row_facts([first])["Attack"]
+    other.study.asked = {**other.study.asked, "ipf_epsilon": 1e-3}
+    with pytest.raises(RecipeError, match="several ipf_epsilon"):
+        WeightsStudy.check_rows([first, other])
+    with pytest.raises(AttackError, match=r"ipf_epsilon is 0, expected above 0"):
+        WeightsConfig(ipf_epsilon=0)
 
 
 def test_facts_say_what_was_left_out(tmp_path: Path) -> None:

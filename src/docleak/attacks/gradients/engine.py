@@ -15,7 +15,17 @@ from torch import Tensor
 from docleak.attacks.gradients.canvas import Canvas, Region, Start
 from docleak.attacks.gradients.levenberg import LevenbergMarquardt, Linear
 from docleak.attacks.gradients.linearised import Joined, Linearised
-from docleak.attacks.gradients.matching import Distance, Gradient, dummy_of, relative
+from docleak.attacks.gradients.matching import (
+    Distance,
+    Gradient,
+    cosine,
+    dummy_of,
+    relative,
+    squared,
+    squared_and_cosine,
+    squared_and_cosine_of_all,
+    squared_and_position,
+)
 from docleak.attacks.gradients.precision import DoubleLoss
 from docleak.attacks.gradients.priors import DEFAULT_WEIGHT, PRIORS
 from docleak.attacks.gradients.schedules import SCHEDULES
@@ -23,6 +33,7 @@ from docleak.attacks.gradients.shallow import Layers, constant_but, shallow
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Solver
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.gradients.whitening import Whitener, WhiteningConfig, fit_whiteners, residuals, whitened
+from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
 from docleak.models.donut import Donut
 from docleak.models.recompute import recomputation
@@ -34,7 +45,15 @@ OnEvaluation = Callable[[int, float, Tensor], None]
 Rounds = Literal["largest", "all"]
 #: A further term of the objective, of pixels (B, 3, H, W); what it means is its maker's business.
 Guide = Callable[[Tensor], Tensor]
-#: How a solver, and the weights of priors, are said in text.
+#: Which of the visited iterates is the reconstruction: the best by the attack's own distance, or the last.
+Keep = Literal["best", "last"]
+#: How a distance, a solver and the weights of priors are said in text.
+MATCHINGS = Said(
+    values={
+        "whitened": None, "squared": squared, "cosine": cosine, "squared-and-cosine": squared_and_cosine,
+        "squared-and-cosine-of-all": squared_and_cosine_of_all, "squared-and-position": squared_and_position,
+    }
+)  # fmt: skip
 SOLVERS = Said(values={"lbfgs": BoundedLBFGS(), "lm": LevenbergMarquardt(), "adam": Adam()}, inside=True)
 WEIGHTS = Said(read=partial(weights, default=DEFAULT_WEIGHT))
 
@@ -65,12 +84,13 @@ class GradientAttack:
     every round's gradient is an evaluation. ``layers`` says whether all tensors are matched or, of a deep encoder,
     those next to the pixels. ``double_loss`` takes the adversary's softmax in double precision. ``recompute`` keeps
     less of a Donut's encoder in memory and computes it anew, which takes longer and changes nothing else.
+    ``keep`` says which iterate is returned of those whose gradient was evaluated; eq. 4 of GI-DQA may mean either.
     """
 
     name: str
     paper: str
     summary: str
-    matching: Callable[[GradientView], Distance] | None
+    matching: Annotated[Callable[[GradientView], Distance] | None, MATCHINGS]
     solver: Annotated[Solver | LevenbergMarquardt | None, SOLVERS]
     priors: Annotated[Mapping[str, float], WEIGHTS] = field(default_factory=dict)
     schedule: str = "constant"
@@ -82,6 +102,7 @@ class GradientAttack:
     layers: Layers = "all"
     double_loss: Annotated[bool, Said("loss", {"float": False, "double": True})] = False
     recompute: Annotated[bool, Said(values={"no": False, "yes": True})] = False
+    keep: Keep = "best"
 
     def __post_init__(self) -> None:
         unknown = [p for p in self.priors if p not in PRIORS]
@@ -122,10 +143,9 @@ class GradientAttack:
         """Reconstruct the private pixels with at most ``budget`` gradient evaluations.
 
         ``start_at`` (B, 3, H, W) in [0, 1] is where to begin instead of at random. ``guide`` is added to the objective,
-        and what is returned is then the best by the whole of it; without one, by the matching distance alone.
+        and what is kept as the best is then the best by the whole of it; without one, by the matching distance alone.
         """
-        if budget < 1:
-            raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
+        require_evaluations(budget)
         if self.recompute and (not isinstance(view.model, Donut) or any(one.local for one in view.rounds)):
             raise AttackError(
                 f"attack {self.name!r}: recompute=yes is for plain gradients of a Donut; found those of "
@@ -156,7 +176,8 @@ class Surface(Protocol):
 
 
 class Pursuit:
-    """State of one run: the budget spent, and the best unknowns by the attack's own matching loss."""
+    """State of one run: the budget spent, and the unknowns to return: the best by the attack's own matching loss, or
+    the last."""
 
     def __init__(
         self,
@@ -247,13 +268,13 @@ class Pursuit:
         self.evaluations += 1
 
     def _priors(self, pixels: Tensor, progress: float) -> Tensor:
-        factor = SCHEDULES[self.attack.schedule](progress)
+        factor = SCHEDULES[self.attack.schedule](progress, len(self.history))
         terms = [w * PRIORS[name](pixels, self.canvas.mask) for name, w in self.attack.priors.items()]
         return factor * torch.stack(terms).sum() if terms else pixels.new_zeros(())
 
     def _note(self, matching: float, whole: float, unknowns: Tensor, pixels: Tensor) -> None:
         self.evaluations += len(self.views)
-        if whole < self.best_whole:
+        if whole < self.best_whole or self.attack.keep == "last":
             self.best_whole, self.best_loss, self.best = whole, matching, unknowns.clone()
         self.history.append((self.evaluations, matching))
         self.report(self.evaluations, matching, pixels)

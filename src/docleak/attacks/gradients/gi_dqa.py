@@ -13,7 +13,8 @@ from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS
 PAPER = GradientAttack(
     name="gi-dqa-adam",
     paper="Ben Hemo et al. (2025)",
-    summary="the published GI-DQA: squared + cosine per layer, text, Gaussian and TV priors, Adam",
+    summary="the published GI-DQA: squared + cosine per layer, text, Gaussian and TV priors, Adam; other readings: "
+    "docs/fidelity.md",
     matching=squared_and_cosine,
     solver=Adam(),
     priors={"text": 0.1, "gaussian": 0.01, "tv-spatial": 0.1, "tv-channel": 0.1},

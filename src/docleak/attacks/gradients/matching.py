@@ -102,10 +102,19 @@ class _Cosine(torch.autograd.Function):
 
 
 def squared_and_cosine(view: GradientView) -> Distance:
-    """GI-DQA eq. 5: per layer, mean squared error plus one minus the cosine, summed over layers."""
-    names = informative(view.gradient)
-    observed = {n: view.gradient[n] for n in names}
+    """GI-DQA eq. 5: per layer, mean squared error plus one minus the cosine, summed over layers.
 
+    Tensors whose gradient is NEGLIGIBLE are left out, which the paper does not say: what they are like is rounding.
+    """
+    return _squared_and_cosine({name: view.gradient[name] for name in informative(view.gradient)})
+
+
+def squared_and_cosine_of_all(view: GradientView) -> Distance:
+    """GI-DQA eq. 5 as printed: over all layers."""
+    return _squared_and_cosine(view.gradient)
+
+
+def _squared_and_cosine(observed: Gradient) -> Distance:
     def distance(dummy: Gradient) -> Tensor:
         terms = []
         for name, true in observed.items():

@@ -17,9 +17,9 @@ from docleak.errors import ModelError
 from docleak.files import write_json
 from docleak.models.files import config_from, fill, save_module, weights_in
 from docleak.models.loading import config_at, locate, short_name
+from docleak.models.shipped import SHIPPED_GENERATOR, model_card
 
 MODEL_TYPE = "docleak-generator"
-SHIPPED_GENERATOR = "generator-tiny"
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,15 @@ def save_generator(generator: Generator, directory: Path, card: dict[str, object
     """Write docleak.json (how it was made), model.safetensors and last config.json, each whole or not at all."""
     write_json(directory / "docleak.json", card)
     save_module(directory, MODEL_TYPE, generator.network.config, generator.network)
+
+
+def generator_told(source: str) -> str:
+    """Its name, and what it was trained on as the card beside it says."""
+    card = model_card(locate(source, what="generator", shipped=(SHIPPED_GENERATOR,))[0])
+    trained = card.get("trained_on")
+    return f"{short_name(source)}, " + (
+        f"trained on {trained}" if trained else "its card does not say on what it was trained"
+    )
 
 
 def load_generator(source: str, *, device: str | torch.device = "cpu") -> Generator:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from docleak.errors import ModelError
 from docleak.models.encoders.tiny import shipped_tokenizer
 from docleak.models.files import ImageSettings, image_settings, pretrained_but, tokenizer_of
-from docleak.models.loading import loadable, split_revision
+from docleak.models.loading import loadable, short_name, split_revision
 from docleak.models.pair.model import PairModel, PairNetwork
 from docleak.models.start import spread
 
@@ -105,7 +105,7 @@ def build_pair(
             if name.endswith("embeddings.weight"):
                 parameter.requires_grad_(False)
     module.eval().to(device)
-    name = f"{Path(image).name}+{Path(text).name}" + (" fused" if fused else "")
+    name = f"{short_name(image)}+{short_name(text)}" + (" fused" if fused else "")
     model = PairModel(name, module, tokenizer, tuple(classes), image_size, settings.mean, settings.std)
     _check_widths(model, (image_width, text_width))
     return model

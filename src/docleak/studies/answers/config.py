@@ -16,8 +16,8 @@ from docleak.registry import Choice
 from docleak.studies.answers.targets import NONE, Data, Target
 
 #: What can be measured of a release, and of these what asks no model.
-MEASURES = ("gap", "membership", "memorisation", "disclosure", "utility", "noise", "division")
-WITHOUT_MODEL = ("noise", "division")
+MEASURES = ("gap", "membership", "memorisation", "disclosure", "utility", "noise", "division", "spread", "keys")
+WITHOUT_MODEL = MEASURES[5:]
 #: What attacks on membership, and on what a model remembers, measure alone.
 MEMBERSHIP, MEMORISATION = ("gap", "membership"), ("memorisation", "disclosure")
 #: What an audit measures.
@@ -76,8 +76,9 @@ class AnswersConfig:
     ``public`` is the model that they started from, "" if that is unknown; as a ``control`` it is attacked like them.
     ``measures`` are some of MEASURES. ``keys`` are those that are hidden and asked for, the first of them for G4, too.
     Membership is attacked by ``attacks`` (names, objects, or "module:object" of your own) over ``minimum`` numbers of
-    questions s and so many ``seeds``. Asked is about
-    so many ``providers`` of the division, drawn by the seed; 0: all. ``part`` is what the measure "division" counts.
+    questions s and so many ``seeds``. Asked is about so many ``providers`` of the division, drawn by the seed; 0: all.
+    ``part`` is what the last three measures count: a folder of the division, "training" (all clients), "test-positive"
+    or "test-negative" (test documents of members, of others).
     """
 
     releases: tuple[Release, ...] = field(metadata=without_default(

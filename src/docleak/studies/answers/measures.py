@@ -18,7 +18,6 @@ from docleak.documents.blue_red import RED_NEGATIVE, TEST, VALIDATION
 from docleak.documents.blue_red_files import BlueRed
 from docleak.documents.page import Image, Page
 from docleak.documents.phrasings import PHRASINGS
-from docleak.documents.silos import read_silo
 from docleak.errors import AttackError, RecipeError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.memorisation import Outcome, Remembered, beyond_public, remembered
@@ -28,6 +27,7 @@ from docleak.privacy.budget import noise_for
 from docleak.privacy.empirical import LowerBound, held_against
 from docleak.privacy.mechanism import Mechanism, Participation, Unit
 from docleak.studies.answers.config import AnswersConfig, Release
+from docleak.studies.answers.counting import by_key, by_provider, part_of, size_of
 from docleak.studies.answers.membership import features_of, guessed, measure, measured_epsilon, without_public
 from docleak.studies.answers.memorisation import (
     CONFIDENT,
@@ -322,13 +322,19 @@ def noise(bench: Bench) -> Found:
 
 def division(bench: Bench) -> Found:
     """Providers, documents, pages and questions of one part (Table 5)."""
-    folders = {**{f"silos/{name}": path for name, path in bench.blue_red.silos.items()}, **bench.blue_red.parts}
-    if bench.config.part not in folders:
-        raise RecipeError(f"there is no part {bench.config.part!r}; the division has {', '.join(folders)}.")
-    silo = read_silo(folders[bench.config.part])
-    counts = {"providers": len(silo.providers), "documents": silo.documents, "pages": silo.pages,
-              "questions": silo.questions}  # fmt: skip
-    return Found({"": {name: Estimate.exactly(n) for name, n in counts.items()}})
+    return Found({"": size_of(part_of(bench.blue_red, bench.config.part))})
+
+
+def spread(bench: Bench) -> Found:
+    """Documents by provider of one part (Figure 2)."""
+    numbers, counts = by_provider(part_of(bench.blue_red, bench.config.part))
+    return Found({"": numbers}, {"counts": counts})
+
+
+def keys(bench: Bench) -> Found:
+    """Questions by key of one part (Figure 6)."""
+    numbers, counts = by_key(part_of(bench.blue_red, bench.config.part))
+    return Found({"": numbers}, {"counts": counts})
 
 
 def together(found: Sequence[Outcome], rng: np.random.Generator) -> tuple[Estimate, Estimate]:
@@ -354,4 +360,6 @@ MEASURED: dict[str, Callable[[Bench], Found]] = {
     "utility": utility,
     "noise": noise,
     "division": division,
+    "spread": spread,
+    "keys": keys,
 }

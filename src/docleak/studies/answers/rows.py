@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from docleak.documents.blue_red_files import ISSUERS
@@ -12,6 +12,7 @@ from docleak.report.pictures import png_figure
 from docleak.report.table import Column
 from docleak.runs.run import Run
 from docleak.studies.answers.config import WITHOUT_MODEL, AnswersConfig
+from docleak.studies.answers.counting import draw_keys, draw_providers
 from docleak.studies.answers.verdict import numbers_in
 from docleak.studies.study import TableRow
 
@@ -38,9 +39,21 @@ MEASURED = {
     "noise": {"noise_prv": Column("PRV", 10), "noise_pld": Column("PLD", 4),
               "noise_ours": Column("PLD, known coins", 4)},
     "division": {name: Column(name, 0) for name in ("providers", "documents", "pages", "questions")},
+    "spread": {
+        "providers": Column("providers", 0), "documents": Column("documents", 0),
+        "median": Column("documents of the median provider", 1), "most": Column("of the one with most", 0),
+        "tenth": Column("share of the tenth with most", 1, percent=True),
+    },
+    "keys": {
+        "questions": Column("questions", 0), "kinds": Column("keys", 0),
+        "commonest": Column("share of the commonest key", 1, percent=True),
+        "rarer": Column("of the rarer half of the keys", 1, percent=True),
+    },
     "membership": RATES,
     "disclosure": {},
 }  # fmt: skip
+#: The pictures of measures that count.
+COUNTED: Mapping[str, Callable[[Mapping[str, Any]], bytes]] = {"spread": draw_providers, "keys": draw_keys}
 
 
 def _of_key(key: str) -> dict[str, Column]:
@@ -125,9 +138,14 @@ def _units(run: Run) -> list[dict[str, Any]]:
 
 
 def draw(rows: Sequence[TableRow]) -> bytes:
-    """A PNG: a panel per column with every row's number and interval (dots), and the paper's (crosses)."""
+    """A PNG: a panel per column with every row's number and interval (dots), and the paper's (crosses); of documents by
+    provider and questions by key, a panel per row with their numbers."""
     from matplotlib.figure import Figure
 
+    measure = rows[0].study.config.measures[0]
+    if measure in COUNTED:
+        parts = {row.name: record[measure]["counts"] for row in rows for record in _units(row.run)}
+        return COUNTED[measure](parts)
     found = [
         {name: value for name, value in row.study.numbers(row.run).items() if isinstance(value, Estimate)}
         if _units(row.run)

@@ -206,7 +206,9 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             assert full is not None
             silos = [load_pages(f"folder:{folder}", seed=0) for folder in blue_red.silos.values()]
             spent = float(run.record(unit.id)["bill"]["seconds"])
-            clients = 1 if target.kind == CENTRAL else max(1, round(target.training.participation * len(silos)))
+            clients = (
+                1 if target.kind == CENTRAL else max(1, math.floor(target.training.participation * len(silos) + 1e-9))
+            )
             per_client = asked_on(silos) / (1 if target.kind == CENTRAL else len(silos))
             plan = full.training
             steps = plan.rounds * clients * plan.epochs * math.ceil(per_client / plan.batch_size)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from docleak.documents.blue_red import BlueRedPlan
@@ -31,7 +32,8 @@ TARGETS = {NONE: "VT5_0", CENTRAL: "VT5_C", FEDERATED: "VT5_FL"}
 class Data:
     """The documents: synthetic ``issuers`` (``providers`` with ``per_provider`` documents each) or a data set.
 
-    ``official`` takes the division that the data set brings along (PFL-DocVQA's files), else ``plan`` divides it.
+    ``official`` takes the division that the data set brings along (PFL-DocVQA's own, or the derived one of vrdu_pfl),
+    else ``plan`` divides it.
     """
 
     documents: str = "issuers"
@@ -82,13 +84,14 @@ class Training:
         view = Participation.HIDDEN if self.published_counting else Participation.KNOWN
         accountant = Accountant.PRV if self.published_counting else Accountant.PLD
         plain = Mechanism(0.0, self.rounds, self.unit_rate, self.participation, participation=view)
-        mechanism = noise_for(plain, epsilon, self.delta, accountant).mechanism
+        mechanism = _found(plain, epsilon, self.delta, accountant)
         return DpPlan(mechanism, self.clip_norm, self.denominator, self.delta, self.published_counting)
 
     def sentence(self, private: bool) -> str:
         """The settings in words."""
+        rounds = "one training" if self.rounds == 1 else f"{self.rounds} rounds"
         text = (
-            f"{self.rounds} rounds of {self.epochs} epoch(s), batches of {self.batch_size}, learning rate "
+            f"{rounds} of {self.epochs} epoch(s), batches of {self.batch_size}, learning rate "
             f"{self.learning_rate:g}, weight decay {self.weight_decay:g}"
         )
         if self.participation < 1:
@@ -101,6 +104,11 @@ class Training:
                 + (", noise from a seed (no protection, but repeatable)" * self.repeatable)
             )
         return text
+
+
+@lru_cache(maxsize=64)
+def _found(plain: Mechanism, epsilon: float, delta: float, accountant: Accountant) -> Mechanism:
+    return noise_for(plain, epsilon, delta, accountant).mechanism
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,8 @@ class Preset:
 PRESETS: dict[str, Preset] = {
     "paper": Preset(
         Data("pfl-docvqa:PATH", official=True),
-        {CENTRAL: Training(), FEDERATED: Training(participation=0.2)},
+        # One centralised training of 10 epochs, whose optimiser begins once: a round each would begin it anew.
+        {CENTRAL: Training(rounds=1, epochs=10), FEDERATED: Training(participation=0.2)},
         {
             CENTRAL: Training(batch_size=8, unit_rate=1000 / 4149, denominator=1000),
             FEDERATED: Training(batch_size=8, participation=0.2, denominator=400),
@@ -179,8 +188,10 @@ class Target:
         """As the paper's tables write it, such as ``VT5_C+DP (epsilon 8)``."""
         if not self.epsilon:
             return TARGETS[self.kind]
-        counted = " by the published counting, no bound" * self.training.published_counting
-        return f"{TARGETS[self.kind]}+DP (epsilon {self.epsilon:g}){counted}"
+        if self.training.published_counting:  # its epsilon holds for nobody, and is no part of its name
+            noise = self.training.plan(self.epsilon).mechanism.noise_multiplier
+            return f"{TARGETS[self.kind]}+DP (noise {noise:.4f} by the published counting, no bound)"
+        return f"{TARGETS[self.kind]}+DP (epsilon {self.epsilon:g})"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; what a folder of another target is told apart by."""

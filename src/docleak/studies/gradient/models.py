@@ -11,13 +11,13 @@ import numpy as np
 from docleak.attacks.gradients.algebra.patches import obstacle
 from docleak.defenses import DEFENSES
 from docleak.documents import Page
-from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError
 from docleak.models import DocumentModel, load_model, trainable
 from docleak.spec import split_name
 from docleak.studies.gradient.case import pages_for
 from docleak.studies.gradient.config import CLOSED_FORM, GradientConfig
 from docleak.studies.gradient.texts import text_obstacle
+from docleak.studies.gradient.training import TrainingPages
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 #: Training before the audited gradient (GI-DQA figure 6 counts its steps but not their learning rate; ours is this).
@@ -76,24 +76,28 @@ def inapplicable(model: DocumentModel, attack: str, config: GradientConfig) -> s
 
 
 @lru_cache(maxsize=2)
-def _model(
-    source: str, device: str, fine_tune_steps: int, seed: int, image_size: tuple[int, int] | None
-) -> DocumentModel:
-    model = load_model(source, device=device, image_size=image_size)
-    if fine_tune_steps:
-        _fine_tune(model, fine_tune_steps, seed)
+def _model(source: str, device: str, image_size: tuple[int, int] | None, seed: int) -> DocumentModel:
+    return load_model(source, device=device, image_size=image_size, seed=seed)
+
+
+@lru_cache(maxsize=2)
+def _trained(source: str, device: str, steps: int, pages: TrainingPages) -> DocumentModel:
+    model = deepcopy(_model(source, device, pages.image_size, pages.seed))
+    _fine_tune(model, steps, pages, pages.seed)
     return model
 
 
-def _fine_tune(model: DocumentModel, steps: int, seed: int) -> None:
-    pages = make_pages(4 * FINE_TUNING.pages_per_step * steps, seed=seed, size=model.image_size, split="train")
-    pretrain(model, pages, replace(FINE_TUNING, steps=steps), rng=np.random.default_rng(seed))
+def _fine_tune(model: DocumentModel, steps: int, pages: TrainingPages, seed: int) -> None:
+    chosen = pages.first(model, 4 * FINE_TUNING.pages_per_step * steps, seed)
+    pretrain(model, chosen, replace(FINE_TUNING, steps=steps), rng=np.random.default_rng(seed))
 
 
 def model_of(config: GradientConfig, source: str, device: str) -> DocumentModel:
-    """The audited model, after the training steps that the config asks for."""
-    seed = config.seed if config.fine_tune_steps else 0
-    return _model(source, device, config.fine_tune_steps, seed, config.image_size)
+    """The audited model, after the training steps that the config asks for. What its checkpoint does not bring is drawn
+    with the config's seed."""
+    if not config.fine_tune_steps:
+        return _model(source, device, config.image_size, config.seed)
+    return _trained(source, device, config.fine_tune_steps, TrainingPages.of(config))
 
 
 @lru_cache(maxsize=1)
@@ -102,16 +106,26 @@ def later_models(source: str, device: str, config: GradientConfig) -> tuple[Docu
     found = [model_of(config, source, device)]
     for number in range(1, config.rounds):
         found.append(deepcopy(found[-1]))
-        _fine_tune(found[-1], config.round_steps, config.seed + number)
+        _fine_tune(found[-1], config.round_steps, TrainingPages.of(config), config.seed + number)
     return tuple(found[1:])
+
+
+def said_of_training(config: GradientConfig) -> str:
+    """What training steps before the attacked gradient, and between rounds, are made on here; "" without any."""
+    if not config.fine_tune_steps and config.rounds == 1:
+        return ""
+    f, pages = FINE_TUNING, TrainingPages.of(config)
+    return (
+        f"steps before the gradient, and between rounds, are on {f.pages_per_step} pages each, of {pages.said}; "
+        f"{f.questions_per_page} questions a page at most, AdamW at {f.learning_rate:g}"
+    )
 
 
 @lru_cache(maxsize=4)
 def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Page, ...]:
     """The pages with private fields that batches are made of, as the model sees them: fewer where there are fewer."""
-    count = config.pages + config.batch_size - 1
-    model = model_of(config, source, device)
-    return tuple(pages_for(model, config.documents, count=count, seed=config.seed))
+    model = _model(source, device, config.image_size, config.seed)
+    return tuple(pages_for(model, config.documents, count=config.pages + config.batch_size - 1, seed=config.seed))
 
 
 def require_pages(config: GradientConfig, device: str) -> None:

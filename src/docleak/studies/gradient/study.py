@@ -24,6 +24,7 @@ from docleak.models.stages import STAGES
 from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
+from docleak.spec import split_name
 from docleak.studies.gradient.case import Case, build_case, read_gradient
 from docleak.studies.gradient.config import (
     CLOSED_FORM,
@@ -41,6 +42,7 @@ from docleak.studies.gradient.models import (
     model_of,
     require_applicable,
     require_pages,
+    said_of_training,
     shortage,
     skipped,
 )
@@ -65,8 +67,9 @@ class GradientStudy(TableStudy[GradientConfig]):
     columns = COLUMNS
     extra: ClassVar = {
         **{field.name: str(field.type) for field in fields(Exposure)}, "attack": "str", "attack_options": "str",
+        "image_sizes": "Mapping[str, tuple[int, ...]]",
     }  # fmt: skip
-    options = ("models", "image_sizes", "documents", "pages", "budget", "seed")
+    options = ("models", "image_sizes", "documents", "pages", "budget", "ocr", "seed")
     footnote = (
         "Ours with 95 % intervals over documents in square brackets; the paper's value in round brackets. MSE is the "
         "true one in 0-255 units; the paper's printed values are not comparable."
@@ -151,6 +154,7 @@ class GradientStudy(TableStudy[GradientConfig]):
             "models": models,
             "threat_model": threat_model(c),
             "signature": signature,
+            "trained_here": said_of_training(c),
             "shortage": shortage(c, self.device),
             "found": min(len(audited_pages(source, self.device, c)) for source in c.models) - c.batch_size + 1,
             "skipped": [
@@ -271,11 +275,13 @@ class GradientStudy(TableStudy[GradientConfig]):
         return tuple(name for name in self.columns if name != "text" or self.config.exposure.recover_text)
 
     def needed(self, model: str) -> tuple[Needed, ...]:
-        """The model and the pages."""
+        """The model, the pages, and the OCR model where one is named."""
         c = self.config
+        engine, reader = split_name(c.ocr)
         return (
             Needed("model", c.models[0], f"--model {model}=DIR"),
             Needed("pages", c.documents, f"--documents {c.documents.replace(PLACEHOLDER, 'DIR')}"),
+            *([Needed("model", reader, f"--ocr {engine}:DIR")] if engine == "trocr" else []),
         )
 
     def least(self) -> GradientStudy:
@@ -317,7 +323,7 @@ class GradientStudy(TableStudy[GradientConfig]):
         }
         sizes = {**chosen.pop("image_sizes", {}), **changes.get("image_sizes", {})}
         if size := sizes.get(changes["model"]):
-            chosen["image_size"] = size
+            chosen["image_size"] = tuple(size)
         if documents := changes.get("documents"):
             if len(documents) != 1:
                 raise RecipeError(f"the recipe attacks pages of one data set, and was given {len(documents)}.")
@@ -332,13 +338,18 @@ class GradientStudy(TableStudy[GradientConfig]):
 
     @classmethod
     def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:
-        """Models as in their signatures, seed and documents, which are the same in all rows."""
+        """Models as in their signatures, seed, documents and reader, which are the same in all rows; what the models
+        were trained on here."""
         done = [row.run for row in rows if (row.run.path / "run.json").is_file()]
         if not done:
             return {}
         signatures = dict.fromkeys(str(run.info["signature"]).split(" | ")[3] for run in done)
-        first = done[0].config
-        return {"Models": ", ".join(signatures), "Seed": str(first["seed"]), "Documents": str(first["documents"])}
+        first, trained = done[0].config, dict.fromkeys(str(run.info.get("trained_here", "")) for run in done)
+        readers = dict.fromkeys(unit["score"]["engine"] for run in done for unit in run.units())
+        facts = {"Models": ", ".join(signatures), "Seed": str(first["seed"]), "Documents": str(first["documents"]),
+                 "Pictures read by": ", ".join(readers)}  # fmt: skip
+        said = "; ".join(filter(None, trained))
+        return {**facts, "Training": said} if said else facts
 
     @classmethod
     def picture(cls, rows: Sequence[TableRow]) -> Picture | None:

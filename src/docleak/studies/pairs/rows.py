@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from docleak.attacks.pairs import PairAttack
+from docleak.models.pair.generator import generator_told
 from docleak.report.pictures import png_figure
 from docleak.runs.run import Run
 from docleak.spec import split_name
+from docleak.studies.pairs.config import GIFD, PairConfig
 from docleak.studies.pairs.reading import COLUMNS, attacked, gain, privacy_in
 from docleak.studies.study import TableRow
 
@@ -20,17 +22,24 @@ SHOWN, MOST_ROWS = 4, 12
 
 def facts_of(rows: Sequence[TableRow]) -> dict[str, str]:
     """What is the same in all rows, each privacy guarantee, unfinished rows, and what alignment adds to stage 1."""
-    first = rows[0].study.config
+    configs = [row.study.config for row in rows]
+    first, budgets = configs[0], " or ".join(dict.fromkeys(str(c.budget) for c in configs))
     facts = {
-        "Models": ", ".join(dict.fromkeys(f"{row.study.config.image}+{row.study.config.text}" for row in rows)),
-        "Pairs": f"{first.count} of {split_name(first.pairs)[0]}, pictures of {first.image_size[0]} x "
-        f"{first.image_size[1]} pixels",
-        "Budget": f"{first.budget} gradient evaluations of each modality per batch",
-        "Aligner": first.aligner,
+        "Models": ", ".join(dict.fromkeys(f"{c.image}+{c.text}" for c in configs)),
+        "Pairs": "; ".join(dict.fromkeys(_pairs(c) for c in configs)),
+        "Budget": f"{budgets} gradient evaluations of each modality per batch",
+        "Aligner": ", ".join(dict.fromkeys(c.aligner for c in configs)),
         "Seed": str(first.seed),
     }
+    if generators := dict.fromkeys(c.generator for c in configs if GIFD.met(c)):
+        facts["GIFD's generator"] = "; ".join(map(generator_told, generators))
     facts |= {row.name: str(claim) for row in rows if (claim := privacy_in(row.run).get("claim"))}
     return {**facts, **unfinished(rows), **gains(rows)}
+
+
+def _pairs(config: PairConfig) -> str:
+    width, height = config.image_size
+    return f"{config.count} of {split_name(config.pairs)[0]}, pictures of {width} x {height} pixels"
 
 
 def unfinished(rows: Sequence[TableRow]) -> dict[str, str]:
@@ -39,7 +48,7 @@ def unfinished(rows: Sequence[TableRow]) -> dict[str, str]:
     for row in rows:
         batches, done = row.study.config.count // row.study.config.batch_size, len(attacked(row.run))
         if done < batches:
-            parts.append(f"{row.name} ({row.model}) {done} of {batches}")
+            parts.append(f"{row.name} ({row.target}) {done} of {batches}")
     return {"Batches attacked in unfinished rows": ", ".join(parts)} if parts else {}
 
 
@@ -56,7 +65,7 @@ def gains(rows: Sequence[TableRow]) -> dict[str, str]:
             + gain(attacked(row.run), attacked(base.run), name, drawn(row.study.config.seed)).text(signed=True)
             for name in ("ssim", "rouge_l")
         ]
-        found[f"{row.name} ({row.model}), more than {base.name!r}"] = ", ".join(told)
+        found[f"{row.name} ({row.target}), more than {base.name!r}"] = ", ".join(told)
     return found
 
 
@@ -75,16 +84,18 @@ def _alike(base: TableRow, row: TableRow) -> bool:
         return False
     same = all(
         getattr(base.study.config, key) == getattr(row.study.config, key)
-        for key in ("batch_size", "noise", "epsilon", "trained")
+        for key in ("pairs", "budget", "batch_size", "noise", "epsilon", "trained")
     )
     return base.model == row.model and same and ours.image.name == theirs.image.name and ours.text == theirs.text
 
 
 def draw(rows: Sequence[TableRow]) -> bytes:
-    """A PNG: the first pairs' pictures in columns, originals on top, a row per attack, its texts below each."""
+    """A PNG: the first pairs' pictures in columns, originals on top, a row per attack, its texts below each; of the
+    rows on the first row's model and data set."""
     from matplotlib.figure import Figure
 
-    shown = [row for row in rows if row.model == rows[0].model][:MOST_ROWS]
+    first_of = (rows[0].target, rows[0].study.config.pairs)
+    shown = [row for row in rows if (row.target, row.study.config.pairs) == first_of][:MOST_ROWS]
     pairs = [_firsts(row.run) for row in shown]
     first = next((found for found in pairs if found), [])
     figure = Figure(figsize=(2.7 * max(1, len(first)) + 1.5, 0.98 * (len(shown) + 1)), dpi=110, layout="constrained")

@@ -12,16 +12,20 @@ import torch
 
 from docleak.attacks.pairs import PairAttack
 from docleak.documents.page import Image
+from docleak.documents.pairs.loading import PAGES, PAIR_FORMATS, SCENES
 from docleak.errors import RecipeError
 from docleak.metrics.estimate import Estimate
-from docleak.models.pair.aligner import RANDOM_ALIGNER, SHIPPED_ALIGNER
+from docleak.models.loading import short_name
+from docleak.models.pair.aligner import RANDOM_ALIGNER
 from docleak.models.pair.shapes import IMAGE_SHAPES, TEXT_SHAPES
+from docleak.models.shipped import SHIPPED_ALIGNER, SHIPPED_GENERATOR
 from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
 from docleak.spec import split_name
 from docleak.studies.pairs.case import self_tests
-from docleak.studies.pairs.client import PairConfig, Setting, privacy_of, set_up
+from docleak.studies.pairs.client import Setting, privacy_of, set_up
+from docleak.studies.pairs.config import GIFD, PairConfig
 from docleak.studies.pairs.reading import ACCURACY, COLUMNS, attacked, cost_of, means, privacy_in, read_run
 from docleak.studies.pairs.rows import draw, facts_of
 from docleak.studies.pairs.score import pictures_of, score_pairs
@@ -43,7 +47,7 @@ from docleak.studies.study import (
 PRIVACY = "privacy"
 #: What names no files: networks that are drawn, and the adversary's models that docleak ships or fits.
 SHAPES = (*IMAGE_SHAPES, *TEXT_SHAPES)
-WITHOUT_FILES = (SHIPPED_ALIGNER, RANDOM_ALIGNER, "trigrams")
+WITHOUT_FILES = (SHIPPED_ALIGNER, RANDOM_ALIGNER, SHIPPED_GENERATOR, "trigrams")
 #: Pairs with the classes of scenes.
 OF_SCENES = ("scenes", "nlvr", "nlvr-true")
 #: Pairs whose texts are public, or that a client trains on, in a rehearsal.
@@ -61,8 +65,9 @@ class PairStudy(TableStudy[PairConfig]):
     printed_sets = ("cifar100", "openi", "flickr30k")
     extra: ClassVar = {"attack": "str", "show": "tuple[str, ...]"}
     of_model = ("image", "text")
-    options = ("documents", "pages", "budget", "seed")
-    checkpoints = ("aligner", "language")
+    options = ("image_sizes", "documents", "pages", "budget", "seed")
+    checkpoints = ("aligner", "language", "generator")
+    sized = (SCENES, PAGES, *PAIR_FORMATS)
     footnote = (
         "Ours with 95 % intervals in square brackets (bootstrap over batches, whose pairs share a gradient); the "
         "paper's value in round brackets, or in columns of its own where it prints several data sets. SSIM, ROUGE and "
@@ -150,7 +155,8 @@ class PairStudy(TableStudy[PairConfig]):
 
     @classmethod
     def of_row(cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str) -> PairStudy:
-        """``source`` is "IMAGE+TEXT"; of the command line's changes documents are the pairs, and pages their count."""
+        """``source`` is "IMAGE+TEXT"; of the command line's changes documents is the data set, pages its count, and
+        image_sizes are by format or model; models may name checkpoints by those of the recipe."""
         image, plus, text = source.partition("+")
         if not plus or not image or not text:
             raise RecipeError(f"the recipe names {source!r}; expected IMAGE+TEXT.")
@@ -161,18 +167,66 @@ class PairStudy(TableStudy[PairConfig]):
         for asked, name in (("documents", "pairs"), ("pages", "count")):
             if value := changes.get(asked):
                 chosen[name] = value[0] if asked == "documents" else value
+        named = changes.get("models", {})
+        chosen |= {
+            key: named[short_name(chosen[key])]
+            for key in cls.checkpoints
+            if key in chosen and short_name(chosen[key]) in named
+        }
+        sizes = changes.get("image_sizes", {})
+        if size := sizes.get(_format(chosen), sizes.get(changes["model"])):
+            chosen["image_size"] = size
         study = cls(PairConfig(image=image, text=text, attacks=(attack,), **chosen), device=device)
         study.show = tuple(show)
         return study
+
+    @classmethod
+    def changes_of(
+        cls, settings: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], scale: str
+    ) -> Mapping[str, Any]:
+        """RecipeError for data sets, and sizes of some, that no row has; for two of one format in rows that have each
+        their own; and for the same one twice."""
+        given, own = changes.get("documents", ()), {_format(one) for one in settings}
+        formats = [_format({"pairs": spec}) for spec in given]
+        if len(own) > 1 and (wrong := sorted({one for one in formats if one not in own or formats.count(one) > 1})):
+            raise RecipeError(
+                f"--documents: found {', '.join(wrong)}, expected each of {', '.join(sorted(own))} once at most: the "
+                "recipe's rows are of these."
+            )
+        if len(set(given)) < len(given):
+            raise RecipeError(f"--documents: {', '.join(given)} names a data set twice. Leave one out.")
+        sized = {name for name in changes.get("image_sizes", {}) if name in cls.sized}
+        there = own if len(own) > 1 or not given else {*formats}
+        if idle := sorted(sized - there):
+            raise RecipeError(
+                f"--image-size: no row has pairs of {', '.join(idle)}; they are of {', '.join(sorted(there))}."
+            )
+        return changes
+
+    @classmethod
+    def by_data_set(
+        cls, settings: Mapping[str, Any], of_all: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]
+    ) -> dict[str, Mapping[str, Any]]:
+        """Every row on each data set that was given; or, in a recipe whose rows have different ones, on its own."""
+        given = tuple(changes.get("documents", ()))
+        if len({_format(one) for one in of_all}) > 1:
+            return {"": {**changes, "documents": [s for s in given if _format({"pairs": s}) == _format(settings)]}}
+        if len(given) < 2:
+            return {"": changes}
+        formats = [_format({"pairs": spec}) for spec in given]
+        names = [one if formats.count(one) == 1 else f"{one}_{n}" for n, one in enumerate(formats, start=1)]
+        return {name: {**changes, "documents": (spec,)} for name, spec in zip(names, given, strict=True)}
 
     def needed(self, model: str) -> list[Needed]:
         """The pairs, networks that are not drawn, and the adversary's models."""
         c = self.config
         option = f"--model {model}=IMAGE+TEXT"
         networks = [Needed("model", name, option) for name in (c.image, c.text) if name not in SHAPES]
-        public = {"aligner": c.aligner, "language": c.language}
+        public = {"aligner": c.aligner, "language": c.language, **({"generator": c.generator} if GIFD.met(c) else {})}
         networks += [
-            Needed("model", name, f"--model {role}=DIR") for role, name in public.items() if name not in WITHOUT_FILES
+            Needed("model", name, f"--model {role if PLACEHOLDER in name else short_name(name)}=DIR")
+            for role, name in public.items()
+            if name not in WITHOUT_FILES
         ]
         apart = c.records if c.utility and split_name(c.pairs)[0] not in OF_SCENES else 0
         option = f"--documents {c.pairs.replace(PLACEHOLDER, 'DIR')}"
@@ -228,3 +282,8 @@ class PairStudy(TableStudy[PairConfig]):
     def picture(cls, rows: Sequence[TableRow]) -> Picture:
         """Originals, and what each attack made of them."""
         return Picture(draw(rows), "What the server saw", "Originals, and what each attack made of them")
+
+
+def _format(settings: Mapping[str, Any]) -> str:
+    """The format of a row's pairs."""
+    return split_name(settings.get("pairs", PairConfig().pairs))[0]

@@ -50,13 +50,20 @@ from docleak.studies.training.data import divide, divided
 from docleak.studies.training.rounds import reading_of
 from docleak.studies.training.scores import RowScores, row_scores
 from docleak.training.federated.cost import Cost
+from docleak.training.federated.federation import drawn
 from docleak.training.lineage import lineage_of, write_lineage
 from docleak.training.objectives.table import objective_of
 
 DATA, MODELS = "data", "models"
 SPREAD = ("lowest", "highest")
+OPTIMISER_NAMES = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 #: Pages of each data set in a rehearsal.
 REHEARSED = 8
+#: Of a training whose record does not say it.
+UNNOTED = (
+    "Where test and validation pages come from is not noted: an older docleak, which held them out of the pages to "
+    "train on unless --test-documents were given, trained this."
+)
 
 
 class TrainingStudy(TableStudy[TrainingConfig]):
@@ -260,7 +267,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         """Phase -> how often a client trains, over all its rounds and trainings."""
         c = self.config
         return {
-            phase: c.seeds * federation.rounds * max(1, round(federation.participation * c.clients))
+            phase: c.seeds * federation.rounds * drawn(federation, c.clients)
             for phase, federation in c.phases(c.seed).items()
         }
 
@@ -298,13 +305,17 @@ class TrainingStudy(TableStudy[TrainingConfig]):
 
     @classmethod
     def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:
-        """Model, data sets and seeds, and what each private row's model claims."""
+        """Model, data sets, seeds, the clients' optimisers and how many train in a round, and what each private row's
+        model claims."""
         c = rows[0].study.config
         facts = {
             "Models": ", ".join(dict.fromkeys(row.study.config.model for row in rows)),
             "Seed": f"{c.seed}" + (f" to {c.seed + c.seeds - 1}" if c.seeds > 1 else ""),
             "Documents": ", ".join(c.documents),
+            "Optimiser of the clients": "; ".join(dict.fromkeys(_client_said(row.study.config) for row in rows)),
         }
+        if parts := dict.fromkeys(said for row in rows for said in _in_a_round(row.study.config)):
+            facts["Clients in a round"] = f"C x K without its fraction, at least one: {'; '.join(parts)}"
         if said := dict.fromkeys(sentence for row in rows for sentence in said_in(row.run)):
             facts["Test and validation pages"] = " ".join(said)
         private = [(row.name, results_in(row.run)) for row in rows if row.study.config.epsilon]
@@ -323,6 +334,22 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         return Picture(draw(drawn), "The same as a picture", shows)
 
 
+def _client_said(config: TrainingConfig) -> str:
+    return (
+        f"{OPTIMISER_NAMES[config.optimiser]}, learning rate {config.learning_rate:g}, weight decay "
+        f"{config.weight_decay:g}"
+    )
+
+
+def _in_a_round(config: TrainingConfig) -> list[str]:
+    """How many clients train in a round of each phase, where it is not all of them."""
+    return [
+        f"K = {config.clients}, C = {federation.participation:g}: {drawn(federation, config.clients)}"
+        for federation in config.phases(config.seed).values()
+        if federation.participation < 1
+    ]
+
+
 def with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings as the configuration has them, where JSON and TOML have lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
@@ -330,7 +357,8 @@ def with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def said_in(run: Run) -> list[str]:
     """Where test and validation pages come from, in sentences, as the finished trainings of a run noted it."""
-    return list(dict.fromkeys(sentence for record in run.units() for sentence in record.get("said", ())))
+    told = [record.get("said", [UNNOTED]) for record in run.units()]
+    return list(dict.fromkeys(sentence for sentences in told for sentence in sentences))
 
 
 def scored(results: Sequence[Result]) -> RowScores:

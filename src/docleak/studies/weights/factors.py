@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from docleak.studies.weights.table import GameTable
 Asked = Mapping[str, Any]
 #: Document, and one-shot matches of attack and baseline, of a field.
 Outcome = tuple[str, Match, Match]
+#: A number of the means of attack and baseline, arrays (N, 4) each.
+Statistic = Callable[[Floats, Floats], float]
 #: factor -> how a row's value of it is called. A factor counts where rows differ in it.
 FACTORS: dict[str, Callable[[Asked], str]] = {
     "model": lambda a: str(a["model"]),
@@ -36,10 +39,6 @@ def three_distances(ours: Floats, theirs: Floats) -> float:
     """IpF without its first term, exact readings: by how much three mean distances fell, arrays (N, 4)."""
     before, after = (np.maximum(side.mean(axis=0)[1:], TINY) for side in (theirs, ours))
     return float((before / after).mean())
-
-
-#: The improvement factor and the same without its first term, of means of (4,) of attack and baseline.
-STATISTICS: dict[str, Callable[[Floats, Floats], float]] = {"ipf": improvement_factor, "distances": three_distances}
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,13 @@ def levels(members: Sequence[Member]) -> list[Level]:
 def _level(factor: str, value: str, members: Sequence[Member]) -> Level:
     printed = [number for _, _, number in members if number is not None]
     done = [outcomes for _, outcomes, _ in members if outcomes]
-    ipf, distances = (mean_over_rows(done, name, rng=np.random.default_rng(0)) for name in STATISTICS)
+    epsilon = float(members[0][0]["ipf_epsilon"])
+    statistics = (partial(improvement_factor, epsilon=epsilon), three_distances)
+    ipf, distances = (mean_over_rows(done, statistic, rng=np.random.default_rng(0)) for statistic in statistics)
     return Level(factor, value, ipf, distances, len(done), float(np.mean(printed)) if printed else None)
 
 
-def mean_over_rows(rows: Sequence[Sequence[Outcome]], statistic: str, *, rng: np.random.Generator) -> Estimate:
+def mean_over_rows(rows: Sequence[Sequence[Outcome]], statistic: Statistic, *, rng: np.random.Generator) -> Estimate:
     """The mean of a statistic over rows, with its 95 % interval; a document is drawn in every row that has it."""
     if not rows:
         return Estimate(None)
@@ -124,7 +125,7 @@ def _by_document(outcomes: Sequence[Outcome]) -> dict[str, tuple[Floats, int]]:
     return sums
 
 
-def _mean(rows: Sequence[Mapping[str, tuple[Floats, int]]], drawn: Mapping[str, int], statistic: str) -> float:
+def _mean(rows: Sequence[Mapping[str, tuple[Floats, int]]], drawn: Mapping[str, int], statistic: Statistic) -> float:
     """The mean over the rows that have one of the documents; not a number if none has."""
     values = []
     for row in rows:
@@ -132,5 +133,5 @@ def _mean(rows: Sequence[Mapping[str, tuple[Floats, int]]], drawn: Mapping[str, 
         if there:
             total = np.sum([times * sums for (sums, _), times in there], axis=0)
             means = total / sum(times * count for (_, count), times in there)
-            values.append(STATISTICS[statistic](means[:1], means[1:]))
+            values.append(statistic(means[:1], means[1:]))
     return float(np.mean(values)) if values else float("nan")

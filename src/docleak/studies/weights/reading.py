@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from docleak.attacks.weights.membership import perplexity
-from docleak.metrics.extraction import EPSILON
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import decoded, picture
 from docleak.report.table import Column, Row, Table, Value
@@ -87,7 +86,7 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
             "advice": ("What to do", "What to do"),
         }
         lines = [str(info.get("threat", "")), *why, "", numbers.to_text(), "", f"{numbers.caption} epsilon of IpF "
-                 f"{EPSILON:g}; {table.calls} model calls in {table.seconds:.0f} s.", "",
+                 f"{run.config['ipf_epsilon']:g}; {table.calls} model calls in {table.seconds:.0f} s.", "",
                  "Surest reconstructions (field: read | true)",
                  *(f"  {field.key}: {field.guess} | {field.value}" for field in table.fields[:TOLD])]  # fmt: skip
     factor = table.estimates["improvement_factor"]

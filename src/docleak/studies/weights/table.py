@@ -63,7 +63,7 @@ def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
         for fields in (chosen, guessed)
     )
     estimates = {
-        **one_shot_table(ours, theirs, documents, rng=rng),
+        **one_shot_table(ours, theirs, documents, rng=rng, epsilon=float(run.config["ipf_epsilon"])),
         **ranked,
         **{f"baseline_{name}": estimate for name, estimate in without.items()},
     }

@@ -53,7 +53,7 @@ class UpdateBounds:
             noise = plan.noise_std(shares) * (math.sqrt(self.numbers) + NOISE_MARGIN) / plan.denominator
             return UNITS * plan.clip_norm + noise
         steps = _steps(local, examples)
-        step = math.sqrt(self.numbers) if local.optimiser == "adamw" else local.max_norm
+        step = math.sqrt(self.numbers) if local.optimiser in ("adamw", "adam") else local.max_norm
         if not steps or not step:
             return LONGEST * (self.length + 1)
         return MARGIN * steps * local.learning_rate * (step + local.weight_decay * self.length)

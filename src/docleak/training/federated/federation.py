@@ -132,9 +132,11 @@ class Federation:
 
 
 def drawn(federation: Federation, silos: int) -> int:
-    """How many of so many silos a round takes: max(round(C K), 1), or floor(C K) where the plan counts on draws."""
-    share = federation.participation * silos
-    return math.floor(share + 1e-9) if federation.counts_on_draws else max(1, round(share))
+    """How many of so many silos a round takes: C K without its fraction, and at least one unless the plan counts on
+    draws. Nguyen and Karatzas (2024) do not say how they round; their public code takes ``int(C K)``, as Flower does.
+    """
+    taking = math.floor(federation.participation * silos + 1e-9)
+    return taking if federation.counts_on_draws else max(1, taking)
 
 
 def impossible(federation: Federation, silos: int) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +17,22 @@ from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.objectives.objective import Example, Objective
 from docleak.training.objectives.table import objective_of
 
+#: How a silo may train -> torch's class.
+OPTIMISERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+}
+
 
 @dataclass(frozen=True)
 class LocalPlan:
     """``epochs`` over a client's examples in batches, with an optimiser that begins anew each round.
 
-    ``objective`` says what an example is, see ``objective_of``. ``optimiser`` is "adamw" or "sgd"; ``learning_rate`` is
-    constant. ``max_steps`` ends a round early; 0 does not. With ``dropout`` the model trains as its configuration says,
-    else in evaluation mode.
+    ``objective`` says what an example is, see ``objective_of``. ``optimiser`` is "adamw" (decay apart from the
+    gradient), "adam" (the paper's: torch's Adam adds the decay to the gradient, so that weights which no example moves
+    shrink by a whole step) or "sgd"; ``learning_rate`` is constant. ``max_steps`` ends a round early; 0 does not. With
+    ``dropout`` the model trains as its configuration says, else in evaluation mode.
     """
 
     epochs: int = 1
@@ -38,8 +46,8 @@ class LocalPlan:
     objective: str = "qa"
 
     def __post_init__(self) -> None:
-        if self.optimiser not in ("adamw", "sgd"):
-            raise FederationError(f"unknown client optimiser {self.optimiser!r}; known: adamw, sgd.")
+        if self.optimiser not in OPTIMISERS:
+            raise FederationError(f"unknown client optimiser {self.optimiser!r}; known: {', '.join(OPTIMISERS)}.")
         faults = [
             f"{name} is {value}; expected at least 1"
             for name, value in (("epochs", self.epochs), ("batch_size", self.batch_size))
@@ -158,9 +166,8 @@ def train_in_place(
 
 
 def _optimiser(parameters: Sequence[torch.nn.Parameter], plan: LocalPlan) -> torch.optim.Optimizer:
-    if plan.optimiser == "sgd":
-        return torch.optim.SGD(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay)
-    return torch.optim.AdamW(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay)
+    kind = OPTIMISERS[plan.optimiser]
+    return kind(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay)
 
 
 def _batches(count: int, plan: LocalPlan, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""What every silo runs."""
+"""A silo's answers that need its pages and its model: who it is, a round of training, an evaluation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from docleak.errors import FederationError, PrivacyError
@@ -27,14 +27,7 @@ from docleak.training.federated.flower.messages import (
     metric_record,
     settings_in,
 )
-from docleak.training.federated.flower.secure_silo import (
-    RECORD,
-    STEPS,
-    Identities,
-    MaskedRound,
-    answer_step,
-    identity_of_node,
-)
+from docleak.training.federated.flower.secure_silo import RECORD, Identities, MaskedRound
 from docleak.training.federated.party import (
     Party,
     evaluate,
@@ -58,50 +51,21 @@ EVALUATED = "docleak-evaluated"
 COUNTED = "docleak-counted"
 
 
-def client_app(
-    device: str = "cpu",
-    randomness: Callable[[], Randomness] = Randomness.fresh,
-    identities: Identities = identity_of_node,
-) -> ClientApp:
-    """What every silo runs. A node's configuration says ``silo`` (its folder), and may say ``name`` and ``model``, and
-    ``keep``, the folder with the silo's own limits, ledger and log.
-
-    ``randomness`` makes the streams of a private round; anything else than fresh ones is for tests. ``identities`` has
-    the keys of secure aggregation, by a node's configuration.
-    """
-    app = ClientApp()
-    for step in STEPS:
-        app.query(step)(partial(_stepped, step=step, identities=identities))
-
-    @app.query()
-    def meet(message: Message, context: Context) -> Message:
-        return _answered(message, context, device, "query", _introduced)
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        handle = partial(_trained, randomness=randomness, context=context, identities=identities)
-        return _answered(message, context, device, "train", handle)
-
-    @app.evaluate()
-    def score(message: Message, context: Context) -> Message:
-        return _answered(
-            message, context, device, "evaluate", partial(_evaluated, randomness=randomness, context=context)
-        )
-
-    return app
-
-
-def _answered(
+def answered_by(
     message: Message,
     context: Context,
     device: str,
     kind: str,
     handle: Callable[[Message, Party, Federation, Any], RecordDict],
+    *,
+    threads: int = 0,
 ) -> Message:
-    """The reply of ``handle``, which is given the silo's pages and model."""
+    """The reply of ``handle``, which is given the silo's pages and model; ``threads`` as in ``client_app``."""
     config = context.node_config
 
     def work() -> RecordDict:
+        if threads:
+            torch.set_num_threads(threads)
         federation = Federation.from_json(str(settings_in(message.content, "config")["federation"]))
         if "silo" not in config:
             raise FederationError(
@@ -119,25 +83,15 @@ def _answered(
     return answered(message, context, work)
 
 
-def _stepped(message: Message, context: Context, *, step: str, identities: Identities) -> Message:
-    """The reply to a step of secure aggregation that needs neither pages nor model."""
-
-    def work() -> RecordDict:
-        data = bytes(settings_in(message.content, RECORD)["data"])
-        reply = answer_step(step, data, identities(context.node_config), context)
-        return RecordDict({RECORD: config_record({"data": reply})})
-
-    return answered(message, context, work)
-
-
-def _introduced(message: Message, party: Party, federation: Federation, model: Any) -> RecordDict:
+def introduced(message: Message, party: Party, federation: Federation, model: Any) -> RecordDict:
+    """Who the silo is, before the first round."""
     for note in party.notes:
         _tell(party, note)
     said = introduce(party, model, federation)
     return RecordDict({"introduction": config_record(asdict(said))})
 
 
-def _trained(
+def trained(
     message: Message,
     party: Party,
     federation: Federation,
@@ -147,6 +101,7 @@ def _trained(
     context: Context,
     identities: Identities,
 ) -> RecordDict:
+    """The update of a round, as the plan has it: clipped and noised, masked, compressed."""
     config = settings_in(message.content, "config")
     masking = None
     if federation.secure is not None:
@@ -213,7 +168,7 @@ def _tell(party: Party, note: str) -> None:
     print(f"docleak: silo {party.name!r}: {note}", file=sys.stderr)
 
 
-def _evaluated(
+def evaluated(
     message: Message,
     party: Party,
     federation: Federation,
@@ -222,6 +177,7 @@ def _evaluated(
     randomness: Callable[[], Randomness],
     context: Context,
 ) -> RecordDict:
+    """Scores on the documents that the silo keeps: of each, or, under a privacy plan, of all, noised."""
     if federation.privacy is not None:
         _count_evaluation(context, federation, federation.privacy, int(settings_in(message.content, "config")["round"]))
         score = evaluate_privately(

@@ -20,9 +20,7 @@ from flwr.app import Context, Message, RecordDict
 from docleak.errors import DocleakError
 from docleak.files import OWNERS_FILE
 from docleak.training.federated.deploy.watch import at_work
-from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.messages import config_record, settings_in
-from docleak.training.federated.silo_limits import has_limits
 
 #: All that a server is told where a silo says nothing of its own.
 REDACTED = "it could not take part; its own log says why"
@@ -57,6 +55,9 @@ def is_reticent(content: RecordDict, node: Mapping[str, Any]) -> bool:
 
     A message that does not say so in a way that can be read counts as one that does.
     """
+    from docleak.training.federated.federation import Federation  # they bring PyTorch, which few replies need
+    from docleak.training.federated.silo_limits import has_limits
+
     if has_limits(keep_of(node)):
         return True
     try:

@@ -13,7 +13,7 @@ from docleak.privacy.randomness import Randomness
 from docleak.runs.claim import claimed
 from docleak.training.federated.federation import impossible
 from docleak.training.federated.fedopt import ServerState
-from docleak.training.federated.flower.client import client_app
+from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.discretion import KEEP
 from docleak.training.federated.flower.grid import LocalGrid, OnSilo
 from docleak.training.federated.flower.strategy import FederatedStrategy, OnRound

@@ -1,0 +1,68 @@
+"""What every silo runs: which message is answered by what.
+
+A deployed silo starts a process for each message. The four small steps of a secure round need neither pages nor model,
+so that what does (``client``, and with it PyTorch, which takes seconds) is imported for the messages that need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from docleak.privacy.randomness import Randomness
+from docleak.training.federated.flower.discretion import answered
+from docleak.training.federated.flower.messages import config_record, settings_in
+from docleak.training.federated.flower.secure_silo import RECORD, STEPS, Identities, answer_step, identity_of_node
+
+
+def client_app(
+    device: str = "cpu",
+    randomness: Callable[[], Randomness] = Randomness.fresh,
+    identities: Identities = identity_of_node,
+    threads: int = 0,
+) -> ClientApp:
+    """What every silo runs. A node's configuration says ``silo`` (its folder), and may say ``name`` and ``model``, and
+    ``keep``, the folder with the silo's own limits, ledger and log.
+
+    ``randomness`` makes the streams of a private round; anything else than fresh ones is for tests. ``identities`` has
+    the keys of secure aggregation, by a node's configuration. ``threads`` are PyTorch's (0: as many as it has).
+    """
+    app = ClientApp()
+    for step in STEPS:
+        app.query(step)(partial(_stepped, step=step, identities=identities))
+
+    @app.query()
+    def meet(message: Message, context: Context) -> Message:
+        from docleak.training.federated.flower import client
+
+        return client.answered_by(message, context, device, "query", client.introduced, threads=threads)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        from docleak.training.federated.flower import client
+
+        handle = partial(client.trained, randomness=randomness, context=context, identities=identities)
+        return client.answered_by(message, context, device, "train", handle, threads=threads)
+
+    @app.evaluate()
+    def score(message: Message, context: Context) -> Message:
+        from docleak.training.federated.flower import client
+
+        handle = partial(client.evaluated, randomness=randomness, context=context)
+        return client.answered_by(message, context, device, "evaluate", handle, threads=threads)
+
+    return app
+
+
+def _stepped(message: Message, context: Context, *, step: str, identities: Identities) -> Message:
+    """The reply to a step of secure aggregation that needs neither pages nor model."""
+
+    def work() -> RecordDict:
+        data = bytes(settings_in(message.content, RECORD)["data"])
+        reply = answer_step(step, data, identities(context.node_config), context)
+        return RecordDict({RECORD: config_record({"data": reply})})
+
+    return answered(message, context, work)

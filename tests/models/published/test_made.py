@@ -1,0 +1,73 @@
+"""Checkpoints made where a model is named: once, as asked, and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from docleak.errors import ModelError
+from docleak.models import load_model, model_card, short_name, title_of
+from docleak.models.encoders.loading import load_encoder
+from docleak.models.pair.shapes import build_pair
+from docleak.models.published.made import Made, asked_for, folder_of, made_at
+from docleak.studies.identity import weights_hash
+
+NARROW = "make:layoutlmv3-base,narrow=yes"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_asked_for_is_read_of_the_text() -> None:
+    assert asked_for("make:donut-base") == Made("donut-base")
+    assert asked_for("make:donut-base,spread=yes,seed=3") == Made("donut-base", spread=True, seed=3)
+    assert asked_for("layoutlmv3-start") is None and asked_for("owner/model@v1:x") is None and made_at("make") is None
+    assert short_name("make:donut-base,spread=yes,seed=3") == "donut-base-spread-seed3"
+    assert title_of("make:donut-base,spread=yes,seed=3") == (
+        "naver-clova-ix/donut-base, random weights (spread initialisation, seed 3)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("make:layoutlm3-base", "no published checkpoint 'layoutlm3-base' is known. Did you mean 'layoutlmv3-base'"),
+        ("make:donut-base,spread=3", "spread is '3'; expected one of yes, no"),
+        ("make:donut-base,sped=yes", "it takes spread=yes|no, seed=0, narrow=yes|no. Did you mean 'spread'"),
+        ("make:donut-base,seed=-1", "seed is -1, expected 0 to 4,294,967,295"),
+        ("make:donut-base,spread", "cannot be told 'spread'"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_before_anything_is_written(source: str, said: str, cache: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        load_model(source)
+    assert said in str(caught.value) and not any(cache.iterdir())
+
+
+def test_it_is_made_once_and_kept(cache: Path) -> None:
+    made = asked_for(NARROW)
+    assert made is not None
+    folder = folder_of(made)
+    assert folder.is_relative_to(cache) and not folder.exists()
+    first = weights_hash(load_model(NARROW))
+    stamp = (folder / "config.json").stat().st_mtime_ns
+    assert weights_hash(load_model(NARROW)) == first
+    assert (folder / "config.json").stat().st_mtime_ns == stamp
+    assert "random weights (default) drawn with seed 0" in model_card(NARROW)["recipe"]
+
+
+def test_seed_and_initialisation_are_those_asked_for() -> None:
+    sources = (NARROW, f"{NARROW},seed=1", f"{NARROW},spread=yes")
+    assert len({weights_hash(load_model(source)) for source in sources}) == 3
+    assert "(spread) drawn with seed 0" in model_card(f"{NARROW},spread=yes")["recipe"]
+
+
+def test_encoders_and_pairs_take_them_too() -> None:
+    assert load_encoder("make:bros-base-uncased,narrow=yes", task="mlm").name == "bros-base-uncased-narrow"
+    image, text = "make:resnet-18,narrow=yes", "make:bert-base-uncased,narrow=yes"
+    pair = build_pair(image, text, classes=("a", "b"), image_size=(32, 32), seed=0)
+    assert pair.name == "resnet-18-narrow+bert-base-uncased-narrow"
