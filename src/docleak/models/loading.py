@@ -41,6 +41,7 @@ def load_model(
     its model along (``registry.Given``) gives a copy of it. ``image_size`` (width, height) is the size of the pages the
     model is run on, by default the checkpoint's own. What a published base checkpoint lacks for question answering (a
     head, tags in the vocabulary) is drawn with ``seed``, and the model's ``drawn`` says so.
+
     Raises ModelError if there is no such thing, if it is of an architecture docleak does not know, or if its network
     cannot take pages of that size.
     """
