@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 RUNS = 7
 ENTRY = "from docleak.cli import main; main()"
-COMMANDS = ("--help", "--version", "audit --help", "attack --list", "data list", "models list", "reproduce --list",
-            "budget --epsilon 8")  # fmt: skip
+COMMANDS = (
+    "--help", "--version", "audit --help", "audit pairs --help", "audit updates --help", "defend --help",
+    "train federated --help", "attack --list", "data list", "models list", "reproduce --list", "budget --epsilon 8",
+)  # fmt: skip
 BESIDE = {"python -c pass": ("-c", "pass"), "import torch": ("-c", "import torch")}
 
 

@@ -230,7 +230,8 @@ class NothingRead:
 def audited(case: Case, optimiser: str, model_folder: Path, folder: Path) -> tuple[dict[str, Any], Any]:
     """The first client's record, and the run."""
     from docleak.studies.engine import carry_out
-    from docleak.studies.updates.study import UpdatesConfig, UpdatesStudy
+    from docleak.studies.updates.config import UpdatesConfig
+    from docleak.studies.updates.study import UpdatesStudy
 
     recorded = capture(folder, model_folder, case, optimiser)
     config = UpdatesConfig(

@@ -136,6 +136,33 @@ def test_help_loads_nothing_heavy() -> None:
     assert run.stdout.strip() == ""
 
 
+#: Commands whose configurations hold what they train and attack with: their help loads torch.
+LATE = ("audit weights", "audit answers", *(f"attack {name}" for name in (
+    "cdmi", "cdmi-strong", "membership", "memorisation", "AZK", "APK", "AZK+CLS1+CLS2", "APK+CLS1+CLS2")))  # fmt: skip
+
+
+def test_the_help_of_a_command_loads_nothing_that_computes() -> None:
+    """Every command there is prints its help, in one interpreter; all but LATE without a library that computes."""
+    code = (
+        "import contextlib, io, sys\n"
+        "from docleak.cli.app import command_line\n"
+        "from docleak.cli.guard import commands_of\n"
+        f"late, heavy = {LATE!r}, ('scipy', 'torch', 'transformers', 'sklearn', 'pandas', 'flwr', 'matplotlib')\n"
+        "paths = [path for path, _ in commands_of(command_line())]\n"
+        "for path in sorted(paths, key=lambda path: path in late):\n"
+        "    if path in late:\n"
+        "        break\n"
+        "    with contextlib.redirect_stdout(io.StringIO()) as told:\n"
+        "        command_line().main([*path.split(), '--help'], standalone_mode=False)\n"
+        "    found = [name for name in heavy if name in sys.modules]\n"
+        "    assert 'Usage' in told.getvalue() and not found, (path, found)\n"
+        "print(len(paths), all(path in paths for path in late))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=PACKAGE.parent)
+    assert run.returncode == 0, run.stderr[-600:]
+    assert int(run.stdout.split()[0]) > 50 and run.stdout.split()[1] == "True"
+
+
 def test_the_tests_that_start_first_are_there() -> None:
     assert [name for name in FIRST if not (ROOT / "tests" / name).is_file()] == []
 
@@ -217,6 +244,39 @@ def test_commands_of_the_documents_exist(
 
     monkeypatch.setattr(sys, "argv", [*words, "--help"])
     assert exit_code_of(main) == 0, f"{place}: {command}\n{capsys.readouterr().err}"
+
+
+def spoken_of() -> list[tuple[str, str]]:
+    """(page, command) of every `docleak ...` in a sentence."""
+    return [(label(page), found) for page in PAGES for found in re.findall(r"`(docleak [^`\n]+)`", page.read_text())]
+
+
+def unknown_in(text: str) -> list[str]:
+    """The commands and options of a command line that do not exist; what is not a command may be an argument."""
+    import click
+
+    from docleak.cli.app import command_line
+
+    command: click.Command = command_line()
+    known, unknown = {"--help"}, []
+    for place, word in enumerate(shlex.split(text)[1:]):
+        known |= {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+        if isinstance(command, click.Group) and word in command.commands:
+            command = command.commands[word]
+        elif word.startswith("--"):
+            more = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+            unknown += [word] if word.partition("=")[0] not in known | more else []
+        elif not place:
+            unknown.append(word)
+    return unknown
+
+
+def test_commands_in_sentences_exist() -> None:
+    assert len(spoken_of()) > 50
+    wrong = [f"{page}: {text}: {', '.join(unknown)}" for page, text in spoken_of() if (unknown := unknown_in(text))]
+    assert not wrong, "\n".join(wrong)
+    assert unknown_in("docleak audit --updates DIR") == ["--updates"]
+    assert unknown_in("docleak no-such --help") == ["no-such"] and not unknown_in("docleak audit weights --target=A")
 
 
 def exit_code_of(main: Callable[[], None]) -> object:

@@ -193,6 +193,7 @@ def test_trainings(pages: list[docleak.Page], tmp_path: Path) -> None:
         ({"silos": 2}, "silos and pages are both given"),
         ({"documents": 3}, "pages are given"),
         ({"beta1": 0.5}, "beta1 belongs to server fedavgm or fedadam"),
+        ({"beta1": 0.9}, "beta1 belongs to server fedavgm or fedadam"),
         ({"secure_threshold": 2}, "secure_threshold belongs to secure, and does nothing here"),
         ({"config": docleak.TrainingSettings(), "rounds": 2}, "config has all settings already"),
     ],

@@ -118,6 +118,10 @@ class Registry(Generic[T]):
             return choice.strip()
         return _name_of(self.load(choice))
 
+    def plain(self, choice: Choice) -> bool:
+        """Whether ``choice`` is the name of one of docleak's own without options; nothing is loaded to tell."""
+        return type(choice) is str and type(self.entries.get(choice)) is Entry
+
     def chosen(self, choice: Choice) -> str:
         """The name of ``choice``, checked; what another process would not find by its name comes along with it."""
         thing, name = self.load(choice), self.name_of(choice)

@@ -91,6 +91,7 @@ VALUES = {
     "--guesses": "8",
     "--image-attack": "gifd", "--text-attack": "tag", "--noise": "0.5", "--threshold": "0.5", "--attack": "random",
     "--text": "other", "--pairs": "nlvr:DIR", "--steps": "3,5", "--batch-sizes": "3,5", "--epsilon": "0.5",
+    "--ipf-epsilon": "0.5",
 }  # fmt: skip
 #: (command, option) -> another value, of the attacks that the study makes.
 OTHERWISE = {
@@ -103,6 +104,7 @@ OTHERWISE = {
 BESIDE = {
     "--public-documents": "--target t", "--target": "--public-documents pages", "--generator": "--image-attack gifd",
     "--division": "--release r", "--release": "--division d", "--count": "--batch-size 1",
+    "--resnet": "--bimodal", "--image-size": "--bimodal",
 }  # fmt: skip
 
 
@@ -172,7 +174,7 @@ def test_an_option_of_a_study_reaches_its_work(
     monkeypatch.setattr(studies, "run_and_report", record)
     monkeypatch.setattr(audit, "audit_everything", whole)
     monkeypatch.setattr("docleak.metrics.load_engine", lambda *asked: None)
-    monkeypatch.setattr("docleak.studies.updates.study.read_updates", lambda path: [SimpleNamespace(details={})])
+    monkeypatch.setattr("docleak.training.federated.capture.read_updates", lambda path: [SimpleNamespace(details={})])
     start, beside = [*name.split(), *WORDS.get(name, ())], BESIDE.get(option, "").split()
     beside = beside if not beside or beside[0] in {p.opts[0] for p in COMMANDS[name].params} else []
     for words in ([*start, *beside], [*start, *beside, *given(name, option)]):

@@ -56,6 +56,13 @@ def test_a_training_recipe_from_plan_to_table(command: Command, tmp_path: Path) 
         "Documents"
     ] == "synthetic, synthetic"
     assert [point["round"] for point in row["points"]] == [1, 1]
+    sentence = "synthetic_2: no official test split is here, so 1 of 4 training pages were held out for it"
+    assert sentence in saved["Test and validation pages"] and sentence in (tmp_path / "run" / "table.html").read_text()
+    record = next((tmp_path / "run" / "rows").glob("*/units/*/unit.json"))
+    older = {key: value for key, value in json.loads(record.read_text()).items() if key != "said"}
+    record.write_text(json.dumps(older))
+    code, out, err = command("report", str(record.parents[2]))
+    assert code == 0 and "Where test and validation pages come from is not noted: an older docleak" in out, err
 
 
 def test_what_means_nothing_to_the_kind_is_refused(command: Command, tmp_path: Path) -> None:

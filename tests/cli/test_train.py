@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import PIL.Image
 import pytest
 
+from docleak.cli.app import command_line
 from docleak.models import load_model
 from docleak.models.base import trainable
+from docleak.options import options_of
 from docleak.training.federated.capture import read_updates
+from docleak.training.settings import FEDERATED, OF_PRIVACY, TrainingSettings
 
 Command = Callable[..., tuple[Any, str, str]]
 SMALL = ("--documents", 10, "--clients", 2, "--rounds", 1, "--max-steps", 1, "--batch-size", 2)
@@ -120,6 +125,28 @@ def test_options_that_would_mean_nothing_are_refused(words: tuple[object, ...], 
         assert command("data", "make", "pages", "--count", 2)[0] == 0
     code, out, _ = command("train", *words, "--json")
     assert code == 1 and said in json.loads(out)["error"]
+
+
+def test_every_setting_is_an_option_and_reaches_the_federation() -> None:
+    asked, group = options_of(TrainingSettings), command_line().commands["train"]
+    assert isinstance(group, click.Group)
+    flags = {name: {flag for one in command.params for flag in one.opts} for name, command in group.commands.items()}
+    assert {one.flag for one in asked.values()} <= flags["federated"]
+    of_one = {one.flag for one in asked.values() if one.option.group != FEDERATED}
+    assert of_one <= flags["central"] and not flags["central"] & {one.flag for one in asked.values()} - of_one
+    plain = asdict(TrainingSettings().federation())
+    others: dict[str, Any] = {
+        "model": "vt5-public", "optimiser": "sgd", "objective": "tm", "server": "fedadam", "compression": "fp16",
+        "secure": True, "dropout": True, "participation": 0.5, "holdout": 0.5,
+        "beta1": 0.5, "beta2": 0.5,
+    }  # fmt: skip
+    # How often is evaluated is part of a federation only where evaluations cost privacy.
+    for name in asked.keys() - {*OF_PRIVACY, "epsilon", "noise", "evaluate_every"}:
+        value = others[name] if name in others else asked[name].default + 1
+        beside = {"beta1": {"server": "fedadam"}, "beta2": {"server": "fedadam"}}.get(name, {})
+        beside = {"secure": True} if name.startswith("secure_") else beside
+        changed = asdict(TrainingSettings(**{**beside, name: value}).federation())
+        assert changed != (asdict(TrainingSettings(**beside).federation()) if beside else plain), name
 
 
 def test_the_published_counting_is_trained_and_called_no_bound(command: Command) -> None:

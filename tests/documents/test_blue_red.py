@@ -12,7 +12,7 @@ import pytest
 
 from docleak.documents import load_pages
 from docleak.documents.blue_red import RED, RED_NEGATIVE, RED_POSITIVE, BlueRedPlan, check_blue_red, divide_blue_red
-from docleak.documents.blue_red_files import open_blue_red, open_issuers, open_official, read_blue_red, write_blue_red
+from docleak.documents.blue_red_files import open_blue_red, open_issuers, open_own, read_blue_red, write_blue_red
 from docleak.documents.folder import save
 from docleak.documents.pages import document_names, provider_names
 from docleak.documents.partition import Share
@@ -203,7 +203,7 @@ def test_members_without_questions_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["vrdu", "pfl-docvqa"])
 def test_the_division_that_vrdu_pfl_brings(spec: str, shared_data: Path) -> None:
-    divided = open_official(f"{spec}:{shared_data / 'vrdu_pfl'}")
+    divided = open_own(f"{spec}:{shared_data / 'vrdu_pfl'}")
     (pages,) = divided.sources.values()
     held = {share.name: {provider_names(pages)[n] for n in share.pages} for share in divided.shares}
     assert sorted(held) == ["red-negative", "red-positive", "silos/client-0", "silos/client-1", "silos/client-2",
@@ -215,7 +215,7 @@ def test_the_division_that_vrdu_pfl_brings(spec: str, shared_data: Path) -> None
 
 def test_official_divisions_that_are_refused(shared_data: Path, tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="sroie pages bring no BLUE and RED"):
-        open_official(f"sroie:{shared_data / 'sroie'}")
+        open_own(f"sroie:{shared_data / 'sroie'}")
     imdb, root = tmp_path / "imdb", shared_data / "vrdu_pfl"
     imdb.mkdir()
     (tmp_path / "images").symlink_to(root / "images")
@@ -226,7 +226,7 @@ def test_official_divisions_that_are_refused(shared_data: Path, tmp_path: Path) 
                 record["set_name"] = record["set_name"].replace("red_test_negative", "red_test_unknown")
         np.save(imdb / file.name, records)
     with pytest.raises(DocumentError, match="red_test_unknown"):
-        open_official(f"pfl-docvqa:{tmp_path}")
+        open_own(f"pfl-docvqa:{tmp_path}")
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:

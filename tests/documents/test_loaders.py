@@ -46,7 +46,7 @@ def test_the_seed_reaches_what_is_drawn(shared_data: Path) -> None:
     ("tabfact", ("val", "test")),
     ("vrdu_pfl", ("train", "val", "red_test_positive", "red_test_negative")),
 ])  # fmt: skip
-def test_official_splits_of_real_data(shared_data: Path, name: str, splits: tuple[str, ...]) -> None:
+def test_splits_of_real_data(shared_data: Path, name: str, splits: tuple[str, ...]) -> None:
     spec = str(shared_data / name)
     source = page_source(spec)
     assert set(source.splits()) == set(splits) and page_source(f"{spec}:split={splits[0]}").options.split == splits[0]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import zlib
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from docleak.documents import load_pages
 from docleak.documents.pages import document_names, page_names, provider_names
-from docleak.documents.splits import KEEPING, held_by_coin, held_out, official_splits, open_parts
+from docleak.documents.splits import KEEPING, held_by_coin, held_out, open_parts, own_splits
 from docleak.errors import DocumentError
 
 
@@ -16,9 +17,9 @@ def documents(pages: object) -> set[str]:
     return set(document_names(pages))  # type: ignore[arg-type]
 
 
-def test_official_splits_are_taken_where_there_are_some(shared_data: Path) -> None:
+def test_own_splits_are_taken_where_there_are_some(shared_data: Path) -> None:
     spec = f"funsd:{shared_data / 'funsd'}"
-    assert official_splits(spec) == ("train", "test") and official_splits(f"{spec}:split=test") == ()
+    assert own_splits(spec) == ("train", "test") and own_splits(f"{spec}:split=test") == ()
     parts = open_parts(spec, test=0.3, validation=0.15, seed=3)
     assert len(parts.test) == 50 and documents(parts.test) == documents(load_pages(f"{spec}:split=test", seed=0))
     assert len(parts.train) + len(parts.validation) == 149 and len(parts.validation) == round(0.15 * 149)
@@ -41,10 +42,29 @@ def test_training_pages_of_official_validation_documents_are_left_out(shared_dat
     assert documents(parts.train) == documents(own)
     whole = len(load_pages(spec, seed=0))
     assert parts.said[2] == (
-        f"wtq: {whole - len(parts.train)} of {whole} training pages are of documents that its official test or "
+        f"wtq: {whole - len(parts.train)} of {whole} training pages are of documents that its test or "
         "validation pages are of, too, and are left out."
     )
     assert len(open_parts(spec, test=0.5, validation=0, seed=0).train) == whole
+
+
+def test_a_derived_split_is_not_called_official(shared_data: Path) -> None:
+    parts = open_parts(f"vrdu:{shared_data / 'vrdu_pfl'}", test=0.3, validation=0.1, seed=0)
+    whose = "a split of its derived layout, not of its publishers'"
+    assert parts.said[0] == f"vrdu: the validation pages are {whose} ({len(parts.validation)} pages)."
+    assert "no official test split is here" in parts.said[1] and len(parts.said) == 2
+
+
+def test_under_an_epsilon_no_sentence_counts_training_pages(shared_data: Path) -> None:
+    for spec, sentences in ((f"wtq:{shared_data / 'wtq'}", 3), (f"sroie:{shared_data / 'sroie'}", 2)):
+        parts = open_parts(spec, test=0.3, validation=0.1, seed=0, units=document_names)
+        assert len(parts.said) == sentences and not any(str(len(parts.train)) in said for said in parts.said)
+        told = (
+            " ".join(parts.said)
+            .replace(f"({len(parts.test)} pages)", "")
+            .replace(f"({len(parts.validation)} pages)", "")
+        )
+        assert set(re.findall(r"\d+", told)) <= {"30", "10", "0"}, "shares and the seed are public"
 
 
 def test_what_has_no_official_split_is_held_out_and_said(shared_data: Path) -> None:

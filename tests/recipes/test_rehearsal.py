@@ -1,22 +1,22 @@
-"""Rehearsals: nothing is missing unnoticed, and a step of each paper's recipes runs on mirrors and official layouts."""
+"""Rehearsals: nothing is missing unnoticed. A step of each paper's recipes: tests/cli/test_reproduce_page.py."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import numpy as np
-import PIL.Image
 import pytest
 
+from docleak.documents.loaders import LOADERS
+from docleak.documents.pairs.loading import PAIR_FORMATS
 from docleak.errors import RecipeError
-from docleak.models.assemble import assemble
 from docleak.models.published import make
 from docleak.recipes import Recipe, Row, find_recipe, list_recipes
-from docleak.recipes.rehearsal import Rehearsed, _whole, rehearse
+from docleak.recipes.rehearsal import HANDED_OUT, MADE_FROM, Rehearsed, _whole, rehearse
 from docleak.recipes.rehearsed import duration, write_rehearsal
 from docleak.recipes.rows import rows_of
 from docleak.studies.study import Done
+from tests.cli.published_layouts import openi
 
 #: But that of the accountants, whose rows lack nothing and are computed.
 PAPER = [name for name, recipe in list_recipes().items() if "paper" in recipe.scales and name != "pfl-docvqa/table12"]
@@ -50,6 +50,15 @@ def test_what_is_missing_is_named_with_where_it_is_and_its_bytes(tmp_path: Path)
     assert dict(first.work) == {"gradient evaluations": 395 * 5000}
     with pytest.raises(RecipeError, match="--model fedocvqa=DIR --documents wtq:DIR"):
         rows_of(find_recipe("fedocvqa/table3"), find_recipe("fedocvqa/table3").study, "paper", tmp_path, {})
+
+
+def test_every_format_and_every_model_that_is_left_to_the_user_has_a_place() -> None:
+    assert HANDED_OUT.keys() == {*LOADERS, *PAIR_FORMATS} - {"folder"}
+    assert all("https://" in where for where in HANDED_OUT.values())
+    models = [recipe.scales.get("paper", {}).get("models", {}) for recipe in list_recipes().values()]
+    left = {name for named in models if isinstance(named, dict) for name, where in named.items() if where == "PATH"}
+    own = {name for name in left if name.endswith("trained")}
+    assert left - own == {*MADE_FROM}, "what is no published checkpoint, and not trained by the user, is made from some"
 
 
 def test_a_small_row_is_rehearsed_and_scaled_up(tmp_path: Path) -> None:
@@ -90,8 +99,7 @@ def test_every_model_of_the_base_scale_is_made_or_known(name: str) -> None:
     at = recipe.scales["base"]
     assert set(at.get("on", ())) <= set(at["models"]), "each model that rows run on has a checkpoint"
     for row in rows_of(recipe, recipe.study, "base", Path("out"), {}, complete=False):
-        sources = [need.source for need in row.study.needed(row.model) if need.kind == "model"]
-        assert sources and not any("PATH" in source for source in sources)
+        assert not any(need.kind == "model" and "PATH" in need.source for need in row.study.needed(row.model))
 
 
 def test_what_is_given_and_wrong_stops_the_row(tmp_path: Path) -> None:
@@ -110,91 +118,11 @@ def test_seconds_of_a_kind_of_work_are_scaled_by_its_count() -> None:
     ]  # fmt: skip
 
 
-def reports(folder: Path, count: int) -> str:
-    """Open-I as it is unpacked: reports and pictures, normal and abnormal by turns."""
-    (folder / "ecgen-radiology").mkdir(parents=True)
-    (folder / "NLMCXR_png").mkdir()
-    for number in range(1, count + 1):
-        shade = np.full((8, 8), number % 256, np.uint8)
-        PIL.Image.fromarray(shade).save(folder / "NLMCXR_png" / f"x{number}.png")
-        term = "normal" if number % 2 else "opacity"
-        (folder / "ecgen-radiology" / f"{number}.xml").write_text(
-            f'<eCitation><AbstractText Label="FINDINGS">the heart of case {number} is clear</AbstractText>'
-            f'<MeSH><major>{term}</major></MeSH><parentImage id="x{number}"/></eCitation>'
-        )
-    return f"openi:{folder}"
-
-
-def some_of(vrdu: Path, out: Path, providers: int) -> str:
-    """Two documents each of vrdu_pfl's first providers: a rehearsal divides and rewrites all pages that there are."""
-    out.mkdir()
-    for part in ("ocr", "images"):
-        (out / part).symlink_to(vrdu / part, target_is_directory=True)
-    named: dict[str, list[str]] = {}
-    for row in map(json.loads, (vrdu / "docs.jsonl").read_text().splitlines()):
-        named.setdefault(row["provider"], []).append(row["doc_id"])
-    kept = [name for names in list(named.values())[:providers] for name in names[:2]]
-    for index in ("docs.jsonl", "fields.jsonl", "qa.jsonl"):
-        lines = (vrdu / index).read_text().splitlines(keepends=True)
-        (out / index).write_text("".join(line for line in lines if any(name in line for name in kept)))
-    return f"vrdu:{out}"
-
-
-@pytest.mark.slow
-def test_gi_dqa_is_rehearsed_on_a_published_layoutlmv3(tmp_path: Path, shared_data: Path) -> None:
-    given = {"layoutlmv3": mirror("layoutlmv3-base", tmp_path), "donut": "donut-start"}
-    found = rehearsed(
-        find_recipe("gi-dqa/table1"), tmp_path, only="APRIL", models=given, pages=2,
-        documents=(f"vrdu:{shared_data / 'vrdu_pfl'}",), ocr=f"trocr:{mirror('trocr-base-printed', tmp_path)}",
-    )  # fmt: skip
-    assert len(found) == 2 and not any(row.stops for row in found)
-    assert sum(there.startswith("model trocr-base-printed") for row in found for there in row.there) == 2
-    assert all(row.work == {"pages": 2, "gradient evaluations": 10_000} for row in found)
-
-
-@pytest.mark.slow
-def test_cdmi_is_rehearsed_on_published_encoders(tmp_path: Path, shared_data: Path) -> None:
-    given = {name: mirror(f"{name}-base-uncased", tmp_path) for name in ("layoutlm", "bros")}
-    found = rehearsed(
-        find_recipe("cdmi/table5"), tmp_path, only="MLM, FUNSD, unimodal, Prec", models=given,
-        documents=(f"funsd:{shared_data / 'funsd'}",),
-    )  # fmt: skip
-    assert len(found) == 2 and not any(row.stops for row in found)
-    assert found[0].work["pages seen by the target"] == 300 * 75, "300 epochs of half of the 150 training forms"
-
-
-@pytest.mark.slow
-def test_fedocvqa_is_rehearsed_on_assembled_checkpoints(tmp_path: Path, shared_data: Path) -> None:
-    text, vision = mirror("t5-base", tmp_path), mirror("vit-mae-base", tmp_path)
-    assemble("fedocvqa", tmp_path / "model", text=text, vision=vision, seed=0, allow_pickle=True)
-    sets = (f"wtq:{shared_data / 'wtq' / 'WikiTableQuestions'}", f"vrdu:{shared_data / 'vrdu_pfl'}",
-            f"tabfact:{shared_data / 'tabfact' / 'Table-Fact-Checking'}")  # fmt: skip
-    given = {"models": {"fedocvqa": str(tmp_path / "model")}, "documents": sets}
-    (central,) = rehearsed(find_recipe("fedocvqa/table3"), tmp_path, only="K = 10, C = 0.7", **given)
-    assert not central.stops and central.work["steps of finetuning"] > 10 * 7
-
-
-@pytest.mark.slow
-def test_pfl_docvqa_is_rehearsed_on_the_published_vt5(tmp_path: Path, shared_data: Path) -> None:
+def test_pairs_that_are_too_few_stop_a_row(tmp_path: Path) -> None:
+    openi(tmp_path / "few", count=30)
     given = {
-        "models": {"vt5": mirror("vt5-base-spdocvqa", tmp_path)},
-        "documents": (some_of(shared_data / "vrdu_pfl", tmp_path / "vrdu", providers=30),),
-    }
-    (found, *_) = rehearsed(find_recipe("pfl-docvqa/table4"), tmp_path, only="AZK: G1", **given)
-    assert not found.stops and found.work.keys() == {"training steps", "questions"}
-
-
-@pytest.mark.slow
-def test_mmgia_is_rehearsed_on_open_i_and_a_published_clip(tmp_path: Path) -> None:
-    given = {
-        "models": {"pair": "+".join(mirror(name, tmp_path) for name in ("resnet-50", "bert-large-uncased"))},
-        "documents": (reports(tmp_path / "openi", 2101),),
+        "models": {"pair": "lenet5+bert-tiny"}, "documents": (f"openi:{tmp_path / 'few'}",),
         "aligner": mirror("clip-vit-base-patch32", tmp_path), "language": mirror("gpt2", tmp_path),
     }  # fmt: skip
     (found,) = rehearsed(find_recipe("mmgia/table4"), tmp_path, only="epsilon 5, B = 2", **given)
-    assert not found.stops, found.stops
-    assert found.there[-1] == "2,100 pairs of openi, as many as are needed"
-    assert found.work["training steps"] == 200
-    few = {**given, "documents": (reports(tmp_path / "few", 30),)}
-    (found,) = rehearsed(find_recipe("mmgia/table4"), tmp_path, only="epsilon 5, B = 2", **few)
     assert "has 30 pairs" in found.stops and "2100 were asked for" in found.stops

@@ -21,7 +21,8 @@ from docleak.models import load_model
 from docleak.privacy.mechanism import Mechanism, Relation, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
-from docleak.studies.updates.study import UpdatesConfig, UpdatesStudy
+from docleak.studies.updates.config import UpdatesConfig
+from docleak.studies.updates.study import UpdatesStudy
 from docleak.training.federated import party
 from docleak.training.federated.capture import read_updates
 from docleak.training.federated.federation import Federation

@@ -9,6 +9,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 
+from docleak.errors import AttackError
+
 View = TypeVar("View", contravariant=True)
 Knowledge = TypeVar("Knowledge", contravariant=True)
 Finding = TypeVar("Finding", covariant=True)
@@ -27,3 +29,9 @@ class Attack(Protocol[View, Knowledge, Finding]):
 
     def run(self, view: View, knowledge: Knowledge, *, budget: int, generator: torch.Generator) -> Finding:
         """Attack with at most ``budget`` evaluations of a gradient, or attempts, where weights are attacked."""
+
+
+def require_evaluations(budget: int) -> None:
+    """AttackError unless there is a gradient evaluation to spend."""
+    if budget < 1:
+        raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")

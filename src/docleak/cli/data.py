@@ -22,7 +22,10 @@ def list_formats(json_output: Json = False) -> None:
     """List the page formats docleak reads, and which have splits that :split=NAME reads."""
     from docleak.documents.loaders import LOADERS
 
-    rows = {name: f"{loader.about}{'; splits by :split=NAME' * loader.official}" for name, loader in LOADERS.items()}
+    rows = {
+        name: f"{loader.about}{'; splits by :split=NAME' * (loader.splits_are != 'none')}"
+        for name, loader in LOADERS.items()
+    }
     emit(rows, "\n".join(f"{name:14}{text}" for name, text in rows.items()), json_output=json_output)
 
 
@@ -108,20 +111,22 @@ def _make_blue_red(
     count: int | None, *, json_output: bool,
 ) -> None:  # fmt: skip
     from docleak.documents.blue_red import BlueRedPlan
-    from docleak.documents.blue_red_files import open_blue_red, open_issuers, open_official, write_blue_red
+    from docleak.documents.blue_red_files import open_blue_red, open_issuers, open_own, write_blue_red
     from docleak.errors import DocumentError
 
     if len(specs) > 1:
         raise DocumentError(f"{len(specs)} data sets to divide into BLUE and RED; expected one, or none for invoices.")
     if specs and by not in ("documents", "providers", "clients"):
-        raise DocumentError(f"--by is {by!r}; expected providers, or clients for the official division.")
+        raise DocumentError(f"--by is {by!r}; expected providers, or clients for its own division.")
     plan = BlueRedPlan(10 if clients is None else clients)
     if not specs:
         divided = open_issuers(issuers, per_issuer, plan, seed=seed)
     elif by == "clients":
         if count is not None:
-            raise DocumentError("--count would cut training documents out of an official division; leave it out.")
-        divided = open_official(specs[0])
+            raise DocumentError(
+                "--count would cut training documents out of the data set's own division; leave it out."
+            )
+        divided = open_own(specs[0])
     else:
         divided = open_blue_red(specs[0], plan, seed=seed, count=count)
     with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:

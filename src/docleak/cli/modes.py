@@ -80,14 +80,14 @@ MODES: dict[str, tuple[Mode, ...]] = {
 }  # fmt: skip
 
 
-def _official(values: Values) -> bool:
+def _divided_already(values: Values) -> bool:
     return bool(values["--blue-red"]) and values["--by"] == "clients"
 
 
 #: (command, option) -> what it needs.
 NEEDS: dict[tuple[str, str], Need] = {
-    ("data make", "--partition"): Need(lambda v: not _official(v), "docleak's own division, not --by clients"),
-    ("data make", "--seed"): Need(lambda v: not _official(v), "docleak's own division, not --by clients"),
+    ("data make", "--partition"): Need(lambda v: not _divided_already(v), "docleak's own division, not --by clients"),
+    ("data make", "--seed"): Need(lambda v: not _divided_already(v), "docleak's own division, not --by clients"),
     ("data inspect", "--seed"): Need(lambda v: _drawn(v["documents"]), "synthetic pages and drawn tables"),
     ("models attention", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
     ("budget", "--published"): Need(lambda v: v["--client-rate"] != "1", "--client-rate below 1"),

@@ -35,7 +35,7 @@ def of_phase(settings: TrainingSettings, phases: str, name: str, said: Mapping[s
     if other := [said[setting] for setting, differ in differs.items() if differ and setting in said]:
         raise PrivacyError(
             f"phase {name!r} has {chosen.rounds} rounds at unit rate {chosen.unit_rate:g} by --phases, and "
-            f"{' and '.join(other)} say otherwise. Leave them out."
+            f"{' and '.join(other)} {'say' if len(other) > 1 else 'says'} otherwise. Leave that out."
         )
     unit = choice(Unit, settings.unit, what="unit")
     noise = noise_for_phases(

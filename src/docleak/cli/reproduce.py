@@ -44,7 +44,8 @@ def reproduce(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="Another checkpoint: donut=DIR or layoutlmv3=HUB/NAME; of pairs also aligner=, language=, generator=."
+            help="Another checkpoint: donut=DIR or layoutlmv3=HUB/NAME; of pairs also aligner=, language=, generator=, "
+            "of extraction models resnet=, tuned_on=."
         ),
     ] = None,
     documents: Annotated[

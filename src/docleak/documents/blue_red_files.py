@@ -43,7 +43,7 @@ from docleak.files import drafted_folder, write_json
 MANIFEST = "blue-red.json"
 #: Synthetic invoices of issuers that no shipped checkpoint has seen.
 ISSUERS = "issuers"
-#: The part that an official split besides the training is.
+#: The part that a split besides the training is.
 PART_OF = {"val": VALIDATION, "test": TEST, RED_TEST_POSITIVE: RED_POSITIVE, RED_TEST_NEGATIVE: RED_NEGATIVE}
 #: Keeps the stream of the numbers of documents apart from others of the same seed.
 COUNTING = 21
@@ -51,7 +51,7 @@ COUNTING = 21
 
 @dataclass(frozen=True)
 class Divided:
-    """Data sets by name, the shares of the parts, and how they came about; ``plan`` is None for an official one."""
+    """Data sets by name, the shares of the parts, and how they came about; ``plan`` is None for a data set's own."""
 
     sources: Mapping[str, Sequence[Page]]
     shares: tuple[Share, ...]
@@ -95,8 +95,9 @@ def _divided(name: str, pages: Sequence[Page], plan: BlueRedPlan, seed: int) -> 
     return Divided({name: pages}, shares, plan, seed)
 
 
-def open_official(spec: str) -> Divided:
-    """The division that a data set brings along: PFL-DocVQA's files with their ``set_name``, or vrdu_pfl's.
+def open_own(spec: str) -> Divided:
+    """The division that a data set brings along: PFL-DocVQA's files with their ``set_name``, which is official, or that
+    of vrdu_pfl, which is derived.
 
     Raises DocumentError for other data sets, and what ``check_blue_red`` refuses.
     """

@@ -190,7 +190,7 @@ def require_folder(path: Path, inner: Sequence[str], parts: Sequence[str], expec
 
 
 def require_split(path: Path, split: str, known: Sequence[str]) -> None:
-    """DocumentError unless ``split`` is one of the official splits ``known`` at ``path``."""
+    """DocumentError unless ``split`` is one of the splits ``known`` at ``path``."""
     if split not in known:
         raise DocumentError(
             f"{path}: there is no split {split!r}; expected {', '.join(known) or 'none'}. Name one, or give the path "

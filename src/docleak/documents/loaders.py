@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import cast
+from typing import Literal, cast
 
 from docleak.documents.files import describe_folder, require_split
 from docleak.documents.names import one_spelling
@@ -30,8 +30,9 @@ class Loader:
     """One on-disk format: where its ``load(path, *, limit)`` is, and how a folder of it is recognised.
 
     A folder is recognised if it has everything of one of the ``marks`` (glob patterns separated by spaces). Formats
-    whose pages are ``drawn`` by docleak take ``seed``. Those with ``official`` splits have ``splits(path)``
-    beside ``load``, which takes one of them as ``split``.
+    whose pages are ``drawn`` by docleak take ``seed``. Those with splits have ``splits(path)`` beside ``load``, which
+    takes one of them as ``split``; ``splits_are`` says whose: "official" ones come with the data set from those who
+    publish it, "derived" ones from whoever put the pages into docleak's layout.
     """
 
     target: str
@@ -40,7 +41,7 @@ class Loader:
     drawn: bool = False
     #: Whether opening the whole data set takes minutes, so that it is not done just to check a path.
     large: bool = False
-    official: bool = True
+    splits_are: Literal["official", "derived", "none"] = "official"
 
     def function(self) -> Callable[..., Sequence[Page]]:
         """The loading function; its module is imported only now."""
@@ -48,8 +49,8 @@ class Loader:
         return function
 
     def splits(self, path: Path) -> tuple[str, ...]:
-        """The official splits at ``path``: of "train", "val" and "test" those that are there, and others."""
-        if not self.official:
+        """The splits at ``path``: of "train", "val" and "test" those that are there, and others."""
+        if self.splits_are == "none":
             return ()
         splits: tuple[str, ...] = import_module(split_name(self.target)[0]).splits(path)
         return splits
@@ -60,7 +61,7 @@ class Loader:
 
 @dataclass(frozen=True)
 class PageOptions:
-    """What may follow a path as ``:key=value``: the official ``split`` to read ("" for what the format means)."""
+    """What may follow a path as ``:key=value``: the ``split`` to read ("" for what the format means)."""
 
     split: str = ""
 
@@ -74,7 +75,7 @@ class PageSource:
     options: PageOptions = PageOptions()
 
     def splits(self) -> tuple[str, ...]:
-        """The official splits that are there; none if the path is one of them already."""
+        """The splits that are there; none if the path is one of them already."""
         return LOADERS[self.format].splits(self.path)
 
 
@@ -82,7 +83,10 @@ class PageSource:
 LOADERS: Mapping[str, Loader] = MappingProxyType(
     {
         "folder": Loader(
-            "docleak.documents.folder:load", "your own pages: images and pages.jsonl", ("pages.jsonl",), official=False
+            "docleak.documents.folder:load",
+            "your own pages: images and pages.jsonl",
+            ("pages.jsonl",),
+            splits_are="none",
         ),
         "sroie": Loader(
             "docleak.documents.sroie:load",
@@ -96,8 +100,9 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         ),
         "vrdu": Loader(
             "docleak.documents.vrdu:load",
-            "vrdu_pfl: public invoices and registration forms with exactly located fields",
+            "vrdu_pfl: public invoices and registration forms with exactly located fields, derived from VRDU's PDFs",
             ("docs.jsonl fields.jsonl qa.jsonl ocr images", "vrdu_pfl/fields.jsonl"),
+            splits_are="derived",
         ),
         "wtq": Loader(
             "docleak.documents.wtq:load",
@@ -133,7 +138,7 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
 
 def load_pages(spec: str, *, count: int | None = None, seed: int, image_root: Path | None = None) -> Sequence[Page]:
     """Open pages by ``spec``: "synthetic", "FORMAT:PATH" with a format of LOADERS, a PATH whose format is seen, either
-    with ":split=NAME" for an official split; or several of these, separated by commas, as one data set.
+    with ":split=NAME" for one of its splits; or several of these, separated by commas, as one data set.
 
     A name that brings its pages along (``registry.Given``) gives those. At most ``count`` pages of each: the first ones
     of a data set on disk, or the number made for "synthetic" (16 if None). Pages of several data sets come in the order

@@ -1,6 +1,7 @@
-"""Pages to train on, to validate with and to test on: a data set's official splits, else shares that are held out.
+"""Pages to train on, to validate with and to test on: a data set's own splits, else shares that are held out.
 
-Nothing is held out in silence: what comes from where is said in sentences, which whoever trains passes on.
+Nothing is held out in silence: what comes from where, and whose splits these are, is said in sentences, which whoever
+trains passes on.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from docleak.documents.coins import coin
-from docleak.documents.loaders import SYNTHETIC, load_pages, page_source, page_specs, source_names
+from docleak.documents.loaders import LOADERS, SYNTHETIC, load_pages, page_source, page_specs, source_names
 from docleak.documents.page import Page
 from docleak.documents.pages import document_names, labelled, picked
 from docleak.errors import DocumentError
 
 #: Keeps the stream of what is held out apart from others of the same seed.
 KEEPING = 11
-#: The official splits that are looked for besides the training pages, and what they are for.
+#: The splits that are looked for besides the training pages, and what they are for.
 PURPOSES = {"test": "test", "val": "validation"}
 
 
@@ -42,8 +43,12 @@ class Numbers:
     test: tuple[int, ...]
 
 
-def official_splits(spec: str) -> tuple[str, ...]:
-    """The official splits that a data set has; none where ``spec`` names one of them, or several data sets."""
+#: How a data set's own splits are called, by ``Loader.splits_are``.
+CALLED = {"official": "its official split", "derived": "a split of its derived layout, not of its publishers'"}
+
+
+def own_splits(spec: str) -> tuple[str, ...]:
+    """The splits that a data set has; none where ``spec`` names one of them, or several data sets."""
     if spec == SYNTHETIC or len(page_specs(spec)) > 1:
         return ()
     source = page_source(spec)
@@ -63,10 +68,10 @@ def open_parts(
 ) -> Parts:
     """The parts of a data set, or of several (as ``load_pages`` takes them; at most ``count`` pages of each split).
 
-    Where a data set has an official training split, its official test and validation splits are taken, and what it has
-    none of is held out of the training pages: the share ``test`` or ``validation`` of their documents, drawn from
-    ``seed``. A share of 0 asks for no such part. Training pages of documents that an official part has, too, are left
-    out. Under an epsilon ``units`` names the unit of every page, and each is held out by a public coin of its own.
+    Where a data set has a training split, its test and validation splits are taken, and what it has none of is held
+    out of the training pages: the share ``test`` or ``validation`` of their documents, drawn from ``seed``. A share of
+    0 asks for no such part. Training pages of documents that such a split has, too, are left out. Under an epsilon
+    ``units`` names the unit of every page, each is held out by a public coin of its own, and nothing said counts them.
     ``seed_of_pages`` is for pages that are made or drawn (``seed``, if None); a data set's ``name``, by which its draws
     differ from another's of the same seed, is its format where none is given.
 
@@ -97,19 +102,24 @@ def _open(
     units: Callable[[Sequence[Page]], Sequence[str]] | None,
 ) -> Parts:
     seed, seed_of_pages = seeds
-    splits = official_splits(spec)
-    official = [split for split, share in wanted.items() if share and split in splits and "train" in splits]
-    kept = {split: load_pages(f"{spec}:split={split}", count=count, seed=seed_of_pages) for split in official}
-    said = [f"{name}: the {PURPOSES[split]} pages are its official split ({len(kept[split])} pages)." for split in kept]
+    splits = own_splits(spec)
+    taken = [split for split, share in wanted.items() if share and split in splits and "train" in splits]
+    kept = {split: load_pages(f"{spec}:split={split}", count=count, seed=seed_of_pages) for split in taken}
+    called = CALLED[LOADERS[page_source(spec).format].splits_are] if kept else ""
+    said = [
+        f"{name}: the {PURPOSES[split]} pages are {'the first of ' * (len(of) == count)}{called} ({len(of)} pages)."
+        for split, of in kept.items()
+    ]
     pages = load_pages(f"{spec}:split=train" if "train" in splits else spec, count=count, seed=seed_of_pages)
-    pages, sentence = _apart(name, pages, kept)
+    private = units is not None
+    pages, sentence = _apart(name, pages, kept, private)
     said += [sentence] if sentence else []
     shares = {split: 0.0 if split in kept else share for split, share in wanted.items()}
     numbers = _numbers(name, pages, shares, seed, units)
-    held = {"test": numbers.test, "val": numbers.validation}
+    held, of = {"test": numbers.test, "val": numbers.validation}, "units" if private else "documents"
     said += [
-        f"{name}: no official {PURPOSES[split]} split is here, so {len(held[split])} of {len(pages)} training pages "
-        f"were held out for it ({100 * share:g} % of the {'units' if units else 'documents'}, drawn from seed {seed})."
+        f"{name}: no official {PURPOSES[split]} split is here, so {_held(len(held[split]), len(pages), private)} "
+        f"were held out for it ({100 * share:g} % of the {of}, drawn from seed {seed})."
         for split, share in shares.items()
         if share
     ]
@@ -117,15 +127,25 @@ def _open(
     return Parts(picked(pages, numbers.train), parts["val"], parts["test"], tuple(said))
 
 
-def _apart(name: str, pages: Sequence[Page], kept: dict[str, Sequence[Page]]) -> tuple[Sequence[Page], str]:
-    """The training pages without those of documents that an official part has, and a sentence if there are any."""
+def _held(count: int, of: int, private: bool) -> str:
+    """So many of the training pages; how many there are is no one's to know under an epsilon."""
+    return "training pages" if private else f"{count} of {of} training pages"
+
+
+def _apart(
+    name: str, pages: Sequence[Page], kept: dict[str, Sequence[Page]], private: bool
+) -> tuple[Sequence[Page], str]:
+    """The training pages without those of documents that a split in ``kept`` has, and a sentence if there are any
+    (under an epsilon in any case, as whether there are tells of some unit)."""
     taken = {document for part in kept.values() for document in document_names(part)} - {""}
     left = [number for number, document in enumerate(document_names(pages)) if document not in taken]
-    if len(left) == len(pages):
+    if not kept or (len(left) == len(pages) and not private):
         return pages, ""
     parts = " or ".join(PURPOSES[split] for split in kept)
+    if private:
+        return picked(pages, left), f"{name}: training pages of documents that its {parts} pages are of are left out."
     return picked(pages, left), (
-        f"{name}: {len(pages) - len(left)} of {len(pages)} training pages are of documents that its official {parts} "
+        f"{name}: {len(pages) - len(left)} of {len(pages)} training pages are of documents that its {parts} "
         "pages are of, too, and are left out."
     )
 

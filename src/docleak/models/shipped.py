@@ -28,6 +28,8 @@ SHIPPED_ENCODERS: dict[str, str] = {
     "bros-tiny": "BROS (tiny), trained to guess masked tokens of synthetic invoices",
     "bert-tiny": "BERT (tiny), trained to guess masked tokens of synthetic invoices",
 }
+#: Of pairs, made on the spot: the aligner, and GIFD's generator.
+SHIPPED_ALIGNER, SHIPPED_GENERATOR = "aligner-tiny", "generator-tiny"
 
 
 def model_card(source: str) -> dict[str, Any]:

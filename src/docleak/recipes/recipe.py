@@ -10,7 +10,8 @@ Recipes are TOML files, the shipped ones beside this module, a user's own anywhe
     [fixed]                             settings of every row
     [scales.tiny], base and paper       settings of a scale; models.donut = "donut-start" says which checkpoint that is,
                                         and on = ["donut"] which models rows run on at this scale instead of the above
-    [[rows]]                            name, settings of this row, printed.donut = {binary = 0.701, ...}
+    [[rows]]                            name, settings of this row, printed.donut = {binary = 0.701, ...}, and
+                                        only = "paper" if it is a row of that scale alone
 
 The study says which settings and which printed numbers there are: its configuration's fields, and its columns.
 """
@@ -43,13 +44,14 @@ MOST_NUMBER = 10**12
 #: key -> type, of the file and of a row; scales and ``fixed`` hold settings.
 TOP = {"title": str, "kind": str, "paper": str, "finding": str, "note": str, "models": list, "fixed": dict,
        "rows": list, "scales": dict}  # fmt: skip
-ROW = {"name": str, "models": list, "printed": dict, "scales": dict}
+ROW = {"name": str, "models": list, "printed": dict, "scales": dict, "only": str}
 
 
 @dataclass(frozen=True)
 class Row:
     """One row: its settings over the fixed ones, and the paper's numbers per model (shares in [0, 1]). ``bound`` to
-    its ``models`` at every scale, where it names its own."""
+    its ``models`` at every scale, where it names its own. ``only`` names the scale that alone has it, "" for a row of
+    all."""
 
     name: str
     models: tuple[str, ...]
@@ -57,6 +59,11 @@ class Row:
     printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     scaled: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     bound: bool = False
+    only: str = ""
+
+    def at(self, scale: str) -> bool:
+        """Whether the scale has it."""
+        return self.only in ("", scale)
 
 
 @dataclass(frozen=True)
@@ -202,7 +209,7 @@ def read_recipe(file: Path, name: str) -> Recipe:
 def _row(row: Mapping[str, Any], models: tuple[str, ...]) -> Row:
     settings = {key: value for key, value in row.items() if key not in ROW}
     return Row(row["name"], tuple(row.get("models", models)), settings, row.get("printed", {}), row.get("scales", {}),
-               bound="models" in row)  # fmt: skip
+               bound="models" in row, only=row.get("only", ""))  # fmt: skip
 
 
 def _faults(text: Mapping[str, Any]) -> list[str]:
@@ -231,6 +238,8 @@ def _faults(text: Mapping[str, Any]) -> list[str]:
         faults += _wrong_keys(row, ROW, known.types, f"{place} ({row['name']})")
         faults += _type_faults({key: value for key, value in row.items() if key not in ROW}, known, f"{place}")
         faults += _scale_faults(row, f"{place}, ", {}, known)
+        if row.get("only", SCALES[0]) not in SCALES:
+            faults.append(f"{place}: only is {short(row['only'])}, expected {' or '.join(SCALES)}")
         printed = row.get("printed")
         for model, numbers in printed.items() if isinstance(printed, dict) else ():
             if isinstance(numbers, dict):

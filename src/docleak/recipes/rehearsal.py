@@ -30,24 +30,26 @@ from docleak.spec import split_name
 from docleak.studies.engine import KNOWN, begin
 from docleak.studies.study import PLACEHOLDER, ROWS, Done, Needed, TableRow, TableStudy, Unit
 
-#: Where data sets are handed out, by format.
-OFFICIAL = {
+#: Where data sets are handed out, by format. Each was found as the place to get that data set in public repositories or
+#: documentation (searched on 23 November 2026); none of the pages themselves was visited.
+HANDED_OUT = {
     "sroie": "https://rrc.cvc.uab.es/?ch=13",
     "funsd": "https://guillaumejaume.github.io/FUNSD/",
     "docvqa": "https://rrc.cvc.uab.es/?ch=17",
     "pfl-docvqa": "https://benchmarks.elsa-ai.eu/?ch=2",
-    "vrdu": "https://github.com/google-research-datasets/vrdu",
+    "vrdu": "derived from the PDFs of https://github.com/google-research-datasets/vrdu (docs/data-format.md)",
     "wtq": "https://github.com/ppasupat/WikiTableQuestions",
     "tabfact": "https://github.com/wenhuchen/Table-Fact-Checking",
-    "due": "https://duebenchmark.com",
+    "due": "https://duebenchmark.com/data",
     "nlvr": "https://github.com/lil-lab/nlvr",
     "nlvr-true": "https://github.com/lil-lab/nlvr",
     "flickr30k": "https://shannon.cs.illinois.edu/DenotationGraph/",
-    "openi": "https://openi.nlm.nih.gov",
+    "openi": "https://openi.nlm.nih.gov/faq#collection",
     "cifar100": "https://www.cs.toronto.edu/~kriz/cifar.html",
 }
 #: Models that recipes leave to the user -> the published checkpoints that they are, or are put together from.
-MADE_FROM = {"fedocvqa": ("t5-base", "vit-mae-base"), "vt5": ("vt5-base-spdocvqa",)}
+#: FeDocVQA's section 4.3 names t5-base and MAE's ViT-B/16 as what it begins with.
+MADE_FROM = {"fedocvqa": ("t5-base", "vit-mae-base")}
 RECORD = "rehearsal.json"
 
 
@@ -190,7 +192,7 @@ def _missing(need: Needed, model: str) -> Missing | None:
     """What is not on this machine of what a row reads, or None; nothing is downloaded. ``model`` is the row's."""
     name = split_name(need.source)[0]
     if need.kind != "model":
-        return Missing(need.option, OFFICIAL.get(name, "")) if PLACEHOLDER in need.source else None
+        return Missing(need.option, HANDED_OUT.get(name, "")) if PLACEHOLDER in need.source else None
     if PLACEHOLDER in need.source:
         parts = [published(part) for part in MADE_FROM.get(model, ())]
         where = " and ".join(part.repository for part in parts)

@@ -49,10 +49,10 @@ def rows_of(
     if scale not in recipe.scales:
         known = ", ".join(recipe.scales) or "none"
         raise RecipeError(f"recipe {recipe.name!r} has no scale {scale!r}; it has {known}.")
-    names = {field.name for field in fields(kind.Config)}
+    names = {*(field.name for field in fields(kind.Config)), *kind.checkpoints}
     merged = {key: value for key, value in changes.items() if key == "models" or (key in names and key not in SPECIAL)}
     sources = {**recipe.scales[scale].get("models", {}), **changes.get("models", {})}
-    pairs = [(row, model) for row in recipe.rows for model in recipe.models_of(row, scale)]
+    pairs = [(row, model) for row in recipe.rows if row.at(scale) for model in recipe.models_of(row, scale)]
     asked = [
         (number, row, model, *recipe.settings(row, model, scale, merged))
         for number, (row, model) in enumerate(pairs)

@@ -27,7 +27,7 @@ STUDIES: dict[str, Kind] = {
     ),
     "updates": Kind(
         "docleak.studies.updates.study:UpdatesStudy",
-        "docleak.studies.updates.study:UpdatesConfig",
+        "docleak.studies.updates.config:UpdatesConfig",
         "What the server of a federated training received, attacked after the clients' local steps.",
         "docleak-updates",
     ),
@@ -45,20 +45,20 @@ STUDIES: dict[str, Kind] = {
     ),
     "pairs": Kind(
         "docleak.studies.pairs.study:PairStudy",
-        "docleak.studies.pairs.client:PairConfig",
+        "docleak.studies.pairs.config:PairConfig",
         "Picture and text of one client, out of its two gradients.",
         "docleak-pairs",
         gpu=False,
     ),
     "canaries": Kind(
         "docleak.studies.canaries.study:CanaryStudy",
-        "docleak.studies.canaries.audit:CanaryConfig",
+        "docleak.studies.canaries.config:CanaryConfig",
         "What one private training provably leaks: a lower bound on epsilon beside what the accountant claims.",
         "docleak-canaries",
     ),
     "defences": Kind(
         "docleak.studies.gradient.defences:DefenceStudy",
-        "docleak.studies.gradient.defences:DefenceConfig",
+        "docleak.studies.gradient.comparison:DefenceConfig",
         "What each defence leaves of the leak, and what it costs: the same attack under each, the model trained under "
         "each.",
     ),

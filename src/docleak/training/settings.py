@@ -28,7 +28,7 @@ _RATE, _BELOW_ONE = Range(0, 1e3), Range(0, 0.999999)
 _SECURE = Need(lambda settings: settings.secure, "--secure")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     """What a training is, in numbers and words; the fields' help says what each means.
 
@@ -42,7 +42,9 @@ class TrainingSettings:
     rounds: int = option(6, "Rounds in all; a run that has fewer is continued.", range=SOME)
     holdout: float = option(0.2, "Share of its documents that a silo keeps to evaluate on.", range=_BELOW_ONE)
     evaluate_every: int = option(1, "Evaluate after every so many rounds, and the last; 0 never.", range=COUNT)
-    seed: int = option(0, "Seed of sampling, orders, dropout and what is kept.", range=SEED)
+    seed: int = option(
+        0, "Seed of sampling, orders, dropout, what is kept, and of what a checkpoint does not bring.", range=SEED
+    )
     epochs: int = option(1, "Local epochs of a round.", group=LOCAL, range=Range(1, 10_000))
     max_steps: int = option(
         35, "At most so many optimiser steps of a silo in a round; 0 for no limit.", group=LOCAL,
@@ -59,7 +61,10 @@ class TrainingSettings:
     objective: str = option("qa", "What is learnt: qa, or a self-pretraining objective: tm, lm, tlm.", group=LOCAL)
     dropout: bool = option(False, "Train with the model's dropout.", group=LOCAL, both=True)
     participation: float = option(
-        1.0, "Share C of the silos that train in a round.", group=FEDERATED, range=Range(0, 1, above=True)
+        1.0,
+        "Share C of the K silos that train in a round: C x K without its fraction.",
+        group=FEDERATED,
+        range=Range(0, 1, above=True),
     )
     minimum: int = option(
         0, "Average a round with so many updates; 0: every sampled silo's.", group=FEDERATED, range=Range(0, 1_000)
@@ -134,8 +139,9 @@ class TrainingSettings:
         from docleak.training.federated.wire import Compression
 
         plan = self.plan(said)
-        asked = options_of(type(self))
-        refuse_idle(self, [asked[name] for name in asked if getattr(self, name) != asked[name].default], flags=False)
+        asked = options_of(type(self)).items()
+        told = [one for name, one in asked if name in said or getattr(self, name) != one.default]
+        refuse_idle(self, told, flags=False)
         return Federation(
             self.model, self.rounds, self.participation, self.minimum, self.holdout, self.seed,
             LocalPlan(

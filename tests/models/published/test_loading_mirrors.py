@@ -157,7 +157,7 @@ def test_vt5_as_its_authors_publish_it(mirrors: Callable[[str], Path], tmp_path:
 
 
 def test_vt5_as_its_authors_trainings_leave_it(mirrors: Callable[[str], Path], tmp_path: Path) -> None:
-    """round_N.ckpt in four parts, written as their ``save_model`` writes it, holds the same numbers as the one file."""
+    """round_N.ckpt in four parts, as their ``save_model`` writes it, holds the same numbers as the one file."""
     folder, out = mirrors("vt5-base-spdocvqa"), tmp_path / "round_9.ckpt"
     parts = {
         "lm_model": "language_backbone.",

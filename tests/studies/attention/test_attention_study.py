@@ -52,8 +52,8 @@ def test_the_answers_place_is_what_its_words_touch() -> None:
 def test_what_is_no_donut_or_not_given_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AttackError, match="pages is 0"):
         AttentionConfig(pages=0)
-    with pytest.raises(RecipeError, match="--model start=DIR"):
-        rows_of(find_recipe("gi-dqa/figure5"), AttentionStudy, "paper", tmp_path, {"documents": ("synthetic",)})
+    with pytest.raises(RecipeError, match="--documents pfl-docvqa:DIR"):
+        rows_of(find_recipe("gi-dqa/figure5"), AttentionStudy, "paper", tmp_path, {})
     with pytest.raises(RecipeError, match="was given 2"):
         rows_of(find_recipe("gi-dqa/figure5"), AttentionStudy, "tiny", tmp_path, {"documents": ("a", "b")})
     with pytest.raises(ModelError, match="attention maps are of a Donut's decoder"):

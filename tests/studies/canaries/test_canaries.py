@@ -21,7 +21,8 @@ from docleak.privacy.empirical import from_one_run, right_guesses
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.studies.canaries import audit as canaries
-from docleak.studies.canaries.audit import WITHOUT_NOISE, Bench, CanaryConfig, audit_canaries, release
+from docleak.studies.canaries.audit import Bench, audit_canaries, release
+from docleak.studies.canaries.config import WITHOUT_NOISE, CanaryConfig
 from docleak.studies.canaries.study import CanaryStudy
 from docleak.studies.engine import carry_out
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from docleak.attacks.gradients.algebra.patches import obstacle
+from docleak.attacks.registries import ATTACKS
 from docleak.documents import Page
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
@@ -16,7 +17,14 @@ from docleak.errors import AttackError
 from docleak.models import load_model, trainable
 from docleak.models.layoutlmv3 import LayoutLMv3
 from docleak.studies.gradient.case import build_case
-from docleak.studies.gradient.config import Exposure, GradientConfig, least_budget, require_budget, with_closed_form
+from docleak.studies.gradient.config import (
+    ENOUGH,
+    Exposure,
+    GradientConfig,
+    least_budget,
+    require_budget,
+    with_closed_form,
+)
 from docleak.studies.gradient.models import inapplicable, require_applicable, skipped
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.gradient.texts import text_record
@@ -32,6 +40,7 @@ def test_the_closed_form_is_tried_by_itself_on_single_pages() -> None:
 def test_a_budget_that_the_draws_would_spend_is_refused_beforehand() -> None:
     assert least_budget("gi-dqa", 1) == 18 and least_budget("random", 1) == least_budget("closed-form", 1) == 1
     assert least_budget("gi-dqa:rounds=all", 3) == 54 and least_budget("gi-dqa", 3) == 18
+    assert max(least_budget(name, 1) for name in ATTACKS.entries) <= ENOUGH
     require_budget(("gi-dqa", "dlg"), 18, rounds=1)
     with pytest.raises(AttackError, match="expected at least: gi-dqa 18"):
         GradientConfig(attacks=("random", "gi-dqa"), budget=17)

@@ -16,8 +16,9 @@ from docleak.runs.run import Run
 from docleak.studies.engine import carry_out
 from docleak.studies.gradient import choices, defences
 from docleak.studies.gradient.choices import Choice, chart, choices_of
+from docleak.studies.gradient.comparison import DefenceConfig
 from docleak.studies.gradient.config import GradientConfig
-from docleak.studies.gradient.defences import DefenceConfig, DefenceStudy, most_exposed
+from docleak.studies.gradient.defences import DefenceStudy, most_exposed
 from docleak.studies.gradient.reading import DEFENCES
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.gradient.utility import Utility, sent_bytes, utility_under

@@ -22,7 +22,8 @@ from docleak.report.page import Reading
 from docleak.runs.run import Run
 from docleak.studies.engine import Silence, begin, carry_out
 from docleak.studies.pairs.case import PairCase, build_pair_case, self_tests
-from docleak.studies.pairs.client import PairConfig, client_of, set_up
+from docleak.studies.pairs.client import client_of, set_up
+from docleak.studies.pairs.config import PairConfig
 from docleak.studies.pairs.privacy import encodings_of
 from docleak.studies.pairs.reading import gain, verdict
 from docleak.studies.pairs.score import assign, pictures_of, score_pairs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +75,7 @@ def test_a_part_that_is_missing_is_made_again_and_others_are_left_alone(tmp_path
     assert (folder_of(CONFIG, tmp_path) / "test").stat().st_mtime_ns == stamp
 
 
-def test_official_test_documents_replace_the_share(tmp_path: Path) -> None:
+def test_test_documents_replace_the_share(tmp_path: Path) -> None:
     own = tmp_path / "own"
     shutil.copytree(divide(CONFIG, tmp_path / "a").test["synthetic"], own)
     config = replace(CONFIG, test_documents=(f"folder:{own}", f"folder:{own}"))
@@ -92,5 +93,19 @@ def test_official_test_pages_are_taken_and_said(shared_data: Path, tmp_path: Pat
     tests = load_pages(f"folder:{places.test['funsd']}", seed=0)
     assert sorted(len(page.words) for page in tests) == sorted(len(page.words) for page in official)
     assert places.said == divided(config, tmp_path).said
-    assert places.said[0] == "funsd: the test pages are its official split (6 pages)." and len(places.said) == 2
+    assert (
+        places.said[0] == "funsd: the test pages are the first of its official split (6 pages)."
+        and len(places.said) == 2
+    )
     assert "no official validation split is here" in places.said[1]
+
+
+def test_documents_that_an_older_docleak_divided_are_not_gone_on_with(tmp_path: Path) -> None:
+    divide(CONFIG, tmp_path)
+    note = folder_of(CONFIG, tmp_path) / "data.json"
+    old = {name: value for name, value in json.loads(note.read_text()).items() if name != "said"}
+    note.write_text(json.dumps(old))
+    for other in (CONFIG, replace(CONFIG, clients=5)):
+        with pytest.raises(RecipeError, match=r"an older docleak divided(.|\n)*Give another --out"):
+            divide(other, tmp_path)
+    assert not (folder_of(CONFIG, tmp_path) / "silos-5").exists() and json.loads(note.read_text()) == old

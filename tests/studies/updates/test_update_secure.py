@@ -14,8 +14,9 @@ from docleak.models import load_model
 from docleak.studies.engine import carry_out
 from docleak.studies.registry import report_on
 from docleak.studies.updates.case import open_case
+from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.secure import hiding
-from docleak.studies.updates.study import UpdatesConfig, UpdatesStudy
+from docleak.studies.updates.study import UpdatesStudy
 from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.embedded import train_embedded

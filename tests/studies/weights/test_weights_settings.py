@@ -10,10 +10,12 @@ import pytest
 from docleak.errors import AttackError, RecipeError
 from docleak.recipes import Recipe, Row, find_recipe, list_recipes
 from docleak.recipes.rows import rows_of
-from docleak.studies.study import TableRow
+from docleak.runs.identity import digest_of
+from docleak.studies.study import TableRow, plain
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.rows import asked_of, assigned, game_asked
 from docleak.studies.weights.study import WeightsStudy
+from docleak.studies.weights.tuning import settings_of, sought_on
 
 SHIPPED = [name for name, recipe in list_recipes().items() if recipe.kind == "weights"]
 BOTH = {"documents": ("funsd:there", "sroie:there")}
@@ -105,7 +107,7 @@ def test_wrong_rows_name_the_fault(change: dict[str, object], named: str) -> Non
 def test_what_the_attack_refuses_is_refused_before_anything_is_trained() -> None:
     with pytest.raises(AttackError, match=r"top_p is 2\.0"):
         row(top_p=2.0)
-    with pytest.raises(RecipeError, match="no preset 'small'; known: paper, tiny"):
+    with pytest.raises(RecipeError, match="no preset 'small'; known: paper, tiny, base"):
         row(preset="small")
     assert row(preset="tiny", fields=3).fields == 3
 
@@ -137,3 +139,44 @@ def test_missing_pages_and_models_are_asked_for(tmp_path: Path) -> None:
     mine = Recipe("r", "", "", "", (Row("a", ("m",), {}),), {}, {"paper": {"models": {"m": "PATH"}}}, kind="weights")
     with pytest.raises(RecipeError, match="--model m=DIR"):
         rows(mine, "paper", tmp_path)
+
+
+def test_figure_7_attacks_every_fifth_of_300_epochs_at_paper_scale(tmp_path: Path) -> None:
+    recipe = find_recipe("cdmi/figure7")
+    given = {"documents": ["funsd:X"]}
+    rows = {scale: rows_of(recipe, WeightsStudy, scale, tmp_path / scale, given) for scale in ("tiny", "paper")}
+    epochs = {
+        scale: [int(row.study.config.criterion.removeprefix("epoch-")) for row in found]
+        for scale, found in rows.items()
+    }
+    assert epochs == {"tiny": list(range(10, 101, 10)), "paper": list(range(5, 301, 5))}
+    paper = rows["paper"][0].study.config
+    assert (paper.target_training.epochs, paper.keep_every, paper.fields) == (300, 5, 311)
+    assert (paper.attack.candidates, paper.bimodal, len(epochs["paper"])) == (256, True, 60)
+
+
+def test_at_paper_scale_bimodal_targets_see_a_resnet_and_settings_are_sought_on_layoutlm(tmp_path: Path) -> None:
+    """14 configurations (data set, task and modality of LayoutLM's), each of whose settings serve four rows or two."""
+    given = {"documents": ["funsd:X", "sroie:X"]}
+    rows = rows_of(find_recipe("cdmi/table5"), WeightsStudy, "paper", tmp_path, given)
+    configs = [row.study.config for row in rows]
+    assert all((config.resnet == "microsoft/resnet-50") is config.bimodal for config in configs)
+    assert all(config.image_size == ((512, 704) if config.bimodal else (160, 224)) for config in configs)
+    games = {digest_of(plain(sought_on(config))) for config in configs}
+    assert len(games) == 14, "whatever the backbone and the epoch that a row attacks"
+    assert all(sought_on(config).model == "microsoft/layoutlm-base-uncased" for config in configs)
+    assert all(len(settings_of(config)) == (6 if config.task == "mlm" else 18) for config in configs)
+    tiny = rows_of(find_recipe("cdmi/table5"), WeightsStudy, "tiny", tmp_path / "tiny", given)
+    assert not any(row.study.config.tuning or row.study.config.resnet for row in tiny)
+    mine = rows_of(
+        find_recipe("cdmi/table5"),
+        WeightsStudy,
+        "paper",
+        tmp_path / "own",
+        {**given, "resnet": "my-resnet", "tuned_on": "mine"},
+    )
+    assert {row.study.config.resnet for row in mine} == {"", "my-resnet"}
+    assert {row.study.config.tuning.model for row in mine} == {"mine"}
+    bimodal = next(row.study for row in mine if row.study.config.bimodal)
+    asked = {need.option for need in bimodal.needed("layoutlm")}
+    assert {"--model resnet=DIR", "--model tuned_on=DIR"} <= asked

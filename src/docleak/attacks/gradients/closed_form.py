@@ -25,6 +25,7 @@ from docleak.attacks.gradients.engine import (
 )
 from docleak.attacks.gradients.matching import dummy_of, relative
 from docleak.attacks.gradients.view import GradientView, Knowledge
+from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
 from docleak.models.base import Encoded
 
@@ -57,8 +58,7 @@ class ClosedForm:
         on_evaluation: OnEvaluation = lambda number, loss, pixels: None,
     ) -> Finding:
         """Recover the private pixels; ``budget`` and ``generator`` serve only where some are not determined."""
-        if budget < 1:
-            raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
+        require_evaluations(budget)
         started = time.perf_counter()
         if view.batch_size > 1:
             return self._batch(view, knowledge, budget, generator, on_evaluation)

@@ -33,6 +33,7 @@ from docleak.attacks.gradients.shallow import Layers, constant_but, shallow
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Solver
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.gradients.whitening import Whitener, WhiteningConfig, fit_whiteners, residuals, whitened
+from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
 from docleak.models.donut import Donut
 from docleak.models.recompute import recomputation
@@ -144,15 +145,14 @@ class GradientAttack:
         ``start_at`` (B, 3, H, W) in [0, 1] is where to begin instead of at random. ``guide`` is added to the objective,
         and what is kept as the best is then the best by the whole of it; without one, by the matching distance alone.
         """
-        if budget < 1:
-            raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
+        require_evaluations(budget)
         if self.recompute and (not isinstance(view.model, Donut) or any(one.local for one in view.rounds)):
             raise AttackError(
                 f"attack {self.name!r}: recompute=yes is for plain gradients of a Donut; found those of "
                 f"{view.model.name!r}{'' if view.local is None else ' after local steps'}. Leave recompute out."
             )
         started = time.perf_counter()
-        with inference_mode_of(view):
+        with inference_mode_of(view), recomputation(self.recompute):
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)
             start = canvas.start(self.start, generator) if start_at is None else canvas.unknowns(start_at)
             pursuit = Pursuit(self, view, knowledge, canvas, on_evaluation, guide)
@@ -237,10 +237,6 @@ class Pursuit:
 
     def objective(self, unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
         """One gradient evaluation: matching loss plus scheduled priors (eq. 4), and its gradient."""
-        with recomputation(self.attack.recompute):
-            return self._objective(unknowns, progress)
-
-    def _objective(self, unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
         free = unknowns.detach().requires_grad_(True)
         pixels = self.canvas.pixels(free)
         rounds = [

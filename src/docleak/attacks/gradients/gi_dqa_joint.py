@@ -31,6 +31,7 @@ from docleak.attacks.gradients.joint.drawing import Ink, Line, Way, dressed, fac
 from docleak.attacks.gradients.joint.places import boxes_of, private_lines, regions, touched
 from docleak.attacks.gradients.matching import dummy_of, relative
 from docleak.attacks.gradients.view import GradientView, Knowledge
+from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
 from docleak.spec import Said
 
@@ -88,8 +89,7 @@ class JointAttack:
         on_evaluation: OnEvaluation = lambda number, loss, pixels: None,
     ) -> Finding:
         """Reconstruct the private pixels with at most ``budget`` gradient evaluations, with those of the drawing."""
-        if budget < 1:
-            raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
+        require_evaluations(budget)
         started = time.perf_counter()
         known = text_of(view, knowledge)
         with inference_mode_of(view):

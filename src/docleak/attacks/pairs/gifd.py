@@ -25,8 +25,10 @@ from docleak.attacks.gradients.engine import (
 from docleak.attacks.gradients.matching import squared
 from docleak.attacks.gradients.solvers import Adam
 from docleak.attacks.gradients.view import GradientView, Knowledge
+from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
-from docleak.models.pair.generator import SHIPPED_GENERATOR, Generator, load_generator
+from docleak.models.pair.generator import Generator, load_generator
+from docleak.models.shipped import SHIPPED_GENERATOR
 
 #: Steps that look for the latent vector of a picture; they ask the generator only, not the attacked model.
 FITTING, FITTING_RATE = 60, 0.1
@@ -111,8 +113,7 @@ class GeneratorAttack:
         guide: Guide | None = None,
     ) -> Finding:
         """As ``GradientAttack.run``; ``start_at`` is first brought near by the generator alone."""
-        if budget < 1:
-            raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
+        require_evaluations(budget)
         began = time.perf_counter()
         with inference_mode_of(view):
             prior = _loaded(self.generator, str(knowledge.template.device))

@@ -15,6 +15,7 @@ from docleak.attacks.gradients.solvers import Adam
 from docleak.attacks.gradients.view import GradientView
 from docleak.attacks.pairs.moves import Moves, candidates_of, distances
 from docleak.attacks.pairs.sentence import Sentences
+from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
 from docleak.models.base import Encoded
 from docleak.models.pair.language import LanguageModel
@@ -66,8 +67,7 @@ class TextAttack:
         ``progress`` is the part of the solver's course that this run takes; ``guide``, a function of embeddings, is
         added to what is descended. AttackError for a budget below 1 and for moves without a language model.
         """
-        if budget < 1:
-            raise AttackError(f"budget is {budget}; expected at least one gradient evaluation.")
+        require_evaluations(budget)
         if self.moves is not None and self.moves.weight and language is None:
             raise AttackError(f"attack {self.name!r} scores moves by a language model; give it one.")
         began = time.perf_counter()

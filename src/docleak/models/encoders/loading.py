@@ -13,6 +13,7 @@ from torch import Tensor
 from docleak.errors import ModelError
 from docleak.files import drafted_folder
 from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel, build, told
+from docleak.models.encoders.resnet import read_resnet
 from docleak.models.encoders.tasks import CLASSED, Task
 from docleak.models.encoders.vision import VisionConfig
 from docleak.models.files import config_from, fill, save_module, tokenizer_of, weights_in
@@ -43,8 +44,8 @@ def load_encoder(
 
     docleak's own checkpoints keep their head where ``task`` and ``classes`` are its own, or no task is named. One
     that transformers saved (LayoutLM, BROS, BERT) keeps its masked-language head for "mlm"; every other head, and the
-    eye that ``vision`` asks for, is drawn with ``seed``. Raises ModelError for anything else, for a backbone without a
-    ``task``, for a tokenizer that is not the model's, and for missing weights.
+    eye that ``vision`` asks for (but for its ResNet, if it names one), is drawn with ``seed``. Raises ModelError for
+    anything else, for a backbone without a ``task``, for a tokenizer that is not the model's, and for missing weights.
     """
     where, revision, values = found_encoder(source)
     name, is_own = short_name(source), values.get("model_type") == MODEL_TYPE
@@ -110,9 +111,10 @@ def load_backbone(
     import transformers
 
     backbone = getattr(transformers, BACKBONES[kind][0])(**values).to_dict()
-    config = EncoderConfig(kind, backbone, task, tuple(classes) if task in CLASSED else (), vision)
+    resnet, seen = _eye_of(vision)
+    config = EncoderConfig(kind, backbone, task, tuple(classes) if task in CLASSED else (), vision, resnet)
     model = build(config, tokenizer_of(where, revision=revision), seed=seed, name=name)
-    renamed = {_our_name(key, kind): value for key, value in weights_in(where, revision).items()}
+    renamed = {_our_name(key, kind): value for key, value in weights_in(where, revision).items()} | seen
     required = {key for key in named_weights(model) if whole or key.startswith("backbone.")}
     fill(model.module, renamed, source=name, required=required)
     drawn = [key for key in named_weights(model) if key not in renamed]
@@ -132,11 +134,20 @@ def _our_name(key: str, kind: str) -> str:
     return "backbone." + key
 
 
+def _eye_of(vision: VisionConfig | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the eye's ResNet is like, and its weights by the network's names; nothing for an eye without one."""
+    if vision is None or not vision.resnet:
+        return {}, {}
+    described, weights = read_resnet(vision.resnet)
+    return described, {f"eye.layers.{name}": value for name, value in weights.items()}
+
+
 def _with_vision(model: EncoderModel, vision: VisionConfig, *, seed: int) -> EncoderModel:
-    """A bimodal copy of a unimodal model; the new eye is drawn with ``seed``."""
-    config = replace(model.config, vision=vision)
+    """A bimodal copy of a unimodal model; the new eye, but for a ResNet, is drawn with ``seed``."""
+    resnet, seen = _eye_of(vision)
+    config = replace(model.config, vision=vision, resnet=resnet)
     other = build(config, model.tokenizer, seed=seed, name=model.name)
-    state = model.module.state_dict()
+    state = model.module.state_dict() | seen
     other.module.load_state_dict({**other.module.state_dict(), **state})
     other.drawn = told(other, [key for key in named_weights(other) if key not in state], seed=seed)
     return other

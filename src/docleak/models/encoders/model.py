@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,7 +32,8 @@ class EncoderConfig:
     """What config.json says of an encoder that docleak saved, beside ``model_type``.
 
     ``backbone`` are the values of transformers' configuration of ``architecture``. Without ``vision`` the model is
-    unimodal. ``classes`` are the kinds of entity or of page, for the tasks that have them.
+    unimodal. ``classes`` are the kinds of entity or of page, for the tasks that have them. ``resnet`` describes the
+    network of ``vision.resnet``, so that no other files are needed.
     """
 
     architecture: str
@@ -40,9 +41,12 @@ class EncoderConfig:
     task: Task = "mlm"
     classes: tuple[str, ...] = ()
     vision: VisionConfig | None = None
+    resnet: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         faults = []
+        if bool(self.resnet) != bool(self.vision and self.vision.resnet):
+            faults.append("vision.resnet and the resnet's description belong together, and one is missing")
         if self.architecture not in BACKBONES:
             faults.append(f"architecture is {self.architecture!r}, expected one of {', '.join(BACKBONES)}")
         if self.task not in TASKS:
@@ -71,7 +75,7 @@ class EncoderNetwork(nn.Module):
         if config.architecture == "bros":
             quicken(self.backbone)
         self.embeddings: nn.Embedding = self.backbone.get_input_embeddings()
-        self.eye = Eye(config.vision, self.embeddings.embedding_dim) if config.vision else None
+        self.eye = Eye(config.vision, self.embeddings.embedding_dim, config.resnet) if config.vision else None
         self.head: Head = make_head(config.task, self.embeddings, len(config.classes))
         self.reads_boxes = config.architecture != "bert"
         self.relative_boxes = config.architecture == "bros"
@@ -189,7 +193,8 @@ class EncoderModel:
 
 def told(model: EncoderModel, drawn: Sequence[str], *, seed: int) -> str:
     """What of a model was drawn, in a sentence for reports."""
-    parts = {"head": f"head for {model.task}", "eye": "eye for pictures"}
+    eye = "layer from its ResNet to words" if model.config.resnet else "eye for pictures"
+    parts = {"head": f"head for {model.task}", "eye": eye}
     named = [words for part, words in parts.items() if any(key.startswith(f"{part}.") for key in drawn)]
     return told_drawn(model.name, model.module, drawn, seed=seed, parts=" and no ".join(named))
 

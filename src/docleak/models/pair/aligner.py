@@ -20,9 +20,9 @@ from docleak.errors import ModelError
 from docleak.files import write_json
 from docleak.models.files import config_from, fill, image_settings, require_known, save_module, tokenizer_of, weights_in
 from docleak.models.loading import config_at, loadable, locate, short_name
+from docleak.models.shipped import SHIPPED_ALIGNER
 
 MODEL_TYPE = "docleak-aligner"
-SHIPPED_ALIGNER = "aligner-tiny"
 #: One that was never trained: what alignment in a space without meaning is worth.
 RANDOM_ALIGNER = "aligner-random"
 

@@ -17,10 +17,9 @@ from docleak.errors import ModelError
 from docleak.files import write_json
 from docleak.models.files import config_from, fill, save_module, weights_in
 from docleak.models.loading import config_at, locate, short_name
-from docleak.models.shipped import model_card
+from docleak.models.shipped import SHIPPED_GENERATOR, model_card
 
 MODEL_TYPE = "docleak-generator"
-SHIPPED_GENERATOR = "generator-tiny"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from docleak.documents.blue_red_files import (
     BlueRed,
     open_blue_red,
     open_issuers,
-    open_official,
+    open_own,
     read_blue_red,
     write_blue_red,
 )
@@ -111,7 +111,7 @@ def division_of(division: str | Data, store: Path) -> BlueRed:
             elif division.documents == ISSUERS:
                 divided = open_issuers(division.providers, division.per_provider, division.plan, seed=division.seed)
             elif division.official:
-                divided = open_official(division.documents)
+                divided = open_own(division.documents)
             else:
                 divided = open_blue_red(
                     division.documents, division.plan, seed=division.seed, count=None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,85 +24,18 @@ from docleak.attacks.weights.canaries import (
 )
 from docleak.documents.issuers import FIRST, LAST, make_issuers
 from docleak.documents.page import Page
-from docleak.documents.ranges import SEED, SOME, Range
-from docleak.errors import PrivacyError
 from docleak.models.base import DocumentModel
-from docleak.options import option
 from docleak.privacy.accounting import Guarantee
-from docleak.privacy.budget import noise_for
 from docleak.privacy.empirical import LowerBound, from_one_run, held_against, right_guesses
 from docleak.privacy.ledger import Ledger
-from docleak.privacy.mechanism import Mechanism, probability
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
+from docleak.studies.canaries.config import CanaryConfig
 from docleak.training.federated.fedopt import FedOpt, ServerState
 from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters
 from docleak.training.private.rounds import train_privately
 
 SILO = "all"
-WITHOUT_NOISE = "without noise"
-
-
-@dataclass(frozen=True)
-class CanaryConfig:
-    """``canaries`` by fair coins beside ``others``, who always take part; half of the ``guesses`` say "in".
-
-    ``guesses`` are fixed here, before any score is seen. M is the number of the others: public, and no coin moves it.
-    ``every_round``: the adversary sees the model after every round, as a client does; else the final one. A provider
-    has one page with at most so many ``questions``, and takes one step of AdamW on all of them. Audited are a training
-    of ``model`` without noise, and one that claims ``epsilon``.
-    """
-
-    model: str = option("vt5-start", "Shipped name, directory or hub name of the model to start from.")
-    epsilon: float = option(8.0, "What the private training claims.", range=Range(0, 1e9, above=True))
-    canaries: int = option(96, "Canary providers; a fair coin includes each.", range=Range(2, 100_000))
-    others: int = option(8, "Other providers, always included; the plan's constant M.", range=Range(1, 100_000))
-    guesses: int = option(64, "Canaries to guess about. Without it: two thirds of them.", range=Range(2, 100_000))
-    rounds: int = option(1, "Rounds of the training.", range=SOME)
-    unit_rate: float = option(
-        1.0, "Probability that a provider trains in a round, such as 0.2 or 50/340.",
-        read=partial(probability, what="unit rate"),
-    )  # fmt: skip
-    clip_norm: float = option(
-        0.5, "C: each provider's difference is clipped to this norm.", range=Range(0, 1e6, above=True)
-    )
-    delta: float = option(1e-5, "Delta of both bounds; far below 1/canaries.", range=Range(0, 1, above=True))
-    confidence: float = option(0.95, "With which the lower bounds hold.", range=Range(0.5, 0.999999))
-    every_round: bool = option(False, "The adversary sees the model after every round.")
-    questions: int = 4
-    learning_rate: float = option(1e-3, "Of a provider's one step of AdamW.", range=Range(0, 1e3))
-    seed: int = option(0, "Seed of pages, coins and noise.", range=SEED)
-
-    def __post_init__(self) -> None:
-        most = LAST - FIRST
-        faults = []
-        if self.canaries < 2 or self.others < 1 or self.canaries + self.others > most:
-            faults.append(f"{self.canaries} canaries and {self.others} others; expected 2, 1, and {most} together")
-        if not 2 <= self.guesses <= self.canaries:
-            faults.append(f"{self.guesses} guesses; expected at least 2, and no more than canaries")
-        if not 0 < self.confidence < 1:
-            faults.append(f"confidence is {self.confidence}; expected a probability such as 0.95")
-        if faults:
-            raise PrivacyError("; ".join(faults) + ".")
-
-    @property
-    def local(self) -> LocalPlan:
-        """What a provider does in a round."""
-        return LocalPlan(batch_size=self.questions, learning_rate=self.learning_rate, max_steps=1, dropout=False)
-
-    @property
-    def plans(self) -> dict[str, DpPlan]:
-        """The trainings that are audited, by name: the one without noise is the control."""
-        return {WITHOUT_NOISE: self.plan(0.0), f"epsilon {self.epsilon:g}": self.plan_for(self.epsilon)}
-
-    def plan(self, noise_multiplier: float) -> DpPlan:
-        """The privacy plan of the audited training."""
-        mechanism = Mechanism(noise_multiplier, self.rounds, self.unit_rate)
-        return DpPlan(mechanism, self.clip_norm, self.others, self.delta)
-
-    def plan_for(self, epsilon: float) -> DpPlan:
-        """The same, with the least noise that keeps to ``epsilon``."""
-        return self.plan(noise_for(self.plan(1.0).mechanism, epsilon, self.delta).mechanism.noise_multiplier)
 
 
 @dataclass(frozen=True, eq=False)

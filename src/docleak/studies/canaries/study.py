@@ -17,7 +17,8 @@ from docleak.report.severity import Part, Severity
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
-from docleak.studies.canaries.audit import WITHOUT_NOISE, Bench, CanaryConfig, audit_canaries
+from docleak.studies.canaries.audit import Bench, audit_canaries
+from docleak.studies.canaries.config import WITHOUT_NOISE, CanaryConfig
 from docleak.studies.study import Study, Tell, Unit, one_of
 
 COLUMNS = {"right": Column("right guesses", 0), "measured": Column("ε measured, at least", 2),
@@ -44,7 +45,7 @@ class CanaryStudy(Study[CanaryConfig]):
     @cached_property
     def bench(self) -> Bench:
         """The model and the pages, once in each process."""
-        return Bench.of(load_model(self.config.model, device=self.device), self.config)
+        return Bench.of(load_model(self.config.model, device=self.device, seed=self.config.seed), self.config)
 
     def units(self) -> list[Unit]:
         """The training without noise, then the private one."""

@@ -14,10 +14,10 @@ from docleak.report.pictures import svg_figure
 from docleak.report.severity import Severity, routes_sentence
 from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
+from docleak.studies.gradient.comparison import NONE
 from docleak.studies.gradient.results import ModelResult, model_results
 from docleak.studies.gradient.utility import Utility
 
-NONE = "none"
 #: Leakages and benefits closer than this are taken to be equal.
 SAME = 0.002
 #: Leakages further apart than this are another amount.

@@ -19,6 +19,8 @@ from docleak.spec import split_name
 CLOSED_FORM = "closed-form"
 #: What stands for the picture of a model that no attack applies to: it sees no gradient.
 FLOOR = "random"
+#: Gradient evaluations with which every attack of docleak's can begin as it is, in one round.
+ENOUGH = 100
 #: Pixels a side of a page may have; more is a slip of the keyboard.
 LONGEST_SIDE = 10_000
 #: Panels of help.
@@ -66,7 +68,8 @@ class Exposure:
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "defense", DEFENSES.chosen(self.defense))
+        if self.defense != "none":
+            object.__setattr__(self, "defense", DEFENSES.chosen(self.defense))
         if self.recover_text and self.question_known and self.answer_known:
             object.__setattr__(self, "question_known", False)
             object.__setattr__(self, "answer_known", False)
@@ -93,7 +96,7 @@ class GradientConfig:
         "Comma-separated; see docleak attack --list. closed-form is tried beside them where it applies.",
     )
     budget: int = option(100, "Gradient evaluations per attack and page, the same for all attacks.", range=BUDGET)
-    seed: int = option(5, "Seed of pages, starts and draws.", range=SEED)
+    seed: int = option(5, "Seed of pages, starts and draws, and of what a checkpoint does not bring.", range=SEED)
     batch_size: int = option(
         1, "Pages averaged into the client's gradient; the first is the target.", group=CLIENT, range=Range(1, 100_000)
     )
@@ -112,7 +115,8 @@ class GradientConfig:
     allow_failed_self_test: bool = option(False, "Attack although the true page does not match the gradient.")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "attacks", ATTACKS.all_chosen(self.attacks))
+        plain = all(map(ATTACKS.plain, self.attacks))
+        object.__setattr__(self, "attacks", tuple(self.attacks) if plain else ATTACKS.all_chosen(self.attacks))
         for what in ("pages", "budget", "batch_size", "rounds", "round_steps"):
             if getattr(self, what) < 1:
                 raise AttackError(f"{what} is {getattr(self, what)}; expected at least 1.")
@@ -133,6 +137,8 @@ def with_closed_form(attacks: Sequence[str], *, batch_size: int) -> tuple[str, .
 
 def require_budget(attacks: Sequence[str], budget: int, *, rounds: int) -> None:
     """AttackError where ``budget`` does not suffice for an attack to begin: its whitening draws come out of it."""
+    if budget >= ENOUGH and rounds == 1 and all(map(ATTACKS.plain, attacks)):
+        return  # without loading them
     least = {name: least_budget(name, rounds) for name in attacks}
     short = {name: needed for name, needed in least.items() if needed > budget}
     if short:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,18 +13,16 @@ import torch
 from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense
 from docleak.documents import blank_template
 from docleak.documents.page import Image
-from docleak.documents.ranges import Range
-from docleak.errors import AttackError
 from docleak.metrics.image import ssim
 from docleak.models import image_of
-from docleak.options import Option, only, option
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import picture
 from docleak.report.severity import Part
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.gradient.case import build_case
-from docleak.studies.gradient.choices import NONE, Choice, chart, choices_of, row_json, said_of, table_of
+from docleak.studies.gradient.choices import Choice, chart, choices_of, row_json, said_of, table_of
+from docleak.studies.gradient.comparison import NONE, DefenceConfig
 from docleak.studies.gradient.config import FLOOR, GradientConfig, least_budget
 from docleak.studies.gradient.models import audited_pages, model_of
 from docleak.studies.gradient.results import prepare
@@ -34,46 +32,10 @@ from docleak.studies.gradient.words import ADVICE
 from docleak.studies.identity import model_key
 from docleak.studies.study import Study, Tell, Unit, one_of
 
-DEFAULT = ("noise:sigma=1e-4", "clip:norm=0.1", "top-k:share=0.01", "freeze", "safe-template:epsilon=8/255")
 LIMITS = (
     "A defence that stopped this attack may not stop the next one.",
     "The comparison is of one model and few pages: a first look, not a rate.",
 )
-
-
-def compared() -> GradientConfig:
-    """What is compared where nothing else is asked for."""
-    return GradientConfig(models=("layoutlmv3-start",), attacks=("gi-dqa",), pages=2)
-
-
-@dataclass(frozen=True)
-class DefenceConfig:
-    """``audit`` has one model and one attack; ``utility_steps`` of training under each defence measure its utility (0:
-    none is measured)."""
-
-    audit: GradientConfig = field(
-        default_factory=compared, metadata=only(
-            "documents", "pages", "budget", "seed", "ocr", "allow_failed_self_test",
-            models=Option("Shipped name, directory or hub name of the one model.", "--model"),
-            attacks=Option("The one attack that measures them.", "--attack"),
-        ),
-    )  # fmt: skip
-    defenses: tuple[str, ...] = option(
-        DEFAULT, "Defences such as noise:sigma=1e-4 or safe-template:epsilon=8/255. Without any: one of each.",
-        argument=True,
-    )  # fmt: skip
-    utility_steps: int = option(
-        400, "Training steps under each defence; 0 measures no utility.", range=Range(0, 10_000_000)
-    )
-
-    def __post_init__(self) -> None:
-        if len(self.audit.models) != 1 or len(self.audit.attacks) != 1:
-            raise AttackError(
-                f"defences are compared on one model by one attack; found {len(self.audit.models)} and "
-                f"{len(self.audit.attacks)}."
-            )
-        chosen = DEFENSES.all_chosen((NONE, *self.defenses))
-        object.__setattr__(self, "defenses", tuple(dict.fromkeys(chosen)))
 
 
 class DefenceStudy(Study[DefenceConfig]):

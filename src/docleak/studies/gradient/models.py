@@ -76,13 +76,13 @@ def inapplicable(model: DocumentModel, attack: str, config: GradientConfig) -> s
 
 
 @lru_cache(maxsize=2)
-def _model(source: str, device: str, image_size: tuple[int, int] | None) -> DocumentModel:
-    return load_model(source, device=device, image_size=image_size)
+def _model(source: str, device: str, image_size: tuple[int, int] | None, seed: int) -> DocumentModel:
+    return load_model(source, device=device, image_size=image_size, seed=seed)
 
 
 @lru_cache(maxsize=2)
 def _trained(source: str, device: str, steps: int, pages: TrainingPages) -> DocumentModel:
-    model = deepcopy(_model(source, device, pages.image_size))
+    model = deepcopy(_model(source, device, pages.image_size, pages.seed))
     _fine_tune(model, steps, pages, pages.seed)
     return model
 
@@ -93,9 +93,10 @@ def _fine_tune(model: DocumentModel, steps: int, pages: TrainingPages, seed: int
 
 
 def model_of(config: GradientConfig, source: str, device: str) -> DocumentModel:
-    """The audited model, after the training steps that the config asks for."""
+    """The audited model, after the training steps that the config asks for. What its checkpoint does not bring is drawn
+    with the config's seed."""
     if not config.fine_tune_steps:
-        return _model(source, device, config.image_size)
+        return _model(source, device, config.image_size, config.seed)
     return _trained(source, device, config.fine_tune_steps, TrainingPages.of(config))
 
 
@@ -123,7 +124,7 @@ def said_of_training(config: GradientConfig) -> str:
 @lru_cache(maxsize=4)
 def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Page, ...]:
     """The pages with private fields that batches are made of, as the model sees them: fewer where there are fewer."""
-    model = _model(source, device, config.image_size)
+    model = _model(source, device, config.image_size, config.seed)
     return tuple(pages_for(model, config.documents, count=config.pages + config.batch_size - 1, seed=config.seed))
 
 

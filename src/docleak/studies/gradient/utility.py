@@ -38,7 +38,7 @@ def utility_under(spec: str, source: str, *, steps: int, seed: int, test_pages: 
 
     The same seed gives the same pages and order under every defence. A template defence leaves training alone.
     """
-    model = load_model(source)
+    model = load_model(source, seed=seed)
     defense = DEFENSES.load(spec)
     generator = torch.Generator().manual_seed(seed)
 

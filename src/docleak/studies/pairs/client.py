@@ -10,26 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from docleak import spec
-from docleak.attacks.pairs import PAIRS, AttackOnPairs, PairAttack, with_parts
-from docleak.attacks.pairs.gifd import GeneratorAttack
-from docleak.attacks.pairs.together import with_refinement
 from docleak.documents.files import read_text
 from docleak.documents.pairs import Pair, load_pairs, make_scenes, shuffled
 from docleak.documents.pairs.loading import SCENES
 from docleak.documents.pairs.scenes import LABELS as SCENE_LABELS
-from docleak.documents.ranges import BUDGET, COUNT, SEED, SOME, Range
-from docleak.errors import AttackError, RunError
-from docleak.models.pair.aligner import SHIPPED_ALIGNER, Aligner, load_aligner
-from docleak.models.pair.generator import SHIPPED_GENERATOR
+from docleak.errors import RunError
+from docleak.models.pair.aligner import Aligner, load_aligner
 from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causal
 from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
-from docleak.models.sizes import parse_size
-from docleak.options import Need, option
-from docleak.registry import Choice
 from docleak.studies.pairs.case import PairCase, build_pair_case
-from docleak.studies.pairs.privacy import UTILITY_SEED, PairPrivacy, noise_of, train_on_scenes, utility
+from docleak.studies.pairs.config import PairConfig
+from docleak.studies.pairs.privacy import UTILITY_SEED, noise_of, train_on_scenes, utility
 
 #: Scenes whose sentences are public, and the seed they are made with: none that is attacked (those have others).
 PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919
@@ -37,137 +29,6 @@ PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919
 NOISE_SEED = 500_000_003
 #: What a record is here, in the claims of privacy.
 PAIR = "one pair of picture and text"
-#: Panels of help.
-PAIRED, CLIENT, ADVERSARY = "Pairs", "What the client does", "What the adversary knows"
-GIFD = Need(
-    lambda config: "gifd" in {spec.split_name(name)[0] for name in (*config.attacks, config.image_attack)},
-    "GIFD: the attack gifd, or --image-attack gifd",
-)
-ALIGNER = Need(
-    lambda config: any(not isinstance(attack, PairAttack) or attack.refine for attack in config.made),
-    "an attack that aligns picture and text, such as mmgia",
-)
-LANGUAGE = Need(
-    lambda config: any(
-        not isinstance(attack, PairAttack) or (attack.text.moves and attack.text.moves.weight) for attack in config.made
-    ),
-    "an attack that asks a language model, such as lamp",
-)
-
-
-@dataclass(frozen=True)
-class PairConfig:
-    """What is attacked and how. ``public`` further pairs of the same data tell the adversary how people write.
-
-    ``language`` is "trigrams" (of scenes, of those pairs, and of the lines of ``corpus``) or a causal model's path.
-    ``shuffle`` gives every picture another pair's text. ``threshold``, ``rounds`` and ``strength`` are MMGIA's, where
-    not None. ``noise`` is the standard deviation of what the client adds to every number; with ``epsilon`` it runs
-    DP-SGD instead, with ``clip_norm``, ``steps`` and ``records`` (see PairPrivacy). ``utility``: measure what a
-    classifier trained so is good for. ``trained``: steps on scenes that the networks took before; 0: as drawn.
-    """
-
-    pairs: str = option(
-        "scenes",
-        "scenes, nlvr:DIR, nlvr-true:DIR, flickr30k:DIR, openi:DIR, cifar100:DIR, or pages:SPEC; behind DIR "
-        ":split=NAME for an official split, :every=yes for all texts of a picture or pictures of a text; A,B for both.",
-        group=PAIRED,
-    )
-    count: int = option(4, "Pairs to attack.", group=PAIRED, range=SOME)
-    skip: int = option(0, "Pairs of the data set to pass over first.", group=PAIRED, range=COUNT)
-    public: int = option(100, "Further pairs whose texts the adversary has.", group=ADVERSARY, range=COUNT)
-    image: str = option(
-        "lenet5", "lenet5, resnet-tiny, resnet18, resnet50, or an image classifier's directory.", group=CLIENT
-    )
-    text: str = option(
-        "bert-tiny", "bert-tiny, tinybert4, bert-base, bert-large, or a text classifier's directory.", group=CLIENT
-    )
-    fused: bool = option(False, "One classifier over both features.", group=CLIENT)
-    train_embeddings: bool = option(False, "The client also trains its tables of words and positions.", group=CLIENT)
-    image_size: tuple[int, int] = option((64, 16), "Pixels of the pictures.", metavar="WxH", read=parse_size)
-    batch_size: int = option(1, "Pairs averaged into one gradient.", group=CLIENT, range=Range(1, 100_000))
-    attacks: tuple[Choice, ...] = option(("mmgia",), "Attacks on the same pairs, comma-separated.")
-    image_attack: Choice = option("", "Another attack on the picture, such as dlg or gifd.")
-    text_attack: Choice = option("", "Another attack on the text: dlg-text, tag, lamp.")
-    budget: int = option(300, "Gradient evaluations per modality and batch, for all attacks.", range=BUDGET)
-    aligner: str = option(
-        SHIPPED_ALIGNER, "aligner-tiny, or a CLIP's directory or hub name.", group=ADVERSARY, need=ALIGNER
-    )
-    language: str = option(
-        "trigrams", "trigrams, or a causal model's directory or hub name.", group=ADVERSARY, need=LANGUAGE
-    )
-    corpus: str = option(
-        "", "Text file of public sentences, one a line.", group=ADVERSARY,
-        need=Need(lambda config: config.language == "trigrams", "--language trigrams"),
-    )  # fmt: skip
-    shuffle: bool = option(False, "Give every picture another pair's text.", group=PAIRED)
-    threshold: float | None = option(None, "MMGIA's similarity that ends the loop (-1 to 1).", range=Range(-1, 1))
-    rounds: int | None = option(None, "MMGIA's turns of both stages at most.", range=SOME)
-    strength: float | None = option(
-        None, "Of mmgia-prior: how much the alignment counts beside the gradient.", range=Range(0, 1e6)
-    )
-    generator: str = option(SHIPPED_GENERATOR, "GIFD's: generator-tiny, or a directory.", need=GIFD)
-    trained: int = option(
-        0, "Steps on scenes that the networks took before the attack; 0: as drawn.", group=CLIENT,
-        range=Range(0, 10_000_000),
-    )  # fmt: skip
-    noise: float = option(
-        0.0, "Standard deviation of what the client adds to every number.", group=CLIENT, range=Range(0, 1e9)
-    )
-    epsilon: float = option(
-        0.0, "The client runs DP-SGD with this epsilon per pair (delta 1e-5); 0: none.", group=CLIENT,
-        range=Range(0, 1e9),
-    )  # fmt: skip
-    clip_norm: float = 1.0
-    steps: int = 200
-    records: int = 1000
-    utility: bool = False
-    seed: int = option(0, "Seed of pairs, models, starts and draws.", range=SEED)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "attacks", PAIRS.all_chosen(self.attacks))
-        if self.batch_size < 1 or self.count % self.batch_size:
-            raise AttackError(
-                f"{self.count} pairs cannot be cut into batches of {self.batch_size}; expected a multiple of it."
-            )
-        if self.noise < 0 or (self.noise and self.epsilon):
-            raise AttackError(
-                f"noise is {self.noise} and epsilon {self.epsilon}; expected one of them, and nothing negative."
-            )
-        if self.trained < 0:
-            raise AttackError(f"the networks were trained for {self.trained} steps; expected 0 (as drawn) or more.")
-        _ = self.privacy
-        if self.refinement and not any(isinstance(attack, PairAttack) and attack.refine for attack in self.made):
-            raise AttackError(
-                f"{' and '.join(self.refinement)} would change MMGIA's second stage, which {', '.join(self.attacks)} "
-                "does not have. Leave it out, or attack with mmgia, mmgia-d or mmgia-prior."
-            )
-
-    @property
-    def made(self) -> list[AttackOnPairs]:
-        """The attacks, with what this configuration changes of them."""
-        return [self.attack(name) for name in self.attacks]
-
-    @property
-    def privacy(self) -> PairPrivacy:
-        """The client's DP-SGD."""
-        return PairPrivacy(self.epsilon, clip_norm=self.clip_norm, steps=self.steps, records=self.records)
-
-    @property
-    def refinement(self) -> dict[str, float]:
-        """What is changed of the second stage."""
-        changes = {"threshold": self.threshold, "rounds": self.rounds, "strength": self.strength}
-        return {key: value for key, value in changes.items() if value is not None}
-
-    def attack(self, name: str) -> AttackOnPairs:
-        """The attack of that name with what this configuration changes of it."""
-        attack = with_parts(name, image=self.image_attack, text=self.text_attack)
-        if not isinstance(attack, PairAttack):
-            return attack
-        if isinstance(attack.image, GeneratorAttack):
-            attack = replace(attack, image=replace(attack.image, generator=self.generator))
-        if not self.refinement or attack.refine is None:
-            return attack
-        return with_refinement(attack, **self.refinement)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from docleak.models.pair.generator import generator_told
 from docleak.report.pictures import png_figure
 from docleak.runs.run import Run
 from docleak.spec import split_name
-from docleak.studies.pairs.client import GIFD, PairConfig
+from docleak.studies.pairs.config import GIFD, PairConfig
 from docleak.studies.pairs.reading import COLUMNS, attacked, gain, privacy_in
 from docleak.studies.study import TableRow
 

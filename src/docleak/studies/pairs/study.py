@@ -16,15 +16,16 @@ from docleak.documents.pairs.loading import PAGES, PAIR_FORMATS, SCENES
 from docleak.errors import RecipeError
 from docleak.metrics.estimate import Estimate
 from docleak.models.loading import short_name
-from docleak.models.pair.aligner import RANDOM_ALIGNER, SHIPPED_ALIGNER
-from docleak.models.pair.generator import SHIPPED_GENERATOR
+from docleak.models.pair.aligner import RANDOM_ALIGNER
 from docleak.models.pair.shapes import IMAGE_SHAPES, TEXT_SHAPES
+from docleak.models.shipped import SHIPPED_ALIGNER, SHIPPED_GENERATOR
 from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
 from docleak.spec import split_name
 from docleak.studies.pairs.case import self_tests
-from docleak.studies.pairs.client import GIFD, PairConfig, Setting, privacy_of, set_up
+from docleak.studies.pairs.client import Setting, privacy_of, set_up
+from docleak.studies.pairs.config import GIFD, PairConfig
 from docleak.studies.pairs.reading import ACCURACY, COLUMNS, attacked, cost_of, means, privacy_in, read_run
 from docleak.studies.pairs.rows import draw, facts_of
 from docleak.studies.pairs.score import pictures_of, score_pairs

@@ -24,10 +24,11 @@ SERVERS = {
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Trainings that differ in their seeds. Defaults are those of Nguyen and Karatzas (2024), section 5.1.
+    """Trainings that differ in their seeds. Defaults are those of Nguyen and Karatzas (2024), section 5.1,
+    but for ``optimiser``, which is Adam there (docs/fidelity.md).
 
-    ``documents`` are data sets as ``load_pages`` takes them, at most the first ``pages`` of each (0: all).
-    ``test_documents``, if any, are their test pages in the same order. Else, and for validation, a set's official
+    ``documents`` are data sets as ``load_pages`` takes them, at most the first ``pages`` of each split (0: all).
+    ``test_documents``, if any, are their test pages in the same order. Else, and for validation, a set's own
     splits are taken where it has some, and the ``test_share`` and ``validation_share`` of its documents are held out
     where it has none (``documents.splits``). The rest is divided among ``clients`` (K), one data set each; with one
     client it holds all of them.
@@ -60,7 +61,7 @@ class TrainingConfig:
     max_steps: int = 0
     learning_rate: float = 5e-4
     weight_decay: float = 0.01
-    optimiser: str = "adam"
+    optimiser: str = "adamw"
     dropout: bool = True
     server: str = "fedavg"
     pretraining: str = ""

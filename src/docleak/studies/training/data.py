@@ -52,18 +52,25 @@ def folder_of(config: TrainingConfig, out: Path) -> Path:
 
 
 def divided(config: TrainingConfig, out: Path) -> Places:
-    """What ``divide`` made below ``out``."""
+    """What ``divide`` made below ``out``; RecipeError where it does not say whose pages the test's are."""
     folder = folder_of(config, out)
     silos, test, validation = (_below(folder / part) for part in (f"silos-{config.clients}", "test", "validation"))
     advice = "Delete the folder, and its documents are divided anew."
-    division = read_json_object(folder / DIVISION, error=RecipeError, advice=advice) if test else {}
+    division = read_json_object(folder / DIVISION, error=RecipeError, advice=advice) if test else {"said": ()}
+    if "said" not in division:
+        raise RecipeError(
+            f"{folder} holds documents that an older docleak divided: its test and validation pages were held out of "
+            "the pages to train on, also of data sets that have splits, and data.json says nothing of it. Pages of "
+            "this docleak's silos may be among them. Give another --out, and all rows train on one division; or delete "
+            "the table's folder."
+        )
     return Places(silos, test, validation, tuple(division.get("said", ())))
 
 
 def divide(config: TrainingConfig, out: Path) -> Places:
     """Divide the documents below ``out``, unless that is done: test and validation first, then the silos.
 
-    Test and validation pages are the official ones of data sets that have some (``documents.splits``), else held out.
+    Test and validation pages are the splits of data sets that have some (``documents.splits``), else held out.
     Each part appears complete or not at all. DocumentError and RecipeError for data sets that cannot be read, or have
     too few documents.
     """
@@ -73,8 +80,10 @@ def divide(config: TrainingConfig, out: Path) -> Places:
         folder / "test",
         *[folder / "validation"] * (config.validation_share > 0),
     ]
-    if not all(part.is_dir() for part in wanted):
-        _write_parts(config, folder)
+    places = divided(config, out)
+    if all(part.is_dir() for part in wanted):
+        return places
+    _write_parts(config, folder)
     return divided(config, out)
 
 

@@ -7,7 +7,6 @@ first client again from the weights that the server sent; of a secure aggregatio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,17 +16,15 @@ import torch
 
 from docleak.attacks.gradients import ATTACKS
 from docleak.documents.page import Image
-from docleak.documents.ranges import BUDGET, COUNT, SEED
-from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
+from docleak.errors import DocumentError, FederationError, SelfTestError
 from docleak.models import DocumentModel, load_model
-from docleak.options import Need, option, without_default
-from docleak.registry import Choice
 from docleak.report.page import Reading
 from docleak.runs.run import Run
 from docleak.studies.identity import weights_hash
 from docleak.studies.study import Study, Tell, Unit, one_of
 from docleak.studies.updates.case import SAME, UpdateCase, one_question_each, open_case, pages_of, trained_again
 from docleak.studies.updates.check import check, diagnosed, imitable
+from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.reading import read_run
 from docleak.studies.updates.round import ImitatedRound, assumed
 from docleak.studies.updates.secure import hiding, is_masked, is_secure, open_sum
@@ -40,49 +37,6 @@ from docleak.training.objectives.table import objective_of
 OTHERS = 4
 #: Gradient evaluations of a unit without pictures, for the progress bar.
 WORDS_ONLY = 1
-SINGLE = Need(
-    lambda config: not is_secure(read_updates(Path(config.updates))[0]),
-    "updates that the server sees one by one, not masked or summed",
-)
-
-
-@dataclass(frozen=True)
-class UpdatesConfig:
-    """What is audited of a capture. Everything that changes a number is here, and nothing else.
-
-    ``round`` 0 is the first of the capture; no ``clients`` means each client of the round. ``local`` says how the
-    clients trained where the capture does not. ``steps`` and ``batch_sizes`` span the table of how leakage falls:
-    words in every cell, pictures where one of the two is the least. ``picture_budget`` are its evaluations.
-    """
-
-    updates: str = field(
-        metadata=without_default("What docleak train or docleak.tap recorded: a folder.", argument=True)
-    )
-    model: str = option("", "The model that was trained, where the capture does not say it: a directory or hub name.")
-    documents: str = option(
-        "synthetic", "The clients' pages: synthetic, a folder (or one a client in it), FORMAT:PATH."
-    )
-    round: int = option(0, "The round to audit; 0 is the first recorded.", range=COUNT)
-    clients: tuple[str, ...] = option((), "Only this client. Repeat for several.", "--client", repeat=True)
-    attack: Choice = option("gi-dqa", "The attack on pictures; see docleak attack --list.", need=SINGLE)
-    budget: int = option(100, "Gradient evaluations per update.", range=BUDGET, need=SINGLE)
-    picture_budget: int = option(
-        60, "Gradient evaluations per cell of the table of how leakage falls.", range=BUDGET, need=SINGLE
-    )
-    steps: tuple[int, ...] = option((1, 2, 4), "Local steps in that table, comma-separated.", need=SINGLE)
-    batch_sizes: tuple[int, ...] = option((1, 2, 4), "Batch sizes in that table, comma-separated.", need=SINGLE)
-    local: str = option("", "How clients train where it is not recorded: optimiser=sgd,learning_rate=0.1,batch_size=1")
-    ocr: str = option("rapidocr", "Engine that reads the pictures: rapidocr, tesseract, trocr:PATH.", need=SINGLE)
-    seed: int = option(5, "Seed of starts and draws.", range=SEED)
-    allow_failed_self_test: bool = option(False, "Audit although these pages do not give what was sent.")
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "attack", ATTACKS.chosen(self.attack))
-        if min((self.budget, self.picture_budget, *self.steps, *self.batch_sizes), default=1) < 1 or self.round < 0:
-            raise AttackError(
-                f"budget {self.budget}, steps {self.steps}, batches {self.batch_sizes}, round {self.round}; expected "
-                "budgets, steps and batches of at least 1."
-            )
 
 
 class Cell(NamedTuple):

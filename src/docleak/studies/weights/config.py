@@ -11,6 +11,7 @@ from docleak.errors import AttackError
 from docleak.metrics.extraction import EPSILON
 from docleak.models.encoders.tasks import TASKS, Task
 from docleak.models.encoders.vision import VisionConfig
+from docleak.models.sizes import parse_size
 from docleak.options import Need, only, option
 from docleak.training.extraction.fit import FitConfig
 from docleak.training.extraction.kept import BEST, Data, Division, Fitting
@@ -22,6 +23,7 @@ WHOLE = ("pages", "fields", "first", "seed", "max_tokens", "keep_every", "copies
 
 #: Panels of help.
 PAGES, TRAINED = "Pages", "Training"
+SEES = Need(lambda config: config.bimodal and not config.target, "--bimodal")
 HERE = Need(lambda config: not config.target, "a target that is trained here, without --target")
 
 
@@ -30,6 +32,16 @@ def trainings(task: Task, *, epochs: int, learning_rate: float) -> tuple[FitConf
     longer = epochs or (150 if task == "mlm" else 75)
     public = FitConfig(epochs=100, learning_rate=learning_rate, validate_every=5)
     return FitConfig(epochs=longer, learning_rate=learning_rate, validate_every=5), public
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Settings sought on the targets of ``model`` (``studies.weights.tuning``): over so many ``fields`` (0: those of
+    the game), ``most`` settings (0: all)."""
+
+    model: str
+    fields: int = 0
+    most: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,8 +58,9 @@ class WeightsConfig:
     one order, ``fields`` (0: all) of 3 to 15 tokens are attacked from number ``first`` on; ``draw_apart`` draws the
     order from a stream of its own, and not behind the division's. ``control`` trains the target on the public pages,
     so that it never saw the fields. ``repeats`` also masks the places where the page prints the value again, which the
-    paper leaves. ``noise`` puts Gaussian noise in the place of the pictures. ``shadow`` is the game that the adversary
-    can play by itself, on its public pages; ``calibrate`` plays it beside this one, to say how sure it can be.
+    paper leaves. ``noise`` puts Gaussian noise in the place of the pictures. ``tuning`` seeks the attack's settings.
+    ``shadow`` is the game that the adversary can play by itself, on its public pages; ``calibrate`` plays it beside
+    this one, to say how sure it can be.
 
     Defences, of the target alone: ``answers_only`` hides its confidences, ``deduplicate`` takes near-duplicates out of
     its pages, of which ``copies`` puts some in, ``private`` trains it with differential privacy.
@@ -73,6 +86,14 @@ class WeightsConfig:
         "mlm", "mlm, ee-bio, ee-spade, el, qa or classify: what the target is trained for.", group=TRAINED, need=HERE
     )
     bimodal: bool = option(False, "The models also see the picture.", group=TRAINED, need=HERE)
+    image_size: tuple[int, int] = option(
+        VisionConfig.size, "Pixels of the picture that bimodal models see.", group=TRAINED, metavar="WxH",
+        read=parse_size, need=SEES,
+    )  # fmt: skip
+    resnet: str = option(
+        "", "A pretrained ResNet (a directory or hub name, such as microsoft/resnet-50) whose features of the picture "
+        "bimodal models see. Without it: three small convolutions from random weights.", group=TRAINED, need=SEES,
+    )  # fmt: skip
     criterion: str = option(
         "precision", "Attack the epoch with the best validation accuracy (precision) or loss, or the last.",
         group=TRAINED, need=HERE,
@@ -99,7 +120,6 @@ class WeightsConfig:
         CdmiConfig(), "cdmi (the paper's algorithm 2), cdmi-strong (another order, a beam, the field's own loss; equal "
         "calls), with options such as cdmi:candidates=64,weight=0.4, or one of your own: MODULE:OBJECT.",
     )  # fmt: skip
-    vision: VisionConfig = field(default_factory=VisionConfig)
     target_training: FitConfig = field(
         default=trainings("mlm", epochs=0, learning_rate=1e-3)[0], metadata=only("epochs", "learning_rate")
     )
@@ -111,6 +131,7 @@ class WeightsConfig:
     copies: int = 0
     deduplicate: bool = False
     private: PrivateFit | None = None
+    tuning: Tuning | None = None
     shadow: bool = False
     calibrate: bool = option(
         True,
@@ -122,6 +143,8 @@ class WeightsConfig:
         faults = [f"{key} is {getattr(self, key)}, expected 0 or more" for key in WHOLE if getattr(self, key) < 0]
         if self.attempts < 1 or self.dropout >= 1:
             faults.append(f"attempts is {self.attempts} and dropout {self.dropout}; expected 1 or more, and below 1")
+        if self.resnet and not self.bimodal:
+            faults.append(f"resnet is {self.resnet!r}, and models that are not bimodal see no picture")
         if not 0 < self.ipf_epsilon <= 1:
             faults.append(f"ipf_epsilon is {self.ipf_epsilon}, expected above 0 and up to 1")
         if self.metric not in METRICS:
@@ -151,6 +174,10 @@ class WeightsConfig:
         if faults:
             raise AttackError("the game cannot be set up: " + "; ".join(faults) + ".")
 
+    @property
+    def _vision(self) -> VisionConfig | None:
+        return VisionConfig(self.image_size, resnet=self.resnet) if self.bimodal else None
+
     def data(self) -> Data:
         """The documents that are attacked."""
         division: Division = "private" if self.target else "shadow" if self.shadow else "game"
@@ -167,7 +194,7 @@ class WeightsConfig:
         """The model that is attacked, where it is trained here."""
         part: Literal["private", "public"] = "public" if self.control else "private"
         return Fitting(
-            part, self.model, self.data(), self.task, self.vision if self.bimodal else None, self.target_training,
+            part, self.model, self.data(), self.task, self._vision, self.target_training,
             self.seed + CONTROL * self.control, self.keep_every, self.dropout, self.max_tokens, (), self.copies,
             self.deduplicate, self.private,
         )  # fmt: skip
@@ -175,8 +202,8 @@ class WeightsConfig:
     def public_fitting(self) -> Fitting:
         """The adversary's masked language model, where the target is trained here."""
         return Fitting(
-            "public", self.model, self.public_data(), "mlm", self.vision if self.bimodal else None,
-            self.public_training, self.seed, 0, self.dropout, self.max_tokens, self.public_without,
+            "public", self.model, self.public_data(), "mlm", self._vision, self.public_training, self.seed, 0,
+            self.dropout, self.max_tokens, self.public_without,
         )  # fmt: skip
 
     def shadow_game(self, task: Task, *, start: str, bimodal: bool) -> WeightsConfig:

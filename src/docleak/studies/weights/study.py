@@ -39,10 +39,13 @@ from docleak.studies.weights.factors import Found
 from docleak.studies.weights.game import attack_field, game_of, ready, shadow_of, trained, view_of
 from docleak.studies.weights.reading import read_run
 from docleak.studies.weights.table import fields_of, read_table
+from docleak.studies.weights.tuning import settings_of, sought, tuned
 from docleak.training.extraction.kept import BEST, card_in, divided
 
 #: Where the games and models of tables are, beside their folders; and the models of a single game, in its own.
 STORE, MODELS = "docleak-extraction", "models"
+#: The unit that seeks a row's settings.
+SETTINGS = "settings"
 #: Fields of a row that are attacked before those of the next row, whose models have to be loaded.
 AT_ONCE = 10
 #: Turns that come after all trainings, and after all fields of the game itself.
@@ -62,6 +65,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     columns = weights_rows.COLUMNS
     extra: ClassVar = {**weights_rows.EXTRA, "preset": "str"}
     options = ("documents", "pages", "seed")
+    checkpoints = ("resnet", "tuned_on")
     footnote = (
         "Ours with 95 % intervals over documents in square brackets; the paper's value in round brackets. IpF is "
         "dominated by its first term, exact readings, where public data alone read nothing: the column behind it "
@@ -71,6 +75,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     asked: Mapping[str, Any] = {"shows": ""}
     model = ""
     rank = 0
+    _chosen: int | None = None
 
     @classmethod
     def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> WeightsConfig:
@@ -110,6 +115,8 @@ class WeightsStudy(TableStudy[WeightsConfig]):
                 for model, size in epochs.items()
                 if model == "public" or not config.target
             ]
+            if config.tuning is not None:
+                found.append(Unit(prefix + SETTINGS, len(settings_of(config)), turn + LATER - 1, (SETTINGS, number)))
             found += [
                 Unit(prefix + name, 1, turn + LATER + field // AT_ONCE, (field, number))
                 for field, name in enumerate(names)
@@ -133,9 +140,12 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         """A model's card, or the attempts at one field."""
         what, number = unit.what
         config, store = self.games[number], models_of(run)
+        if what == SETTINGS:
+            return sought(config, store, device=self.device, tell=tell), {}
         if isinstance(what, str):
             return card_in(trained(config, what, store, device=self.device, tell=tell)), {}
-        return {**attack_field(ready(config, store, device=self.device), what), "shadow": number > 0}, {}
+        game = ready(tuned(config, store, device=self.device), store, device=self.device)
+        return {**attack_field(game, what), "shadow": number > 0}, {}
 
     def finish(self, run: Run, say: Any) -> None:
         """Pictures of some fields, and what the adversary can state of each."""
@@ -157,7 +167,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     ) -> dict[str, Any]:
         """Pages by data set: those that no name gives stand in for data sets that no pages are given of."""
         wanted = sorted({name for asked in settings for name in weights_rows.needs(asked)}, reverse=True)
-        specs = changes.get("documents") or ([weights_rows.SYNTHETIC] if scale == "tiny" else [])
+        specs = changes.get("documents") or ([] if scale == "paper" else [weights_rows.SYNTHETIC])
         return {**changes, "documents": weights_rows.assigned(wanted, specs)}
 
     @classmethod
@@ -173,7 +183,10 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     def needed(self, model: str) -> list[Needed]:
         """The model, and the pages of the row's data sets."""
         pages = self.asked["documents"]
-        return [Needed("model", self.config.model, f"--model {model}=DIR")] + [
+        eyes = [Needed("model", self.config.resnet, "--model resnet=DIR")] if self.config.resnet else []
+        if self.config.tuning:
+            eyes.append(Needed("model", self.config.tuning.model, "--model tuned_on=DIR"))
+        return [Needed("model", self.config.model, f"--model {model}=DIR"), *eyes] + [
             Needed("pages", pages.get(name, f"{name}:{PLACEHOLDER}"), f"--documents {name}:DIR")
             for name in weights_rows.needs(self.asked)
         ]
@@ -185,9 +198,10 @@ class WeightsStudy(TableStudy[WeightsConfig]):
             replace(training, epochs=1, validate_every=1) for training in (c.target_training, c.public_training)
         )
         pages = min(REHEARSED, c.pages or REHEARSED)
+        tuning = replace(c.tuning, fields=1, most=1) if c.tuning else None
         config = replace(
-            c, pages=pages, fields=1, attempts=1, keep_every=0, target_training=target, public_training=public,
-            criterion=c.criterion if c.criterion in BEST else "last",
+            c, pages=pages, fields=1, tuning=tuning, attempts=1, keep_every=0, target_training=target,
+            public_training=public, criterion=c.criterion if c.criterion in BEST else "last",
         )  # fmt: skip
         study = WeightsStudy(config, device=self.device)
         study.asked, study.model = self.asked, self.model
@@ -200,7 +214,8 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         if self.asked["shows"] == "validation":
             return epochs
         attempts = {"attempts at fields": c.fields * c.attempts} if c.fields else {}
-        return {**epochs, "epochs of the public model": c.public_training.epochs, **attempts}
+        tried = {"settings tried on all fields": len(settings_of(c))} if c.tuning else {}
+        return {**epochs, "epochs of the public model": c.public_training.epochs, **tried, **attempts}
 
     def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
         """Passes over a page of each training, validation and loading included, and attempts at fields."""
@@ -208,6 +223,9 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         if isinstance(what, int):
             spent, fields = run.record(unit.id)["seconds"], len(game_of(c, self.device).secrets)
             return {"attempts at fields": Done(1, spent, fields * c.attempts)}
+        if what == SETTINGS:
+            fields = len(game_of(c, self.device).secrets)
+            return {"settings tried on a field": Done(1, seconds, len(settings_of(c)) * fields)}
         fittings = (
             (c.target_fitting(), c.target_training) if what == "target" else (c.public_fitting(), c.public_training)
         )
@@ -232,9 +250,16 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     def found(self, run: Run) -> Found | None:
         """What the run says, computed anew only where there is more of it."""
         count = sum(1 for _ in (run.path / "units").glob("*/unit.json"))
+        if self.config.tuning is not None and run.has(SETTINGS):
+            self._chosen = int(run.record(SETTINGS)["best"])
         if getattr(self, "_found", (None, -1))[1] != count:
             self._found = weights_rows.found_in(run, self.config, self.asked["shows"]), count
         return self._found[0]
+
+    @property
+    def chosen(self) -> int | None:
+        """The number of the settings that a search chose, by the run that was looked at last; None before."""
+        return self._chosen
 
     def shown(self) -> tuple[str, ...]:
         """What the recipe's rows show."""

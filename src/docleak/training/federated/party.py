@@ -157,7 +157,7 @@ def fresh_model_of(federation: Federation, device: str) -> DocumentModel:
 
 @lru_cache(maxsize=1)
 def _model(source: str, objective: str, seed: int, device: str) -> DocumentModel:
-    model = load_model(source, device=device)
+    model = load_model(source, device=device, seed=seed)
     objective_of(objective).prepare(model, generator=torch.Generator().manual_seed(seed))
     return model
 

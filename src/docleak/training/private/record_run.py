@@ -72,7 +72,7 @@ def train_records(
     start = lineage_of(config.model)
     start = start.declared() if config.start_is_public else start
     torch.set_num_threads(1)
-    model, plan = load_model(config.model, device=device), config.privacy
+    model, plan = load_model(config.model, device=device, seed=config.seed), config.privacy
     (directory,) = silo().values()
     party = open_party(directory, Federation(config.model, holdout=config.holdout, seed=config.seed))
     rounds = plan.mechanism.rounds

@@ -1,0 +1,95 @@
+"""The commands of docs/reproduce.md at paper scale, as the page prints them, on mirrors and small published layouts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docleak.models.published import make
+from docleak.recipes import list_recipes
+from tests.cli.published_layouts import LAYOUTS
+
+Command = Callable[..., tuple[Any, str, str]]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
+#: What the page calls a model -> the checkpoint that its mirror is of.
+MIRRORED = {
+    "donut": "donut-base", "layoutlmv3": "layoutlmv3-base", "layoutlm": "layoutlm-base-uncased",
+    "bros": "bros-base-uncased", "vt5": "vt5-base-spdocvqa", "aligner": "clip-vit-base-patch32", "language": "gpt2",
+    "tuned_on": "layoutlm-base-uncased", "resnet": "resnet-50", "trocr": "trocr-base-printed",
+    "google-t5/t5-base": "t5-base", "facebook/vit-mae-base": "vit-mae-base",
+}  # fmt: skip
+#: Models of two checkpoints.
+PAIRED = {"pair=DIR+DIR": ("resnet-50", "bert-large-uncased")}
+#: Of a paper's table the rows that are rehearsed here, and how many these are.
+ROWS = {
+    "gi-dqa": ("Random", 2), "cdmi": ("MLM, FUNSD, unimodal, Prec", 2), "fedocvqa": ("K = 10, C = 0.7", 1),
+    "mmgia": ("epsilon 5, B = 2", 1), "pfl-docvqa": ("AZK: G1 + G4", 1),
+}  # fmt: skip
+
+
+def lines(beginning: str) -> list[list[str]]:
+    """The words of the page's command lines that begin so."""
+    return [
+        shlex.split(line) for line in re.findall(r"^\$ docleak (.*)$", PAGE, re.MULTILINE) if line.startswith(beginning)
+    ]
+
+
+def line_of(paper: str) -> list[str]:
+    """The page's rehearsal of a table of the paper, with all that it reads."""
+    (words,) = (words for words in lines(f"reproduce {paper}/") if "--rehearse" in words and "--model" in words)
+    return words
+
+
+def filled(words: list[str], folder: Path) -> list[str]:
+    """The words with a mirror, or a small data set, in the place of each DIR and each name of the hub."""
+
+    def mirror(checkpoint: str) -> str:
+        place = folder / checkpoint
+        if not place.exists():
+            make(checkpoint, place, seed=0, scale="narrow")
+        return str(place)
+
+    def data(name: str) -> str:
+        if not (folder / name).exists():
+            LAYOUTS[name](folder / name)
+        return str(folder / name)
+
+    def fill(word: str) -> str:
+        before, sign, after = word.partition("DIR")
+        if word in MIRRORED:
+            return mirror(MIRRORED[word])
+        if word in PAIRED:
+            return f"{before}{'+'.join(map(mirror, PAIRED[word]))}"
+        if not sign or before == "fedocvqa=" or not before:
+            return f"{before}{folder / 'assembled' if sign else ''}{after}"
+        name = before[:-1]
+        return f"{before}{mirror(MIRRORED[name]) if name in MIRRORED else data(name)}{after}"
+
+    return [fill(word) for word in words]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", ROWS)
+def test_a_line_of_the_page_runs_on_what_is_published(paper: str, command: Command, tmp_path: Path) -> None:
+    if paper == "fedocvqa":
+        (assembling,) = lines("models assemble fedocvqa")
+        code, _, err = command(*filled(assembling, tmp_path))
+        assert code == 0, err
+    only, count = ROWS[paper]
+    code, out, err = command(*filled(line_of(paper), tmp_path), "--rows", only, "--out", "run", "--json")
+    assert code == 0 and json.loads(out)["stopped"] == {}, err
+    rows = json.loads((tmp_path / "run" / "rehearsal.json").read_text())["rows"]
+    assert len(rows) == count
+    assert all(row["seconds"] and row["estimate"] and not row["missing"] and not row["stops"] for row in rows)
+
+
+def test_the_page_has_a_line_of_every_paper() -> None:
+    papers = {name.partition("/")[0] for name, recipe in list_recipes().items() if "paper" in recipe.scales}
+    assert papers == set(ROWS) and all(line_of(paper) for paper in papers)
