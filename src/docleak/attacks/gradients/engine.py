@@ -152,7 +152,7 @@ class GradientAttack:
                 f"{view.model.name!r}{'' if view.local is None else ' after local steps'}. Leave recompute out."
             )
         started = time.perf_counter()
-        with inference_mode_of(view):
+        with inference_mode_of(view), recomputation(self.recompute):
             canvas = Canvas.of(knowledge.template, knowledge.private, region=self.region, grey=self.grey)
             start = canvas.start(self.start, generator) if start_at is None else canvas.unknowns(start_at)
             pursuit = Pursuit(self, view, knowledge, canvas, on_evaluation, guide)
@@ -237,10 +237,6 @@ class Pursuit:
 
     def objective(self, unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
         """One gradient evaluation: matching loss plus scheduled priors (eq. 4), and its gradient."""
-        with recomputation(self.attack.recompute):
-            return self._objective(unknowns, progress)
-
-    def _objective(self, unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
         free = unknowns.detach().requires_grad_(True)
         pixels = self.canvas.pixels(free)
         rounds = [

@@ -1,0 +1,32 @@
+"""The ladder from the tiny Donut to the published one, and its memory, in miniature."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scripts.donut_ladder import BASE, FOUR, RUNGS, TINY, as_markdown, build, climb, page_of
+from scripts.donut_memory import WAYS, peaks
+
+
+def test_a_rung_differs_from_its_neighbour_in_what_its_name_says() -> None:
+    assert [field.key for field in page_of(TINY, 0).private_fields] == [
+        field.key for field in page_of(RUNGS["all fields"], 0).private_fields
+    ][:2]
+    assert RUNGS["Donut-base"] == BASE and build(FOUR, 0).module.config.encoder.depths == [2, 2, 2, 2]
+
+
+def test_a_rung_is_climbed_and_told() -> None:
+    found = climb(replace(TINY, fields=1, budget=22), seed=0)
+    assert [look["evaluations"] for look in found["looks"]] == [20, 22]
+    assert found["fields"] == 1 and 0 < found["unknowns"] < 2000
+    assert found["looks"][1]["matching"] < found["looks"][0]["matching"]
+    row = next(line for line in as_markdown({"short": {**found, "commit": "c"}}, 0).splitlines() if "| short" in line)
+    assert f"| {found['unknowns']:,} | {found['looks'][-1]['read']:.0f} of {found['ceiling']}" in row
+
+
+def test_fewer_tensors_and_blocks_computed_anew_take_less_memory() -> None:
+    rung = replace(FOUR, depths=(1, 1, 2, 1))
+    (before, whole), (_, shallow), (_, anew) = (peaks(rung, way) for way in WAYS[:3])
+    assert before < anew < 0.8 * shallow < 0.8 * whole
+    parameters = sum(p.numel() for p in build(rung, 0).module.parameters())
+    assert before >= 2 * 4 * parameters / 1e9
