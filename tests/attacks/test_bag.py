@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from docleak.attacks.gradients.local_steps import Optimiser
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.models import DocumentModel, load_model, pixels_of
+from docleak.models.vlm.tiny import make_tiny
 from docleak.studies.updates.words import tokens_of
 from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_locally
 from docleak.training.update import client_gradient
@@ -77,6 +79,20 @@ def test_a_table_of_inputs_alone_is_exact_despite_decay(plan: LocalPlan) -> None
     )
     true = set().union(*(tokens_of(model, e) for e in inputs))
     assert bag.exact and set(bag.tokens) == true - {1}, "all but padding, which the model's table never learns"
+
+
+@pytest.mark.parametrize("plan", [replace(SGD, batch_size=2, max_steps=2), replace(ADAMW, batch_size=2, max_steps=2)])
+@pytest.mark.parametrize(("family", "exact"), [("smolvlm", True), ("qwen2_vl", True), ("lighton_ocr", False)])
+def test_vision_language_models_have_a_table_too(family: str, exact: bool, plan: LocalPlan, tmp_path: Path) -> None:
+    """Words of questions and answers, and the turns around them; a picture's placeholder is not looked up."""
+    make_tiny(family, tmp_path / family, seed=0)
+    model = load_model(str(tmp_path / family))
+    update, inputs = round_of(model, [model.fit(page) for page in make_pages(2, seed=3)], plan)
+    optimiser = Optimiser(plan.optimiser, plan.learning_rate, plan.weight_decay)
+    bag = bag_of_words(model, update, optimiser=optimiser, steps=2)
+    true = set().union(*(tokens_of(model, e) for e in inputs))
+    assert bag.exact == exact and set(bag.tokens) == true
+    assert int(model.module.config.image_token_id) in set(inputs[0].tensors["input_ids"].tolist()) - true
 
 
 def test_a_plain_gradient(small: Any) -> None:

@@ -57,3 +57,26 @@ def test_a_published_checkpoint_is_made_and_audited_and_what_it_lacks_is_said(
     sentence = "layoutlmv3-base brings no qa_outputs"
     assert code == 0 and sentence in said and f"Notice: {sentence}" in out
     assert sentence in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_vision_language_model_is_made_adapted_and_trained(
+    command: Callable[..., tuple[Any, str, str]], tmp_path: Path
+) -> None:
+    code, out, err = command("models", "make", "qwen2_vl", str(tmp_path / "base"), "--narrow", "--spread", "--json")
+    assert code == 0, err
+    assert json.loads(out)["recipe"] == "a qwen2_vl made tiny, random weights (spread) drawn with seed 0"
+    code, out, err = command("models", "make", "qwen2_vl", str(tmp_path / "large"))
+    assert code == 1 and "Pass --narrow" in err and not (tmp_path / "large").exists()
+    code, out, err = command("models", "make", "--list")
+    assert code == 0 and "qwen2_vl" in out
+    pytest.importorskip("peft", reason="the extra adapters is not installed")
+    words = ("models", "adapt", str(tmp_path / "base"), str(tmp_path / "lora"), "--lora")
+    code, out, err = command(*words, "r=2,targets=q_proj", "--json")
+    assert code == 0, err
+    assert json.loads(out)["trainable"] == 2 * 2 * (48 + 48)
+    code, out, err = command(*words, "rank=2")
+    assert code == 1 and "rank" in err
+    code, out, err = command("train", "federated", "--model", str(tmp_path / "lora"), "--dry-run")
+    assert code == 0 and "384 numbers are trained and travel" in out, (
+        f"the federation sends the adapters alone: {out}{err}"
+    )

@@ -138,9 +138,11 @@ def test_every_setting_is_an_option_and_reaches_the_federation() -> None:
     others: dict[str, Any] = {
         "model": "vt5-public", "optimiser": "sgd", "objective": "tm", "server": "fedadam", "compression": "fp16",
         "secure": True, "dropout": True, "participation": 0.5, "holdout": 0.5,
+        "beta1": 0.5, "beta2": 0.5,
     }  # fmt: skip
-    for name in asked.keys() - {*OF_PRIVACY, "epsilon", "noise"}:
-        value = others.get(name, asked[name].default + 1 if name not in ("beta1", "beta2") else 0.5)
+    # How often is evaluated is part of a federation only where evaluations cost privacy.
+    for name in asked.keys() - {*OF_PRIVACY, "epsilon", "noise", "evaluate_every"}:
+        value = others[name] if name in others else asked[name].default + 1
         beside = {"beta1": {"server": "fedadam"}, "beta2": {"server": "fedadam"}}.get(name, {})
         beside = {"secure": True} if name.startswith("secure_") else beside
         changed = asdict(TrainingSettings(**{**beside, name: value}).federation())

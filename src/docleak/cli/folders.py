@@ -32,6 +32,7 @@ OWN = {
     "models pretrain": ("docleak.json",),
     "models assemble": ("docleak.json",),  # only ever a new folder, as it says itself
     "models make": ("docleak.json",),  # likewise
+    "models adapt": ("docleak.json",),  # likewise
     "deploy init": (),
 }
 #: Other commands whose --out is a file.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -101,7 +101,9 @@ def assemble(
 
 @app.command()
 def make(
-    name: Annotated[str, typer.Argument(help="A published checkpoint, such as donut-base; see --list.")] = "",
+    name: Annotated[
+        str, typer.Argument(help="A published checkpoint, such as donut-base, or a vision-language family; see --list.")
+    ] = "",
     out: Annotated[Path | None, typer.Argument(help="New folder for it; empty: the checkpoint's name.")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the published checkpoints and stop.")] = False,
     seed: Annotated[int, typer.Option(help="Draws the weights.")] = 0,
@@ -117,6 +119,7 @@ def make(
 ) -> None:  # fmt: skip
     """Make a checkpoint that papers begin with, of its published size and files, but with random weights."""
     from docleak.models.published import PUBLISHED, published
+    from docleak.models.vlm.tiny import FAMILIES, make_tiny
 
     if show_list or not name:
         known = {one: published(one) for one in PUBLISHED}
@@ -124,6 +127,7 @@ def make(
             one: f"{row.parameters / 1e6:,.1f} M parameters, {row.bytes / 2**20:,.0f} MiB" for one, row in known.items()
         }
         lines = [f"{one:30} {row.repository}, {sizes[one]}; {row.paper}" for one, row in known.items()]
+        lines.append(f"Vision-language families, of which docleak knows a tiny model (--narrow): {', '.join(FAMILIES)}")
         listed = {
             one: {"repository": row.repository, "paper": row.paper, "parameters": row.parameters, "bytes": row.bytes,
                   "seen": row.seen, "inferred": row.inferred}
@@ -134,12 +138,36 @@ def make(
     from docleak.models.published import make as write
 
     folder = out or Path(name)
+    drawn: Literal["default", "spread"] = "spread" if spread else "default"
     with working_in(folder, whole=True, resumes=False):
-        card = write(
-            name, folder, seed=seed, initialisation="spread" if spread else "default",
-            scale="narrow" if narrow else "published",
-        )  # fmt: skip
+        if name in FAMILIES:
+            card = make_tiny(name, folder, seed=seed, initialisation=drawn, narrow=narrow)
+        else:
+            card = write(name, folder, seed=seed, initialisation=drawn, scale="narrow" if narrow else "published")
     emit(card, f"{card['recipe']}, saved in {folder}", json_output=json_output)
+
+
+@app.command()
+def adapt(
+    model: Annotated[str, typer.Argument(help="The base: shipped name, directory or hub name.")],
+    out: Annotated[Path, typer.Argument(help="New folder for the adapters, which every command takes as --model.")],
+    lora: Annotated[
+        str, typer.Option(help="r=8,alpha=16,targets=q_proj+v_proj; without targets every linear layer.")
+    ] = "r=8",
+    seed: Annotated[int, typer.Option(help="Draws the adapters.")] = 0,
+    json_output: Json = False,
+) -> None:
+    """Put low-rank adapters (LoRA) on a model: the base is frozen, and the adapters are what clients train and send."""
+    from docleak.models.lora import Lora
+    from docleak.models.lora import adapt as write
+
+    with working_in(out, whole=True, resumes=False):
+        card = write(model, out, Lora.parsed(lora), seed=seed)
+    said = f"LoRA of rank {card['r']} on {', '.join(card['targets'])}"
+    emit(
+        card, f"{said}: {card['trainable']:,} of {card['parameters']:,} parameters to train, saved in {out}",
+        json_output=json_output,
+    )  # fmt: skip
 
 
 @app.command()

@@ -10,8 +10,15 @@ from PIL import Image as PILImage
 from docleak.documents.page import Box, Page, Word
 
 
-def fit_page(page: Page, size: tuple[int, int], *, keep_aspect: bool, fill: int = 255) -> Page:
-    """The page on a canvas of ``size`` (width, height), bilinear, words and fields moved along.
+def fit_page(
+    page: Page,
+    size: tuple[int, int],
+    *,
+    keep_aspect: bool,
+    fill: int = 255,
+    resample: int = PILImage.Resampling.BILINEAR,
+) -> Page:
+    """The page on a canvas of ``size`` (width, height), words and fields moved along; ``resample``: Pillow's filter.
 
     ``keep_aspect`` scales by one factor, centres, and fills the rest with grey level ``fill``;
     otherwise width and height are stretched separately. A page that already fits is returned as it is.
@@ -26,7 +33,7 @@ def fit_page(page: Page, size: tuple[int, int], *, keep_aspect: bool, fill: int 
         inner = size
     left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
     canvas = np.full((height, width, 3), fill, dtype=np.uint8)
-    scaled = PILImage.fromarray(page.image).resize(inner, PILImage.Resampling.BILINEAR)
+    scaled = PILImage.fromarray(page.image).resize(inner, PILImage.Resampling(resample))
     canvas[top : top + inner[1], left : left + inner[0]] = np.asarray(scaled)
     fx, fy = inner[0] / page.width, inner[1] / page.height
 

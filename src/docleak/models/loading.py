@@ -25,6 +25,7 @@ ARCHITECTURES: dict[str, str] = {
     "layoutlmv3": "docleak.models.layoutlmv3:LayoutLMv3",
     "vt5": "docleak.models.vt5:VT5",
     "fedocvqa": "docleak.models.fedocvqa:FeDocVQA",
+    "vision-language model": "docleak.models.vlm.model:VisionLanguage",
 }
 FILES = "the files save_pretrained writes: config.json, model.safetensors, and the tokenizer's files"
 
@@ -34,18 +35,23 @@ def load_model(
 ) -> DocumentModel:
     """Load a model for auditing: evaluation mode, float32, eager attention (needed for double backward).
 
-    ``source`` is a name of SHIPPED, a directory written by ``save_pretrained``, a published checkpoint to be made with
-    random weights (``make:donut-base``, see ``published.made``), or a hub name, with ``@`` and a revision (branch, tag
-    or commit) where it is not to be the main one. A name that brings its model along
-    (``registry.Given``) gives a copy of it. ``image_size`` (width, height) is the size of the pages the model is run
-    on, by default the checkpoint's own. What a published base checkpoint lacks for question answering (a head, tags in
-    the vocabulary) is drawn with ``seed``, and the model's ``drawn`` says so.
+    ``source`` is a name of SHIPPED, a directory written by ``save_pretrained`` (or of adapters, by ``peft``: see
+    ``lora``), a published checkpoint to be made with random weights (``make:donut-base``, see ``published.made``), or a
+    hub name, with ``@`` and a revision (branch, tag or commit) where it is not to be the main one. A name that brings
+    its model along (``registry.Given``) gives a copy of it. ``image_size`` (width, height) is the size of the pages the
+    model is run on, by default the checkpoint's own. What a published base checkpoint lacks for question answering (a
+    head, tags in the vocabulary) is drawn with ``seed``, and the model's ``drawn`` says so.
+
     Raises ModelError if there is no such thing, if it is of an architecture docleak does not know, or if its network
     cannot take pages of that size.
     """
     if isinstance(source, Given):
         return _copy(source, torch.device(device), image_size)
+    from docleak.models.lora import adapter_file, load_adapted
+
     where, revision = locate(source)
+    if file := adapter_file(where, revision):
+        return load_adapted(file, source, where, revision, device=device, image_size=image_size, seed=seed)
     architecture = _architecture(config_at(where, revision, source), source)
     transformers.utils.logging.disable_progress_bar()
     with loadable(f"model {source!r}, a {architecture} by its config.json,"):
@@ -136,7 +142,7 @@ def locate(
     if path.is_file():
         raise ModelError(f"{what} {source!r} is a file; expected the directory that holds config.json.")
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise ModelError(f"directory {source!r} has no config.json; expected a model saved by save_pretrained.")
         return str(path), None
     name, revision = split_revision(source)
@@ -188,9 +194,13 @@ def _architecture(config: dict[str, Any], source: str) -> str:
     inner = [part.get("model_type") if isinstance(part, dict) else None for part in parts]
     if kind == "vision-encoder-decoder" and inner[0] == "donut-swin":
         return "donut"
+    from docleak.models.vlm.processor import is_vision_language
+
+    if is_vision_language(str(kind)):
+        return "vision-language model"
     found = f"{kind!r}" + (f" with encoder {inner[0]!r} and decoder {inner[1]!r}" if any(inner) else "")
     raise ModelError(
         f"model {source!r} is of architecture {found}; docleak audits 'vision-encoder-decoder' with a "
-        "'donut-swin' encoder (Donut), 'layoutlmv3' question answering, VT5 as its authors publish it ('t5'), and "
-        "docleak's own 'vt5' and 'fedocvqa'."
+        "'donut-swin' encoder (Donut), 'layoutlmv3' question answering, VT5 as its authors publish it ('t5'), "
+        "docleak's own 'vt5' and 'fedocvqa', and the vision-language models of docs/vision-language.md."
     )

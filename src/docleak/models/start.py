@@ -31,7 +31,9 @@ def spread(module: nn.Module, *, generator: torch.Generator) -> None:
     for name, parameter in module.named_parameters():
         if "relative_position_bias_table" in name:
             parameter.normal_(0.0, 1.0, generator=generator)
-        elif ".rel_pos" in name:  # LayoutLMv3 divides these by sqrt(head width), and never trains them
+        elif (
+            ".rel_pos" in name and "bias" in name
+        ):  # LayoutLMv3 divides these by sqrt(head width), and never trains them
             parameter.normal_(0.0, math.sqrt(HEAD_WIDTH), generator=generator)
         elif name.endswith(("cls_token", "pos_embed")):
             parameter.normal_(0.0, 0.5, generator=generator)

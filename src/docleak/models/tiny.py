@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,31 @@ LAYOUTLMV3_VOCABULARY = 1200
 READER_SIZE = 224
 READER_VOCABULARY = 1200
 SENTINELS = 100
+DOCVQA_TAGS = ("<s_docvqa>", "<s_question>", "</s_question>", "<s_answer>", "</s_answer>")
 
 
-def character_tokenizer() -> Any:
-    """A byte-level tokenizer without merges: one token per character, plus Donut's DocVQA tags."""
+def character_tokenizer(
+    *, tags: Sequence[str] = DOCVQA_TAGS, eos: str = "</s>", named: Mapping[str, str] | None = None
+) -> Any:
+    """A byte-level tokenizer without merges: one token per character, and special ones.
+
+    ``tags`` are Donut's unless told otherwise, ``named`` special tokens that are also attributes of the tokenizer.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    specials = ["<s>", "<pad>", eos, "<unk>"]
     vocabulary = {token: i for i, token in enumerate([*specials, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
-    tags = ["<s_docvqa>", "<s_question>", "</s_question>", "<s_answer>", "</s_answer>"]
-    fast.add_special_tokens({"additional_special_tokens": tags})
+        tokenizer_object=tokenizer, bos_token="<s>", pad_token="<pad>", eos_token=eos, unk_token="<unk>",
+        **({"extra_special_tokens": dict(named)} if named else {}),
+    )  # fmt: skip
+    if tags:
+        fast.add_special_tokens({"additional_special_tokens": list(tags)})
     return fast
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from docleak.errors import RunError
 from docleak.metrics import Estimate
+from docleak.metrics.score import FieldScore
 from docleak.report.severity import Cell, Route, Severity
 from docleak.runs.run import Run
 from docleak.studies.gradient.choices import Choice, said_of
@@ -138,6 +139,19 @@ def test_an_answer_read_by_algebra_alone_is_a_leak(trained: Run, tmp_path: Path)
     assert said["severity"] == "partial" and said["read"] == 1
     assert f"Route by route: picture 0 of {fields}, answer 1 of {fields}." in said["card"].replace(" :", ":")
     assert "That the answer was given is no finding; that another route reads it without having it is." in said["card"]
+
+
+def test_text_is_counted_for_its_own_field_where_another_has_no_place(trained: Run) -> None:
+    fields = len(trained.units()[0]["fields"])
+    last = [False] * (fields - 1) + [True]
+    for record in record_of(trained, recovered={**TEXT, "fields_by": {"words": last}, "fields_read": last}):
+        for kind in ("score", "floor", "ceiling"):
+            record[kind]["fields"].insert(0, asdict(FieldScore("company", "Nowhere Ltd")))
+        trained.write_unit(record["unit"], record, {})
+    (result,) = prepare([trained], np.random.default_rng(0)).models
+    cells = [field.routes.get("words") for field in result.findings.fields]
+    assert cells == [None, *[Cell.NOT] * (fields - 1), Cell.READ]
+    assert result.findings.judgement.read == 1 and f"1 of {fields} private fields" in verdict_json(trained)["sentence"]
 
 
 def test_a_route_that_a_model_lacks_takes_no_field_out_of_the_headline(trained: Run) -> None:

@@ -107,7 +107,7 @@ def test_wrong_rows_name_the_fault(change: dict[str, object], named: str) -> Non
 def test_what_the_attack_refuses_is_refused_before_anything_is_trained() -> None:
     with pytest.raises(AttackError, match=r"top_p is 2\.0"):
         row(top_p=2.0)
-    with pytest.raises(RecipeError, match="no preset 'small'; known: paper, tiny"):
+    with pytest.raises(RecipeError, match="no preset 'small'; known: paper, tiny, base"):
         row(preset="small")
     assert row(preset="tiny", fields=3).fields == 3
 

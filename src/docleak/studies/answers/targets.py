@@ -2,7 +2,7 @@
 
 ``paper`` is Tito et al. (2024), Table 12, where it says it: batches, rounds, learning rate, delta, sampling, clip norm
 (column "Sensitivity", which calls it sigma). Epochs of a provider's own training and weight decay are ours. ``tiny`` is
-ours throughout; docs/release.md says why it is what it is.
+ours throughout; docs/release.md says why it is what it is. ``base`` is to see what the published size costs.
 """
 
 from __future__ import annotations
@@ -152,6 +152,15 @@ PRESETS: dict[str, Preset] = {
             FEDERATED: Training(rounds=10, batch_size=8, learning_rate=5e-4, dropout=False, participation=0.2,
                                 clip_norm=0.02, denominator=6, repeatable=True),
         },
+        {},
+    ),
+    # One step a client: bytes, memory and seconds of the published size, and nothing learned.
+    "base": Preset(
+        Data(providers=24, per_provider=2.0),
+        {CENTRAL: Training(rounds=1, batch_size=2, max_steps=1),
+         FEDERATED: Training(batch_size=2, max_steps=1, participation=0.2)},
+        {CENTRAL: Training(rounds=1, batch_size=2, max_steps=1, unit_rate=0.25, denominator=5, repeatable=True),
+         FEDERATED: Training(batch_size=2, max_steps=1, participation=0.2, denominator=2, repeatable=True)},
         {},
     ),
 }  # fmt: skip

@@ -101,17 +101,19 @@ def findings_of(units: Sequence[Unit], doubts: Sequence[str], rng: np.random.Gen
 
 
 def _fields_of(group: Sequence[Unit]) -> Iterator[FieldFound]:
-    """The fields of one page, from all its units."""
+    """The fields of one page, from all its units. Text was not looked for where a field has no place on the page."""
     first = group[0]
     texts = [unit.text for unit in group if unit.text is not None]
     attacks = [unit for unit in group if unit.record["attack"] not in FLOORS]
+    placed = [index for index, field in enumerate(first.score.fields) if field.mse is not None]
     for index, field in enumerate(first.score.fields):
         routes = {}
         if attacks:
             routes["picture"] = union([Route("picture", (picture_cell(unit, index),)) for unit in attacks])[0]
-        told = [_text_cells(text, len(first.score.fields)) for text in texts]
+        told = [_text_cells(text, len(placed)) for text in texts] if index in placed else []
         for name in dict.fromkeys(name for cells in told for name in cells):
-            routes[name] = union([Route(name, (cells[name][index],)) for cells in told if name in cells])[0]
+            at = placed.index(index)
+            routes[name] = union([Route(name, (cells[name][at],)) for cells in told if name in cells])[0]
         yield FieldFound(
             (*first.identity, index), first.page, first.score.document, field.key, routes or {"picture": Cell.UNSCORED}
         )

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.algebra.bag import TABLES
+from docleak.attacks.gradients.algebra.bag import tables_of
 from docleak.attacks.gradients.local_steps import EPSILON, LONGEST, UNPADDED
 from docleak.models.base import dropout_rate
 from docleak.spec import split_name
@@ -198,7 +198,7 @@ class Diagnosis:
     def _rows(self) -> Iterator[Cause]:
         """Rows of the tables of tokens and coordinates that moved, beyond decay, against those that the pages use."""
         trial, spare, lacking, either = self.trial, 0, 0, 0
-        tokens, axes = TABLES.get(trial.truth.model.architecture, ("", {}))
+        tokens, axes = tables_of(trial.truth.model)
         for name in (tokens, *axes.values()):
             if name not in trial.sent or name not in self._idle:
                 continue

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from docleak.attacks.gradients.algebra.bag import TABLES
+from docleak.attacks.gradients.algebra.bag import tables_of
 from docleak.attacks.gradients.selftest import SelfTest
 from docleak.studies.updates.case import SAME, UpdateCase
 from docleak.studies.updates.causes import Cause, Diagnosis
@@ -101,7 +101,7 @@ def _of_words(case: UpdateCase, words: Mapping[str, Any]) -> list[str]:
     if "failed" in words:
         return []
     lines = []
-    _, axes = TABLES[case.model.architecture]
+    _, axes = tables_of(case.model)
     sizes = {name: len(p) for name, p in case.model.module.named_parameters()}
     full = [axis for axis, seen in words["places"].items() if seen["found"] >= ALL_ROWS * sizes[axes[axis]]]
     if full:

@@ -12,6 +12,7 @@ from docleak.documents import Page, Question
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.models.base import DocumentModel, Encoded
+from docleak.models.vlm.model import VisionLanguage
 from docleak.studies.updates.case import UpdateCase
 from docleak.studies.updates.round import ImitatedRound, optimiser_of
 from docleak.training.objectives.table import QUESTIONS
@@ -77,6 +78,8 @@ def _agreement(found: set[int], true: set[int]) -> dict[str, Any]:
 def tokens_of(model: DocumentModel, example: Encoded) -> set[int]:
     """Ids that an example looks up: of its text, and of the answer as the decoder is given it."""
     tensors = example.tensors
+    if isinstance(model, VisionLanguage):
+        return model.tokens_moved(example)
     if "decoder_input_ids" in tensors:
         return set(tensors["decoder_input_ids"].tolist())
     found = set(tensors["input_ids"].tolist())

@@ -92,6 +92,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "pages": 140, "max_tokens": 192, "fields": 60, "attempts": 4, "candidates": 32, "epochs_mlm": 100, "epochs": 40,
         "public_epochs": 40, "learning_rate": 1e-3, "dropout": 0.0, "validate_every": 5, "keep_every": 10,
     },
+    # An epoch of each training and an attempt at one field: what the published size costs; nothing is learned.
+    "base": {
+        "pages": 24, "max_tokens": 192, "fields": 1, "attempts": 1, "candidates": 32, "epochs_mlm": 1, "epochs": 1,
+        "public_epochs": 1, "dropout": 0.0,
+    },
 }  # fmt: skip
 #: Settings of a game that rows set otherwise.
 NESTED = (

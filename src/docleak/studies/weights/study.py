@@ -167,7 +167,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     ) -> dict[str, Any]:
         """Pages by data set: those that no name gives stand in for data sets that no pages are given of."""
         wanted = sorted({name for asked in settings for name in weights_rows.needs(asked)}, reverse=True)
-        specs = changes.get("documents") or ([weights_rows.SYNTHETIC] if scale == "tiny" else [])
+        specs = changes.get("documents") or ([] if scale == "paper" else [weights_rows.SYNTHETIC])
         return {**changes, "documents": weights_rows.assigned(wanted, specs)}
 
     @classmethod

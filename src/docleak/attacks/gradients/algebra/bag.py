@@ -45,6 +45,14 @@ SHRINKAGE = 0.5
 ROUNDS, SETTLED = 40, 1e-3
 
 
+def tables_of(model: DocumentModel) -> tuple[str, Mapping[str, str]]:
+    """The name of the model's table of tokens ("" where none is known), and those of its tables of coordinates.
+
+    An adapter may name its own table of tokens (``token_table``), as that of vision-language models does.
+    """
+    return TABLES.get(model.architecture, (str(getattr(model, "token_table", "")), {}))
+
+
 @dataclass(frozen=True)
 class Bag:
     """``tokens`` are ids without order or number. ``belief`` (V,) is the probability of each.
@@ -73,9 +81,9 @@ def bag_of_words(
     the units of the weights (a sum in fixed point has one). Raises AttackError for an architecture without a known
     table of tokens, and where its update is missing or zero (frozen).
     """
-    if model.architecture not in TABLES:
+    name, axes = tables_of(model)
+    if not name:
         raise AttackError(f"{model.architecture} has no known table of tokens; bags are read of {', '.join(TABLES)}.")
-    name, axes = TABLES[model.architecture]
     if name not in update or not bool(update[name].any()):
         raise AttackError(f"the update says nothing of {name}: it was frozen or not sent, so there is no bag of words.")
     parameters = dict(model.module.named_parameters())
@@ -100,7 +108,7 @@ def steps_by_decay(model: DocumentModel, delta: Mapping[str, Tensor], optimiser:
     None without decay or such a table.
     """
     decay = optimiser.learning_rate * optimiser.weight_decay
-    _, axes = TABLES.get(model.architecture, ("", {}))
+    _, axes = tables_of(model)
     named = dict(model.module.named_parameters())
     ratios = [
         (delta[table].cpu().double() / named[table].detach().cpu().double()).flatten()

@@ -1,0 +1,175 @@
+"""Vision-language models against transformers' own training: its conversation, its loss, its gradient, its answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+import pytest
+import torch
+from torch import Tensor
+
+from docleak.attacks.gradients.matching import relative
+from docleak.attacks.gradients.selftest import self_test
+from docleak.attacks.gradients.view import GradientView
+from docleak.documents import Page
+from docleak.documents.synthetic import make_pages
+from docleak.errors import ModelError
+from docleak.models import load_model, pixels_of, trainable
+from docleak.models.vlm.model import VisionLanguage
+from docleak.models.vlm.processor import common
+from docleak.models.vlm.tiny import FAMILIES, make_tiny
+
+
+@lru_cache(maxsize=32)
+def model_of(family: str, folder: Path) -> VisionLanguage:
+    make_tiny(family, folder / family, seed=0)
+    model = load_model(str(folder / family))
+    assert isinstance(model, VisionLanguage)
+    return model
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("families")
+
+
+def page_of(model: VisionLanguage) -> Page:
+    return model.fit(make_pages(1, seed=3)[0])
+
+
+def as_trained(model: VisionLanguage, page: Page, number: int = 0) -> dict[str, Tensor]:
+    """What a client that uses transformers alone feeds the network with: whole conversations through the processor."""
+    inner: Any = model.processor.inner
+    asked, said = page.questions[number].text, page.questions[number].answers[0]
+    picture = PIL.Image.fromarray(page.image)
+    if model.architecture == "paligemma":
+        return dict(inner(images=[picture], text=[f"<image>answer en {asked}"], suffix=[said], return_tensors="pt"))
+    if model.architecture == "florence2":
+        inputs = dict(inner(images=[picture], text=[asked], return_tensors="pt"))
+        return {**inputs, "labels": model.tokenizer([f"<s>{said}</s>"], return_tensors="pt")["input_ids"]}
+    if model.architecture == "got_ocr2":
+        text = model.processor.prompt.format(image="<imgpad>", question=asked)  # type: ignore[union-attr]
+        inputs = dict(inner(images=[picture], text=[f"{text}{said}<|im_end|>"], return_tensors="pt"))
+        mark = "assistant\n"
+    else:
+        turns = [
+            {"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": asked}]},
+            {"role": "assistant", "content": [{"type": "text", "text": said}]},
+        ]
+        inputs = dict(inner.apply_chat_template(turns, tokenize=True, return_dict=True, return_tensors="pt"))
+        mark = "Assistant:" if model.architecture in ("idefics3", "smolvlm") else "assistant\n"
+    labels = inputs["input_ids"].clone()
+    start = len(model.tokenizer.decode(labels[0]).rpartition(mark)[0])
+    places = [len(model.tokenizer.decode(labels[0, :t])) for t in range(labels.shape[1] + 1)]
+    first = next(t for t, place in enumerate(places) if place >= start + len(mark))
+    labels[0, :first] = -100
+    if model.tokenizer.decode(labels[0, -1:]) == "\n":  # behind what ends the answer
+        labels[0, -1] = -100
+    return {**inputs, "labels": labels}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_loss_and_gradient_are_those_of_transformers(family: str, folder: Path) -> None:
+    """A client that never heard of docleak computes the gradient; docleak's own fits it to 1e-6."""
+    model = model_of(family, folder)
+    page = page_of(model)
+    fed = as_trained(model, page)
+    example = model.encode(page, page.questions[0])
+    ids, labels = fed["input_ids"][0], fed["labels"][0]
+    assert torch.equal(example.tensors["input_ids"], ids[: len(example.tensors["input_ids"])])
+    assert torch.equal(labels[labels != -100], example.tensors["labels"][example.tensors["labels"] != -100])
+    loss = model.module(**fed, use_cache=False).loss
+    pixels = pixels_of(page.image)[None]
+    torch.testing.assert_close(model.loss(pixels, [example])[0], loss, rtol=1e-5, atol=1e-5)
+    named = dict(trainable(model.module))
+    values = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    theirs = {name: torch.zeros_like(named[name]) if v is None else v for name, v in zip(named, values, strict=True)}
+    test = self_test(GradientView(model, theirs), pixels, [example])
+    assert test.passed and test.distance < 1e-6
+    blank = torch.ones_like(pixels)
+    view = GradientView(model, theirs)
+    assert self_test(view, blank, [example]).distance > 1e-3
+    assert float(relative(view)(theirs)) == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_are_what_generate_says(family: str, folder: Path) -> None:
+    model = model_of(family, folder)
+    page = page_of(model)
+    example = model.encode(page, page.questions[0])
+    inputs = model.processor.read(page.image, page.questions[0].text)
+    inputs.pop("labels", None)
+    told = model.module.generate(**inputs, max_new_tokens=6, do_sample=False, pad_token_id=1)
+    model.max_answer_tokens = 6
+    (answer,) = model.answer(pixels_of(page.image)[None], [example])
+    model.max_answer_tokens = 64
+    said = told[0] if model.two_sided else told[0, inputs["input_ids"].shape[1] :]
+    assert answer.text == model.tokenizer.decode(said, skip_special_tokens=True).strip()
+
+
+@pytest.mark.parametrize("family", ["paligemma", "qwen2_vl", "florence2"])
+def test_what_is_not_known_is_drawn_and_the_rest_stays(family: str, folder: Path) -> None:
+    model = model_of(family, folder)
+    page = page_of(model)
+    true = model.encode(page, page.questions[0])
+    for question, answer in ((True, False), (False, True)):
+        drawn = model.scramble(true, question=question, answer=answer, generator=torch.Generator().manual_seed(0))
+        told, right = model.transcript(drawn), model.transcript(true)
+        assert (told.question == right.question) != question and (told.answer == right.answer) != answer
+        assert {name: value.shape for name, value in drawn.tensors.items()} == {
+            name: value.shape for name, value in true.tensors.items()
+        }
+        first, last = true.tensors["question_at"].tolist()
+        ids, others = true.tensors["prompt_ids"], drawn.tensors["prompt_ids"]
+        assert torch.equal(ids[:first], others[:first]) and torch.equal(ids[last:], others[last:])
+    model.loss(pixels_of(page.image)[None], [drawn])
+
+
+def test_common_ends_do_not_overlap() -> None:
+    assert common(torch.tensor([1, 2, 2, 3]), torch.tensor([1, 2, 3])) == (2, 1)
+    assert common(torch.tensor([1, 1, 1]), torch.tensor([1, 1])) == (2, 0)
+    assert common(torch.tensor([1, 2]), torch.tensor([3, 4])) == (0, 0)
+
+
+def test_a_long_question_is_refused_in_words(folder: Path) -> None:
+    model = model_of("qwen2_vl", folder)
+    page = page_of(model)
+    with pytest.raises(ModelError, match="1024 positions"):
+        model.encode(page, type(page.questions[0])("total? " * 300, ("1",), None))
+
+
+def test_without_a_template_and_without_a_known_prompt_it_is_refused(folder: Path, tmp_path: Path) -> None:
+    model_of("qwen2_vl", folder)
+    copy = shutil.copytree(folder / "qwen2_vl", tmp_path / "copy")
+    (copy / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match=r"no chat template.*chat_template\.jinja"):
+        load_model(str(copy))
+
+
+def test_missing_weights_are_refused(folder: Path, tmp_path: Path) -> None:
+    model_of("llava", folder)
+    copy = shutil.copytree(folder / "llava", tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    config["text_config"]["num_hidden_layers"] = 3
+    config["text_config"].pop("layer_types", None)
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"lacks .* parameters"):
+        load_model(str(copy))
+
+
+def test_tiny_models_are_made_again_from_their_seed(tmp_path: Path) -> None:
+    weights = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        card = make_tiny("paligemma", tmp_path / name, seed=seed)
+        weights.append((tmp_path / name / "model.safetensors").read_bytes())
+        assert card["seed"] == seed and card["parameters"] < 1_000_000
+    assert weights[0] == weights[1] != weights[2]
+    with pytest.raises(ModelError, match="there already"):
+        make_tiny("paligemma", tmp_path / "a", seed=1)
+    with pytest.raises(ModelError, match="expected one of"):
+        make_tiny("paligema", tmp_path / "d", seed=1)
