@@ -227,6 +227,8 @@ def as_markdown(results: dict[str, dict[str, Any]], seed: int) -> str:
     for name, found in results.items():
         looks = [f"{look['evaluations']:.0f}: {look['psnr']:.1f} ({look['read']:.0f})" for look in found["looks"]]
         rows.append(f"| {name} | {', '.join(looks)} |")
+    if missing := [name for name in RUNGS if name not in results]:
+        rows += ["", f"Not climbed yet: {'; '.join(missing)}."]
     commits = ", ".join(sorted({found["commit"] for found in results.values()}))
     signature = [
         "",
