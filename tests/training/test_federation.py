@@ -23,12 +23,13 @@ from docleak.models.shipped import CHECKPOINTS
 from docleak.privacy.lineage import Trained
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
+from docleak.runs.run import Run
 from docleak.training.federated.cost import Cost
 from docleak.training.federated.federation import Federation, drawn, impossible
 from docleak.training.federated.fedopt import FedOpt, ServerState
 from docleak.training.federated.local import LocalPlan, parameters_of
 from docleak.training.federated.party import evaluate, open_party
-from docleak.training.federated.record import FederatedRun, RoundRow, load_run
+from docleak.training.federated.record import KIND, FederatedRun, RoundRow, load_run
 from docleak.training.federated.silo_folders import find_silos, one_silo, synthetic_silos
 from docleak.training.federated.summary import network_of
 from docleak.training.federated.wire import Compression, pack, relative_error, unpack
@@ -305,3 +306,15 @@ def test_scores_of_a_round_that_is_done_again_stay_counted(tmp_path: Path) -> No
         assert run.scores(1) is None, "those of the model before are not its own"
         run.write_scores(1, [])
         assert run.evaluations() == times and run.rounds_seen() == 1
+
+
+def test_a_training_that_was_ended_as_it_began_is_gone_on_with(tmp_path: Path) -> None:
+    """Killed after its run was made, and before it knew how many rounds."""
+    federation = Federation("vt5-start", rounds=2)
+    config = json.loads(federation.to_json())
+    config.pop("rounds")
+    Run.open(tmp_path, config, kind=KIND, command="docleak train federated")
+    with pytest.raises(RunError, match="ended before it began"):
+        load_run(tmp_path)
+    FederatedRun.open(tmp_path, federation)
+    assert load_run(tmp_path).federation == federation

@@ -109,7 +109,7 @@ class FederatedRun:
         something of it was spent or sent; PrivacyError for a ledger that does not fit its rounds.
         """
         training = cls(Path(path), federation)
-        if (training.path / "run.json").is_file() and training.run.kind == KIND:
+        if (training.path / "run.json").is_file() and training.run.kind == KIND and "rounds" in training.run.info:
             load_run(path).ledger()  # refuses one that is gone, or does not fit its rounds
         config = json.loads(federation.to_json())
         rounds = config.pop("rounds")
@@ -313,6 +313,8 @@ def _spent_at_most(plan: DpPlan, seen: int) -> str:
 def load_run(path: Path) -> FederatedRun:
     """The federated training in ``path``; RunError if there is none, or it is damaged."""
     run = Run.load(Path(path))
+    if run.kind == KIND and "rounds" not in run.info:
+        raise RunError(f"{path} is a training that was ended before it began. Give the same docleak train again.")
     try:
         settings = {**run.config, "rounds": run.info["rounds"]}
         return FederatedRun(run.path, Federation.from_json(json.dumps(settings)))
