@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import io
-import multiprocessing
 import os
 import re
 import signal
@@ -15,8 +14,6 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,80 +27,29 @@ from docleak.documents.silos import write_silos
 from docleak.errors import FederationError
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.mechanism import Mechanism
-from docleak.privacy.plan import DpPlan
 from docleak.training.federated.deploy.app import foreign_code
 from docleak.training.federated.deploy.check import check_folder, connect, secrets_in
 from docleak.training.federated.deploy.folders import Deployment, silo_names, write_deployment
 from docleak.training.federated.deploy.gate import gate_app, may_pass
 from docleak.training.federated.deploy.keys import Authority, days_left, node_keys
-from docleak.training.federated.deploy.watch import at_work, end_with_parent, was_killed
+from docleak.training.federated.deploy.watch import at_work, was_killed
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.flower.embedded import train_embedded
-from docleak.training.federated.local import LocalPlan
 from docleak.training.federated.record import FederatedRun, load_run
 from docleak.training.federated.secure.key_files import read_identity, read_pinned
-from docleak.training.federated.secure.plan import SecurePlan
-from docleak.training.federated.silo_ledger import SiloLedger
 from docleak.training.federated.silo_limits import SiloLimits
-
-BIN = Path(sys.executable).parent
-#: Two rounds: the second one goes on from the optimiser's moments and the silos' orders that the first one left.
-FEDERATION = Federation(
-    rounds=2, holdout=0.0, seed=1, local=LocalPlan(max_steps=1, batch_size=2), server=FedOpt("fedadam", 0.01)
+from tests.training.deploying import (
+    BIN,
+    FEDERATION,
+    HIDDEN,
+    PATIENCE,
+    PLAN,
+    PRIVATE,
+    QUIET,
+    free_ports,
+    running,
+    wait_for_port,
 )
-#: One more round on the same nodes, with secure aggregation.
-HIDDEN = replace(FEDERATION, rounds=1, secure=SecurePlan())
-QUIET = {
-    "PATH": f"{BIN}:{os.environ['PATH']}",
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "BIN": str(BIN),
-    "OMP_NUM_THREADS": "1",
-}
-PATIENCE = 600.0
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-@contextmanager
-def running(command: list[str], log: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process and all its children, ended at the end, and when this process is killed."""
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=stream, start_new_session=True, env={**os.environ, **QUIET, **variables},
-            preexec_fn=end_with_parent,
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        for end in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, end)
-            except ProcessLookupError:
-                break
-            deadline = time.monotonic() + 15
-            while time.monotonic() < deadline and process.poll() is None:
-                time.sleep(0.2)
-        process.wait(10)
-
-
-def wait_for_port(port: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        with socket.socket() as one:
-            if one.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.3)
-    raise AssertionError(f"nothing listens on {port}")
 
 
 @pytest.mark.slow
@@ -163,152 +109,6 @@ def test_a_deployment_equals_the_embedded_federation_and_refuses_strangers(tmp_p
     assert masked is not None and masked.round == 1
     for name, value in alike.parameters.items():
         assert (masked.parameters[name] == value).all(), f"secure: {name} differs"
-
-
-SECRET = "provider 'ACME secret GmbH' page 7"
-PLAN = DpPlan(Mechanism(1.0, 2), clip_norm=0.5, denominator=1, delta=1e-3)
-PRIVATE = replace(FEDERATION, rounds=2, server=FedOpt(), privacy=PLAN)
-#: What a test does to the code that a deployment ships: a silo's training fails, or one silo's never ends.
-RAISES = f"""
-import docleak.training.federated.flower.client as ours
-def failing(party, *arguments, **more):
-    try:
-        raise KeyError({SECRET!r})
-    except KeyError as error:
-        raise ValueError({SECRET!r}) from error
-ours.private_round = failing
-"""
-HANGS = """
-import pathlib, time
-import docleak.training.federated.flower.client as ours
-real = ours.private_round
-def hanging(party, *arguments, **more):
-    if party.name == "synthetic-1":
-        pathlib.Path({marker!r}).write_text("hangs")
-        time.sleep(3600)
-    return real(party, *arguments, **more)
-ours.private_round = hanging
-"""
-
-
-def deployed(out: Path, silos: dict[str, Path], ports: list[int]) -> None:
-    """Start all of a deployment and wait, in a process of its own that ends with the one that tests."""
-    end_with_parent()
-    gate, superlink, *nodes = ports
-    logs = out.parent
-    with ExitStack() as stack:
-        stack.enter_context(running([str(out / "server" / "start-superlink.sh")], logs / "superlink.log"))
-        wait_for_port(superlink)
-        listen = {"LISTEN": "127.0.0.1"}
-        stack.enter_context(running([str(out / "server" / "start-gate.sh")], logs / "gate.log", **listen))
-        wait_for_port(gate)
-        for (name, pages), port in zip(silos.items(), nodes, strict=True):
-            variables = {"SILO": str(pages), "NODE_PORT": str(port), "ANY_CODE": "true"}
-            stack.enter_context(running([str(out / "silos" / name / "start.sh")], logs / f"{name}.log", **variables))
-        time.sleep(600)
-
-
-def processes_of(folder: Path, *words: str) -> list[int]:
-    """Living processes that were started for ``folder``, whose command has all of the words."""
-    found = []
-    for item in Path("/proc").iterdir():
-        try:
-            if not item.name.isdigit() or int(item.name) == os.getpid():
-                continue
-            command = (item / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            about = command + (item / "environ").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if command and str(folder) in about and all(word in command for word in words):
-            found.append(int(item.name))
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
-def test_faults_of_a_deployment(tmp_path: Path) -> None:
-    """What a silo raises stays there; a killed SuperLink, a killed silo, and a killed parent of everything."""
-    division = divide(["synthetic"], 2, by="providers", seed=0, count=6)
-    write_silos(division.shares, division.sources, tmp_path / "pages", by="providers", seed=0)
-    silos = {item.name: item for item in sorted((tmp_path / "pages").iterdir())}
-    gate, superlink, *nodes = ports = free_ports(4)
-    out = tmp_path / "deployment"
-    write_deployment(Deployment(tuple(silos), "127.0.0.1", gate, superlink), PRIVATE, out)
-    parent = multiprocessing.get_context("fork").Process(target=deployed, args=(out, silos, ports))
-    parent.start()
-    try:
-        for port in (gate, *nodes):
-            wait_for_port(port)
-        _a_silos_fault_stays_there(out)
-        _a_killed_superlink_comes_back(out, gate, superlink)
-        _a_killed_silo_is_named(out, tmp_path / "hanging")
-    finally:
-        parent.kill()
-        parent.join(10)
-    until = time.monotonic() + 30
-    while (left := processes_of(tmp_path)) and time.monotonic() < until:
-        time.sleep(0.5)
-    survivors = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left if Path(f"/proc/{pid}").exists()}
-    for pid in survivors:
-        os.kill(pid, signal.SIGKILL)
-    assert not survivors
-
-
-def _trained(out: Path, run: str, more: str) -> subprocess.Popen[bytes]:
-    """A training with an app that was changed by ``more``."""
-    client = out / "server" / "app" / "docleak_app" / "client.py"
-    client.write_text(client.read_text().partition("# test\n")[0] + "# test\n" + more)
-    return subprocess.Popen(
-        [str(out / "server" / "train.sh")], env={**os.environ, **QUIET, "OUT": str(out / "server" / run)},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=end_with_parent,
-    )  # fmt: skip
-
-
-def _a_silos_fault_stays_there(out: Path) -> None:
-    training = _trained(out, "leaky", RAISES)
-    said = training.communicate(timeout=PATIENCE)[0].decode()
-    assert training.returncode == 1 and "'synthetic-0': it could not take part; its own log says why" in said, said
-    assert "Traceback" not in said
-    server = [file for file in (out / "server").rglob("*") if file.is_file() and file.name != "client.py"]
-    for file in [*server, out.parent / "superlink.log", out.parent / "gate.log"]:
-        if "docleak_app" not in str(file) and ".fab" not in file.name:  # the app holds what this test put there
-            assert b"ACME" not in file.read_bytes(), file
-    assert "ACME" not in said
-    for name in ("synthetic-0", "synthetic-1"):
-        log = out / "silos" / name / "silo.log"
-        assert log.stat().st_mode & 0o077 == 0 and log.read_text().count(SECRET) >= 2, "and its cause"
-        assert len(SiloLedger.load(out / "silos" / name).begun) == 1, "counted before anything leaves"
-
-
-def _a_killed_superlink_comes_back(out: Path, gate: int, superlink: int) -> None:
-    (pid,) = processes_of(out, "flower-superlink", "--ssl-keyfile")
-    os.kill(pid, signal.SIGKILL)
-    context = ssl.create_default_context(cafile=out / "server" / "ca.crt")
-    with httpx.Client(base_url=f"https://127.0.0.1:{gate}", verify=context) as web:
-        assert web.post("/v1/fleet/pull-messages", content=b"").status_code == 503
-        wait_for_port(superlink)
-        deadline = time.monotonic() + PATIENCE  # it listens before it answers
-        while web.get("/health").status_code >= 500 and time.monotonic() < deadline:
-            time.sleep(0.3)
-        assert web.get("/health").status_code < 500
-
-
-def _a_killed_silo_is_named(out: Path, marker: Path) -> None:
-    """By nodes that found the SuperLink again: its keys were registered anew."""
-    training = _trained(out, "gone", HANGS.format(marker=str(marker)))
-    until = time.monotonic() + PATIENCE
-    while not marker.exists() and time.monotonic() < until and training.poll() is None:
-        time.sleep(0.2)
-    logs = "".join(file.read_text() for file in out.parent.glob("*.log"))
-    assert marker.exists(), training.communicate(timeout=10)[0].decode() if training.poll() is not None else logs
-    (pid,) = processes_of(out, "deploy node", "synthetic-1", "docleak")[:1]
-    os.kill(pid, signal.SIGKILL)
-    killed = time.time()
-    said = training.communicate(timeout=PATIENCE)[0].decode()
-    assert training.returncode == 1
-    assert (out / "server" / "gone" / "stopped.txt").stat().st_mtime - killed < 30, said
-    assert "silo 'synthetic-1' is gone: its node is not connected any more" in said and "Traceback" not in said, said
-    assert load_run(out / "server" / "gone").last_round() == 0
 
 
 def _the_control_path_is_closed(gate: int, authority: Path) -> None:
