@@ -17,6 +17,7 @@ from docleak.files import parse_json
 from docleak.models.base import DocumentModel
 from docleak.models.published.made import asked_for, made_at
 from docleak.models.shipped import CHECKPOINTS, SHIPPED
+from docleak.models.vlm.families import is_vision_language
 from docleak.registry import Given, resolve
 
 #: architecture -> "module:adapter"; an adapter's ``load`` reads a checkpoint.
@@ -27,6 +28,8 @@ ARCHITECTURES: dict[str, str] = {
     "fedocvqa": "docleak.models.fedocvqa:FeDocVQA",
     "vision-language model": "docleak.models.vlm.model:VisionLanguage",
 }
+#: What finds adapters on a model in a folder, and what loads the model with them.
+ADAPTERS, ADAPTED = "docleak.models.lora:adapter_file", "docleak.models.lora:load_adapted"
 FILES = "the files save_pretrained writes: config.json, model.safetensors, and the tokenizer's files"
 
 
@@ -47,11 +50,12 @@ def load_model(
     """
     if isinstance(source, Given):
         return _copy(source, torch.device(device), image_size)
-    from docleak.models.lora import adapter_file, load_adapted
-
     where, revision = locate(source)
-    if file := adapter_file(where, revision):
-        return load_adapted(file, source, where, revision, device=device, image_size=image_size, seed=seed)
+    if file := resolve(ADAPTERS)(where, revision):
+        return cast(
+            DocumentModel,
+            resolve(ADAPTED)(file, source, where, revision, device=device, image_size=image_size, seed=seed),
+        )
     architecture = _architecture(config_at(where, revision, source), source)
     transformers.utils.logging.disable_progress_bar()
     with loadable(f"model {source!r}, a {architecture} by its config.json,"):
@@ -194,8 +198,6 @@ def _architecture(config: dict[str, Any], source: str) -> str:
     inner = [part.get("model_type") if isinstance(part, dict) else None for part in parts]
     if kind == "vision-encoder-decoder" and inner[0] == "donut-swin":
         return "donut"
-    from docleak.models.vlm.processor import is_vision_language
-
     if is_vision_language(str(kind)):
         return "vision-language model"
     found = f"{kind!r}" + (f" with encoder {inner[0]!r} and decoder {inner[1]!r}" if any(inner) else "")

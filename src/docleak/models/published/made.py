@@ -15,10 +15,13 @@ from pathlib import Path
 from docleak.documents.ranges import SEED
 from docleak.errors import DocleakError, ModelError
 from docleak.models.published.table import HERE, published
+from docleak.registry import resolve
 from docleak.spec import split_name, told
 
 #: What such a source begins with.
 PREFIX = "make"
+#: What makes it, imported when something is to be made.
+MAKER = "docleak.models.published.making:make"
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,9 @@ def made_at(source: str) -> Path | None:
         return None
     folder = folder_of(made)
     if not (folder / "config.json").is_file():
-        from docleak.models.published.making import Initialisation, make
-
-        drawn: Initialisation = "spread" if made.spread else "default"
+        drawn, scale = "spread" if made.spread else "default", "narrow" if made.narrow else "published"
         try:
-            make(
-                made.name, folder, seed=made.seed, initialisation=drawn, scale="narrow" if made.narrow else "published"
-            )
+            resolve(MAKER)(made.name, folder, seed=made.seed, initialisation=drawn, scale=scale)
         except DocleakError:
             if not (folder / "config.json").is_file():  # another process may have made it meanwhile
                 raise
