@@ -23,8 +23,8 @@ SHARED_DATA = Path(__file__).parents[1].parent / "shared" / "data"
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: two processes more than cores, for two files wait for minutes for Flower's processes to poll."""
-    return len(os.sched_getaffinity(0)) + 2 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 2
+    """``-n auto``: one process more than cores, for some tests wait for minutes for Flower's processes to poll."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
 
 
 #: The files that take longest, in that order: begun last, one of them would keep all other processes waiting.
