@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,7 @@ from docleak.models import load_model, pixels_of, trainable
 from docleak.models.vlm.model import VisionLanguage
 from docleak.models.vlm.processor import common
 from docleak.models.vlm.tiny import FAMILIES, make_tiny
-
-
-@lru_cache(maxsize=32)
-def model_of(family: str, folder: Path) -> VisionLanguage:
-    make_tiny(family, folder / family, seed=0)
-    model = load_model(str(folder / family))
-    assert isinstance(model, VisionLanguage)
-    return model
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("families")
+from tests.models.vlm.conftest import model_of
 
 
 def page_of(model: VisionLanguage) -> Page:

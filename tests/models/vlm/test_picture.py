@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -16,25 +15,12 @@ from docleak.documents.page import Image
 from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
 from docleak.models import load_model, pixels_of
-from docleak.models.vlm.model import VisionLanguage
 from docleak.models.vlm.overview import Overview
 from docleak.models.vlm.picture import Picture, canvas
-from docleak.models.vlm.tiny import FAMILIES, make_tiny
+from docleak.models.vlm.tiny import FAMILIES
+from tests.models.vlm.conftest import model_of
 
 TILED = ("idefics3", "smolvlm", "internvl", "granite_docling", "llava_next", "llava_onevision")
-
-
-@lru_cache(maxsize=32)
-def model_of(family: str, folder: Path) -> VisionLanguage:
-    make_tiny(family, folder / family, seed=0)
-    model = load_model(str(folder / family))
-    assert isinstance(model, VisionLanguage)
-    return model
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("families")
 
 
 def noise_of(size: tuple[int, int], seed: int = 1) -> Image:

@@ -81,6 +81,8 @@ def test_why_it_does_not_apply(two_models: GradientConfig) -> None:
     recovered = replace(two_models, exposure=Exposure(recover_text=True))
     assert inapplicable(donut, "gi-dqa", recovered) == ""
     assert "--recover-text" in inapplicable(donut, "gi-dqa", replace(recovered, batch_size=2))
+    assert inapplicable(donut, "gi-dqa:recompute=yes", two_models) == ""
+    assert "recompute=yes is for the blocks of a Donut" in inapplicable(model, "gi-dqa:recompute=yes", two_models)
 
 
 def test_fields_behind_the_token_limit_never_entered_the_model() -> None:

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from docleak.attacks.gradients.algebra.patches import obstacle
+from docleak.attacks.registries import ATTACKS
 from docleak.defenses import DEFENSES
 from docleak.documents import Page
 from docleak.errors import AttackError, DocumentError
@@ -66,6 +67,8 @@ def inapplicable(model: DocumentModel, attack: str, config: GradientConfig) -> s
     exposure = config.exposure
     if exposure.recover_text and (why := text_obstacle(model, config.batch_size)):
         return f"{why}, which --recover-text asks for"
+    if getattr(ATTACKS.load(attack), "recompute", False) and model.architecture != "donut":
+        return f"{model.name} is a {model.architecture}, and recompute=yes is for the blocks of a Donut"
     if split_name(attack)[0] != CLOSED_FORM:
         return ""
     frozen = getattr(DEFENSES.load(exposure.defense), "frozen", ())
