@@ -84,6 +84,11 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
     except DocumentError:
         raise
     except (OSError, SyntaxError, ValueError, OverflowError, MemoryError, Pillow.DecompressionBombError) as error:
+        if _is_pdf(path):
+            raise DocumentError(
+                f"{path}: is a PDF, expected a picture of one page. Make a folder of pages of the PDFs with docleak "
+                "data convert pdf:FOLDER NEW-FOLDER (docs/data-format.md)."
+            ) from error
         raise DocumentError(
             f"{path}: cannot be decoded as an image ({error}). Restore the file, or take it out of the data set."
         ) from error
@@ -96,6 +101,14 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
         paper = Pillow.new("RGBA", picture.size, "white")
         picture = Pillow.alpha_composite(paper, picture)
     return np.array(picture.convert("RGB"), dtype=np.uint8)
+
+
+def _is_pdf(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return b"%PDF-" in stream.read(1024)
+    except OSError:
+        return False
 
 
 def _opened(path: Path) -> Pillow.Image:

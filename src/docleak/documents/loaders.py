@@ -79,6 +79,9 @@ class PageSource:
         return LOADERS[self.format].splits(self.path)
 
 
+#: Formats of which one file may be given.
+BY_SUFFIX = {".npy": "pfl-docvqa", ".pdf": "pdf", ".PDF": "pdf"}
+
 #: Tried in this order.
 LOADERS: Mapping[str, Loader] = MappingProxyType(
     {
@@ -131,6 +134,12 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
             "PFL-DocVQA: invoice pages with questions and providers (imdb/*.npy)",
             ("imdb/*.npy", "train/blue_train.npy", "*.npy"),
             large=True,
+        ),
+        "pdf": Loader(
+            "docleak.documents.pdfs.converting:load",
+            "PDFs, to be made a folder of pages first: docleak data convert pdf:FOLDER NEW-FOLDER",
+            ("*.pdf", "*.PDF", "*/*.pdf"),
+            splits_are="none",
         ),
     }
 )
@@ -236,6 +245,14 @@ def page_source(spec: str) -> PageSource:
     )
 
 
+def pdfs_of(spec: str) -> Path | None:
+    """Where the PDFs lie that ``spec`` means, or None if it means no PDFs."""
+    if spec == SYNTHETIC or len(page_specs(spec)) > 1:
+        return None
+    source = page_source(spec)
+    return source.path if source.format == "pdf" else None
+
+
 def drawn(spec: str) -> bool:
     """Whether docleak draws these pages, so that a seed matters to them; True as well where ``spec`` is none."""
     try:
@@ -246,8 +263,8 @@ def drawn(spec: str) -> bool:
 
 def detect(path: Path) -> str:
     """The name of the format that the files at ``path`` are laid out in; raises DocumentError if it is none."""
-    if path.suffix == ".npy":
-        return "pfl-docvqa"
+    if path.suffix in BY_SUFFIX and not path.is_dir():
+        return BY_SUFFIX[path.suffix]
     found = next((name for name, loader in LOADERS.items() if path.is_dir() and loader.recognises(path)), None)
     if found is None:
         looked = "".join(
