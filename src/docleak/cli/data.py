@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -262,6 +264,29 @@ def check(
         raise typer.Exit(1)
     if faults:
         raise DocumentError(f"{documents}: {len(faults)} fault(s), listed above. Mend them; docs/data-format.md helps.")
+
+
+@app.command()
+def mark(
+    folder: Annotated[Path, typer.Argument(help="Folder with pages.jsonl, or with page images alone.")],
+    port: Annotated[int | None, typer.Option(help="Port of 127.0.0.1; a free one if left out.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Mark private fields by mouse, in a browser on this machine; ends with Ctrl-C."""
+    from docleak.documents.marking import Marking, MarkingServer
+    from docleak.errors import DocumentError
+
+    marking = Marking(folder)
+    try:
+        server = MarkingServer(marking, port or 0)
+    except OSError as error:
+        raise DocumentError(f"port {port} of 127.0.0.1 cannot be used ({error.strerror}). Pass another --port.") from error
+    emit({"url": server.url, "pages": len(marking)},
+         f"{len(marking)} pages of {folder}. Open {server.url} in a browser on this machine; each change is saved at once. "
+         "Ctrl-C ends.", json_output=json_output)  # fmt: skip
+    sys.stdout.flush()
+    with server, suppress(KeyboardInterrupt):
+        server.serve_forever()
 
 
 @app.command()

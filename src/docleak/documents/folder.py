@@ -75,14 +75,18 @@ def read_index(
     rows, faults = read_json_lines(index)
     scale, lines = BoxScale(), dict[str, int]()
     for number, row in at_most(rows, limit):
-        bad = page_faults(row, path, image_root)
+        bad = line_faults(row, path, image_root, scale=scale)
         first = lines.setdefault(json.dumps(row, sort_keys=True), number)
         bad += [f"the same page as line {first}"] if first != number else []
-        bad = bad or _picture_faults(row, path, scale)
         faults += [f"line {number}: {fault}" for fault in bad]
         if not bad:
             entries.append(_entry(path, row))
     return entries, faults, scale.notes()
+
+
+def line_faults(row: Json, path: Path, image_root: Path | None = None, *, scale: BoxScale | None = None) -> list[str]:
+    """What is wrong with one line of the index, and with its boxes on its picture, as phrases."""
+    return page_faults(row, path, image_root) or _picture_faults(row, path, scale or BoxScale())
 
 
 def _picture_faults(row: Json, path: Path, scale: BoxScale) -> list[str]:
