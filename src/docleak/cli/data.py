@@ -84,7 +84,9 @@ def make(
         _make_silos(out, specs, partition, by, seed, count, json_output=json_output)
         return
     if documents:
-        raise DocumentError("--documents needs --partition, --blue-red or --pdf; `docleak data convert` writes a data set as one folder.")
+        raise DocumentError(
+            "--documents needs --partition, --blue-red or --pdf; `docleak data convert` writes one folder."
+        )
     from docleak.documents.folder import save
     from docleak.documents.loaders import DEFAULT_SYNTHETIC_PAGES
     from docleak.documents.synthetic import make_pages
@@ -229,11 +231,11 @@ def _convert_pdfs(
     if made.without_values and values:
         lines.append(f"PDFs without a value: {', '.join(made.without_values)}")
     if values is None:
-        lines.append(f"No --values: no word is private yet. Mark fields by mouse with docleak data mark {out}")
+        lines.append(f"No --values: no word is private yet. Mark fields by mouse: docleak data mark {out}")
     else:
         sure = made.values - len(made.remarks)
         lines.append(f"{made.values} values: {sure} at one place exactly, {len(made.remarks) - len(open_questions)} "
-                     f"placed and to be looked at, {len(open_questions)} not placed; {out / REVIEW} lists them")  # fmt: skip
+                     f"placed and to be looked at, {len(open_questions)} not placed; see {out / REVIEW}")  # fmt: skip
     if open_questions:
         lines.append(f"Place what was not placed by mouse: docleak data mark {out}")
     lines.append(f"{len(made.pages)} pages at {dpi:g} dots per inch written to {out}; words of {made.of('text layer')} "
@@ -263,7 +265,7 @@ def check(
     if faults and json_output:  # the object is printed: a second one with the error would make it unreadable
         raise typer.Exit(1)
     if faults:
-        raise DocumentError(f"{documents}: {len(faults)} fault(s), listed above. Mend them; docs/data-format.md helps.")
+        raise DocumentError(f"{documents}: {len(faults)} fault(s), listed above. Mend them (docs/data-format.md).")
 
 
 @app.command()
@@ -280,9 +282,11 @@ def mark(
     try:
         server = MarkingServer(marking, port or 0)
     except OSError as error:
-        raise DocumentError(f"port {port} of 127.0.0.1 cannot be used ({error.strerror}). Pass another --port.") from error
+        raise DocumentError(
+            f"port {port} of 127.0.0.1 cannot be used ({error.strerror}). Pass another --port."
+        ) from error
     emit({"url": server.url, "pages": len(marking)},
-         f"{len(marking)} pages of {folder}. Open {server.url} in a browser on this machine; each change is saved at once. "
+         f"{len(marking)} pages of {folder}. Open {server.url} in a browser here; each change is saved at once. "
          "Ctrl-C ends.", json_output=json_output)  # fmt: skip
     sys.stdout.flush()
     with server, suppress(KeyboardInterrupt):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import warnings
@@ -68,13 +69,15 @@ def read_json_lines(path: Path) -> tuple[list[tuple[int, dict[str, object]]], li
     return rows, faults
 
 
-def read_image(path: Path, *, upright: bool = False) -> Image:
+def read_image(path: Path, *, upright: bool = False, content: bytes | None = None) -> Image:
     """The picture as uint8 RGB, shape (H, W, 3); transparency is laid on white.
+
+    It is read from ``content`` where that is given; ``path`` then only names it.
 
     ``upright`` turns a photo as its EXIF tag says. Data sets whose boxes were drawn on the stored pixels must not.
     """
     try:
-        with _opened(path) as opened:
+        with _opened(path if content is None else io.BytesIO(content)) as opened:
             _check_pixels(path, *opened.size)
             frames = getattr(opened, "n_frames", 1)
             picture = ImageOps.exif_transpose(opened) if upright else opened
@@ -111,7 +114,7 @@ def _is_pdf(path: Path) -> bool:
         return False
 
 
-def _opened(path: Path) -> Pillow.Image:
+def _opened(path: Path | io.BytesIO) -> Pillow.Image:
     """The picture with its header read only; Pillow's own word about large ones is docleak's to say."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Pillow.DecompressionBombWarning)

@@ -42,6 +42,8 @@ class Loader:
     #: Whether opening the whole data set takes minutes, so that it is not done just to check a path.
     large: bool = False
     splits_are: Literal["official", "derived", "none"] = "official"
+    #: Options of PageOptions that it takes besides the split.
+    takes: tuple[str, ...] = ()
 
     def function(self) -> Callable[..., Sequence[Page]]:
         """The loading function; its module is imported only now."""
@@ -61,9 +63,12 @@ class Loader:
 
 @dataclass(frozen=True)
 class PageOptions:
-    """What may follow a path as ``:key=value``: the ``split`` to read ("" for what the format means)."""
+    """What may follow a path as ``:key=value``: the ``split`` to read ("" for what the format means); for formats that
+    take them, what ``boxes`` are in, and which kinds of fields are ``public``."""
 
     split: str = ""
+    boxes: str = ""
+    public: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class PageSource:
 
 
 #: Formats of which one file may be given.
-BY_SUFFIX = {".npy": "pfl-docvqa", ".pdf": "pdf", ".PDF": "pdf"}
+BY_SUFFIX = {".npy": "pfl-docvqa", ".parquet": "datasets", ".arrow": "datasets", ".pdf": "pdf", ".PDF": "pdf"}
 
 #: Tried in this order.
 LOADERS: Mapping[str, Loader] = MappingProxyType(
@@ -135,6 +140,12 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
             ("imdb/*.npy", "train/blue_train.npy", "*.npy"),
             large=True,
         ),
+        "datasets": Loader(
+            "docleak.documents.hugging_face:load",
+            "Hugging Face: a folder of datasets' save_to_disk, or parquet, of images with words and boxes",
+            ("dataset_dict.json", "state.json dataset_info.json", "*.parquet", "*/*.parquet"),
+            takes=("boxes", "public"),
+        ),
         "pdf": Loader(
             "docleak.documents.pdfs.converting:load",
             "PDFs, to be made a folder of pages first: docleak data convert pdf:FOLDER NEW-FOLDER",
@@ -179,6 +190,12 @@ def _load_one(spec: str, count: int | None, seed: int, image_root: Path | None) 
     if source.options.split:
         require_split(source.path, source.options.split, source.splits())
         load = partial(load, split=source.options.split)
+    more = {key: value for key in ("boxes", "public") if (value := getattr(source.options, key))}
+    if idle := sorted(more.keys() - set(loader.takes)):
+        raise DocumentError(
+            f"{spec!r}: {', '.join(idle)} is for datasets:PATH; {source.format} has its own. Leave it out."
+        )
+    load = partial(load, **more)
     if image_root is not None:
         if source.format != "folder":
             raise DocumentError(

@@ -94,7 +94,9 @@ def page_reader(choice: Choice) -> PageReader:
     """The engine of that name if it reads whole pages; ModelError if it reads crops of lines alone."""
     engine = load_engine(choice)
     if not isinstance(engine, PageReader):
-        raise ModelError(f"{choice} reads crops of one line and finds no words on a page; expected rapidocr or tesseract.")
+        raise ModelError(
+            f"{choice} reads crops of one line and finds no words on a page; expected rapidocr or tesseract."
+        )
     return engine
 
 

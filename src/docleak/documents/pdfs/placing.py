@@ -61,7 +61,7 @@ def place(
 
     A value that is printed is a field on every page that prints it, so that no page gives it away. Where one page
     prints it several times, the field is the first place that no other field has taken: the others repeat it, and are
-    blanked with it. A value of fewer than SHORTEST characters that stands at several places is not placed. Without such a
+    blanked with it. A value of fewer than SHORTEST characters that stands at several places is not placed. Without a
     place it is placed at the words that are nearly it: the letters are the same, or OCR read the page and no other
     place is as near. A value without a place is a field without words, on the page it was said to be on or the first.
     """
@@ -125,7 +125,9 @@ def _nearly(text: str, sheet: int, stream: WordStream) -> Iterator[_Place]:
     parts = [letters(word) for word in stream.texts]
     for start in range(len(parts)):
         for end in range(start + max(count - 1, 1), min(start + count + 2, len(parts)) + 1):
-            likeness = similarity("".join(parts[start:end]), wanted) if wanted and parts[start] and parts[end - 1] else 0
+            likeness = (
+                similarity("".join(parts[start:end]), wanted) if wanted and parts[start] and parts[end - 1] else 0
+            )
             if likeness >= NEARLY:
                 yield _Place(sheet, tuple(range(start, end)), likeness)
 

@@ -1,4 +1,4 @@
-"""Read PDFs with pypdfium2 (extra ``pdf``): which there are, what is wrong with them, their pictures and text layers."""
+"""Read PDFs with pypdfium2 (extra ``pdf``): which there are, what is wrong with them, pictures and text layers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def find_pdfs(path: Path) -> dict[str, Path]:
 
 @contextmanager
 def opened(file: Path) -> Iterator[Any]:
-    """The PDF as pypdfium2's document, forms included; DocumentError for what is encrypted, damaged or without pages."""
+    """The PDF as pypdfium2's document, with forms; DocumentError for what is encrypted, damaged or without pages."""
     library = pdfium()
     document = None
     try:

@@ -48,7 +48,9 @@ class Tab:
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         def mouse(kind: str, place: tuple[float, float]) -> None:
-            self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", buttons=1, clickCount=1)
+            self.call(
+                "Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", buttons=1, clickCount=1
+            )
 
         mouse("mousePressed", start)
         mouse("mouseMoved", ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2))
