@@ -16,10 +16,11 @@ Command = Callable[..., tuple[Any, str, str]]
 
 
 def inked(path: Path, size: tuple[int, int], *boxes: tuple[int, int, int, int]) -> None:
-    """A white picture with black blocks."""
+    """A white picture with black blocks, each a little smaller than its box."""
     picture = Image.new("L", size, 255)
     for box in boxes:
-        ImageDraw.Draw(picture).rectangle(box, fill=0)
+        x0, y0, x1, y1 = box
+        ImageDraw.Draw(picture).rectangle((x0 + 2, y0 + 2, x1 - 3, y1 - 3), fill=0)
     picture.save(path)
 
 
@@ -37,7 +38,8 @@ def test_every_fault_of_every_page_at_once(command: Command, tmp_path: Path) -> 
     (path / "b.png").write_bytes(b"%PDF-1.4")
     word = {"text": "x", "box": [5, 5, 20, 15]}
     index(path, {"image": "a.png", "words": [word], "fields": [{"key": "k", "value": "x", "words": [0]}]},
-          {"image": "a.png", "name": "two", "wrods": []}, {"image": "none.png"}, {"image": "cut.png"}, {"image": "b.png"},
+          {"image": "a.png", "name": "two", "wrods": []}, {"image": "none.png"}, {"image": "cut.png"},
+          {"image": "b.png"},
           {"image": "a.png", "name": "far", "words": [{"text": "x", "box": [5, 5, 99, 15]}]},
           {"image": "a.png", "name": "unit", "words": [{"text": "x", "box": [0.1, 0.1, 0.4, 0.4]}]})  # fmt: skip
     code, out, err = command("data", "check", "pages")
@@ -64,7 +66,7 @@ def test_what_is_probably_not_meant(command: Command, tmp_path: Path) -> None:
     index(path, {"image": "a.png", "name": "p", "words": [*words, blank], "fields": [*fields, fields[0]]},
           {"image": "b.png", "name": "p", "words": words})  # fmt: skip
     code, out, err = command("data", "check", "pages")
-    assert code == 0 and not err, err
+    assert code == 0 and not err.strip(), err
     for said in (
         "no box goes beyond 1000, though 2 picture(s) are larger",
         "p: the boxes of 1 of 5 words hold no ink (word 3 'far')",
@@ -77,7 +79,7 @@ def test_what_is_probably_not_meant(command: Command, tmp_path: Path) -> None:
         "p: the same picture as",
     ):
         assert any(line.startswith("warning") and said in line for line in out.splitlines()), (said, out)
-    assert "2 pages can be read: 0 faults, 9 warnings" in out.replace("10 warnings", "9 warnings")
+    assert "2 pages can be read: 0 faults, 9 warnings" in out
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,8 @@ def test_tables_that_do_not_fit_together(tmp_path: Path, columns: dict[str, Any]
 
 def test_damaged_files_and_wrong_options(tmp_path: Path) -> None:
     path = saved(tmp_path / "a", table())
-    for spec, said in ((f"{path}:boxes=7", "expected pixels, 1000 or 1"), (f"{path}:public=x", "expected answer, header"),
-                       (f"{path}:split=test", "there is no split"), ("synthetic:boxes=1", "neither a format")):  # fmt: skip
+    for spec, said in ((f"{path}:boxes=7", "expected pixels, 1000 or 1"), (f"{path}:public=x", "expected answer, head"),
+                       (f"{path}:split=val", "there is no split"), ("x:boxes=1", "neither a format")):  # fmt: skip
         with pytest.raises(DocumentError, match=said):
             load_pages(spec, seed=0)
     for name in ("x.parquet", "x.arrow"):
@@ -146,6 +146,6 @@ def test_damaged_files_and_wrong_options(tmp_path: Path) -> None:
     (path / "state.json").write_text('{"_data_files": [{"filename": "../x.arrow"}]}')
     with pytest.raises(DocumentError, match="names no data files in this folder"):
         load_pages(str(path), seed=0)
+    (tmp_path / "none").mkdir()
     with pytest.raises(DocumentError, match="is an empty folder; expected what datasets' save_to_disk wrote"):
-        (tmp_path / "none").mkdir()
         load_pages(f"datasets:{tmp_path / 'none'}", seed=0)

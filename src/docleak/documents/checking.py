@@ -71,9 +71,9 @@ def check_pages(
         scale.add(page.words, (page.width, page.height))
         seen.findings += [Finding(entry.name, what) for what in page_doubts(page)]
         digest = hashlib.sha256(repr(page.image.shape).encode() + page.image.tobytes()).hexdigest()
-        first = pictures.setdefault(digest, entry.name)
-        if first != entry.name:
-            seen.findings.append(Finding(entry.name, f"the same picture as {first}"))
+        if digest in pictures:
+            seen.findings.append(Finding(entry.name, f"the same picture as {pictures[digest]}"))
+        pictures.setdefault(digest, entry.name)
     told = {finding.what for finding in seen.findings}
     seen.findings += [Finding("", note) for note in scale.notes() if note not in told]
     if seen.pages and not audited:
