@@ -108,7 +108,7 @@ def find_files(path: Path) -> dict[str, list[Path]]:
         names = told.get("splits") if isinstance(told, dict) else None
         if not isinstance(names, list) or not all(isinstance(n, str) and inside(path, n) for n in names) or not names:
             raise DocumentError(f"{path / 'dataset_dict.json'} names no splits of this folder. Save the set again.")
-        return {SPLIT_NAMES.get(name, name): _saved(path / name) for name in names}
+        return {SPLIT_NAMES.get(str(name), str(name)): _saved(path / str(name)) for name in names}
     if (path / "state.json").is_file():
         return {"": _saved(path)}
     files = sorted({file for pattern in ("*.parquet", "*/*.parquet") for file in path.glob(pattern)
