@@ -20,8 +20,11 @@ CLIENT_APP = "flwr-clientapp"
 ENTRANCE = "flwr.supernode.cli.flwr_clientapp"
 #: What the process that others are forked from imports: what a message at a silo needs, whatever its model is.
 NEEDED = (
-    ENTRANCE, "docleak.training.federated.flower.client", "transformers.modeling_utils", "transformers.generation.utils",
-)  # fmt: skip
+    ENTRANCE,
+    "docleak.training.federated.flower.client",
+    "transformers.modeling_utils",
+    "transformers.generation.utils",
+)
 
 
 def main() -> None:
