@@ -97,17 +97,22 @@ def test_paired_differences_confirm_refute_or_leave_open(tmp_path: Path) -> None
         stated("metres", "good", "above", "fair"): CONFIRMED,  # no share: how often, over the same pages
     }
     planned = table(tmp_path, *said)
-    assert {one.statement: one.verdict for one in decide(list(said), planned)} == said
+    assert {one.statement: one.verdict for one in decide(list(said), planned, "tiny")} == said
     text = (tmp_path / "table.md").read_text()
     assert "| fair above good | m | -" in text and "share of the same coins where it is so" in text
     saved = json.loads((tmp_path / "table.json").read_text())["statements"]
     assert saved[0]["verdict"] == CONFIRMED and saved[0]["quantity"]["groups"] == 30 and saved[0]["above"] == "fair"
 
 
+def test_a_statement_of_another_scale_is_not_decided(tmp_path: Path) -> None:
+    said = [stated("heads", "good", "above", "fair", scales=("paper",))]
+    assert decide(said, table(tmp_path, *said), "tiny") == []
+
+
 def test_rows_that_do_not_say_page_by_page_are_compared_by_their_intervals(tmp_path: Path) -> None:
     said = [stated("heads", "good", "above", "fair"), stated("heads", "same", "above", "fair"),
             stated("metres", "good", "between", bounds=(8.9, 9.1))]  # fmt: skip
-    found = decide(said, table(tmp_path, *said, apart=True))
+    found = decide(said, table(tmp_path, *said, apart=True), "tiny")
     assert [one.verdict for one in found] == [CONFIRMED, OPEN, CONFIRMED]
     assert found[0].how == "the table's two intervals, not paired" and found[2].how == "the number itself"
     assert found[0].quantity.low == pytest.approx(found[0].quantity.value - 0.2)
@@ -118,7 +123,7 @@ def test_a_table_stops_at_the_page_that_decides_and_goes_on_where_it_stopped(tmp
     planned = table(tmp_path, good, until=True)
     thrown = [len(row.run.units()) for row in planned]
     assert len(set(thrown)) == 1 and 6 < thrown[0] < 30
-    assert decide([good], planned)[0].verdict == CONFIRMED
+    assert decide([good], planned, "tiny")[0].verdict == CONFIRMED
     again = table(tmp_path, good, until=True)
     assert [len(row.run.units()) for row in again] == thrown  # nothing more is computed
     never = table(tmp_path / "other", stated("heads", "same", "above", "fair"), until=True)

@@ -123,7 +123,7 @@ def reproduce(
             assignment.study.prepare(assignment.run, watcher.said)
         compute(
             assignments, workers=workers, watcher=watcher, cluster=cluster, keep_going=True,
-            enough=(lambda: all(one.verdict != OPEN for one in decide(recipe.statements, rows)))
+            enough=(lambda: all(one.verdict != OPEN for one in decide(recipe.statements, rows, scale)))
             if until_decided else None,
         )  # fmt: skip
 
@@ -198,7 +198,7 @@ def write_table(recipe: Recipe, scale: str, rows: Sequence[TableRow], out: Path,
     """Write table.md, .json, .csv, .html and pictures.png; returns the path of the page. ``facts`` stand under it."""
     kind, tables = type(rows[0].study), tables_of(rows)
     facts = {**kind.row_facts(rows), **facts}
-    decisions = decide(recipe.statements, rows)
+    decisions = decide(recipe.statements, rows, scale)
     stated = [decided_table(decisions)] if decisions else []
     picture = kind.picture(rows)
     if picture is not None:

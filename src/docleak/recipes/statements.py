@@ -9,6 +9,7 @@ In a recipe's file:
     above = "APRIL"                      or below, or like: the other row; or between = [0.65, 0.75]
     by = 0.05                            above or below by more than so much; of like, at most so much apart
     models = ["donut"]                   on which models, if not on all that have both rows
+    scales = ["paper"]                   at which scales, if not at all: what is said of data is not said of made ones
 
 Where the rows say what they measured of each page (pair, field, test document), the statement is about the paired
 differences over what both have, by a sequence of intervals that holds whenever one stops (``metrics.sequence``): the
@@ -34,7 +35,7 @@ CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "cannot tell"
 RELATIONS = ("above", "below", "like")
 #: key -> type, in a recipe's file.
 KEYS = {"says": str, "column": str, "row": str, **dict.fromkeys(RELATIONS, str), "between": list, "by": float | int,
-        "models": list}  # fmt: skip
+        "models": list, "scales": list}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Statement:
     by: float = 0.0
     bounds: tuple[float, float] = (0.0, 0.0)
     models: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
 
     @property
     def wanted(self) -> tuple[float, float]:
@@ -90,6 +92,7 @@ def statement_of(text: Mapping[str, Any]) -> Statement:
     return Statement(
         text["says"], text["column"], text["row"], relation, text.get(relation, "") if relation != "between" else "",
         float(text.get("by", 0.0)), (float(low), float(high)), tuple(text.get("models", ())),
+        tuple(text.get("scales", ())),
     )  # fmt: skip
 
 
@@ -123,11 +126,11 @@ def faults_of(statements: Sequence[Any], names: Sequence[str], columns: Sequence
     return faults
 
 
-def decide(statements: Sequence[Statement], rows: Sequence[TableRow]) -> list[Decision]:
-    """Every statement on every model that has its rows, by what their runs hold now."""
+def decide(statements: Sequence[Statement], rows: Sequence[TableRow], scale: str) -> list[Decision]:
+    """Every statement of the scale on every model that has its rows, by what their runs hold now."""
     targets = dict.fromkeys(row.target for row in rows)
     found = []
-    for statement in statements:
+    for statement in (one for one in statements if not one.scales or scale in one.scales):
         for target in targets:
             here = {row.name: row for row in rows if row.target == target}
             model = next(row.model for row in rows if row.target == target)
