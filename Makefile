@@ -12,7 +12,7 @@ BIN := .venv/bin
 CODE := src tests bench examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup audit test lint types check bench format clean
+.PHONY: help setup audit test lint types check bench site release format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,12 @@ check: lint types test  ## everything CI runs; the documents' code blocks run as
 
 bench: setup  ## measure speed on this machine, into docs/results
 	$(BIN)/python -m bench $(ARGS)
+
+site: setup  ## build the documents as a site, into build/site
+	$(BIN)/python -m mkdocs build --strict
+
+release: check  ## what must hold before a release: sdist, wheel, and an audit with the wheel alone
+	$(BIN)/python scripts/release_check.py $(ARGS)
 
 format: setup  ## format the code and mend what lint can mend
 	$(BIN)/ruff format $(CODE)

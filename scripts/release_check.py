@@ -1,0 +1,94 @@
+"""What must hold before a release: python scripts/release_check.py [--here].
+
+Builds sdist and wheel, checks them, installs the wheel into a new environment outside the repository, and uses it
+there: its version, and an audit of one page. ``--here`` takes the dependencies of the environment that runs this
+instead of installing them; then only docleak itself is new. Ends with exit code 1 at the first thing that fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import site
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).parents[1]
+BUILD = "import setuptools.build_meta as b, sys; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
+AUDIT = (
+    "audit",
+    "gradient",
+    "--model",
+    "layoutlmv3-start",
+    "--attacks",
+    "closed-form",
+    "--pages",
+    "1",
+    "--out",
+    "audit",
+)
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Standard output of a command that must succeed; nothing of the repository is on its path."""
+    print("$", *command, flush=True)
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, env=clean, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{done.stdout}{done.stderr}\nrelease_check: this failed, so there is no release yet.")
+    return done.stdout
+
+
+def build(into: Path) -> tuple[Path, Path]:
+    """(sdist, wheel), the wheel out of the unpacked sdist, so that what is not in the sdist is missed."""
+    sdist = into / run(sys.executable, "-c", BUILD, "sdist", into, cwd=ROOT).split()[-1]
+    run("tar", "-xzf", sdist, cwd=into)
+    source = into / sdist.name.removesuffix(".tar.gz")
+    return sdist, into / run(sys.executable, "-c", BUILD, "wheel", into, cwd=source).split()[-1]
+
+
+def installed(wheel: Path, folder: Path, *, here: bool) -> Path:
+    """The bin folder of a new environment that has the wheel."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    if here:
+        places = run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=folder).strip()
+        (Path(places) / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    options = ["--no-deps"] if here else ["--constraint", str(ROOT / "constraints.txt")]
+    run(python, "-m", "pip", "install", "--quiet", *options, wheel, cwd=folder)
+    return folder / "bin"
+
+
+def main() -> None:
+    """Build, check, install, use."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--here", action="store_true", help="use this environment's dependencies")
+    here = parser.parse_args().here
+    with TemporaryDirectory(prefix="docleak-release-") as name:
+        folder = Path(name)
+        sdist, wheel = build(folder)
+        if importlib.util.find_spec("twine"):
+            run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel, cwd=folder)
+        else:
+            print("twine is not installed: the metadata are not checked (pip install twine)")
+        commands = installed(wheel, folder / "environment", here=here)
+        where = run(commands / "python", "-c", "import docleak; print(docleak.__file__)", cwd=folder).strip()
+        if not Path(where).is_relative_to(folder):
+            sys.exit(f"release_check: docleak was imported from {where}, not from the wheel.")
+        print(run(commands / "docleak", "--version", cwd=folder).strip())
+        print(run(commands / "docleak", *AUDIT, cwd=folder).strip())
+        if not (folder / "audit" / "report.html").is_file():
+            sys.exit("release_check: the audit wrote no report.html.")
+        for made in (sdist, wheel):
+            print(f"{made.name}: {made.stat().st_size / 1e6:.1f} MB")
+    print("release_check: all of it holds.")
+
+
+if __name__ == "__main__":
+    main()

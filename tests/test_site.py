@@ -1,0 +1,32 @@
+"""The site builds without a warning or a dead link, and the README's links lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """Strictly: a dead link or anchor is a warning, and a warning an error. The extra ``dev`` installs mkdocs."""
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    quiet = {"NO_MKDOCS_2_WARNING": "1"}
+    run = subprocess.run(command, cwd=ROOT, env=os.environ | quiet, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    page = (tmp_path / "index.html").read_text()
+    assert all(f"start/{who}.html" in page for who in ("engineer", "officer", "researcher", "flower"))
+    assert "--recover-text" in (tmp_path / "reference" / "commands.html").read_text()
+    assert "docleak.audit" in (tmp_path / "python.html").read_text()
+    assert "Measure what leaks" in (tmp_path / "reference" / "api.html").read_text()
+    assert (tmp_path / "sample" / "report.html").is_file() and "results/gi-dqa/table1.html" in page
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_links_of_the_front_pages_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#]+)", (ROOT / name).read_text())
+    assert [link for link in links if not (ROOT / link).exists()] == []
