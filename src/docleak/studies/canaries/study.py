@@ -11,8 +11,10 @@ import numpy as np
 from docleak.documents.page import Image
 from docleak.models.loading import load_model
 from docleak.privacy.budget import delta_warning
-from docleak.privacy.empirical import LowerBound, held_against
-from docleak.report.page import Reading, Section, run_facts
+from docleak.metrics.estimate import Estimate
+from docleak.privacy.empirical import LowerBound, from_one_run, held_against
+from docleak.report.measure import CLAIMED, SHOWN, Measure
+from docleak.report.page import Reading, Scope, Section, run_facts
 from docleak.report.severity import Part, Severity
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
@@ -27,6 +29,12 @@ LIMITS = (
     "A lower bound of 0 proves nothing: few canaries resolve little, and no attack is all attacks.",
     "The coins and the noise of the audited training come from a seed, so that it can be repeated: it protects nobody.",
 )
+
+MEANS = {
+    Severity.SEVERE: "The privacy claim does not hold: more is shown to leak than the training claims at most.",
+    Severity.PARTIAL: "What is shown to leak is within what the training claims at most.",
+    Severity.NONE: "Nothing is shown to leak. This is no proof of the claim.",
+}
 
 
 class CanaryStudy(Study[CanaryConfig]):
@@ -86,7 +94,8 @@ class CanaryStudy(Study[CanaryConfig]):
             ]  # fmt: skip
             if name != WITHOUT_NOISE:
                 parts.append(_part(name, record))
-        table = Table("", COLUMNS, rows, "both bounds of a training hold together", first="training")
+        table = Table("", COLUMNS, rows, "both bounds of a training hold together", first="training",
+                      open=True)  # fmt: skip
         threat = {"adversary": record_threat(records), "wants": "to tell which canary providers took part",
                   "cannot": ["know the coins that included them"]}  # fmt: skip
         return Reading(
@@ -98,7 +107,7 @@ class CanaryStudy(Study[CanaryConfig]):
             sections=(
                 Section("canaries", "Canaries", "Measured beside claimed", render("table.html.j2", table=table)),
                 Section("threat-canaries", "Threat model", "Threat model: who could do this",
-                        render("threat.html.j2", model=threat)),
+                        render("threat.html.j2", model=threat), open=True),
             ),
             lines=tuple(lines),
             results={"audits": {record["training"]: record for record in records}},
@@ -106,6 +115,12 @@ class CanaryStudy(Study[CanaryConfig]):
             limits=LIMITS,
             runs=(run_facts(run.path, run.manifest()),),
             synthetic=True,
+            measures=tuple(one for r in records if r["training"] != WITHOUT_NOISE for one in _measures(r, run.config)),
+            scope=Scope(
+                system=f"A private training of {run.config['model']}", adversary=record_threat(records),
+                material=f"{run.config['canaries']} canary providers beside {run.config['others']} others", model=True,
+                remedy="docleak budget", means=MEANS,
+            ),
         )  # fmt: skip
 
 
@@ -116,6 +131,14 @@ def record_threat(records: Sequence[Mapping[str, Any]]) -> str:
 
 def _bounds(record: Mapping[str, Any]) -> dict[str, LowerBound]:
     return {score: LowerBound(**saved) for score, saved in record["lower"].items()}
+
+
+def _measures(record: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Measure, ...]:
+    """What is shown, of what so many guesses could have shown, and what is claimed."""
+    name, claimed = f"training with {record['training']}", record["epsilon_claimed"]
+    most = from_one_run(config["canaries"], config["guesses"], config["guesses"], config["delta"]).epsilon
+    shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), most=most)
+    return shown, Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None)
 
 
 def _part(name: str, record: Mapping[str, Any]) -> Part:

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 from docleak.metrics import PageScore
+from docleak.report.measure import FIELDS, Measure, measured, share_of
 from docleak.report.severity import Cell, Part, Severity, judge, worst
 from docleak.report.templating import percent
 from docleak.studies.fields import cell_of
@@ -111,6 +113,28 @@ def doubts_of(record: Mapping[str, Any]) -> list[str]:
 def part_of(record: Mapping[str, Any]) -> Part:
     """The verdict on one captured update."""
     return Part(name_of(record), severity_of(record), sentences(record)[0])
+
+
+def fields_measured(records: Sequence[Mapping[str, Any]]) -> tuple[Measure, ...]:
+    """The share of private fields that the better of the two routes gives, its interval over clients: fields all of
+    whose tokens are told, where that is more than chance, or that are read from pictures."""
+    groups, doubts = list[tuple[str, float, int]](), list[str]()
+    for record in records:
+        words, seen = record["words"], Pictures.of(record["pictures"])
+        if "masked" in record:
+            continue
+        told, held, of = "fields" in words, 0, 0
+        if told:
+            of = words["fields"][1]
+            held = words["fields"][0] if beyond_chance(words) or (words["precision"] or 0) >= SURE else 0
+        read, tried = (seen.cells.count(Cell.READ), judge(seen.cells).of) if seen else (0, 0)
+        groups.append((str(record["client"]), float(max(held, read)), max(of, tried)))
+        doubts += doubts_of(record)
+        if severity_of(record) is Severity.UNTOLD or not (told and seen):
+            doubts.append(f"{name_of(record)}: words, pictures or both could not be told.")
+    by = measured(groups)
+    share = share_of(by, np.random.default_rng(0))
+    return (Measure(FIELDS, "all clients", share, tuple(dict.fromkeys(doubts)), by),) if groups else ()
 
 
 def counted(records: Sequence[Mapping[str, Any]]) -> str:
