@@ -42,4 +42,6 @@ def read_about(file: Path) -> About:
     except ValidationError as fault:
         told = "".join(f"\n  - {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors())
         known = ", ".join(About.model_fields)
-        raise PolicyError(f"{file} does not describe an audit:{told}\nIt takes {known}; all may be left out.") from fault
+        raise PolicyError(
+            f"{file} does not describe an audit:{told}\nIt takes {known}; all may be left out."
+        ) from fault

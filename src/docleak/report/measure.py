@@ -53,8 +53,8 @@ class Measure:
     """One number: ``what`` of MEASURES, ``of`` which model, release, client or defence.
 
     ``doubts`` say why a low number is no all-clear. ``by`` holds what the number was computed from, by document or
-    provider; where it is a difference, ``less`` holds the other side. ``unbounded``: there is no claim at all. ``most``: what could
-    have been shown at most.
+    provider; where it is a difference, ``less`` holds the other side. ``unbounded``: there is no claim at
+    all. ``most``: what could have been shown at most.
     """
 
     what: str

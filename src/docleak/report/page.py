@@ -7,7 +7,6 @@ OUT/results.json   the verdict, and what each study adds
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from docleak.documents.visible import in_markdown, without_html
 from docleak.files import reported, write_atomically
 from docleak.report.about import About
 from docleak.report.measure import MEASURES, Measure
-from docleak.report.redaction import struck
+from docleak.report.redaction import struck, struck_in
 from docleak.report.schema import SCHEMA, checked
 from docleak.report.severity import Overall, Part, Severity, overall
 from docleak.report.table import Column, Row, Table
@@ -35,7 +34,8 @@ LINES = 15
 @dataclass(frozen=True)
 class Section:
     """A part of the page under a heading, of which ``short`` is the word among links; ``anchor`` is its HTML id,
-    ``body`` what a template made. ``open``: nothing in it is private, so a redacted edition shows it. ``annex``: it stands last."""
+    ``body`` what a template made. ``open``: nothing in it is private, so a redacted edition shows it. ``annex``: it
+    stands last."""
 
     anchor: str
     short: str
@@ -47,10 +47,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Scope:
-    """What was audited, for the page that is signed: the ``system``, the ``material`` (pages, documents, providers), the
-    ``categories`` of private fields (their keys), who the ``adversary`` is, and whether a finished ``model`` is what
-    gives them away. ``remedies`` are what measures of this run did, as sentences; ``remedy`` measures them elsewhere. ``means``: what a
-    verdict says, where the common words do not fit what was measured."""
+    """What was audited, for the page that is signed: the ``system``, the ``material`` (pages, documents, providers),
+    the ``categories`` of private fields (their keys), who the ``adversary`` is, and whether a finished ``model`` is
+    what gives them away. ``remedies`` are what measures of this run did, as sentences; ``remedy`` is the command that
+    measures some. ``means``: what a verdict says, where the common words do not fit what was measured."""
 
     system: str
     material: str
@@ -113,8 +113,7 @@ def write_report(
     from docleak.report.statement import NO_ADVICE, statement
 
     full, first, redacted = checked(results_of(readings)), readings[0], private is not None
-    digest = hashlib.sha256(full).hexdigest()
-    said = statement(readings, about or About(), digest)
+    said = statement(readings, about or About(), digest_of(readings))
     sections = [section for reading in readings for section in reading.sections]
     if redacted:
         tables = [table for reading in readings for table in reading.tables.values() if table.open]
@@ -140,7 +139,7 @@ def write_report(
     )
     results, page, names = full, str(html), (PAGE, RESULTS)
     if private is not None:
-        results = checked(json.loads(struck(json.dumps(_common(readings, redacted=True)), private, _in_json)))
+        results = checked(struck_in(_common(readings, redacted=True), private))
         head, body = page.split("</style>", 1)
         page = f"{head}</style>{struck(body, private, lambda text: str(escape(text)))}"
         names = (REDACTED_PAGE, REDACTED_RESULTS)
@@ -150,8 +149,9 @@ def write_report(
     return folder / names[0]
 
 
-def _in_json(text: str) -> str:
-    return json.dumps(text)[1:-1]
+def digest_of(readings: Sequence[Reading]) -> str:
+    """The SHA-256 of RESULTS, which the first page and the model card name."""
+    return hashlib.sha256(checked(results_of(readings))).hexdigest()
 
 
 def measures_table(measures: Sequence[Measure]) -> Table:
@@ -167,7 +167,10 @@ def measures_table(measures: Sequence[Measure]) -> Table:
 
 def results_of(readings: Sequence[Reading]) -> dict[str, Any]:
     """What RESULTS holds: what all runs have in common, then what each study adds."""
-    return {**_common(readings), **{key: value for reading in reversed(readings) for key, value in reading.results.items()}}
+    return {
+        **_common(readings),
+        **{key: value for reading in reversed(readings) for key, value in reading.results.items()},
+    }
 
 
 def _common(readings: Sequence[Reading], *, redacted: bool = False) -> dict[str, Any]:

@@ -41,8 +41,8 @@ class Outcome(StrEnum):
 
 
 class Rule(BaseModel):
-    """``measure`` may be ``at_most`` so much, or, of the verdict, ``at_worst`` so bad; ``of`` picks parts by their names
-    (* stands for anything, | for either)."""
+    """``measure`` may be ``at_most`` so much, or, of the verdict, ``at_worst`` so bad; ``of`` picks parts by name (*
+    stands for anything, | for either)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     measure: Literal["fields-read", "gradient-explained", "membership", "memorisation", "epsilon-measured",
@@ -131,7 +131,9 @@ def check(policy: Policy, measures: Sequence[Measure], verdict: Overall) -> list
             told = [_of_verdict(rule, part.name, part.severity, part.sentence) for part in parts]
         else:
             told = [_of_measure(rule, one) for one in measures if one.what == rule.measure and rule.picks(one.of)]
-        silent = Checked(rule, rule.of, Outcome.UNTOLD, f"The run did not measure it: no {rule.measure} of {rule.of!r}.")
+        silent = Checked(
+            rule, rule.of, Outcome.UNTOLD, f"The run did not measure it: no {rule.measure} of {rule.of!r}."
+        )
         checked += told or [silent]
     return checked
 

@@ -55,7 +55,7 @@ def statement(readings: Sequence[Reading], about: About, digest: str) -> Stateme
     runs = [run for reading in readings for run in reading.runs]
     keys = list(dict.fromkeys(key for scope in scopes for key in scope.categories))
     kinds = [f"{key.replace('_', ' ')}{f' ({about.fields[key]})' if key in about.fields else ''}" for key in keys]
-    made = "Made-up pages; nobody’s data" if all(reading.synthetic for reading in readings) else ""
+    made = "Made-up pages; nobody's data" if all(reading.synthetic for reading in readings) else ""
     version, begun = (runs[0]["docleak"], runs[0]["created"][:10]) if runs else ("", "")
     system = about.system or _told(scope.system for scope in scopes)
     facts = (

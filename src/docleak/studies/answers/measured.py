@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from docleak.metrics.estimate import Estimate
 from docleak.privacy.empirical import from_counts, from_one_run
-from docleak.report.measure import CLAIMED, MEMBERSHIP, MEMORY, SHOWN, Measure, measured, shift
+from docleak.report.measure import CLAIMED, MEASURES, MEMBERSHIP, MEMORY, SHOWN, Measure, measured, shift
 from docleak.report.severity import Severity
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED
@@ -31,8 +31,8 @@ def compared_with(record: Record, others: Sequence[Record]) -> list[str]:
     for other in others:
         if other["bill"]["epsilon"] is None:
             theirs = {one.what: one for one in measures_of(other)}
-            said = [f"{what} {theirs[what].text} without, {ours[what].text} with it" for what in (MEMBERSHIP, MEMORY)
-                    if what in ours and what in theirs]  # fmt: skip
+            shared = [what for what in (MEMBERSHIP, MEMORY) if what in ours and what in theirs]
+            said = [f"{MEASURES[w].head.lower()} {theirs[w].text} without, {ours[w].text} with it" for w in shared]
             if said:
                 lines.append(f"{record['label']} (epsilon {record['bill']['epsilon']:.3g} claimed) beside "
                              f"{other['label']}: {'; '.join(said)}.")  # fmt: skip

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from docleak.documents.page import Image
+from docleak.metrics.estimate import Estimate
 from docleak.models.loading import load_model
 from docleak.privacy.budget import delta_warning
-from docleak.metrics.estimate import Estimate
 from docleak.privacy.empirical import LowerBound, from_one_run, held_against
 from docleak.report.measure import CLAIMED, SHOWN, Measure
 from docleak.report.page import Reading, Scope, Section, run_facts

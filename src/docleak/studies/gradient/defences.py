@@ -146,7 +146,7 @@ class DefenceStudy(Study[DefenceConfig]):
                 for one in measures_of(choice.context, f"{choice.context.title}, {choice.summary}")
             ),
             scope=Scope(
-                system="" if _beside(run) else f"Training of {audit['models'][0]}, shared as gradients under each defence",
+                system="" if _beside(run) else f"Training of {audit['models'][0]}, shared under each defence",
                 material="" if _beside(run) else documents, adversary="whoever receives one client's gradient",
                 remedies=tuple(effects(choices)),
             ),

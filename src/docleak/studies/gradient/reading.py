@@ -83,7 +83,8 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
         measures=tuple(one for model in data.models for one in measures_of(model)),
         scope=Scope(
             system=f"Training of {'; '.join(model.title for model in data.models)}, shared as gradients",
-            material=f"{_counted_words(counts['pages'], 'page')} with {_counted_words(counts['fields'], 'private field')}",
+            material=" with ".join(_counted_words(counts[f"{what}s"], f"{'private ' * (what == 'field')}{what}")
+                                   for what in ("page", "field")),
             adversary="whoever receives one client's gradient",
             categories=categories_of(data.models),
             remedy="" if _compared(runs) else _defend(data),
