@@ -28,8 +28,8 @@ def model_card(readings: Sequence[Reading], digest: str, before: str = "") -> st
         raise RunError(
             f"the model card's front matter cannot be read ({fault}). Mend it, or name a new file."
         ) from fault
-    tags = list(card.data.tags or [])
-    card.data.tags = tags if TAG in tags else [*tags, "docleak", TAG]
+    tags = list(card.data.get("tags") or [])
+    card.data["tags"] = tags if TAG in tags else [*tags, "docleak", TAG]
     verdict, measures = joined(readings), [one for reading in readings for one in reading.measures]
     audit: dict[str, Any] = {
         VERDICT: str(verdict.severity), "results_sha256": digest,

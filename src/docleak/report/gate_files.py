@@ -13,7 +13,6 @@ from docleak.documents.visible import visible
 from docleak.report.policy import Checked, Outcome
 
 SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-HOME = "https://pypi.org/project/docleak/"
 
 
 def junit(checked: Sequence[Checked], run: str) -> bytes:
@@ -31,7 +30,8 @@ def junit(checked: Sequence[Checked], run: str) -> bytes:
             told = ElementTree.SubElement(case, kind, {"message": _xml(one.why), "type": str(one.outcome)})
             told.text = _xml(f"{one.why} {one.rule.why}".strip())
     ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
+    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
 
 
 def _xml(text: str) -> str:
@@ -65,7 +65,7 @@ def sarif(checked: Sequence[Checked], policy: Path) -> bytes:
         for one in checked if one.outcome is not Outcome.PASS
     ]  # fmt: skip
     driver = {
-        "name": "docleak", "version": docleak.__version__, "informationUri": HOME,
+        "name": "docleak", "version": docleak.__version__,
         "rules": [
             {"id": rule.id, "shortDescription": {"text": rule.sentence},
              "fullDescription": {"text": rule.why or rule.sentence},

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from docleak.metrics.estimate import Estimate, expanded_tail, number_text, ratio_interval
 
@@ -103,8 +104,8 @@ def share_of(groups: Groups, rng: np.random.Generator, *, of: str = "fields", sh
 
 def shift(estimate: Estimate, by: float) -> Estimate:
     """The estimate plus a constant."""
-    moved = {key: None if (end := getattr(estimate, key)) is None else end + by for key in ("value", "low", "high")}
-    return replace(estimate, **moved)
+    value, low, high = (None if end is None else end + by for end in (estimate.value, estimate.low, estimate.high))
+    return replace(estimate, value=value, low=low, high=high)
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
     return Difference(first, second, estimate, paired)
 
 
-def _drawn(ours: Groups, theirs: Groups, rng: np.random.Generator, *, paired: bool) -> np.ndarray[Any, Any]:
+def _drawn(ours: Groups, theirs: Groups, rng: np.random.Generator, *, paired: bool) -> NDArray[np.float64]:
     """Resampled ratios of ``theirs`` less those of ``ours``; one draw for both where they are ``paired``."""
     names = sorted(ours)
     others = names if paired else sorted(theirs)
@@ -157,9 +158,10 @@ def _drawn(ours: Groups, theirs: Groups, rng: np.random.Generator, *, paired: bo
     return _ratios(theirs, others, picked_others) - _ratios(ours, names, picked)
 
 
-def _ratios(groups: Groups, names: Sequence[str], picked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _ratios(groups: Groups, names: Sequence[str], picked: NDArray[np.int64]) -> NDArray[np.float64]:
     sums, counts = (np.array([groups[name][i] for name in names], dtype=float)[picked].sum(axis=1) for i in (0, 1))
-    return np.divide(sums, counts, out=np.zeros(len(picked)), where=counts > 0)
+    ratios: NDArray[np.float64] = sums / np.maximum(counts, 1)
+    return ratios
 
 
 def number_of(value: float, what: str) -> str:

@@ -106,7 +106,7 @@ def _matched(
     for what in MEASURES:
         ours, theirs = ({one.of: one for one in side if one.what == what} for side in (first, second))
         if len(ours) == len(theirs) == 1:
-            pairs.append((*ours.values(), *theirs.values()))
+            pairs.append((next(iter(ours.values())), next(iter(theirs.values()))))
             continue
         pairs += [(ours[name], theirs[name]) for name in ours if name in theirs]
         alone += [f"{what} of {name}" for name in sorted(set(ours) ^ set(theirs))]
