@@ -20,7 +20,8 @@ from docleak.report.about import About
 from docleak.report.measure import MEASURES, Measure
 from docleak.report.redaction import struck, struck_in
 from docleak.report.schema import SCHEMA, checked
-from docleak.report.severity import Overall, Part, Severity, overall
+from docleak.report.severity import Overall, Part, overall, worst
+from docleak.report.statement import NO_ADVICE, Scope, statement
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 
@@ -43,23 +44,6 @@ class Section:
     body: Markup
     open: bool = False
     annex: bool = False
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What was audited, for the page that is signed: the ``system``, the ``material`` (pages, documents, providers),
-    the ``categories`` of private fields (their keys), who the ``adversary`` is, and whether a finished ``model`` is
-    what gives them away. ``remedies`` are what measures of this run did, as sentences; ``remedy`` is the command that
-    measures some. ``means``: what a verdict says, where the common words do not fit what was measured."""
-
-    system: str
-    material: str
-    adversary: str
-    categories: tuple[str, ...] = ()
-    model: bool = False
-    remedies: tuple[str, ...] = ()
-    remedy: str = ""
-    means: Mapping[Severity, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,10 +94,11 @@ def write_report(
     ``about`` fills in the first page. With ``private``, the values that nobody may read, it is a redacted edition: no
     picture, no evidence, and none of these values. Raises RunError where the files cannot be written.
     """
-    from docleak.report.statement import NO_ADVICE, statement
-
     full, first, redacted = checked(results_of(readings)), readings[0], private is not None
-    said = statement(readings, about or About(), digest_of(readings))
+    verdict, runs = joined(readings), [run for reading in readings for run in reading.runs]
+    scopes = [(reading.scope, worst(part.severity for part in reading.parts)) for reading in readings if reading.scope]
+    synthetic = all(reading.synthetic for reading in readings)
+    said = statement(verdict, scopes, runs, about or About(), digest_of(readings), synthetic=synthetic)
     sections = [section for reading in readings for section in reading.sections]
     if redacted:
         tables = [table for reading in readings for table in reading.tables.values() if table.open]
@@ -124,7 +109,7 @@ def write_report(
         "page.html.j2",
         question=first.question,
         lead=first.lead,
-        verdict=joined(readings),
+        verdict=verdict,
         first=said,
         no_advice=NO_ADVICE,
         measures=measures_table([one for reading in readings for one in reading.measures]),
@@ -134,8 +119,8 @@ def write_report(
         notices=[notice for reading in readings for notice in reading.notices],
         sections=sections,
         limits=list(dict.fromkeys(limit for reading in readings for limit in reading.limits)),
-        runs=[run for reading in readings for run in reading.runs],
-        synthetic=all(reading.synthetic for reading in readings),
+        runs=runs,
+        synthetic=synthetic,
     )
     results, page, names = full, str(html), (PAGE, RESULTS)
     if private is not None:

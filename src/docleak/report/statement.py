@@ -3,12 +3,12 @@ what it serves, measures with the effect that this run measured, and a place to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from docleak.report.about import About
-from docleak.report.page import Reading, joined
-from docleak.report.severity import Severity
+from docleak.report.severity import Overall, Severity
 
 #: What the verdict says about confidentiality, of runs of any kind.
 MEANS = {
@@ -37,6 +37,23 @@ NO_ADVICE = (
 
 
 @dataclass(frozen=True)
+class Scope:
+    """What was audited, for the page that is signed: the ``system``, the ``material`` (pages, documents, providers),
+    the ``categories`` of private fields (their keys), who the ``adversary`` is, and whether a finished ``model`` is
+    what gives them away. ``remedies`` are what measures of this run did, as sentences; ``remedy`` is the command that
+    measures some. ``means``: what a verdict says, where the common words do not fit what was measured."""
+
+    system: str
+    material: str
+    adversary: str
+    categories: tuple[str, ...] = ()
+    model: bool = False
+    remedies: tuple[str, ...] = ()
+    remedy: str = ""
+    means: Mapping[Severity, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Statement:
     """What the first page shows; empty texts are lines to write on."""
 
@@ -48,14 +65,16 @@ class Statement:
     digest: str
 
 
-def statement(readings: Sequence[Reading], about: About, digest: str) -> Statement:
-    """The first page over all readings; ``digest`` is the SHA-256 of results.json."""
-    verdict = joined(readings)
-    scopes = [reading.scope for reading in readings if reading.scope]
-    runs = [run for reading in readings for run in reading.runs]
+def statement(
+    verdict: Overall, scoped: Sequence[tuple[Scope, Severity]], runs: Sequence[Mapping[str, Any]], about: About,
+    digest: str, *, synthetic: bool,
+) -> Statement:  # fmt: skip
+    """The first page: ``scoped`` are what was audited and how bad each is, ``runs`` as "how to rerun" shows them,
+    ``digest`` is the SHA-256 of results.json."""
+    scopes = [scope for scope, _ in scoped]
     keys = list(dict.fromkeys(key for scope in scopes for key in scope.categories))
     kinds = [f"{key.replace('_', ' ')}{f' ({about.fields[key]})' if key in about.fields else ''}" for key in keys]
-    made = "Made-up pages; nobody's data" if all(reading.synthetic for reading in readings) else ""
+    made = "Made-up pages; nobody's data" if synthetic else ""
     version, begun = (runs[0]["docleak"], runs[0]["created"][:10]) if runs else ("", "")
     system = about.system or _told(scope.system for scope in scopes)
     facts = (
@@ -70,12 +89,13 @@ def statement(readings: Sequence[Reading], about: About, digest: str) -> Stateme
         ("Date, tool", ", ".join(filter(None, [about.date or begun, f"docleak {version}" if version else ""]))),
     )
     tested = f"In tests with docleak {version} begun on {begun}" if runs else "In tests with docleak"
-    means = next((reading.scope.means[verdict.severity] for reading in readings if reading.scope and reading.parts
-                  and reading.verdict.severity is verdict.severity and verdict.severity in reading.scope.means),
-                 MEANS[verdict.severity])  # fmt: skip
+    own = [
+        scope.means[severity] for scope, severity in scoped if severity is verdict.severity and severity in scope.means
+    ]
+    means = own[0] if own else MEANS[verdict.severity]
     risk = f"{tested}: {verdict.sentence} {means}"
     serves = (*SECURITY, *([MODELS] if any(scope.model for scope in scopes) else []))
-    return Statement(means, facts, risk, serves, _measures(readings), digest)
+    return Statement(means, facts, risk, serves, _measures(scopes), digest)
 
 
 def _told(texts: Iterable[str]) -> str:
@@ -83,9 +103,8 @@ def _told(texts: Iterable[str]) -> str:
     return "; ".join(filter(None, dict.fromkeys(texts)))
 
 
-def _measures(readings: Sequence[Reading]) -> tuple[str, ...]:
+def _measures(scopes: Sequence[Scope]) -> tuple[str, ...]:
     """What measures did in this run, or that none was measured and what would measure one."""
-    scopes = [reading.scope for reading in readings if reading.scope]
     done = [line for scope in scopes for line in scope.remedies]
     missing = [f"{scope.system}: not measured in this run; run {scope.remedy}." for scope in scopes
                if scope.remedy and not scope.remedies]  # fmt: skip

@@ -11,9 +11,10 @@ from markupsafe import Markup
 from docleak.documents.blue_red_files import ISSUERS
 from docleak.errors import RunError
 from docleak.metrics.estimate import Estimate
-from docleak.report.page import Reading, Scope, Section, run_facts
+from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import picture, svg_figure
 from docleak.report.severity import Part, Severity
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run

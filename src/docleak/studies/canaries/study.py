@@ -14,8 +14,9 @@ from docleak.models.loading import load_model
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.empirical import LowerBound, from_one_run, held_against
 from docleak.report.measure import CLAIMED, SHOWN, Measure
-from docleak.report.page import Reading, Scope, Section, run_facts
+from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run

@@ -15,9 +15,10 @@ from docleak.documents import blank_template
 from docleak.documents.page import Image
 from docleak.metrics.image import ssim
 from docleak.models import image_of
-from docleak.report.page import Reading, Scope, Section, run_facts
+from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import picture
 from docleak.report.severity import Part
+from docleak.report.statement import Scope
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.gradient.case import build_case

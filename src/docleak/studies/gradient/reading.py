@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from docleak.metrics import PSNR_CAP_DB, Estimate
-from docleak.report.page import LINES, Reading, Scope, Section, run_facts
+from docleak.report.page import LINES, Reading, Section, run_facts
 from docleak.report.severity import Cell, Part, Route, Severity, judge, routes_sentence
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run

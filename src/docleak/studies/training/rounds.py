@@ -17,9 +17,10 @@ from docleak.files import reported, write_atomically
 from docleak.metrics.estimate import Estimate
 from docleak.report.charts import learning_curves
 from docleak.report.measure import CLAIMED, Measure
-from docleak.report.page import Reading, Scope, Section, run_facts
+from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import decoded, picture
 from docleak.report.severity import Part, Severity
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run

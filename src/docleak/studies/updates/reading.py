@@ -7,9 +7,10 @@ from typing import Any
 
 from docleak.errors import RunError
 from docleak.metrics import PageScore
-from docleak.report.page import Reading, Scope, Section, run_facts
+from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import picture, svg_figure
 from docleak.report.severity import Part, Severity
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import percent, render
 from docleak.runs.run import Run

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from docleak.attacks.weights.membership import perplexity
-from docleak.report.page import Reading, Scope, Section, run_facts
+from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import decoded, picture
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
