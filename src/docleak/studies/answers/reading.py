@@ -265,7 +265,7 @@ def _shown(run: Run, record: Record) -> dict[str, Any]:
     exposed = sorted(unique.values(), key=lambda row: -(row["confidence"] or 0))[:EXPOSED]
     names = [name for name in ("scores", *(f"example-{n:03d}" for n in range(EXAMPLES))) if name in record["images"]]
     pictures = [
-        {**picture(run.read_image(record["unit"], record["images"][name]), f"{label} ({record['label']})"),
+        {**picture(run.read_image(record["unit"], record["images"][name]), f"{label} ({record['label']}, {name})"),
          "label": label}
         for name in names for label in [SCORES if name == "scores" else HIDDEN]
     ]  # fmt: skip

@@ -134,7 +134,8 @@ def _shown(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
         "name": name_of(record), "severity": severity, "label": severity.label,
         "sentences": said, "headline": said[0], "lines": said[1:],
         "trio": [
-            {"kind": kind, "label": KINDS[kind], **picture(run.read_image(record["unit"], images[kind]), ALTS[kind])}
+            {"kind": kind, "label": KINDS[kind],
+             **picture(run.read_image(record["unit"], images[kind]), f"{ALTS[kind]}: {name_of(record)}")}
             for kind in KINDS if kind in images
         ],
         "read": [field for score in scores for field in score.fields],
