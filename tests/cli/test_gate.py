@@ -82,7 +82,8 @@ def test_two_runs_side_by_side(call: Call, runs: Path) -> None:
     found = json.loads(out)
     assert code == 0 and [one["setting"] for one in found["changed"]] == ["exposure.defense"]
     read = next(one for one in found["differences"] if one["measure"] == "fields-read")
-    assert read["paired"] and read["difference"]["value"] == -1 and read["difference"]["high"] < 0
+    assert read["paired"] and read["difference"]["value"] == read["difference"]["low"] == -1
+    assert -0.1 < read["difference"]["high"] < 0 and "so the two differ" in " ".join(found["lines"])
     assert "| paired |" in (runs / "beside.md").read_text()
     assert "No setting differs." in call("compare", "plain", "plain")[1]
 
@@ -139,8 +140,8 @@ def test_a_model_card_is_renewed_and_keeps_what_it_said(call: Call, runs: Path) 
 def test_units_as_a_table(call: Call, runs: Path) -> None:
     call("report", "plain", "--units", "units.csv")
     frame: Any = pandas.read_csv(runs / "units.csv")
-    assert len(frame) == 5 and "self_test.passed" in frame
+    assert len(frame) == 6 and "self_test.passed" in frame
     assert call("report", "plain", "--units", "units.txt")[0] == 1
     pytest.importorskip("pyarrow")
     call("report", "plain", "--units", "units.parquet")
-    assert len(pandas.read_parquet(runs / "units.parquet")) == 5
+    assert len(pandas.read_parquet(runs / "units.parquet")) == 6

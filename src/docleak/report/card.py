@@ -20,11 +20,11 @@ def model_card(readings: Sequence[Reading], digest: str, before: str = "") -> st
     """The card ``before`` ("" for a new one) with the section on this audit put in or renewed, and its front matter
     with the tag and the verdict. RunError for a card whose front matter cannot be read."""
     from huggingface_hub import ModelCard
-    from huggingface_hub.errors import HfHubHTTPError
+    from yaml import YAMLError
 
     try:
         card = ModelCard(before or "---\n{}\n---\n", ignore_metadata_errors=False)
-    except (ValueError, TypeError, HfHubHTTPError) as fault:
+    except (ValueError, TypeError, AttributeError, YAMLError) as fault:
         raise RunError(
             f"the model card's front matter cannot be read ({fault}). Mend it, or name a new file."
         ) from fault
