@@ -111,7 +111,7 @@ def table_file(path: Path) -> str:
     if kind not in (".csv", ".parquet"):
         raise RunError(f"{path} names no table; expected a file that ends in .csv or .parquet.")
     if kind == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise MissingExtraError("parquet needs pyarrow: pip install 'docleak[parquet]'. Or name a .csv file.")
+        raise MissingExtraError("parquet needs pyarrow: pip install 'docleak[datasets]'. Or name a .csv file.")
     return kind
 
 
