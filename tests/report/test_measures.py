@@ -43,6 +43,7 @@ def fields(value: float | None, low: float | None = None, high: float | None = N
         (fields(1.0), 0.2, Outcome.FINDING),  # what was read was read
         (fields(0.1, 0.0, 0.2), 0.0, Outcome.FINDING),
         (fields(None), 0.2, Outcome.UNTOLD),
+        (fields(0.1, 0.1, 0.1), 0.2, Outcome.UNTOLD),  # every resample gave the same
     ],
 )
 def test_a_rule_is_about_the_ends_of_the_interval(measure: Measure, bound: float, outcome: Outcome) -> None:
@@ -129,6 +130,7 @@ def test_paired_intervals_are_of_the_differences() -> None:
     paired = difference(first, second, np.random.default_rng(0), same=True)
     apart = difference(first, second, np.random.default_rng(0), same=False)
     assert paired.paired and paired.estimate.value == pytest.approx(0.1)
+    assert not paired.estimate.high or paired.estimate.high < 0.11, "the same change of every document"
     assert not apart.paired and apart.estimate.low is not None and apart.estimate.low < 0 < (apart.estimate.high or 0)
     noisy = counted([min(1.0, v + d) for v, d in zip(hard, [0.05, 0.15] * 5, strict=True)])
     one = difference(first, noisy, np.random.default_rng(0), same=True).estimate

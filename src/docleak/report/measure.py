@@ -144,8 +144,9 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
         ends = [getattr(one.estimate, end) for one, end in
                 ((second, "low"), (first, "high"), (second, "high"), (first, "low"))]  # fmt: skip
         low, high = (ends[0] - ends[1], ends[2] - ends[3]) if None not in ends else (math.nan, math.nan)
-    known = not math.isnan(low)
-    estimate = Estimate(value, low if known else None, high if known else None, first.estimate.n, least)
+    known = not math.isnan(low) and low < high
+    why = "" if known else "every resample gave the same, which is no interval"
+    estimate = Estimate(value, low if known else None, high if known else None, first.estimate.n, least, why=why)
     return Difference(first, second, estimate, paired)
 
 

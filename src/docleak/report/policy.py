@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from docleak.errors import PolicyError
-from docleak.report.measure import FIELDS, MEASURES, SHOWN, Measure, number_of
+from docleak.report.measure import EXPLAINED, FIELDS, MEASURES, SHOWN, Measure, number_of
 from docleak.report.severity import Overall, Severity
 
 VERDICT = "verdict"
@@ -160,6 +160,8 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
         return Checked(rule, one.of, Outcome.UNTOLD, f"Not measured: {found.why or 'no value'}.")
     exact = found.low is None and found.high is None and found.groups == 0
     low, high = (found.value, found.value) if exact else (found.low, found.high)
+    if not exact and low == high and one.what != EXPLAINED:
+        low = high = None  # every resample gave the same: nothing is that certain
     if low is not None and low > bound:
         return Checked(rule, one.of, Outcome.FINDING, f"{one.text}: above the bound.")
     if one.what == FIELDS and found.value > bound and (low is None or bound <= 0):
@@ -172,8 +174,8 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
         return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}, but: {' '.join(one.doubts)}")
     if high is not None and not math.isnan(high) and high <= bound:
         return Checked(rule, one.of, Outcome.PASS, _passed(one))
-    why = found.why or f"the interval reaches {number_of(high, one.what)}" if high is not None else found.why
-    return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}: {why or 'no interval'}.")
+    why = found.why or "no interval" if high is None else f"the interval reaches {number_of(high, one.what)}"
+    return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}: {why}.")
 
 
 def _passed(one: Measure) -> str:
