@@ -288,7 +288,7 @@ def _replayed(
     update: CapturedUpdate, model: DocumentModel, plan: LocalPlan, federation: Federation | None, pages: Sequence[Page]
 ) -> Replay:
     seed, steps = update.details.get("seed"), update.details.get("steps")
-    if federation is None and seed is None:
+    if federation is None and (seed is None or "recorded_by" in update.details):  # a seed of somebody else's loop
         return Replay(None, None, "the capture tells no seed, so the client's round cannot be trained again")
     if steps is not None and int(steps) > REPLAYED:
         return Replay(None, None, f"the client took {steps} steps; up to {REPLAYED} are trained again")
