@@ -14,14 +14,14 @@ from docleak.studies.updates.round import ImitatedRound, agreement
 from docleak.training.federated.local import LocalPlan
 
 #: Optimiser steps that all trials together may take.
-MOST_STEPS = 150
+MOST_STEPS = 60
 #: Ratio of the largest and the smallest tensor's typical change (of the middle eight in ten) below which all moved
 #: alike: AdamW moves every number by about its rate, SGD by its gradient.
 ALIKE = 8.0
 #: Batch sizes and epochs that are tried where they are not told, beside one batch of everything.
 SIZES, EPOCHS = (1, 2, 4, 8), (1, 2, 3)
-#: Cosine from which another trial is no better.
-SAME = 1e-4
+#: By how much the cosine of another trial has to be larger before it is believed instead of an earlier, simpler one.
+BETTER = 0.05
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def inferred(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, 
             trial = trial if "learning_rate" in told else search.fitted(trial)[0]
         taken += search.taken + len(trial.batches)
         cosine = agreement(trial.sent, trial.delta(), trial.alive)[1]
-        if cosine > closest + SAME:
+        if cosine > closest + BETTER:
             best, closest = _values(trial.plan), cosine
         if trial.passes:
             values = {**_values(trial.plan), "dropout": False}
@@ -73,15 +73,21 @@ def _plans(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, An
     plain = LocalPlan(**{"batch_size": max(1, count), "weight_decay": 0.0, "dropout": False, **known})
     sent = imitated(plain).sent
     kinds = ("adamw", "sgd") if moves_alike(sent) else ("sgd", "adamw")
+    largest = max(float(value.abs().max()) for value in sent.values())
     sizes = [told["batch_size"]] if "batch_size" in told else dict.fromkeys((count, *(s for s in SIZES if s < count)))
     epochs = [plain.epochs] if "epochs" in told else EPOCHS
     for number, size, kind in product(epochs, sizes, [told["optimiser"]] if "optimiser" in told else kinds):
         plan = replace(plain, epochs=number, batch_size=size, optimiser=kind)
         if "learning_rate" not in told:
             steps = max(1, len(imitated(plan).batches))
-            largest = max(float(value.abs().max()) for value in sent.values()) / steps
-            plan = replace(plan, learning_rate=largest if kind == "adamw" else 0.1)
-        yield plan
+            plan = replace(plan, learning_rate=largest / steps if kind == "adamw" else 0.1)
+        if _possible(plan, len(imitated(plan).batches), largest):
+            yield plan
+
+
+def _possible(plan: LocalPlan, steps: int, largest: float) -> bool:
+    """Whether so many steps fit the largest change: under AdamW some number moves by about the rate in every step."""
+    return plan.optimiser != "adamw" or abs(largest / plan.learning_rate - steps) <= 0.3 * steps
 
 
 def _values(plan: LocalPlan) -> dict[str, Any]:
