@@ -109,7 +109,9 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
 FILTERS: dict[tuple[str, str], Filter] = {
     ("none", ""): lambda start, end: (end, math.inf),
     ("NVFlare PercentilePrivacy", "default: percentile 10, gamma 0.01"): nvflare("PercentilePrivacy"),
-    ("NVFlare PercentilePrivacy", "percentile 90, gamma 0.001"): nvflare("PercentilePrivacy", percentile=90, gamma=1e-3),
+    ("NVFlare PercentilePrivacy", "percentile 90, gamma 0.001"): nvflare(
+        "PercentilePrivacy", percentile=90, gamma=1e-3
+    ),
     ("NVFlare PercentilePrivacy", "percentile 99, gamma 0.0001"): nvflare(
         "PercentilePrivacy", percentile=99, gamma=1e-4
     ),
@@ -152,8 +154,8 @@ def measured(name: str, budget: int) -> list[dict[str, Any]]:
         pictures = Pictures.of(seen)
         records.append({
             "model": name, "parameters": sum(value.size for value in start.values()), "filter": filter_name,
-            "setting": setting, "epsilon": epsilon if math.isfinite(epsilon) else None, "cosine": cosine(start, end, got),
-            "step": improvement(model, page, start, end, got), "attack": MODELS[name],
+            "setting": setting, "epsilon": epsilon if math.isfinite(epsilon) else None,
+            "cosine": cosine(start, end, got), "step": improvement(model, page, start, end, got), "attack": MODELS[name],
             "words": {key: words.get(key) for key in ("right", "found", "true", "fields", "failed")},
             "pictures": {"why": seen.get("why", "")} if pictures is None else
             {"exact": pictures.exact, "scored": pictures.scored, "psnr": pictures.psnr, "blank": pictures.blank_psnr},
@@ -241,14 +243,14 @@ leaves the client. Made by
     python scripts/platform_filters.py --out docs/results/filters.md
 
 - **cosine**: of what leaves with the true update.
-- **epsilon spent**: towards the server, for all of one client's data, in this one round; rounds add up. Of SVTPrivacy it
-  is what its own accountant says. Of LocalDpMod it is that of the Gaussian noise it really adds at delta 1e-5, by Balle
+- **epsilon spent**: towards the server, for all of one client's data, in this one round; rounds add up. Of SVTPrivacy
+  it is what its own accountant says. Of LocalDpMod it is that of the Gaussian noise it really adds at delta 1e-5, by Balle
   and Wang (2018): two clipped updates can be twice the norm apart, whatever ``sensitivity`` was given. Clipping and
-  truncation add no noise, so that no epsilon holds. Flower's central DP adds noise after the server has seen the update;
-  with clipping at the server it sees the first row.
+  truncation add no noise, so that no epsilon holds. Flower's central DP adds noise after the server has seen the
+  update; with clipping at the server it sees the first row.
 - **tokens read**: of those on the page, by linear algebra; how many were named tells whether anything was told apart
-  (all of the vocabulary named is nothing read). **fields by words**: private fields all of whose tokens were named, which
-  counts only where few are named.
+  (all of the vocabulary named is nothing read). **fields by words**: private fields all of whose tokens were named,
+  which counts only where few are named.
 - **picture**: private fields that OCR reads exactly in the reconstruction, and its PSNR.
 - **step left**: how much of the fall of the loss on that page the filtered step keeps; over 100 % where noise helped by
   chance, below 0 where it undid more. A crude measure of use: no training was repeated.

@@ -4,10 +4,10 @@ import os
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from quickstart.task import load_data, load_model
-from quickstart.task import train as train_fn
 
 import docleak
+from quickstart.task import load_data, load_model
+from quickstart.task import train as train_fn
 
 seen = os.environ.get("UPDATES_AT_CLIENT")
 app = ClientApp(mods=[docleak.tap_client(seen)] if seen else [])

@@ -3,9 +3,9 @@
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from quickstart.task import load_model
 
 import docleak
+from quickstart.task import load_model
 
 app = ServerApp()
 

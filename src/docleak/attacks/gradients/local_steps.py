@@ -34,7 +34,7 @@ Named = Mapping[str, Tensor]
 class Optimiser:
     """The client's optimiser, fresh at the start of its round: ``sgd`` or ``adamw`` with decoupled decay.
 
-    ``schedule`` are the rates of the steps as shares of ``learning_rate``; the last holds on, and () is a constant rate.
+    ``schedule`` are the rates of the steps as shares of ``learning_rate``; the last holds on, () is a constant rate.
     """
 
     kind: str = "sgd"

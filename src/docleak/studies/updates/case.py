@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,8 @@ from docleak.studies.updates.pages import pages_of
 from docleak.studies.updates.round import Batches, ImitatedRound, assumed
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.names import naming
 from docleak.training.federated.local import LocalPlan, LocalRound, set_parameters, train_locally
+from docleak.training.federated.names import naming
 from docleak.training.federated.wire import Compression, pack, unpack
 from docleak.training.objectives.objective import Example
 from docleak.training.objectives.table import QUESTIONS, objective_of

@@ -18,7 +18,7 @@ OPTIMISERS = {"AdamW": "adamw", "SGD": "sgd"}
 
 
 class TrainerTap(TrainerCallback):  # type: ignore[misc]
-    """A callback that records the first epoch of a training as a client's update: ``callbacks=[TrainerTap("updates")]``.
+    """A callback, ``callbacks=[TrainerTap("updates")]``, that records a training's first epoch as a client's update.
 
     Weights before and after of what is trained (all of a model, or its adapters), the optimiser, the rate of every
     step, batch size, and which examples of the data set each step saw. One copy of these weights is held in memory
@@ -108,7 +108,9 @@ def _copied(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _numpy(tensors: dict[str, Tensor]) -> dict[str, Any]:
-    return {name: (value.float() if value.dtype == torch.bfloat16 else value).numpy() for name, value in tensors.items()}
+    return {
+        name: (value.float() if value.dtype == torch.bfloat16 else value).numpy() for name, value in tensors.items()
+    }
 
 
 def _told(args: Any, model: nn.Module, optimizer: Any) -> dict[str, Any]:
