@@ -46,7 +46,7 @@ def load_model(dropout: float | None = None) -> LayoutLMv3ForQuestionAnswering:
 
 
 class Questions(Dataset[dict[str, Any]]):
-    """The questions about the pages of a folder as transformers' tokenizer and model take them, padded to ``length``."""
+    """Questions about the pages of a folder, as transformers' tokenizer and model take them, padded to ``length``."""
 
     def __init__(self, folder: Path, length: int | None = None) -> None:
         self.pages = [(page, question) for page in docleak.load_pages(folder) for question in page.questions]

@@ -155,7 +155,8 @@ def measured(name: str, budget: int) -> list[dict[str, Any]]:
         records.append({
             "model": name, "parameters": sum(value.size for value in start.values()), "filter": filter_name,
             "setting": setting, "epsilon": epsilon if math.isfinite(epsilon) else None,
-            "cosine": cosine(start, end, got), "step": improvement(model, page, start, end, got), "attack": MODELS[name],
+            "cosine": cosine(start, end, got), "step": improvement(model, page, start, end, got),
+            "attack": MODELS[name],
             "words": {key: words.get(key) for key in ("right", "found", "true", "fields", "failed")},
             "pictures": {"why": seen.get("why", "")} if pictures is None else
             {"exact": pictures.exact, "scored": pictures.scored, "psnr": pictures.psnr, "blank": pictures.blank_psnr},
@@ -244,9 +245,9 @@ leaves the client. Made by
 
 - **cosine**: of what leaves with the true update.
 - **epsilon spent**: towards the server, for all of one client's data, in this one round; rounds add up. Of SVTPrivacy
-  it is what its own accountant says. Of LocalDpMod it is that of the Gaussian noise it really adds at delta 1e-5, by Balle
-  and Wang (2018): two clipped updates can be twice the norm apart, whatever ``sensitivity`` was given. Clipping and
-  truncation add no noise, so that no epsilon holds. Flower's central DP adds noise after the server has seen the
+  it is what its own accountant says. Of LocalDpMod it is that of the Gaussian noise it really adds at delta 1e-5, by
+  Balle and Wang (2018): two clipped updates can be twice the norm apart, whatever ``sensitivity`` was given. Clipping
+  and truncation add no noise, so that no epsilon holds. Flower's central DP adds noise after the server has seen the
   update; with clipping at the server it sees the first row.
 - **tokens read**: of those on the page, by linear algebra; how many were named tells whether anything was told apart
   (all of the vocabulary named is nothing read). **fields by words**: private fields all of whose tokens were named,
