@@ -9,7 +9,9 @@ documentation has it: prompt, completion, images.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 from peft import LoraConfig
@@ -24,18 +26,16 @@ from docleak.models.vlm.tiny import make_tiny
 SIZE = (252, 196)
 
 
-def rows(folder: Path) -> Dataset:
+def rows(folder: str) -> Iterator[dict[str, Any]]:
     """A prompt, a completion and a picture for every question."""
-    made = []
     for page in docleak.load_pages(folder):
         for question in page.questions:
             asked = [{"type": "image"}, {"type": "text", "text": question.text}]
             said = [{"type": "text", "text": question.answers[0]}]
-            made.append({
+            yield {
                 "prompt": [{"role": "user", "content": asked}], "completion": [{"role": "assistant", "content": said}],
                 "images": [Image.fromarray(page.image).resize(SIZE)],
-            })  # fmt: skip
-    return Dataset.from_list(made)
+            }  # fmt: skip
 
 
 def train(out: Path) -> Path:
@@ -49,7 +49,9 @@ def train(out: Path) -> Path:
             max_length=None, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True, bf16=False,
             gradient_checkpointing=False,
         ),
-        train_dataset=rows(make_clients(out / "pages", 1) / "0"),
+        train_dataset=Dataset.from_generator(
+            rows, gen_kwargs={"folder": str(make_clients(out / "pages", 1) / "0")}, cache_dir=str(out / "cache")
+        ),
         processing_class=AutoProcessor.from_pretrained(str(model), use_fast=False),
         peft_config=LoraConfig(r=4, target_modules="all-linear"),
         callbacks=[docleak.TrainerTap(out / "updates")],

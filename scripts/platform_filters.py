@@ -4,7 +4,7 @@
 
 One SGD step on one made-up page. The filters are imported from the platforms and called as these call them. What is
 read afterwards is what docleak's attacks read, which know nothing of the filter. Numbers are kept beside OUT in
-filters.json, model by model, so that ``--model`` renews one of them.
+filters.json as they come, so that the same command goes on where it was ended; delete it to begin again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,9 @@ from docleak.studies.updates.words import words_in
 from docleak.training.federated.local import LocalPlan, parameters_of, train_locally
 from docleak.training.objectives.table import objective_of
 
-#: Model -> the attack on its picture; VT5's picture encoder is frozen, so that its updates hold none.
-MODELS = {"layoutlmv3-start": "closed-form", "donut-start": "gi-dqa", "vt5-start": ""}
+#: Model -> the attack on its picture, closed form beside it where it applies; of VT5 none, whose picture encoder is
+#: frozen.
+MODELS = {"layoutlmv3-start": "gi-dqa", "donut-start": "gi-dqa", "vt5-start": ""}
 RATE, DELTA, SEED = 0.05, 1e-5, 3
 Arrays = dict[str, np.ndarray]
 #: (start, end) -> (what the server gets instead of the end, epsilon that is spent towards it).
@@ -127,8 +128,8 @@ FILTERS: dict[tuple[str, str], Filter] = {
 }
 
 
-def measured(name: str, budget: int) -> list[dict[str, Any]]:
-    """A record for every filter on one model."""
+def measured(name: str, budget: int, done: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    """A record for every filter on one model but those that are ``done``."""
     model = load_model(name)
     page = next(iter(make_pages(1, seed=SEED, size=(224, 224))))
     page = replace(page, questions=page.questions[:1])
@@ -136,8 +137,9 @@ def measured(name: str, budget: int) -> list[dict[str, Any]]:
     start = parameters_of(model)
     train_locally(model, [page], plan, client="a", rng=np.random.default_rng(SEED))
     end = parameters_of(model)
-    records = []
     for (filter_name, setting), apply in FILTERS.items():
+        if (filter_name, setting) in done:
+            continue
         np.random.seed(SEED)  # the platforms draw from numpy's global generator
         got, epsilon = apply(start, end)
         change = {key: start[key].astype(np.float64) - got[key] for key in start}
@@ -152,18 +154,19 @@ def measured(name: str, budget: int) -> list[dict[str, Any]]:
             seen, _ = attacked(taken, attack, budget=budget, seed=SEED, ocr="rapidocr", report=lambda n: None,
                                allow_failed=True)  # fmt: skip
         pictures = Pictures.of(seen)
-        records.append({
+        found = {
             "model": name, "parameters": sum(value.size for value in start.values()), "filter": filter_name,
             "setting": setting, "epsilon": epsilon if math.isfinite(epsilon) else None,
             "cosine": cosine(start, end, got), "step": improvement(model, page, start, end, got),
             "attack": MODELS[name],
             "words": {key: words.get(key) for key in ("right", "found", "true", "fields", "failed")},
             "pictures": {"why": seen.get("why", "")} if pictures is None else
-            {"exact": pictures.exact, "scored": pictures.scored, "psnr": pictures.psnr, "blank": pictures.blank_psnr},
-        })  # fmt: skip
-        print(json.dumps(records[-1]), flush=True)
+            {"exact": pictures.exact, "scored": pictures.scored, "psnr": pictures.psnr, "blank": pictures.blank_psnr,
+             "route": seen["route"]},
+        }  # fmt: skip
+        print(json.dumps(found), flush=True)
         put(model, start)
-    return records
+        yield found
 
 
 def put(model: Any, arrays: Arrays) -> None:
@@ -229,7 +232,7 @@ def picture_of(pictures: Mapping[str, Any]) -> str:
     """Fields and PSNR."""
     if "exact" not in pictures:
         return f"– ({pictures['why']})"
-    return f"{pictures['exact']} of {pictures['scored']} fields, {pictures['psnr']:.1f} dB"
+    return f"{pictures['exact']} of {pictures['scored']} fields, {pictures['psnr']:.1f} dB ({pictures['route']})"
 
 
 TABLE = """| filter | setting | cosine | epsilon spent | tokens read | fields by words | picture | step left |
@@ -308,10 +311,12 @@ def main() -> None:
     kept = given.out.with_suffix(".json")
     records = json.loads(kept.read_text()) if kept.is_file() else []
     for name in given.model or MODELS:
-        fresh = measured(name, given.budget)
-        records = [one for one in records if one["model"] != name] + fresh
-        records.sort(key=lambda one: list(MODELS).index(one["model"]))
-        write_atomically(kept, json.dumps(records, indent=1).encode())
+        done = {(one["filter"], one["setting"]) for one in records if one["model"] == name}
+        for found in measured(name, given.budget, done):
+            records.append(found)
+            write_atomically(kept, json.dumps(records, indent=1).encode())
+    places = list(FILTERS)
+    records.sort(key=lambda one: (list(MODELS).index(one["model"]), places.index((one["filter"], one["setting"]))))
     write_atomically(given.out, page_of(records).encode())
     chart(records, given.out.with_suffix(".png"))
 

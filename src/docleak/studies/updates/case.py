@@ -134,7 +134,7 @@ def open_case(
     rates = _rates(update, plan)
     replay = _replayed(update, model, plan, federation, pages)
     batches = replay.trained.batches if replay.trained else _batches(update, len(examples), plan)
-    batching = batching_of(local, model, Batching() if replay.trained else OF_TRANSFORMERS)
+    batching = batching_of(local, model, Batching() if replay.trained else OF_TRANSFORMERS, update.details)
     return UpdateCase(update, model, plan, pages, examples, batches, replay, batching, rates, guess)
 
 
@@ -150,7 +150,7 @@ def named_as(model: DocumentModel, update: CapturedUpdate) -> CapturedUpdate:
 def _inferred(
     update: CapturedUpdate, model: DocumentModel, pages: Sequence[Page], examples: Sequence[Example], local: str
 ) -> Inferred:
-    values, batching = sent_by(update), batching_of(local, model, OF_TRANSFORMERS)
+    values, batching = sent_by(update), batching_of(local, model, OF_TRANSFORMERS, update.details)
     sent = {
         name: torch.from_numpy(values[name].astype(np.float32)) for name, _ in trainable(model.module) if name in values
     }
@@ -180,10 +180,12 @@ def _batches(update: CapturedUpdate, count: int, plan: LocalPlan) -> Batches:
     return batches if there else assumed(count, plan)
 
 
-def batching_of(local: str, model: DocumentModel, default: Batching) -> Batching:
-    """How the client makes a batch's loss: ``default``, unless ``local`` says padding=longest, max_length, none or a
-    number of tokens, or mean=examples or tokens."""
-    told = _told(local)
+def batching_of(
+    local: str, model: DocumentModel, default: Batching, details: Mapping[str, Any] | None = None
+) -> Batching:
+    """How the client makes a batch's loss: ``default``, unless a capture's ``details`` or ``local`` say
+    padding=longest, max_length, none or a number of tokens, or mean=examples or tokens."""
+    told = {key: str(value) for key, value in (details or {}).items() if key in BATCHING} | _told(local)
     padding = told.get("padding", str(default.padding)).lower()
     lengths = {
         "none": UNPADDED,

@@ -127,6 +127,8 @@ def _told(args: Any, model: nn.Module, optimizer: Any) -> dict[str, Any]:
     }  # fmt: skip
     if kind and not any(group.get("momentum") for group in groups):
         told["optimiser"] = kind
+    if args.per_device_train_batch_size == 1:  # accumulated gradients of examples that no others are padded to
+        told["padding"] = "none"
     if len(decays) > 1:
         told["weight_decays"] = decays
     return told
