@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from scipy.optimize import brentq
 from scipy.stats import norm
@@ -35,6 +36,7 @@ from docleak.studies.updates.round import ImitatedRound
 from docleak.studies.updates.sight import attacked
 from docleak.studies.updates.verdict import Pictures
 from docleak.studies.updates.words import words_in
+from docleak.training.federated.flower.grid import LocalGrid
 from docleak.training.federated.local import LocalPlan, parameters_of, train_locally
 from docleak.training.objectives.table import objective_of
 
@@ -70,13 +72,15 @@ def flower(mod: Any, clip: float, std: float) -> Filter:
     """A mod of Flower's around a client that replies with its weights."""
 
     def filtered(start: Arrays, end: Arrays) -> tuple[Arrays, float]:
-        def reply(message: Message, context: Context) -> Message:
+        app = ClientApp(mods=[mod])
+
+        @app.train()
+        def train(message: Message, context: Context) -> Message:
             return Message(RecordDict({"arrays": record(end)}), reply_to=message)
 
         content = RecordDict({"arrays": record(start), "config": ConfigRecord({"clipping_norm": clip})})
-        message = Message(content, dst_node_id=7, message_type="train")
-        message.metadata.__dict__["_message_id"] = "m"
-        out = mod(message, Context(1, 7, {}, RecordDict(), {}), reply)
+        grid = LocalGrid(app, {7: {}})
+        (out,) = grid.send_and_receive([grid.create_message(content, "train", 7, "1")])
         got = {name: array.numpy() for name, array in out.content["arrays"].items()}
         return got, gaussian_epsilon(2 * clip / std, DELTA) if std else math.inf
 

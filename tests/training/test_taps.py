@@ -20,6 +20,7 @@ import docleak
 from docleak.errors import FederationError
 from docleak.training.federated.capture import CapturedUpdate, read_updates
 from docleak.training.federated.flower.grid import LocalGrid
+from docleak.training.federated.flower.tap import _record
 from docleak.training.federated.names import naming
 from docleak.training.taps.recorder import Recorder, Sent, plain
 from docleak.training.taps.weights import weights_pair
@@ -108,8 +109,7 @@ def test_a_training_goes_on_whatever_comes(
 
 def test_of_two_array_records_that_of_the_model_is_recorded(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
     recorder = Recorder(tmp_path / "u", waiting=True)
-    from docleak.training.federated.flower.tap import _record
-
+    LocalGrid(ClientApp(), {7: {}})  # without a grid no message can be made
     content = RecordDict({
         "control": ArrayRecord({"c": Array(np.ones(2, np.float32))}),
         "arrays": ArrayRecord({name: Array(value) for name, value in moved(1.0).items()}),

@@ -30,6 +30,8 @@ from docleak.training.objectives.table import QUESTIONS, objective_of
 ALIASES = {"lr": "learning_rate", "optimizer": "optimiser", "local_epochs": "epochs", "clip_norm": "max_norm"}
 #: Keys of --local beside those of LocalPlan: how the client's own code makes a batch's loss.
 BATCHING = ("padding", "mean")
+#: What a capture may say of it; anything else is another program's word.
+SAID = ("none", "longest", "max_length", "examples", "tokens")
 #: What transformers does by itself: pad to the longest of a batch, and average over its tokens.
 OF_TRANSFORMERS = Batching(LONGEST, "tokens")
 #: Without these nothing can be said of how the client trained.
@@ -185,7 +187,8 @@ def batching_of(
 ) -> Batching:
     """How the client makes a batch's loss: ``default``, unless a capture's ``details`` or ``local`` say
     padding=longest, max_length, none or a number of tokens, or mean=examples or tokens."""
-    told = {key: str(value) for key, value in (details or {}).items() if key in BATCHING} | _told(local)
+    recorded = {key: str((details or {}).get(key)) for key in BATCHING}
+    told = {key: value for key, value in recorded.items() if value in SAID} | _told(local)
     padding = told.get("padding", str(default.padding)).lower()
     lengths = {
         "none": UNPADDED,
