@@ -56,11 +56,11 @@ MODES: dict[str, tuple[Mode, ...]] = {
              _words("rehearse scale out model documents test-documents pages rounds budget image-size ocr seed rows "
                     "device json") | {"name"}, "one row after the other is tried, in one process each"),
         Mode("--cluster", lambda v: bool(v["--cluster"]),
-             _words("cluster dry-run scale out model documents test-documents pages rounds budget image-size ocr seed "
-                    "rows device json") | {"name"}, "the scheduler's workers do the work"),
+             _words("cluster dry-run until-decided scale out model documents test-documents pages rounds budget "
+                    "image-size ocr seed rows device json") | {"name"}, "the scheduler's workers do the work"),
         Mode("a recipe", _always,
-             _words("dry-run scale model documents test-documents pages rounds budget image-size ocr rows "
-                    f"{_RUN}") | {"name"}, "it is run"),
+             _words("dry-run until-decided scale model documents test-documents pages rounds budget image-size ocr "
+                    f"rows {_RUN}") | {"name"}, "it is run"),
     ),
     "models make": (
         Mode("the list of checkpoints", lambda v: bool(v["--list"]) or not v["name"], _words("list json"),
