@@ -67,7 +67,7 @@ class UpdatesConfig:
     def __post_init__(self) -> None:
         if bool(self.updates) == bool(self.before or self.after) or bool(self.before) != bool(self.after):
             raise AttackError(
-                f"updates {self.updates!r}, before {self.before!r}, after {self.after!r}; expected a folder of "
+                f"found updates {self.updates!r}, before {self.before!r}, after {self.after!r}; expected a folder of "
                 "recorded updates, or --before and --after with the weights before and after one client's training."
             )
         object.__setattr__(self, "attack", ATTACKS.chosen(self.attack))

@@ -63,7 +63,7 @@ def inferred(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, 
         if cosine > closest + BETTER:
             best, closest = _values(trial.plan), cosine
         if trial.passes:
-            values = {**_values(trial.plan), "dropout": False}
+            values = _values(trial.plan)
             return Inferred(values, True, f"{_said(values, told)}, with which the self-test passes.")
     return Inferred(best, False, f"{_said(best, told)} (cosine {closest:.2f}); the self-test does not confirm it.")
 
@@ -92,7 +92,7 @@ def _possible(plan: LocalPlan, steps: int, largest: float) -> bool:
 
 def _values(plan: LocalPlan) -> dict[str, Any]:
     names = ("optimiser", "learning_rate", "weight_decay", "batch_size", "epochs")
-    return {name: getattr(plan, name) for name in names}
+    return {name: getattr(plan, name) for name in names} | {"dropout": False}  # its trace is looked for, never assumed
 
 
 def _said(values: Mapping[str, Any], told: Mapping[str, Any]) -> str:
