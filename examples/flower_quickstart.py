@@ -1,15 +1,15 @@
 """Flower's quickstart (examples/flower-quickstart) with a document model, recorded by docleak.tap, and audited.
 
-    python examples/flower_quickstart.py OUT [--simulation] [--client]
+    python examples/flower_quickstart.py OUT [--client]
 
-Both apps are Flower's own and run as they are: in this process, or by ``flwr run`` with ``--simulation`` (a process for
-every message, about a minute). ``--client`` records at the clients instead of at the server, with docleak.tap_client.
+The folder is an app as Flower's templates lay it out, and its two apps are Flower's own objects; their messages are
+handed over in this process, since Flower's simulation needs ray, and its own environment for each run. ``--client``
+records at the clients instead of at the server, with docleak.tap_client.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -34,15 +34,6 @@ def run(out: Path, *, at_client: bool = False) -> Path:
     return out / ("at-clients" if at_client else "updates")
 
 
-def simulate(out: Path, *, at_client: bool = False) -> Path:
-    """The same by ``flwr run``."""
-    said = " ".join(f'{key}="{value}"' for key, value in _config(out, at_client=at_client).items())
-    command = ["flwr", "run", str(HERE / "flower-quickstart"), "--stream", "--run-config", said]
-    paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})
-    return out / ("at-clients" if at_client else "updates")
-
-
 def _config(out: Path, *, at_client: bool) -> dict[str, str]:
     from somebodys_app import make_clients
 
@@ -54,7 +45,7 @@ def _config(out: Path, *, at_client: bool) -> dict[str, str]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    made = (simulate if "--simulation" in sys.argv else run)(folder, at_client="--client" in sys.argv)
+    made = run(folder, at_client="--client" in sys.argv)
     from somebodys_app import MODEL, audit
 
     audit(made, folder / "pages", "--model", str(MODEL), "--steps", "1", "--batch-sizes", "1", "--budget", "60")

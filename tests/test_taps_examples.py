@@ -17,7 +17,6 @@ EXAMPLES = {
     "trainer_callback.py --lora": ("peft", "Words: not read"),
     "flower_quickstart.py": ("flwr", "the server reads 110 (100 %)"),
     "flower_quickstart.py --client": ("flwr", "Round 1, client 0"),
-    "flower_quickstart.py --simulation": ("flwr", "the server reads 110 (100 %)"),
     "sft_trainer.py": ("trl", "Round 1, client trainer"),
     "nvflare_filter.py": ("nvflare", "Round 1, client site-1"),
     "nvflare_filter.py percentile": ("nvflare", "Round 1, client site-1"),
