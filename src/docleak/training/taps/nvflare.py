@@ -51,7 +51,7 @@ class UpdateFilter(Filter):  # type: ignore[misc]
         kind, start = KINDS[dxo.data_kind], self._sent[key]
         came = {name: -value for name, value in arrays.items()} if kind == "delta" else arrays
         number = int(shareable.get_header(ROUND, dxo.get_meta_prop(ROUND, 0)) or 0) + 1
-        details = {"recorded_by": "docleak UpdateFilter"}
+        details: dict[str, Any] = {"recorded_by": "docleak UpdateFilter"}
         if steps := dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND):
             details["steps"] = int(steps)
         told = {name: value for name, value in (dxo.meta or {}).items() if isinstance(value, int | float | str)}
