@@ -48,4 +48,4 @@ if __name__ == "__main__":
     made = run(folder, at_client="--client" in sys.argv)
     from somebodys_app import MODEL, audit
 
-    audit(made, folder / "pages", "--model", str(MODEL), "--steps", "1", "--batch-sizes", "1", "--budget", "60")
+    audit(made, folder / "pages", "--model", str(MODEL))

@@ -44,5 +44,4 @@ if __name__ == "__main__":
     updates = run(folder, *sys.argv[2:3])
     clients = [f"--client=site-{number}={folder / 'pages' / str(number)}" for number in (1, 2)]
     local = "--local=optimiser=sgd,learning_rate=0.05,batch_size=2"
-    audit(updates, folder / "pages", "--model", str(MODEL), *clients, local, "--steps=1", "--batch-sizes=1",
-          "--budget=60")  # fmt: skip
+    audit(updates, folder / "pages", "--model", str(MODEL), *clients, local)

@@ -62,4 +62,4 @@ def train(out: Path) -> Path:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]).absolute()
-    audit(train(folder), folder / "pages" / "0", "--steps=1", "--batch-sizes=1", "--budget=40")
+    audit(train(folder), folder / "pages" / "0")

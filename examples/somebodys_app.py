@@ -24,6 +24,8 @@ from docleak.documents.synthetic import make_pages
 #: A LayoutLMv3 of 0.3 million weights with transformers' own dropout; any folder of save_pretrained does.
 MODEL = Path(docleak.__file__).parent / "models" / "checkpoints" / "layoutlmv3-start"
 SIDE = 224
+#: Of the table of steps and batch sizes one cell, and short attacks: an example takes a minute and not ten.
+QUICK = ("--steps=1", "--batch-sizes=1", "--budget=30", "--picture-budget=20")
 
 
 def make_clients(folder: Path, clients: int, pages: int = 2) -> Path:
@@ -83,7 +85,16 @@ def audit(updates: Path, pages: Path, *options: str) -> None:
     """``docleak audit updates`` as anybody would type it; prints what it says."""
     from docleak.cli import main
 
-    words = ["audit", "updates", str(updates), "--documents", str(pages), "--out", str(updates.parent / "audit")]
+    words = [
+        "audit",
+        "updates",
+        str(updates),
+        "--documents",
+        str(pages),
+        "--out",
+        str(updates.parent / "audit"),
+        *QUICK,
+    ]
     print("$ docleak", shlex.join([*words, *options]))
     sys.argv = ["docleak", *words, *options]
     main()
