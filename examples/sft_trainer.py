@@ -2,7 +2,7 @@
 
     pip install trl; python examples/sft_trainer.py OUT
 
-The model is a tiny Qwen2-VL of random weights in the files of the real one; questions are asked and answered as TRL's
+The model is a tiny LLaVA of random weights in the files of the real one; questions are asked and answered as TRL's
 documentation has it: prompt, completion, images.
 """
 
@@ -23,7 +23,7 @@ from trl import SFTConfig, SFTTrainer
 import docleak
 from docleak.models.vlm.tiny import make_tiny
 
-SIZE = (252, 196)
+SIZE = (224, 224)
 
 
 def rows(folder: str) -> Iterator[dict[str, Any]]:
@@ -40,9 +40,9 @@ def rows(folder: str) -> Iterator[dict[str, Any]]:
 
 def train(out: Path) -> Path:
     """The user's training, with the callback; the folder of what it recorded."""
-    model = out / "tiny-qwen"
+    model = out / "tiny-llava"
     if not model.is_dir():
-        make_tiny("qwen2_vl", model, seed=0)
+        make_tiny("llava", model, seed=0)
     trainer = SFTTrainer(
         str(model), SFTConfig(
             str(out / "checkpoints"), num_train_epochs=1, per_device_train_batch_size=1, learning_rate=1e-3,
@@ -52,7 +52,7 @@ def train(out: Path) -> Path:
         train_dataset=Dataset.from_generator(
             rows, gen_kwargs={"folder": str(make_clients(out / "pages", 1) / "0")}, cache_dir=str(out / "cache")
         ),
-        processing_class=AutoProcessor.from_pretrained(str(model), use_fast=False),
+        processing_class=AutoProcessor.from_pretrained(str(model)),
         peft_config=LoraConfig(r=4, target_modules="all-linear"),
         callbacks=[docleak.TrainerTap(out / "updates")],
     )  # fmt: skip

@@ -37,5 +37,5 @@ def test_an_example_records_and_is_audited_at_the_first_command(example: str, tm
         check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )  # fmt: skip
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
-    assert "Verdict: " in run.stdout and said in run.stdout
+    assert "Verdict: " in run.stdout and said in run.stdout, run.stdout
     assert next((tmp_path / "audit").glob("report.html")).is_file()
