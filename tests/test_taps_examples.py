@@ -13,9 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 #: Example -> the package that it needs beside docleak's own, and what it says.
 EXAMPLES = {
-    "trainer_callback.py": ("", "the server reads 160 (100 %)"),
+    "trainer_callback.py": ("", "the server reads 160 (100"),
     "trainer_callback.py --lora": ("peft", "Words: not read"),
-    "flower_quickstart.py": ("flwr", "the server reads 110 (100 %)"),
+    "flower_quickstart.py": ("flwr", "the server reads 110 (100"),
     "flower_quickstart.py --client": ("flwr", "Round 1, client 0"),
     "sft_trainer.py": ("trl", "Round 1, client trainer"),
     "nvflare_filter.py": ("nvflare", "Round 1, client site-1"),
