@@ -157,7 +157,9 @@ def sentences(record: Mapping[str, Any]) -> list[str]:
     if "masked" in record:
         return [_of_masks(record["masked"]), _of_masked_words(record["words"])]
     total = "The sum of all silos' updates, which is all that the server learns. " if "sum" in record else ""
-    lines = [total + _of_words(record["words"]), _of_pictures(record["pictures"]), *doubts_of(record)]
+    lines = [total + _of_words(record["words"]), _of_pictures(record["pictures"])]
+    lines += [told["sentence"]] if (told := record.get("inferred")) else []
+    lines += doubts_of(record)
     if severity_of(record) is Severity.UNTOLD:
         lines.append("So what was not read here cannot be called unread.")
     if causes := record["check"].get("causes"):
