@@ -32,7 +32,14 @@ from docleak.privacy.empirical import (
 from docleak.privacy.gaussian import delta_of
 from docleak.privacy.gaussian import epsilon_of as gaussian_epsilon
 from docleak.privacy.mechanism import Mechanism, Relation
-from docleak.privacy.one_run import best_guesses, curve_refuted, ladder, one_run_p_value, ordered_p_value
+from docleak.privacy.one_run import (
+    best_guesses,
+    curve_refuted,
+    ladder,
+    one_run_p_value,
+    ordered_p_value,
+    told_by_gaussian,
+)
 from docleak.privacy.tradeoff import AnyMechanism, Family, Gaussian, Sampled, family_of, largest
 
 DELTA = 1e-6
@@ -90,16 +97,9 @@ def cases() -> list[tuple[int, int, int, float, Family | None]]:
             rate = 1 / (1 + math.exp(-1.5))
             found.append((canaries, guesses, round(guesses * rate), 1.5, None))
             for strength in (0.8, 2.0):
-                right = round(guesses * told(strength, guesses / canaries))
+                right = round(guesses * told_by_gaussian(strength, guesses / canaries))
                 found.append((canaries, guesses, right, gaussian_epsilon(strength, DELTA), Gaussian()))
     return found
-
-
-def told(strength: float, share: float) -> float:
-    """The share of right guesses about the highest and lowest scores of many coins in unit noise."""
-    at = largest(lambda t: stats.norm.sf(t + strength / 2) + stats.norm.cdf(strength / 2 - t) > share, 20.0)
-    called = stats.norm.sf(at + strength / 2) + stats.norm.sf(at - strength / 2)
-    return float(stats.norm.sf(at - strength / 2) / called)
 
 
 def test_sixty_cases_lie_between_steinke_and_the_truth() -> None:
@@ -293,7 +293,9 @@ def test_the_number_of_guesses_is_planned_before() -> None:
     def proved(guesses: int, right: int) -> float:
         return lower_bound(Guesses(1000, guesses, right), 1e-5, family=Gaussian()).epsilon
 
-    planned = best_guesses(1000, lambda share: told(1.666, share), proved)
+    planned = best_guesses(1000, lambda share: told_by_gaussian(1.666, share), proved)
     assert planned % 2 == 0 and 100 <= planned <= 400
-    by_all = 1000 * told(1.666, 1.0), 1000
-    assert proved(planned, int(planned * told(1.666, planned / 1000))) > 1.5 * proved(by_all[1], int(by_all[0]))
+    by_all = 1000 * told_by_gaussian(1.666, 1.0), 1000
+    assert proved(planned, int(planned * told_by_gaussian(1.666, planned / 1000))) > 1.5 * proved(
+        by_all[1], int(by_all[0])
+    )

@@ -8,7 +8,7 @@ in; what it may take for granted is said by its caller, and printed with every b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from docleak.privacy.accounting import Guarantee
 from docleak.privacy.lineage import Claim
 from docleak.privacy.mechanism import Relation, Unit
 from docleak.privacy.one_run import check_counts, curve_refuted, one_run_p_value, ordered_p_value
-from docleak.privacy.tradeoff import AnyMechanism, Family, Gaussian, largest
+from docleak.privacy.tradeoff import LARGEST, AnyMechanism, Family, Gaussian, largest
 
 #: What a bound is by.
 STEINKE, CURVE = "one run (Steinke et al., 2023)", "one run, f-DP (Mahloujifar et al., 2024)"
@@ -131,8 +131,7 @@ def lower_bound(
     if isinstance(observed, Trials):
         return _of_trials(observed, delta, confidence, family)
     if isinstance(observed, Guesses):
-        epsilon, method = _of_guesses(observed, delta, error, family)
-        return LowerBound(epsilon, delta, confidence, observed.text, _granted(family), method=method)
+        return _of_guesses(observed, delta, confidence, family)
     if normal:
         return _fitted(observed, delta, confidence)
     if rng is None:
@@ -141,28 +140,24 @@ def lower_bound(
     right = observed.included[surest] == called
     share = error / 2 if family else error
     epsilon = largest(lambda e: ordered_p_value(right, e, delta) <= share, AnyMechanism(delta).most)
-    some = min(max(len(right) // ONE_IN, 2), len(right))
-    first = Guesses(len(right), some, int(right[:some].sum()))
-    by_curve = _of_guesses(first, delta, share, family)[0] if family else -1.0
-    if family and by_curve > epsilon:
-        return LowerBound(by_curve, delta, confidence, first.text, _granted(family), method=CURVE)
+    if family:
+        some = min(max(len(right) // ONE_IN, 2), len(right))
+        by_curve = _of_guesses(Guesses(len(right), some, int(right[:some].sum())), delta, 1 - share, family)
+        if by_curve.epsilon > epsilon:
+            return replace(by_curve, confidence=confidence)
     evidence = f"{int(right.sum())} of {len(right)} canaries of one training right, the surest first"
-    return LowerBound(epsilon, delta, confidence, evidence, _granted(None), method=ORDERED)
+    return LowerBound(epsilon, delta, confidence, evidence, f"{COINS}; {AnyMechanism.text}", method=ORDERED)
 
 
-def _of_guesses(seen: Guesses, delta: float, error: float, family: Family | None) -> tuple[float, str]:
-    """The highest epsilon at which some bound on the chance of so many right guesses is at most ``error``."""
-    counts = (seen.canaries, seen.guesses, seen.right)
-    anything = AnyMechanism(delta)
-    found = {
-        STEINKE: largest(lambda e: one_run_p_value(*counts, e, delta) <= error, anything.most),
-        CURVE: 0.0,
-    }
+def _of_guesses(seen: Guesses, delta: float, confidence: float, family: Family | None) -> LowerBound:
+    """The highest epsilon at which some bound on the chance of so many right guesses is at most 1 - ``confidence``."""
+    anything, error = AnyMechanism(delta), 1 - confidence
+    found = [from_one_run(seen.canaries, seen.guesses, seen.right, delta, confidence=confidence)]
     for curves in (anything, family) if family else (anything,):
         strength = _refuted_up_to(curves, seen, error)
-        found[CURVE] = max(found[CURVE], curves.epsilon(strength, delta) if strength else 0.0)
-    best = max(found, key=lambda name: found[name])
-    return found[best], best
+        epsilon, assumes = curves.epsilon(strength, delta) if strength else 0.0, f"{COINS}; {curves.text}"
+        found.append(LowerBound(epsilon, delta, confidence, seen.text, assumes, method=CURVE))
+    return max(found, key=lambda bound: bound.epsilon)
 
 
 def _refuted_up_to(curves: Family, seen: Guesses, error: float) -> float:
@@ -207,10 +202,6 @@ def _fitted(seen: Scores, delta: float, confidence: float) -> LowerBound:
     epsilon = Gaussian().epsilon(min(distance, Gaussian().most), delta) if distance > 0 else 0.0
     evidence = f"scores of {len(inside)} included canaries and {len(outside)} others of one training"
     return LowerBound(epsilon, delta, confidence, evidence, f"{COINS}; {NORMAL}", method=FITTED)
-
-
-def _granted(family: Family | None) -> str:
-    return f"{COINS}; {family.text if family else AnyMechanism(0).text}"
 
 
 def from_counts(
@@ -269,9 +260,9 @@ def from_one_run(canaries: int, guesses: int, right: int, delta: float, *, confi
     """
     _check(delta, confidence)
     error = 1 - confidence
-    low = largest(lambda epsilon: one_run_p_value(canaries, guesses, right, epsilon, delta) <= error, math.inf)
+    low = largest(lambda epsilon: one_run_p_value(canaries, guesses, right, epsilon, delta) <= error, LARGEST)
     seen = Guesses(canaries, guesses, right)
-    return LowerBound(low, delta, confidence, seen.text, COINS, method=STEINKE)
+    return LowerBound(low, delta, confidence, seen.text, f"{COINS}; {AnyMechanism.text}", method=STEINKE)
 
 
 def right_guesses(

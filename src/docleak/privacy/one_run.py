@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtrc
+from scipy.special import bdtrc, ndtr
 from scipy.stats import binom
 
 from docleak.errors import PrivacyError
@@ -132,6 +132,20 @@ def best_guesses(canaries: int, tell: Callable[[float], float], bound: Callable[
     sizes = sorted({max(size // 2 * 2, 2) for size in ladder(canaries)})
     proved = [bound(size, math.floor(size * tell(size / canaries))) for size in sizes]
     return sizes[int(np.argmax(proved))]
+
+
+def told_by_gaussian(strength: float, share: float) -> float:
+    """The expected share of right guesses about the surest ``share`` of many coins, seen as N(coin * strength, 1)."""
+    near, far = -strength / 2, strength / 2
+
+    def called(at: float) -> float:
+        return float(ndtr(-at - near) + ndtr(-at - far))
+
+    low, high = 0.0, 40.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if called(middle) > share else (low, middle)
+    return float(ndtr(-low - near)) / called(low)
 
 
 def check_counts(canaries: int, guesses: int, right: int) -> None:

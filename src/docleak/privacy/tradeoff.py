@@ -20,6 +20,8 @@ from docleak.privacy.mechanism import Mechanism, Relation
 
 #: Epsilons at which the curve of a sampled mechanism is touched by its tangents: more make bounds tighter, not truer.
 TANGENTS = np.concatenate([np.linspace(0, 2, 21), np.linspace(2.25, 20, 72)])
+#: No larger epsilon is measured.
+LARGEST = 50.0
 
 
 class Family(Protocol):
@@ -50,7 +52,7 @@ class AnyMechanism:
     """Whatever is (strength, ``delta``)-private: nothing is taken for granted."""
 
     delta: float
-    most: float = 50.0
+    most: float = LARGEST
     width: float = 1e-6
     text: str = "whatever the mechanism does"
 
