@@ -152,11 +152,11 @@ def audit_canaries(
     view = CanaryView(
         bench.canaries, released, between, config.local, plan.clip_norm, plan.denominator, std, bench.places
     )
-    scores = {DIRAC: dirac_scores(view)} if bench.places is not None else {
+    scores = {DIRAC: dirac_scores(view, plan.mechanism.rate)} if bench.places is not None else {
         "loss": loss_scores(bench.model, view, at_start=bench.losses),
         "weights": weight_scores(bench.model, view, at_start=bench.differences),
     }  # fmt: skip
-    said_in = config.guesses // 2
+    said_in = config.guesses // 2 if bench.places is None or plan.mechanism.rate == 1 else config.guesses
     confidence = 1 - (1 - config.confidence) / len(scores)
     right = {
         name: right_guesses(found, coins, said_in, config.guesses - said_in, rng=rng) for name, found in scores.items()
@@ -165,7 +165,7 @@ def audit_canaries(
     bound = partial(lower_bound, delta=config.delta, confidence=confidence)
     lower = {name: bound(guesses, family=family_of(plan.mechanism)) for name, guesses in seen.items()}
     also = {f"{name}, any mechanism": bound(guesses) for name, guesses in seen.items()}
-    if bench.places is not None and std:
+    if bench.places is not None and std and plan.mechanism.rate == 1:
         also[f"{DIRAC}, fitted"] = bound(Scores(scores[DIRAC], coins), normal=True)
     return CanaryAudit(lower, right, plan.guarantee(), int(coins.sum()), view.text, also)
 

@@ -50,7 +50,7 @@ class CanaryStudy(TableStudy[CanaryConfig]):
         "Of the training with a claim, and of the score that shows most. All at the row's delta, with 95 % confidence "
         "(97.5 % for each of two scores). Any mechanism: nothing is taken for granted. Gaussian noise: the claimed "
         "mechanism's trade-off curve with unknown noise (f-DP), from the same guesses. Independent normal scores: a "
-        "fit, of dirac canaries only, whose scores are that if the noise is what it says."
+        "fit, of dirac canaries that are in every round, whose scores are that if the noise is what it says."
     )
 
     @classmethod
@@ -139,8 +139,8 @@ class CanaryStudy(TableStudy[CanaryConfig]):
                   "cannot": ["know the coins that included them"]}  # fmt: skip
         return Reading(
             question="What does one private training provably leak?",
-            lead=f"{run.config['canaries']} canary providers ({run.config['canary']}), each included by a fair coin, beside "
-            f"{run.config['others']} others; {run.config['guesses']} guesses.",
+            lead=f"{run.config['canaries']} canary providers ({run.config['canary']}), each included by a fair coin, "
+            f"beside {run.config['others']} others; {run.config['guesses']} guesses.",
             parts=tuple(parts),
             counted=parts[0].sentence if parts else "The private training is not finished.",
             sections=(
