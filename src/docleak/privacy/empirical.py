@@ -152,7 +152,8 @@ def lower_bound(
 def _of_guesses(seen: Guesses, delta: float, confidence: float, family: Family | None) -> LowerBound:
     """The highest epsilon at which some bound on the chance of so many right guesses is at most 1 - ``confidence``."""
     anything, error = AnyMechanism(delta), 1 - confidence
-    found = [from_one_run(seen.canaries, seen.guesses, seen.right, delta, confidence=confidence)]
+    plain = from_one_run(seen.canaries, seen.guesses, seen.right, delta, confidence=confidence)
+    found = [replace(plain, assumes=f"{COINS}; {anything.text}")]
     for curves in (anything, family) if family else (anything,):
         strength = _refuted_up_to(curves, seen, error)
         epsilon, assumes = curves.epsilon(strength, delta) if strength else 0.0, f"{COINS}; {curves.text}"
@@ -262,7 +263,7 @@ def from_one_run(canaries: int, guesses: int, right: int, delta: float, *, confi
     error = 1 - confidence
     low = largest(lambda epsilon: one_run_p_value(canaries, guesses, right, epsilon, delta) <= error, LARGEST)
     seen = Guesses(canaries, guesses, right)
-    return LowerBound(low, delta, confidence, seen.text, f"{COINS}; {AnyMechanism.text}", method=STEINKE)
+    return LowerBound(low, delta, confidence, seen.text, COINS, method=STEINKE)
 
 
 def right_guesses(

@@ -111,6 +111,11 @@ class CanaryStudy(TableStudy[CanaryConfig]):
         c = self.config
         return f"2 trainings with {c.canaries} canaries ({c.canary}), {c.guesses} guesses"
 
+    def least(self) -> CanaryStudy:
+        """The fewest canaries and others."""
+        few = {"others": 1, "canaries": min(self.config.canaries, 4), "guesses": 2}
+        return CanaryStudy(replace(self.config, **few), device=self.device)
+
     @classmethod
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """Both trainings, bound by bound; the verdict is on the private one."""

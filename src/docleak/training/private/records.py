@@ -214,6 +214,6 @@ def record_claim(found: RecordTraining, *, alone: bool) -> str:
         f"{rounded_up(found.counted.epsilon)} for the "
         f"{found.counted.mechanism.rounds} steps it took (PRV). This protects one question with its answer, not a "
         f"provider: the provider with most has {most} of them, and for all of its questions together epsilon is "
-        f"{rounded_up(together)} at the same delta. {holds}; counts and losses printed here are exact, of the "
-        "pages themselves, and not for others."
+        f"{rounded_up(together)} at the same delta (of a group no second accountant is asked). {holds}; counts and "
+        "losses printed here are exact, of the pages themselves, and not for others."
     )
