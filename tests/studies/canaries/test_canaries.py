@@ -310,20 +310,6 @@ def test_each_canary_moves_its_own_weight_by_c(dirac: Bench) -> None:
         move_weight(dirac.model, dirac.differences.shape[1], 1.0)
 
 
-def test_every_sampled_round_counts_by_how_likely_it_is(dirac: Bench) -> None:
-    """Simulated: the best score of all rounds tells more than the sum of them."""
-    rng, rounds, rate = np.random.default_rng(0), 6, 0.3
-    coins = rng.random(2000) < 0.5
-    taking = coins & (rng.random((rounds, 2000)) < rate)
-    at = np.vstack([np.zeros(2000), np.cumsum(taking + 0.4 * rng.normal(size=taking.shape), axis=0)])
-    models = [{"w": row.astype(np.float32)} for row in at]
-    seen = CanaryView(dirac.canaries, models, 1, DIRAC.local, 1.0, 1, 0.4, np.arange(2000))
-    right = {}
-    for name, scores in (("best", dirac_scores(seen, rate)), ("sum", dirac_scores(seen))):
-        right[name] = right_guesses(scores, coins, 400, 0, rng=rng)
-    assert right["best"] >= right["sum"] + 5 and right["best"] > 380, right
-
-
 def test_the_number_of_guesses_follows_from_the_claim_and_the_kind() -> None:
     of = CanaryStudy.of_options
     assert (of({}, {}).canaries, of({}, {}).guesses) == (96, 64)

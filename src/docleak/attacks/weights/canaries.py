@@ -114,22 +114,19 @@ def weight_scores(model: DocumentModel, view: CanaryView, *, at_start: NDArray[n
     return np.asarray(np.linalg.solve(gram + noise * np.eye(count), along - gram.sum(1) / 2))
 
 
-def dirac_scores(view: CanaryView, rate: float = 1.0) -> Floats:
+def dirac_scores(view: CanaryView) -> Floats:
     """White box: how far each dirac canary's own weight moved, over C, from start to final model, (m,).
 
     No other canary moves it, and what the others move is small beside C. Without noise and at rate 1 it is the coin
-    times the number of rounds. Where the model after every round is seen and each draws a canary with ``rate`` below 1,
-    it is the logarithm of how much likelier the moves are if the canary is in, at the noise of the plan: the best score
-    there is. AttackError for canaries that are none.
+    times the number of rounds. Models in between add nothing at rate 1, and were not seen to add anything below it.
+    AttackError for canaries that are none.
     """
     if view.places is None:
         raise AttackError("the canaries move no weight of their own; expected dirac canaries.")
-    at = np.stack([flat_of(weights)[view.places].astype(np.float64) for weights in view.released])
-    moved = view.denominator * np.diff(at, axis=0) / view.clip_norm  # (rounds, m)
-    if rate == 1 or view.rounds_between > 1 or not view.noise_std:
-        return np.asarray(moved.sum(0))
-    likelier = (2 * moved - 1) / (2 * (view.noise_std / view.clip_norm) ** 2)
-    return np.asarray(np.logaddexp(np.log1p(-rate), np.log(rate) + likelier).sum(0))
+    first, last = (
+        flat_of(weights)[view.places].astype(np.float64) for weights in (view.released[0], view.released[-1])
+    )
+    return np.asarray(view.denominator * (last - first) / view.clip_norm)
 
 
 def flat_of(weights: Weights) -> NDArray[np.float32]:

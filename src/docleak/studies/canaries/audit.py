@@ -152,11 +152,11 @@ def audit_canaries(
     view = CanaryView(
         bench.canaries, released, between, config.local, plan.clip_norm, plan.denominator, std, bench.places
     )
-    scores = {DIRAC: dirac_scores(view, plan.mechanism.rate)} if bench.places is not None else {
+    scores = {DIRAC: dirac_scores(view)} if bench.places is not None else {
         "loss": loss_scores(bench.model, view, at_start=bench.losses),
         "weights": weight_scores(bench.model, view, at_start=bench.differences),
     }  # fmt: skip
-    said_in = config.guesses // 2 if bench.places is None or plan.mechanism.rate == 1 else config.guesses
+    said_in = config.guesses // 2
     confidence = 1 - (1 - config.confidence) / len(scores)
     right = {
         name: right_guesses(found, coins, said_in, config.guesses - said_in, rng=rng) for name, found in scores.items()

@@ -23,8 +23,7 @@ USUAL = {PAGE: 96, DIRAC: 1000}
 
 @dataclass(frozen=True)
 class CanaryConfig:
-    """``canaries`` by fair coins beside ``others``, who always take part; half of the ``guesses`` say "in", of dirac
-    canaries that are not drawn in every round all: that one was never drawn proves little.
+    """``canaries`` by fair coins beside ``others``, who always take part; half of the ``guesses`` say "in".
 
     ``guesses`` are fixed here, before any score is seen. M is the number of the others: public, and no coin moves it.
     ``every_round``: the adversary sees the model after every round, as a client does; else the final one. A provider
