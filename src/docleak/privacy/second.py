@@ -52,12 +52,14 @@ def second_opinion(parts: Sequence[Mechanism], delta: float, epsilon: float, fir
     or a warning; empty where there is no noise to count. ``first`` is whose ``epsilon`` is."""
     if not math.isfinite(epsilon) or any(not m.noise_multiplier for m in parts):
         return ""
-    found = opinion_on(tuple(parts), delta, max(SHARE * epsilon, BESIDE) / 2, first)
+    error = max(SHARE * epsilon, BESIDE) / 2
+    found = opinion_on(tuple(parts), delta, error, first)
     if found is None:
         return ", no second accountant here counts it"
     by = f"{found.by.upper()} accountant of {PACKAGES[found.by]} {version(PACKAGES[found.by])}"
     room = SHARE * epsilon + BESIDE
-    where = f"counts {found.high:.4g}" if found.low == found.high else (
+    above = f" (up to {error:.2g} too much)" if found.by is Accountant.PRV else ""
+    where = f"counts {found.high:.4g}{above}" if found.low == found.high else (
         f"counts {found.high:.4g} at most" if not found.low else
         f"counts {found.low:.4g} at least" if math.isinf(found.high) else
         f"puts it between {found.low:.4g} and {found.high:.4g}"

@@ -56,7 +56,7 @@ class CanaryStudy(TableStudy[CanaryConfig]):
     @classmethod
     def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> CanaryConfig:
         """How many canaries there are, and are guessed about, follows from their kind, if nothing else is said."""
-        asked = {"canaries": USUAL.get(given.get("canary", CanaryConfig.canary), 0), **fixed, **given}
+        asked = {"canaries": USUAL.get(given.get("canary", ""), CanaryConfig.canaries), **fixed, **given}
         config = super().of_options({"guesses": 2, **asked}, {})
         return config if "guesses" in asked else replace(config, guesses=config.planned_guesses)
 
@@ -113,8 +113,8 @@ class CanaryStudy(TableStudy[CanaryConfig]):
 
     def least(self) -> CanaryStudy:
         """The fewest canaries and others."""
-        few = {"others": 1, "canaries": min(self.config.canaries, 4), "guesses": 2}
-        return CanaryStudy(replace(self.config, **few), device=self.device)
+        few = replace(self.config, others=1, canaries=min(self.config.canaries, 4), guesses=2)
+        return CanaryStudy(few, device=self.device)
 
     @classmethod
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
