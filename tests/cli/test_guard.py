@@ -91,7 +91,7 @@ VALUES = {
     "--public-documents": "folder:pages", "--public": "5", "--gradient": "other", "--task": "ee-bio",
     "--criterion": "loss", "--metric": "max-gap", "--learning-rate": "0.5", "--target": "other", "--out": "run-3",
     "--minimum": "7", "--keys": "other", "--delta": "0.5", "--confidence": "0.6", "--unit-rate": "1/2",
-    "--guesses": "8",
+    "--guesses": "8", "--canary": "dirac",
     "--image-attack": "gifd", "--text-attack": "tag", "--noise": "0.5", "--threshold": "0.5", "--attack": "random",
     "--text": "other", "--pairs": "nlvr:DIR", "--steps": "3,5", "--batch-sizes": "3,5", "--epsilon": "0.5",
     "--ipf-epsilon": "0.5",
