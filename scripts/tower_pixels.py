@@ -57,8 +57,9 @@ def main() -> None:
     found, determined, conditions = pixels_of_system(system, torch.full_like(pixels, 0.5), unknown)
     wrong = (found - pixels).abs()
     print(
-        f"{arguments.patches} patches, {arguments.layers} layers: {float((wrong <= 1 / 255).float().mean()):.2%} of pixels "
-        f"within 1/255, largest error {float(wrong.max()):.1e}, determined {float(determined.float().mean()):.1%}, "
+        f"{arguments.patches} patches, {arguments.layers} layers: {float((wrong <= 1 / 255).float().mean()):.2%} of "
+        f"pixels within 1/255, largest error {float(wrong.max()):.1e}, "
+        f"determined {float(determined.float().mean()):.1%}, "
         f"client {client:.0f} s, attack {time.perf_counter() - started:.0f} s; "
         + "; ".join(f"{one.name}: {one.found}" for one in conditions)
     )

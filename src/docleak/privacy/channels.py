@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import NormalDist
 
 from docleak.errors import PrivacyError
 
@@ -117,10 +116,11 @@ def contrast(shape: Shape, *, chance: float) -> float:
     d, read = shape.width, shape.read
     if read >= d or not shape.rows:
         return -math.inf
+    from scipy.stats import beta
+
     k = min(shape.rows, read)
-    foreign, inside = k / d, k / read
-    spread = math.sqrt(2 * foreign * (1 - foreign) / d)
-    cutoff = foreign + NormalDist().inv_cdf(1 - chance) * spread
+    inside = k / read
+    cutoff = float(beta.isf(chance, k / 2, (d - k) / 2))
     own = math.sqrt(2 * inside * (1 - inside) / read)
     return math.inf if own == 0 and inside > cutoff else (inside - cutoff) / max(own, 1e-12)
 

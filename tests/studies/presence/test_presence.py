@@ -13,13 +13,17 @@ from docleak.studies.presence.config import PresenceConfig
 from docleak.studies.presence.study import PresenceStudy, told
 from docleak.studies.registry import read_runs
 
+LAYER = "decoder.model.decoder.layers.1.fc1.weight"
 
-@pytest.mark.parametrize("settings", [{}, {"optimiser": "adamw", "learning_rate": 1e-3, "precision": "bfloat16"}])
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"optimiser": "adamw", "learning_rate": 1e-3, "precision": "bfloat16", "layer": LAYER}]
+)
 def test_pages_of_the_update_are_told_from_others(settings: dict[str, object], tmp_path: Path) -> None:
-    run = carry_out(PresenceStudy(PresenceConfig(pages=12, **settings)), tmp_path / "run")
+    run = carry_out(PresenceStudy(PresenceConfig(pages=8, controls=2, **settings)), tmp_path / "run")
     (reading,) = read_runs([run])
     values = reading.tables["presence"].rows[0].values
-    assert values["alignment_auc"].value == 1.0 and values["alignment_auc"].n == 12
+    assert values["alignment_auc"].value == 1.0 and values["alignment_auc"].n == 8
     if not settings:
         assert values["residual_auc"].value == 1.0 and values["residual_errors"].value == 0.0
         assert values["rank"] < values["width"]

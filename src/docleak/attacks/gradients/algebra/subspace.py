@@ -119,34 +119,36 @@ class Members:
 def members(space: Subspace, candidates: Tensor) -> Members:
     """The candidates (V, d) that are nearer to the span than chance explains, at the rank where most are.
 
-    By chance a row with the candidates' second moments S (trace 1) leaves outside of k directions P a share whose
-    square is about chi² distributed, with mean 1 - tr PS and the variance of the Gaussian quadratic form.
+    By chance the share of a foreign row's squared length that is inside is about Beta distributed, with the mean of all
+    candidates and the variance of the quadratic form of a Gaussian that has the candidates' mean and covariance.
     """
     vectors = _directions_of(candidates)
     count = len(vectors)
     ranks = sorted({max(1, round(share * space.rank)) for share in SHARES if space.rank}, reverse=True)
     best = Members(torch.zeros(count, dtype=torch.bool), torch.ones(count, dtype=torch.float64), 0, 0.0, False)
-    moment = vectors.T @ vectors / max(1, int((vectors != 0).any(1).sum()))
     for rank in ranks:
         part = Subspace(space.directions[:rank], space.rows)
         residuals = part.residual(vectors)
-        cutoff = _cutoff(part.directions, moment, CHANCE / (count * len(ranks)))
+        cutoff = _cutoff(part.directions, vectors, CHANCE / (count * len(ranks)))
         taken = residuals < cutoff
         if int(taken.sum()) > int(best.taken.sum()) or not best.rank:
             best = Members(taken, residuals, rank, cutoff, space.covered)
     return best
 
 
-def _cutoff(directions: Tensor, moment: Tensor, chance: float) -> float:
-    """The residual below which a foreign row falls with probability ``chance`` (Satterthwaite's degrees of freedom)."""
-    inside = float(torch.einsum("kd,de,ke->", directions, moment, directions))
-    spread = directions.T @ (directions @ moment) - inside * moment
-    variance = 2 * float((spread * spread.T).sum())
-    outside = max(1 - inside, 0.0)
-    if variance <= 0 or outside <= 0:
+def _cutoff(directions: Tensor, vectors: Tensor, chance: float) -> float:
+    """The residual below which a foreign row falls with probability ``chance``."""
+    there = vectors[(vectors != 0).any(1)]
+    mean = there.mean(0)
+    scatter = (there - mean).T @ (there - mean) / max(1, len(there))
+    inside = float((there @ directions.T).square().sum()) / max(1, len(there))
+    form = directions.T @ directions - inside * torch.eye(len(mean), dtype=mean.dtype)
+    spread = form @ scatter
+    variance = 2 * float((spread * spread.T).sum()) + 4 * float(mean @ spread @ form @ mean)
+    known = inside * (1 - inside) / variance - 1 if variance > 0 else 0.0
+    if known <= 0:
         return 0.0
-    freedom = 2 * outside**2 / variance
-    return math.sqrt(outside / freedom * float(stats.chi2.ppf(chance, freedom)))
+    return math.sqrt(1 - float(stats.beta.isf(chance, inside * known, (1 - inside) * known)))
 
 
 def _directions_of(vectors: Tensor) -> Tensor:
