@@ -1,6 +1,6 @@
 """Membership of pages under what clients do: ``python scripts/presence_table.py`` writes docs/results/presence.md.
 
-A small Qwen2-VL (width 256, random weights, pages of 56 x 84 pixels), whole and by LoRA (rank 16 on query, key, value).
+A small Qwen2-VL (width 240, random weights, pages of 56 x 84 pixels), whole and by LoRA (rank 16 on query, key, value).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROWS: dict[str, dict[str, Any]] = {
 HEAD = """# Was this page in this update?
 
 `python scripts/presence_table.py`: {count} pages in updates and as many others, 2 in each update, seed 5, one CPU
-thread, torch {torch}. A small Qwen2-VL, width 256, random weights, pages of 56 x 84 pixels. *Errors* are the share of
+thread, torch {torch}. A small Qwen2-VL, width 240, random weights, pages of 56 x 84 pixels. *Errors* are the share of
 wrong decisions, of both kinds, at a cut-off set by two pages a round that are known to be out (their mean and 3
 standard deviations). The loss sees no update. 95 % intervals over pages.
 
@@ -49,8 +49,10 @@ standard deviations). The loss sees no update. 95 % intervals over pages.
 def make(folder: Path) -> None:
     """The base and its adapters."""
     made = tiny.FAMILIES["qwen2_vl"]()
-    vision = {**made.vision, "hidden_size": 256}
-    tiny.FAMILIES["qwen2_vl"] = lambda: replace(made, text={**made.text, "hidden_size": 256}, vision=vision)
+    vision = {**made.vision, "hidden_size": 240}
+    tiny.FAMILIES["qwen2_vl"] = lambda: replace(
+        made, text={**made.text, "hidden_size": 240, "num_attention_heads": 20}, vision=vision
+    )
     tiny.make_tiny("qwen2_vl", folder / "base", seed=0)
     for file in (folder / "base" / "preprocessor_config.json", folder / "base" / "processor_config.json"):
         if file.exists():

@@ -19,7 +19,7 @@ from tests.wide import make_wide
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> DocumentModel:
     folder = tmp_path_factory.mktemp("wide") / "qwen2_vl"
-    make_wide("qwen2_vl", folder, text={"hidden_size": 96}, vision={"hidden_size": 96})
+    make_wide("qwen2_vl", folder, text={"hidden_size": 96, "num_attention_heads": 8}, vision={"hidden_size": 96})
     return load_model(str(folder), image_size=(56, 84))
 
 

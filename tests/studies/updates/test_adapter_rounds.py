@@ -39,7 +39,9 @@ def small(folder: Path) -> None:
 
 def captured(folder: Path, *, rounds: int, plan: LocalPlan) -> Path:
     """A capture of one client over ``rounds``, the server's rate 1."""
-    make_wide("qwen2_vl", folder / "base", text={"hidden_size": 96}, vision={"hidden_size": 96})
+    make_wide(
+        "qwen2_vl", folder / "base", text={"hidden_size": 96, "num_attention_heads": 8}, vision={"hidden_size": 96}
+    )
     small(folder / "base")
     adapt(str(folder / "base"), folder / "adapters", Lora.parsed("r=8,targets=q_proj+k_proj+v_proj"), seed=3)
     pages = make_pages(1, seed=2)

@@ -9,6 +9,7 @@ beside both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -168,12 +169,12 @@ class PresenceStudy(Study[PresenceConfig]):
 
     def _cosine(self, gradient: Mapping[str, Tensor], sent: Sent) -> float:
         """Of the update and what the page alone would send; AdamW's are compared as signs, which is what survives."""
-        dot = one = other = 0.0
+        dot, one, other = 0.0, 0.0, 0.0
         for name, value in gradient.items():
             a, b = value.double().cpu(), sent.update[name].double()
             a, b = (a.sign(), b.sign()) if self.config.optimiser == "adamw" else (a, b)
             dot, one, other = dot + float((a * b).sum()), one + float((a * a).sum()), other + float((b * b).sum())
-        return dot / max((one * other) ** 0.5, 1e-300)
+        return dot / max(math.sqrt(one * other), 1e-300)
 
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Any]]:
         """Scores of the pages in the round's update, of as many others, and of the controls."""
@@ -208,7 +209,8 @@ def row_of(run: Run, rng: np.random.Generator) -> tuple[Row, Part]:
     records = run.units()
     if sum(len(record["inside"]) for record in records) < 2:
         raise RunError(f"{run.path} has fewer than 2 finished pages in updates. Go on with it, or ask more --pages.")
-    c, values, said = run.config, {}, []
+    c, said = run.config, []
+    values: dict[str, Any] = {}
     for score in SCORES:
         auc, wrong = told(records, score, rng)
         values |= {f"{score}_auc": auc, f"{score}_errors": wrong}

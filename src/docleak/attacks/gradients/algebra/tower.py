@@ -68,7 +68,7 @@ def tower_system(view: GradientView) -> System:
             "not told apart. Attack with gi-dqa."
         )
     moved = numbers_of(view.gradient[table]).reshape(positions.shape[1], -1)
-    gradients = np.linalg.lstsq(positions.T, moved, rcond=None)[0][patches.order]  # (N, h)
+    gradients: Floats = np.linalg.lstsq(positions.T, moved, rcond=None)[0][patches.order].astype(np.float64)  # (N, h)
     columns = numbers_of(view.gradient[weight]).reshape(gradients.shape[1], 3, -1, patches.side**2)
     sums = columns.mean(axis=2).transpose(2, 1, 0)  # equal frames of one picture; (p², 3, h)
     slope, offset = (part.double().numpy() for part in model.picture.channels)
