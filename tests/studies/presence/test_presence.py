@@ -10,7 +10,7 @@ import pytest
 from docleak.errors import AttackError, DocumentError
 from docleak.studies.engine import carry_out
 from docleak.studies.presence.config import PresenceConfig
-from docleak.studies.presence.study import PresenceStudy, told
+from docleak.studies.presence.study import PresenceStudy, cutoff_of, told
 from docleak.studies.registry import read_runs
 
 LAYER = "decoder.model.decoder.layers.1.fc1.weight"
@@ -38,6 +38,13 @@ def test_scores_that_know_nothing_are_near_one_half() -> None:
     records = [{kind: [{"loss": float(v)} for v in rng.normal(size=4)] for kind in kinds} for _ in range(50)]
     auc, wrong = told(records, "loss", rng)
     assert auc.low < 0.5 < auc.high and wrong.low < 0.5 <= wrong.high
+
+
+def test_the_cut_goes_into_a_gap_of_residuals_and_nowhere_else() -> None:
+    controls = np.array([0.9, 1.0, 1.1])
+    assert 2.0 < cutoff_of("residual", np.array([0.5, 2.0, 10.0, 11.0]), controls) < 10.0
+    assert cutoff_of("residual", np.array([0.5, 2.0, 3.0]), controls) == controls.mean() + 3 * controls.std()
+    assert cutoff_of("alignment", np.array([0.5, 2.0, 10.0]), controls) == controls.mean() + 3 * controls.std()
 
 
 def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:

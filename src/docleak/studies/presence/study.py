@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from docleak.attacks.gradients.algebra.first_layer import Sent
@@ -38,6 +39,7 @@ from docleak.studies.study import Study, Tell, Unit
 from docleak.training.federated.local import parameters_of, set_parameters, train_locally
 from docleak.training.update import client_gradient
 
+FloatArray = NDArray[np.float64]
 THREAT = {
     "title": "Honest-but-curious server that suspects a page",
     "adversary": "the server of a federated training: it follows the protocol and looks at what it receives",
@@ -49,7 +51,9 @@ THREAT = {
 }  # fmt: skip
 #: Root mean square error of rounding to bfloat16, as a share of the number.
 BFLOAT16 = 2.0**-9 / 3**0.5
-#: A page is called in if its score is so many standard deviations above those of the controls.
+#: Where residuals fall apart by this factor or more above all controls, the cut goes there ...
+APART = math.log(10.0)
+#: ... elsewhere a page is called in if its score is so many standard deviations above those of the controls.
 BEYOND = 3.0
 SCORES = {"residual": "projection residual", "alignment": "alignment with its own step", "loss": "its loss, no update"}
 COLUMNS = {
@@ -59,8 +63,9 @@ COLUMNS = {
 }  # fmt: skip
 LIMITS = (
     "The page is asked about as it was trained on: same picture, question and answer.",
-    "A page is called in if its score is 3 standard deviations above those of pages known to be out. Errors are of "
-    "both kinds; half of the pages are in.",
+    "A page is called in if its score is 3 standard deviations above those of pages known to be out, or, where "
+    "residuals above all of those fall apart by a factor of 10, if it lies beyond that gap. Errors are of both kinds; "
+    "half of the pages are in.",
     "Not tried here: sums over clients and noise.",
 )
 
@@ -231,7 +236,16 @@ def told(records: Sequence[Mapping[str, Any]], score: str, rng: np.random.Genera
         for kind in ("inside", "outside", "controls")
     )
     scores, members = np.concatenate([inside, outside]), np.arange(len(inside) + len(outside)) < len(inside)
-    rates = membership_rates(scores, scores > controls.mean() + BEYOND * controls.std(), members, rng=rng)
+    rates = membership_rates(scores, scores > cutoff_of(score, scores, controls), members, rng=rng)
     right = rates["accuracy"]
     value, low, high = (None if one is None else 1 - one for one in (right.value, right.high, right.low))
     return replace(rates["auc"], of="pages"), replace(right, value=value, low=low, high=high, of="pages")
+
+
+def cutoff_of(score: str, scores: FloatArray, controls: FloatArray) -> float:
+    """Set by what the adversary sees: the scores of all pages asked about, and those of controls."""
+    above = np.sort(np.append(scores[scores > controls.max()], controls.max()))
+    gaps = np.diff(above)
+    if score == "residual" and len(gaps) and gaps.max() >= APART:
+        return float(above[gaps.argmax() :][:2].mean())
+    return float(controls.mean() + BEYOND * controls.std())
