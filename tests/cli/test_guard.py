@@ -102,6 +102,8 @@ OTHERWISE = {
     ("audit pairs", "--attacks"): "mmgia-d", ("audit answers", "--attacks"): "AZK",
     ("attack membership", "--attacks"): "AZK", ("audit weights", "--attack"): "cdmi-strong",
     ("audit weights", "--model"): "bros-tiny", ("audit answers", "--release"): "a=b",
+    ("audit presence", "--pages"): "8", ("audit presence", "--batch-size"): "4",
+    ("audit presence", "--optimiser"): "adamw", ("audit presence", "--precision"): "bfloat16",
 }  # fmt: skip
 #: What an option needs beside it.
 BESIDE = {

@@ -56,6 +56,12 @@ STUDIES: dict[str, Kind] = {
         "What one private training provably leaks: a lower bound on epsilon beside what the accountant claims.",
         "docleak-canaries",
     ),
+    "presence": Kind(
+        "docleak.studies.presence.study:PresenceStudy",
+        "docleak.studies.presence.config:PresenceConfig",
+        "Whether a page was in an update that a server received, by projection and by alignment.",
+        "docleak-presence",
+    ),
     "defences": Kind(
         "docleak.studies.gradient.defences:DefenceStudy",
         "docleak.studies.gradient.comparison:DefenceConfig",

@@ -179,11 +179,11 @@ def tokens_read(model: ModelResult) -> str:
     """What linear algebra read of the text: of single pages the tokens at their places, of batches also the set."""
     if model.batches:
         named, there, placed, of = (
-            sum(batch[part][key] for batch in model.batches)
+            sum(batch.get(part, {}).get(key, 0) for batch in model.batches)
             for part in ("tokens", "places")
             for key in ("right", "true")
         )
-        return f"{named} of {there} as a set, {placed} of {of} places"
+        return f"{named} of {there} as a set" + (f", {placed} of {of} places" if of else "")
     if not model.texts:
         return "-"
     right, tokens = (sum(int(text[key]) for text in model.texts) for key in ("tokens_right", "tokens"))

@@ -188,7 +188,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         if is_secure(update):
             return self._secure(case), {}
         if cell is None:
-            words = words_of(case)
+            words = words_of(case, self._rounds_of(update), config.local)
             checked = check(case, words, lambda: self._others(case))
             pictures, images = sight_of(
                 case, ATTACKS.load(config.attack), checked, allow_failed=config.allow_failed_self_test,
@@ -199,6 +199,11 @@ class UpdatesStudy(Study[UpdatesConfig]):
             words, (pictures, images) = self._fallen(case, cell, tell)
             record = {"kind": "cell", "steps": cell.steps, "batch_size": cell.batch_size}
         return {**record, "words": words, "pictures": pictures}, images
+
+    def _rounds_of(self, update: CapturedUpdate) -> list[CapturedUpdate]:
+        """What the same client sent in other rounds that were recorded."""
+        same = [other for other in self.captured if other.client == update.client and other.round != update.round]
+        return [other for other in same if not is_secure(other) and other.kind == update.kind]
 
     def _secure(self, case: UpdateCase) -> dict[str, Any]:
         words, masked = words_of(case), is_masked(case.update)

@@ -207,6 +207,17 @@ def _of_words(words: Mapping[str, Any]) -> str:
         f"({percent(words['recall'])}), out of {words['tokens']} of the vocabulary; "
         f"{percent(words['precision'])} of what it reads is right."
     )
+    if words.get("conditions"):
+        rounds, doubtful = words["rounds"], [c for c in words["conditions"] if not c["holds"]]
+        lacking = "; ".join(f"{condition['name']}: {condition['found']}" for condition in doubtful)
+        line += (
+            f" They come out of the span of its first layer's updates over {rounds} round{'s' if rounds > 1 else ''}; "
+            + (
+                f"the server cannot be sure of them (not given: {lacking})."
+                if lacking
+                else "the server can be sure of them."
+            )
+        )
     held, of = words["fields"]
     if of:
         line += (
