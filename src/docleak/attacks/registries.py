@@ -2,8 +2,8 @@
 
 Updates of several local steps are gradient views with ``local`` steps: they are attacked by the attacks on gradients.
 Other packages add attacks as entry points of ``docleak.attacks``, named ``gradients/NAME``, ``pairs/NAME``,
-``servers/NAME``, ``weights/NAME`` or ``answers/NAME``; a NAME alone is one on gradients. A new one of docleak's own is a file and a line
-of ``registries.toml``.
+``servers/NAME``, ``weights/NAME`` or ``answers/NAME``; a NAME alone is one on gradients. A new one of docleak's own is
+a file and a line of ``registries.toml``.
 """
 
 from __future__ import annotations

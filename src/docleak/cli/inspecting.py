@@ -13,7 +13,7 @@ def guard(
     model: Annotated[str, typer.Argument(help="The model that the silo is asked to train: shipped name, directory or "
                                          "hub name.", show_default=False)],
     last: Annotated[str, typer.Option(help="The model before it, which the silo trained last, or knows.")] = "",
-    documents: Annotated[str, typer.Option(help="Pages of the silo's own, to see what a gradient would show: synthetic, "
+    documents: Annotated[str, typer.Option(help="Pages of the silo's own, to see what a gradient shows: synthetic, "
                                            "a folder, or FORMAT:PATH.")] = "synthetic",
     pages: Annotated[int, typer.Option(help="How many of them to try.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of synthetic pages.")] = 0,
@@ -21,7 +21,7 @@ def guard(
 ) -> None:  # fmt: skip
     """Inspect a model before training it for somebody else: may it be one that is made to leak?
 
-    Exit code 1 where it is refused, with the reasons. What passes is not proven harmless: docs/guard.md says what evades.
+    Exit code 1 where it is refused, with the reasons. What passes is not proven harmless: see docs/guard.md.
 
     Before the first round   docleak guard sent-by-server --documents my-pages
 

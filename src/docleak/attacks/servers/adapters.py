@@ -1,9 +1,9 @@
-"""Tokens out of low-rank adapters' gradients: after Sami et al., PEFTLeak (CVPR 2025): a server that made both the frozen
-model and the adapters on it gets inputs back although only adapters are sent.
+"""Tokens out of low-rank adapters' gradients, after PEFTLeak (Sami et al., CVPR 2025): a server that made both the
+frozen model and the adapters on it gets inputs back although only adapters are sent.
 
 Theirs are bottleneck adapters in vision transformers, with an activation of their own. LoRA has none; ours borrows that
-of the layer it is on: the frozen layer is made empty, so that the adapter alone decides which rows fire. The gradient of
-B then holds, row by row, A times the tokens: r numbers of each, by which a token is recognised among all there are.
+of the layer it is on: the frozen layer is made empty, so that the adapter alone decides which rows fire. The gradient
+of B then holds, row by row, A times the tokens: r numbers of each, by which a token is recognised among all there are.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ class AdapterServer:
 
 def usable(body: Body) -> Body:
     """The body with those layers alone whose bins can be adapters of rank 3 or more."""
-    there = [n for n in body.layers if (down := body.parameters.get(body.name(body.anatomy.expand, n) + DOWN)) is not None
-             and len(down) >= 3]  # fmt: skip
-    return replace(body, layers=tuple(there))
+    downs = {n: body.parameters.get(body.name(body.anatomy.expand, n) + DOWN) for n in body.layers}
+    return replace(body, layers=tuple(n for n, down in downs.items() if down is not None and len(down) >= 3))
 
 
 def _layer(model: DocumentModel, place: str) -> Any:

@@ -50,6 +50,7 @@ PROJECTORS = (
 
 _DONUT = "decoder.model.decoder."
 _V3 = "layoutlmv3."
+_T5 = "t5.encoder.block.{n}."
 ANATOMIES: Mapping[str, Anatomy] = {
     "donut": Anatomy(
         expand=_DONUT + "layers.{n}.fc1", contract=_DONUT + "layers.{n}.fc2", table=_DONUT + "embed_tokens",
@@ -70,10 +71,10 @@ ANATOMIES: Mapping[str, Anatomy] = {
         ),
     ),
     "vt5": Anatomy(
-        expand="t5.encoder.block.{n}.layer.1.DenseReluDense.wi_0", partner="t5.encoder.block.{n}.layer.1.DenseReluDense.wi_1",
-        contract="t5.encoder.block.{n}.layer.1.DenseReluDense.wo", table="t5.shared", centred=False,
-        silenced=("t5.encoder.block.{n}.layer.0.SelfAttention.o", "spatial.linear", "visual_projection"),
-        plain=("t5.encoder.block.{n}.layer.1.layer_norm",),
+        expand=_T5 + "layer.1.DenseReluDense.wi_0", partner=_T5 + "layer.1.DenseReluDense.wi_1",
+        contract=_T5 + "layer.1.DenseReluDense.wo", table="t5.shared", centred=False,
+        silenced=(_T5 + "layer.0.SelfAttention.o", "spatial.linear", "visual_projection"),
+        plain=(_T5 + "layer.1.layer_norm",),
     ),
     "language": Anatomy(
         expand="{language}layers.{n}.mlp.gate_proj", partner="{language}layers.{n}.mlp.up_proj",
@@ -126,15 +127,17 @@ class Body:
         return self.parameters.get(self.name(pattern, number) + ".bias")
 
     @torch.no_grad()
-    def prepare(self) -> None:
-        """Keep tokens apart in every layer that is used."""
-        for number in self.layers:
-            for patterns, value in ((self.anatomy.silenced, 0.0), (self.anatomy.plain, 1.0)):
-                for name in (self.name(pattern, number) for pattern in patterns):
-                    if name + ".weight" in self.parameters:
-                        self.parameters[name + ".weight"].fill_(value)
-                    if name + ".bias" in self.parameters:
-                        self.parameters[name + ".bias"].zero_()
+    def prepare(self, left: float = 0.0) -> None:
+        """Keep tokens apart in every layer that is used; ``left`` of what would mix them stays."""
+        there = self.parameters
+        for name in {self.name(pattern, number) for pattern in self.anatomy.silenced for number in self.layers}:
+            for part in (name + ".weight", name + ".bias"):
+                if part in there:
+                    there[part].mul_(left)
+        for name in {self.name(pattern, number) for pattern in self.anatomy.plain for number in self.layers}:
+            there[name + ".weight"].fill_(1.0)
+            if name + ".bias" in there:
+                there[name + ".bias"].zero_()
 
     def candidates(self) -> Candidates:
         """What any token at any place is when it reaches the bins, up to its length."""

@@ -19,7 +19,10 @@ def edges(values: Tensor, count: int) -> Tensor:
 
     The outermost are beyond all of them; where there are more bins than values, they are spread between them.
     """
-    known = values.double().unique()
+    scale = (
+        float(values.abs().max().clamp_min(1e-300)) * 1e-6
+    )  # values nearer than this are the same, rounded otherwise
+    known = (values.double() / scale).round().unique() * scale
     if len(known) < 2:
         known = torch.stack([known[0] - 1, known[0] + 1])
     places = torch.linspace(0, len(known) - 1, count, dtype=torch.float64)

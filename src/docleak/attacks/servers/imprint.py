@@ -56,7 +56,7 @@ class Imprinted:
 
 @dataclass(frozen=True)
 class Imprint:
-    """``bins`` rows that measure one random mean of the pixels; ``gain`` is how much of them is added to the picture."""
+    """``bins`` rows that measure one random mean of the pixels; ``gain`` is how much they add to the picture."""
 
     name: str = "imprint"
     paper: str = "Fowl et al. (2022)"

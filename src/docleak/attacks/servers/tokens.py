@@ -1,5 +1,5 @@
-"""Tokens out of a feed-forward layer: Fowl et al., Decepticons (ICLR 2023), and Boenisch et al., When the Curious Abandon
-Honesty (EuroS&P 2023), in the layers of document models.
+"""Tokens out of a feed-forward layer: Decepticons (Fowl et al., ICLR 2023), and trap weights (Boenisch et al., When the
+Curious Abandon Honesty, EuroS&P 2023), in the layers of document models.
 
 Attention is silenced, so that every token reaches the first feed-forward layers as its own vector and its place's.
 Decepticons' rows are bins: one direction, ascending thresholds, one gradient for all, so that neighbours differ by the
@@ -28,7 +28,11 @@ from docleak.models.base import DocumentModel
 @dataclass(frozen=True)
 class TokenServer:
     """``bins`` of one direction, or ``traps`` of random ones; rows are ``gain`` times as long as the spread of what
-    they measure asks for, which makes them sharp. A token counts as read from a cosine of ``sure`` on."""
+    they measure asks for, which makes them sharp. A token counts as read from a cosine of ``sure`` on.
+
+    To look less manipulated, only a ``share`` of the rows is used, set for few tokens, among random rows of the same
+    length; and ``left`` of what mixes tokens stays in place of nothing.
+    """
 
     name: str
     paper: str
@@ -37,6 +41,15 @@ class TokenServer:
     changes: str = "weights"
     gain: float = 20.0
     sure: float = 0.995
+    share: float = 1.0
+    left: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.share <= 1 and 0 <= self.left < 1):
+            raise AttackError(
+                f"{self.name} has share={self.share} and left={self.left}; expected a share above 0, at most 1, and "
+                "less than 1 left."
+            )
 
     def obstacle(self, model: DocumentModel) -> str:
         """Why no token can be kept apart in the model; "" where it can."""
@@ -54,7 +67,7 @@ class TokenServer:
             raise AttackError(fault)
         copy = deepcopy(model)
         body = Body.of(copy)
-        body.prepare()
+        body.prepare(self.left)
         for number in body.layers:
             seen = inputs_at(copy, body, number, public)
             passing = len(seen) * public.expected / len(public.inputs)
@@ -66,26 +79,30 @@ class TokenServer:
         """``passing`` tokens are expected in what comes back."""
         weight, bias = body.weight(body.anatomy.expand, number), body.bias(body.anatomy.expand, number)
         rows, width = weight.shape
+        used = max(2, round(self.share * rows))
         drawn = torch.randn(rows, width, generator=generator, dtype=torch.float64) / width**0.5
         by = nearly_one(seen)
         against = torch.ones(len(seen), dtype=torch.float64) if bias is not None else seen @ by
+        measured = seen @ drawn.T / against[:, None]  # (n, rows)
         if self.rows == "bins":
-            drawn = drawn[:1].expand(rows, -1)
-            cut = edges(seen @ drawn[0] / against, rows)
+            drawn[:used] = drawn[0]
+            known = measured[:, 0]
+            cut = edges(known if used == rows else known[known >= known.quantile(max(0.0, 1 - used / passing))], used)
             sharp = self.gain / torch.diff(cut).median().clamp_min(1e-12)
         else:
-            measured = seen @ drawn.T / against[:, None]  # (n, rows)
-            share = min(0.5, 1 / passing)
-            cut = measured.quantile(1 - share, dim=0)
+            cut = measured[:, :used].quantile(1 - min(0.5, 1 / passing), dim=0)
             sharp = self.gain / measured.std(0).median()
+        beyond = measured.abs().max().expand(rows - used)  # the others never fire
+        cut = torch.cat([cut, 2 * beyond])
         drawn = sharp * drawn
         if bias is not None:
             bias.copy_(-sharp * cut)
         else:
-            drawn = drawn - sharp * cut[:, None] * by
+            drawn[:used] -= sharp * cut[:used, None] * by
         weight.copy_(drawn)
         if self.rows == "bins":
-            level(body, number, seen @ drawn.T - (sharp * cut if bias is not None else 0), generator)
+            said = seen @ drawn[:used].T - (sharp * cut[:used] if bias is not None else 0)
+            level(body, number, said, generator)
 
     def read(self, sent: Sent, update: Mapping[str, Tensor]) -> Loot:
         """Each token once for each place at which a row, or the difference of two, looks like it."""
@@ -94,6 +111,7 @@ class TokenServer:
         best: dict[tuple[int, int], float] = {}
         for number in body.layers:
             gradient = update[body.name(body.anatomy.expand, number) + ".weight"].detach().double()
+            gradient = gradient[: max(2, round(self.share * len(gradient)))]
             inputs = singles(gradient) if self.rows == "bins" else gradient
             for token, place, likeness in candidates.nearest(inputs[filled(inputs)]):
                 if likeness >= self.sure:
@@ -103,17 +121,18 @@ class TokenServer:
 
 @torch.no_grad()
 def level(body: Body, number: int, said: Tensor, generator: torch.Generator) -> None:
-    """Let every row pass the same gradient on, and write next to nothing; ``said`` (n, rows) is what public inputs make
-    of the rows."""
+    """Let every row used pass the same gradient on, and write next to nothing; ``said`` (n, rows used) is what public
+    inputs make of them."""
     anatomy = body.anatomy
     out = body.weight(anatomy.contract, number)
     column = torch.randn(len(out), generator=generator).to(out)
     if anatomy.partner:
         partner = body.weight(anatomy.partner, number)
         row = torch.randn(partner.shape[1], generator=generator).to(partner) / partner.shape[1] ** 0.5
-        partner.copy_(row.expand_as(partner))
-    size = float(said.relu().sum(1).median().clamp_min(1e-12))
-    out.copy_((0.1 / size * column)[:, None].expand_as(out))
+        partner[: said.shape[1]] = row
+    fired = said.relu().sum(1)
+    size = float(fired[fired > 0].mean()) if bool((fired > 0).any()) else 1.0
+    out[:, : said.shape[1]] = (0.1 / size * column)[:, None]
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ TITLE = "Active server of a federated training: it manipulates the model that it
 class ServersConfig:
     """Each of ``clients`` computes one gradient on ``batch_size`` pages of its own, of the model that a server of
     ``servers`` made of ``models``. With several clients the server has the sum alone, as secure aggregation gives it:
-    in fixed point, values of up to ``limit``. ``public`` pages of nobody are what it prepares with."""
+    exactly or, with a ``limit``, in docleak's fixed point. ``public`` pages of nobody are what it prepares with."""
 
     models: tuple[str, ...] = option(
         ("donut-start", "layoutlmv3-start", "vt5-start"),
@@ -33,8 +33,8 @@ class ServersConfig:
     batch_size: int = option(1, "Pages in one client's gradient.", range=Range(1, 10_000))
     clients: int = option(1, "Clients whose gradients are summed; the server sees the sum.", range=Range(1, 1_000))
     limit: float = option(
-        1000.0, "Of secure aggregation: the largest value that its fixed point holds.", "--secure-limit",
-        range=Range(0, 1e9, above=True),
+        0.0, "Of docleak's secure aggregation: the largest value that its fixed point holds; 0: the sum is exact.",
+        "--secure-limit", range=Range(0, 1e9),
     )  # fmt: skip
     public: int = option(12, "Public pages that the server prepares with.", range=Range(2, 10_000))
     seed: int = option(5, "Seed of pages and draws.", range=SEED)

@@ -13,7 +13,7 @@ from torch import Tensor
 from docleak.attacks.registries import SERVERS
 from docleak.attacks.servers.view import Loot, PublicPages
 from docleak.documents.page import Image, Page
-from docleak.errors import DocumentError
+from docleak.errors import DocumentError, FederationError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.image import psnr
 from docleak.models import DocumentModel, Encoded, load_model, pixels_of
@@ -88,13 +88,16 @@ class ServersStudy(Study[ServersConfig]):
             return {**record, "obstacle": fault}, {}
         pages = self._pages(model)
         own, public = pages[: c.clients * c.batch_size], pages[c.clients * c.batch_size :]
-        pixels, inputs = _tensors(model, own)
-        sent = server.manipulate(model, PublicPages(*_tensors(model, public), expected=len(own)),
+        pixels, inputs = tensors(model, own)
+        sent = server.manipulate(model, PublicPages(*tensors(model, public), expected=len(own)),
                                  generator=torch.Generator().manual_seed(c.seed))  # fmt: skip
         batches = [slice(k * c.batch_size, (k + 1) * c.batch_size) for k in range(c.clients)]
-        update = summed([client_gradient(sent.model, pixels[b], inputs[b]) for b in batches], c.limit)
+        try:
+            update = summed([client_gradient(sent.model, pixels[b], inputs[b]) for b in batches], c.limit)
+        except FederationError as fault:
+            return {**record, "obstacle": f"no client would send it under secure aggregation: {fault}"}, {}
         loot = server.read(sent, update)
-        record |= _of_pictures(loot, pixels) | _of_tokens(loot, inputs)
+        record |= of_pictures(loot, pixels) | of_tokens(loot, inputs)
         trained = {n: p.detach() for n, p in sent.model.module.named_parameters() if p.requires_grad}
         before = {n: p.detach() for n, p in model.module.named_parameters() if p.requires_grad}
         few = slice(0, min(EXAMPLES, c.batch_size))
@@ -147,7 +150,7 @@ def threat_model(config: Mapping[str, Any]) -> dict[str, Any]:
     """Who the adversary is, for the report."""
     many = int(config["clients"]) > 1
     seen = (
-        f"the sum of {config['clients']} clients' gradients, in fixed point, as secure aggregation gives it"
+        f"the sum of {config['clients']} clients' gradients alone, as secure aggregation gives it"
         if many else "one client's gradient"
     )  # fmt: skip
     return {
@@ -164,9 +167,12 @@ def threat_model(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summed(gradients: Sequence[Mapping[str, Tensor]], limit: float) -> dict[str, Tensor]:
-    """The sum over clients: of several, in the fixed point of secure aggregation with values of up to ``limit``."""
-    if len(gradients) == 1:
-        return dict(gradients[0])
+    """The sum over clients; with a ``limit`` in the fixed point of docleak's secure aggregation.
+
+    FederationError for a value beyond it, as a silo would refuse to send it.
+    """
+    if not limit:
+        return {name: torch.stack([gradient[name] for gradient in gradients]).sum(0) for name in gradients[0]}
     fixed = FixedPoint.for_limit(limit, len(gradients))
     found = {}
     for name in gradients[0]:
@@ -181,13 +187,15 @@ def _model(source: str, device: str) -> DocumentModel:
     return load_model(source, device=device)
 
 
-def _tensors(model: DocumentModel, pages: Sequence[Page]) -> tuple[Tensor, list[Encoded]]:
+def tensors(model: DocumentModel, pages: Sequence[Page]) -> tuple[Tensor, list[Encoded]]:
+    """Pixels (P, 3, H, W) in [0, 1] of the pages, and a question about each."""
     device = next(model.module.parameters()).device
     inputs = [model.encode(page, question_of(page)) for page in pages]
     return torch.stack([pixels_of(page.image, device) for page in pages]), inputs
 
 
-def _of_pictures(loot: Loot, pixels: Tensor) -> dict[str, Any]:
+def of_pictures(loot: Loot, pixels: Tensor) -> dict[str, Any]:
+    """How many of the true ``pixels`` (P, 3, H, W) were read, and how like the likeliest picture is to each, in dB."""
     likeness = [max((psnr(image_of(one), image_of(true)) for one in loot.pictures), default=0.0) for true in pixels]
     if not len(loot.pictures):
         return {"pages": len(pixels), "pages_read": 0}
@@ -195,7 +203,7 @@ def _of_pictures(loot: Loot, pixels: Tensor) -> dict[str, Any]:
     return {"pages": len(pixels), "pages_read": read, "psnr": [min(value, 99.0) for value in likeness]}
 
 
-def _of_tokens(loot: Loot, inputs: Sequence[Encoded]) -> dict[str, Any]:
+def of_tokens(loot: Loot, inputs: Sequence[Encoded]) -> dict[str, Any]:
     """Tokens with their places where any was read with one, else different tokens."""
     placed = any(token.place >= 0 for token in loot.tokens)
     key = "decoder_input_ids" if "decoder_input_ids" in inputs[0].tensors and placed else "input_ids"

@@ -80,8 +80,8 @@ def inspect(
 ) -> Opinion:
     """The opinion on ``asked``, beside the ``last`` model where there is one.
 
-    With ``module``, which holds ``asked``, and its ``loss`` on a few of the silo's own examples, also on what a gradient
-    would show. Without ``last`` no change can be seen, and without a ``loss`` nothing that only data tell.
+    With ``module``, which holds ``asked``, and its ``loss`` on a few of the silo's own examples, also on what a
+    gradient would show. Without ``last`` no change can be seen, and without a ``loss`` nothing that only data tell.
     """
     limits = limits or Limits()
     found = signs.of_weights(asked)

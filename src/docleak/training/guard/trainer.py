@@ -14,8 +14,8 @@ from docleak.training.guard.guard import Guard, Opinion
 class GuardCallback(TrainerCallback):  # type: ignore[misc]
     """``Trainer(..., callbacks=[GuardCallback(Guard(folder))])``: ``train`` raises PrivacyError for a refused model.
 
-    ``loss`` (module -> scalar) runs it on a few examples, which the guard then tries a gradient with. ``opinion`` is the
-    last one.
+    ``loss`` (module -> scalar) runs it on a few examples, which the guard then tries a gradient with. ``opinion`` is
+    the last one.
     """
 
     def __init__(self, guard: Guard, loss: Callable[[Any], Tensor] | None = None) -> None:

@@ -21,8 +21,8 @@ Call: TypeAlias = Callable[[Message, Context], Message]
 
 
 def guard_mod(folder: str | Path, probe: Probe | None = None, guard: Guard | None = None) -> Callable[..., Message]:
-    """A mod for ``ClientApp(mods=[guard_mod("my-guard")])``: a training message whose model the guard refuses is answered
-    by an error, and the client's own code is not reached.
+    """A mod for ``ClientApp(mods=[guard_mod("my-guard")])``: a training message whose model the guard refuses is
+    answered by an error, and the client's own code is not reached.
 
     ``folder`` keeps the last model, so that a node that is started anew remembers it; one for each training. With
     ``probe`` a gradient on a few of the silo's own examples is looked at, too; nothing of it leaves. The server is told
