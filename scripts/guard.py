@@ -4,9 +4,9 @@
     python -m scripts.guard measure --folder work     the guard on them and on manipulated models (6 CPU minutes)
     python -m scripts.guard page --folder work        docs/results/guard.md
 
-Each goes on where it was stopped. Honest rounds are those of ``docleak train federated``: its capture has the model that
-every round began from; each training is stopped after half of its rounds and gone on with. The limits of the guard were
-chosen on trainings of seed 0; those of the page have seed 100, and other pages.
+Each goes on where it was stopped. Honest rounds are those of ``docleak train federated``: its capture has the model
+that every round began from; each training is stopped after half of its rounds and gone on with. The limits of the guard
+were chosen on trainings of seed 0; those of the page have seed 100, and other pages.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ ROUNDS, SILOS, PAGES = 10, 2, 8
 MADE = {"smolvlm": ("smolvlm", False), "smolvlm-lora": ("smolvlm", True), "layoutlmv3-lora": ("layoutlmv3-start", True),
         "donut-lora": ("donut-start", True)}  # fmt: skip
 #: Models that are manipulated, each with so many seeds.
-ATTACKED = ("donut-start", "donut-trained", "layoutlmv3-start", "layoutlmv3-trained", "vt5-start", "vt5-trained", "smolvlm",
-            "smolvlm-lora", "layoutlmv3-lora", "donut-lora")  # fmt: skip
+ATTACKED = ("donut-start", "donut-trained", "layoutlmv3-start", "layoutlmv3-trained", "vt5-start", "vt5-trained",
+            "smolvlm", "smolvlm-lora", "layoutlmv3-lora", "donut-lora")  # fmt: skip
 SEEDS = (0, 1, 2)
 #: A twentieth of the rows, few enough for few tokens; and a twentieth of attention is left.
 STEALTH = "share=0.05,left=0.05"
@@ -118,8 +118,9 @@ def honest(folder: Path, seed: int) -> Iterator[str]:
             continue
         started = time.perf_counter()
         for rounds in (ROUNDS // 2, ROUNDS):
-            federation = Federation(model_at(source, folder), rounds, holdout=0.0 if private is None else 0.2, seed=seed + number,
-                                    local=local, server=server, privacy=private)  # fmt: skip
+            kept = 0.0 if private is None else 0.2
+            federation = Federation(model_at(source, folder), rounds, holdout=kept, seed=seed + number, local=local,
+                                    server=server, privacy=private)  # fmt: skip
             run = FederatedRun.open(out / "run", federation)
             train_embedded(run, silos, evaluate_every=0, capture=out / "updates")
         done.write_text(json.dumps({"seconds": time.perf_counter() - started}))
@@ -186,9 +187,11 @@ def of_attacks(source: str, folder: Path, seed: int) -> Iterator[dict[str, Any]]
             return sent.loss(pixels, inputs).mean()
 
         found = {"first": inspect(asked, module=sent.model.module, loss=loss),
-                 "weights": inspect(asked), "beside": inspect(asked, before, module=sent.model.module, loss=loss)}  # fmt: skip
+                 "weights": inspect(asked),
+                 "beside": inspect(asked, before, module=sent.model.module, loss=loss)}  # fmt: skip
         yield {
-            "model": source, "server": name, "seed": seed, **of_tokens(loot, inputs[:1]), **of_pictures(loot, pixels[:1]),
+            "model": source, "server": name, "seed": seed,
+            **of_tokens(loot, inputs[:1]), **of_pictures(loot, pixels[:1]),
             **{key: opinion.to_json() for key, opinion in found.items()},
             "slow": rounds_of(before, asked, sent.model, loss) if "stealthy" in name and seed == SEEDS[0] else None,
         }  # fmt: skip
@@ -196,7 +199,7 @@ def of_attacks(source: str, folder: Path, seed: int) -> Iterator[dict[str, Any]]
 
 def rounds_of(before: Mapping[str, Tensor], target: Mapping[str, Tensor], model: DocumentModel,
               loss: Callable[[], Tensor]) -> dict[str, Any]:  # fmt: skip
-    """As many rounds as a server needs to bring ``target`` about below the limit of change, and how often it is refused.
+    """As many rounds as a server needs to bring ``target`` about below the limit of change, and whether it is refused.
 
     It knows the limit, and moves each tensor by 0.9 of it a round.
     """
@@ -257,11 +260,11 @@ def write_page(folder: Path) -> None:
 
 HEAD = """# The guard: what it finds, and what it refuses for nothing
 
-`docleak guard` and its Flower mod ([docs/guard.md](../guard.md)), with the limits they come with. Written by `python -m
-scripts.guard honest`, `measure` and `page`. Tiny models, synthetic pages, one CPU thread; intervals are Clopper-Pearson's, 95 %,
-as if rounds and manipulations were independent, which rounds of one training are not. The limits were chosen on trainings with
-seed 0 and are tried here on others, with seed 100 and other pages. How honest trainings of models of real size look has not been
-measured.
+`docleak guard` and its Flower mod ([docs/guard.md](../guard.md)), with the limits they come with. Written by
+`python -m scripts.guard honest`, `measure` and `page`. Tiny models, synthetic pages, one CPU thread; intervals are
+Clopper-Pearson's, 95 %, as if rounds and manipulations were independent, which rounds of one training are not. The
+limits were chosen on trainings with seed 0 and are tried here on others, with seed 100 and other pages. How honest
+trainings of models of real size look has not been measured.
 """
 
 
@@ -271,8 +274,8 @@ def honest_lines(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[
     changes = [one for some in rounds.values() for one in some[1:]]
     yield "## Honest rounds"
     yield ""
-    yield (f"{len(rounds)} trainings of {ROUNDS} rounds, two silos, each stopped half-way and gone on with (`LoRA`, AdamW, Adam, SGD, FedAvg, "
-           "FedAvgM, FedAdam, differential privacy; start and trained weights).")  # fmt: skip
+    yield (f"{len(rounds)} trainings of {ROUNDS} rounds, two silos, each stopped half-way and gone on with (AdamW, "
+           "Adam, SGD; FedAvg, FedAvgM, FedAdam; differential privacy; LoRA; start and trained weights).")  # fmt: skip
     yield ""
     yield "| inspected | rounds | refused | share |"
     yield "|---|---|---|---|"
@@ -300,10 +303,12 @@ def attack_lines(attacks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     held = [one for one in attacks if "obstacle" not in one]
     yield "## Manipulated models"
     yield ""
-    yield (f"{len(ATTACKED)} models, {len(SEEDS)} seeds each; a gradient of one page is read, and the guard tries one of {EXAMPLES} pages of the "
-           "silo's. *First round*: no last model is known. *Weights alone*: nor pages.")  # fmt: skip
+    yield (f"{len(ATTACKED)} models, {len(SEEDS)} seeds each; a gradient of one page is read, and the guard tries one "
+           f"of {EXAMPLES} pages of the silo's. *First round*: no last model is known. *Weights alone*: nor pages."
+    )
     yield ""
-    yield "| server | manipulations | read of what is on the page | refused beside the last model | in the first round | by weights alone |"
+    yield ("| server | manipulations | read of what is on the page | refused beside the last model "
+           "| in the first round | by weights alone |")  # fmt: skip
     yield "|---|---|---|---|---|---|"
     names = list(dict.fromkeys(one["server"] for one in held))
     plain = [one for one in held if "stealthy" not in one["server"]]
@@ -314,14 +319,17 @@ def attack_lines(attacks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         ]
         cells = [share(sum(one[key]["refused"] for one in some), len(some), "models").text(1, percent=True)
                  for key in ("beside", "first", "weights")]  # fmt: skip
-        yield f"| {name} | {len(some)} | {np.mean(reads):.0%} ({min(reads):.0%} to {max(reads):.0%}) | {' | '.join(cells)} |"
+        spread = f"{np.mean(reads):.0%} ({min(reads):.0%} to {max(reads):.0%})"
+        yield f"| {name} | {len(some)} | {spread} | {' | '.join(cells)} |"
     yield ""
-    yield "What is read is a page as a picture (imprint), or different tokens, with their places for Donut and LayoutLMv3, as a share of the page's."
+    yield ("What is read is a page as a picture (imprint), or different tokens, with their places for Donut and "
+           "LayoutLMv3, as a share of the page's.")  # fmt: skip
     yield ""
     yield "## What evades"
     yield ""
-    yield (f"Stealthy servers (`{STEALTH}`) use a twentieth of the rows, among random rows that never fire, and leave a twentieth of attention. "
-           "A server that knows the limits can also move slowly, each tensor by 0.9 of the limit a round, from the honest model to its own:")  # fmt: skip
+    yield (f"Stealthy servers (`{STEALTH}`) use a twentieth of the rows, among random rows that never fire, and leave "
+           "a twentieth of attention. A server that knows the limits can also move slowly, each tensor by 0.9 of the "
+           "limit a round, from the honest model to its own (the last column, with the first seed):")  # fmt: skip
     yield ""
     yield "| server, model | tokens read of one page | of them wrong | first round | rounds to get there unseen |"
     yield "|---|---|---|---|---|"
@@ -351,8 +359,9 @@ def time_lines(times: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for one in times:
         enough = one["check"] / 0.05 / (one["epoch"] / one["examples"])
-        yield (f"| {one['model']} | {one['check']:.2f} | {one['epoch']:.1f} | {one['examples']} | {one['check'] / one['epoch']:.1%} | "
-               f"{enough:.0f} |")  # fmt: skip
+        ratio = one["check"] / one["epoch"]
+        yield (f"| {one['model']} | {one['check']:.2f} | {one['epoch']:.1f} | {one['examples']} | {ratio:.1%} "
+               f"| {enough:.0f} |")  # fmt: skip
 
 
 def main() -> None:
