@@ -22,12 +22,12 @@ def edges(values: Tensor, count: int) -> Tensor:
     scale = (
         float(values.abs().max().clamp_min(1e-300)) * 1e-6
     )  # values nearer than this are the same, rounded otherwise
-    known = (values.double() / scale).round().unique() * scale
+    known = torch.unique((values.double() / scale).round()) * scale  # type: ignore[no-untyped-call]
     if len(known) < 2:
         known = torch.stack([known[0] - 1, known[0] + 1])
     places = torch.linspace(0, len(known) - 1, count, dtype=torch.float64)
     low = places.floor().long().clamp_max(len(known) - 2)
-    cut = known[low] + (places - low) * (known[low + 1] - known[low])
+    cut: Tensor = known[low] + (places - low) * (known[low + 1] - known[low])
     margin = (known[-1] - known[0]) / len(known)
     cut[0] -= margin
     # a public value itself lies within a bin, not on its edge
@@ -42,5 +42,5 @@ def singles(rows: Tensor) -> Tensor:
 
 def filled(sums: Tensor) -> Tensor:
     """Which bins (k,) hold more than rounding, of sums (k, n)."""
-    sizes = sums.norm(dim=1)
-    return sizes > EMPTY * sizes.max().clamp_min(1e-300)
+    sizes: Tensor = sums.norm(dim=1)
+    return sizes.gt(EMPTY * float(sizes.max()))

@@ -84,7 +84,7 @@ class Imprint:
         cut[0] = torch.minimum(cut[0], mean - 10 * spread)
         copy = deepcopy(model)
         layer = ImprintLayer(direction, cut, gain=self.gain).to(public.pixels.device)
-        return Sent(Imprinted(copy, layer))  # type: ignore[arg-type]
+        return Sent(Imprinted(copy, layer))
 
     def read(self, sent: Sent, update: Mapping[str, Tensor]) -> Loot:
         """A picture per bin that one page, or several alike, fell into."""

@@ -63,7 +63,7 @@ class ServersStudy(Study[ServersConfig]):
 
     def identity(self) -> dict[str, str]:
         """Weights of the models before they were manipulated, and the clients' pages."""
-        hashes = {}
+        hashes: dict[str, str] = {}
         for source in self.config.models:
             model = _model(source, self.device)
             hashes |= {f"weights {source}": weights_hash(model), f"pages {source}": data_hash(self._pages(model))}

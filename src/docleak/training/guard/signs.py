@@ -25,8 +25,8 @@ LEAST_SIDE = 16
 TABLES = ("embed", "shared", "position", "relative", "spatial")
 #: Of adapters, zero where a training begins.
 BEGINS_AT_ZERO = "lora_B"
-#: A row is an input from this cosine on; inputs nearer than this to one another count once.
-SAME = 0.999
+#: A row is an input from this cosine on; inputs nearer than the second one to one another count once.
+SAME, ALIKE = 0.999, 0.95
 #: Inputs and rows of a layer that are compared at most.
 MOST_COMPARED = 1024
 
@@ -94,9 +94,13 @@ def of_gradient(module: nn.Module, loss: Callable[[], Tensor]) -> Sign:
     """``bare``: of the layer where there are most, how many different inputs come back as they are.
 
     ``loss()`` runs the module on a few of the silo's own examples and returns a scalar. Linear layers that are trained
-    are looked at, those of adapters by the layer they are on. Nothing is changed, no gradient is kept.
+    are looked at, those of adapters by the layer they are on, but not the output over a vocabulary: its rows show what
+    stood before each token of an answer in any model. Nothing is changed, no gradient is kept.
     """
-    layers = {name: layer for name, layer in module.named_modules() if _is_looked_at(layer)}
+    outputs = {id(get()) for part in module.modules() if (get := getattr(part, "get_output_embeddings", None))}
+    layers = {
+        name: layer for name, layer in module.named_modules() if _is_looked_at(layer) and id(layer) not in outputs
+    }
     kept: dict[str, tuple[Tensor, Tensor]] = {}
 
     def keep(name: str, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -140,7 +144,7 @@ def bare(inputs: Tensor, slopes: Tensor) -> int:
             continue
         cosine, which = (there / there.norm(dim=1, keepdim=True) @ known.T).abs().max(1)
         shown = known[which[cosine > SAME].unique()]
-        alike = (shown @ shown.T).abs() > SAME
+        alike = (shown @ shown.T).abs() > ALIKE
         most = max(most, int((alike.triu(1).sum(0) == 0).sum()))
     return most
 
