@@ -134,8 +134,8 @@ def as_markdown(numbers: dict[str, Any]) -> str:
     lines = [
         "### Imprint (Robbing the Fed), beside breaching 0.1.2", "",
         f"breaching's minimal example (ResNet-18 with random weights, {SIDE} x {SIDE}) on {PICTURES} of docleak's "
-        f"scenes at once, {CASES} such batches; read means PSNR of {READ:g} dB or more. breaching is told how many pictures "
-        "there are.", "",
+        f"scenes at once, {CASES} such batches; read means PSNR of {READ:g} dB or more. breaching is told how many "
+        "pictures there are.", "",
         "| bins | reader | pictures read | median PSNR, dB | seconds |", "|---|---|---|---|---|",
     ]  # fmt: skip
     met = True

@@ -265,14 +265,14 @@ def write_page(folder: Path) -> None:
 
 HEAD = """# The guard: what it finds, and what it refuses for nothing
 
-`docleak guard` and its Flower mod ([docs/guard.md](../guard.md)), with the limits they come with. Written by
-`python -m scripts.guard honest`, `look`, `attack` and `page`. Tiny models, synthetic pages, one CPU thread; intervals are
+`docleak guard` and its Flower mod ([docs/guard.md](../guard.md)), with the limits they come with. Written by `python
+-m scripts.guard honest`, `look`, `attack` and `page`. Tiny models, synthetic pages, one CPU thread; intervals are
 Clopper-Pearson's, 95 %, as if rounds and manipulations were independent, which rounds of one training are not. The
 limits were chosen on trainings with seed 0 and are tried here on others, with seed 100 and other pages. One rule was
-changed after a first look at these very rounds: `bare` refused 33 of 200, for VT5's output layer and inputs of SmolVLM's
-last attention that are alike; it now leaves output layers out and counts inputs that are alike once. So its false alarms
-below are not those of unseen rounds; the other signs' are. How honest trainings of models of real size look has not been
-measured.
+changed after a first look at these very rounds: `bare` refused 33 of 200, for VT5's output layer and inputs of
+SmolVLM's last attention that are alike; it now leaves output layers out and counts inputs that are alike once. So its
+false alarms below are not those of unseen rounds; the other signs' are. How honest trainings of models of real size
+look has not been measured.
 """
 
 
