@@ -15,6 +15,7 @@ from docleak.cli.attack import AttackGroup, DefendCommand
 from docleak.cli.audit import AuditGroup
 from docleak.cli.budget import budget
 from docleak.cli.guard import Guarded
+from docleak.cli.inspecting import guard
 from docleak.cli.output import emit
 from docleak.cli.plan import plan
 from docleak.cli.report import check, compare, report, schema
@@ -33,6 +34,7 @@ app.command(rich_help_panel=PANEL)(schema)
 app.command(rich_help_panel=PANEL)(reproduce)
 app.command(rich_help_panel=TRAIN)(budget)
 app.command(rich_help_panel=TRAIN)(plan)
+app.command(rich_help_panel=TRAIN)(guard)
 app.add_typer(deploy.app, name="deploy", rich_help_panel=TRAIN)
 app.add_typer(data.app, name="data", rich_help_panel=MATERIAL)
 app.add_typer(models.app, name="models", rich_help_panel=MATERIAL)

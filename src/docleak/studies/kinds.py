@@ -62,6 +62,12 @@ STUDIES: dict[str, Kind] = {
         "Whether a page was in an update that a server received, by projection and by alignment.",
         "docleak-presence",
     ),
+    "servers": Kind(
+        "docleak.studies.servers.study:ServersStudy",
+        "docleak.studies.servers.config:ServersConfig",
+        "What a server reads that manipulates the model it sends, and whether the guard lets it.",
+        "docleak-servers",
+    ),
     "defences": Kind(
         "docleak.studies.gradient.defences:DefenceStudy",
         "docleak.studies.gradient.comparison:DefenceConfig",
