@@ -26,6 +26,7 @@ from docleak.training.federated.party import open_party
 from docleak.training.federated.record import KIND
 from docleak.training.federated.validation import mean_loss
 from docleak.training.lineage import keep_fingerprints, lineage_of, read_fingerprints, write_lineage
+from docleak.training.private.moving import require_moving
 from docleak.training.private.records import RecordOptimiser, record_claim, train_by_record
 from docleak.training.private.units import unit_names
 
@@ -73,6 +74,7 @@ def train_records(
     start = start.declared() if config.start_is_public else start
     torch.set_num_threads(1)
     model, plan = load_model(config.model, device=device, seed=config.seed), config.privacy
+    require_moving(model)
     (directory,) = silo().values()
     party = open_party(directory, Federation(config.model, holdout=config.holdout, seed=config.seed))
     rounds = plan.mechanism.rounds
