@@ -1,4 +1,4 @@
-"""Adapters in training: what is trainable is what is sent, counted, clipped and noised; and what cannot move is refused."""
+"""Adapters in training: what is trainable is sent, counted, clipped; what cannot move is refused."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ def test_only_adapters_are_sent_and_counted(run: Path) -> None:
             assert sum(array.numel() for array in arrays.values()) == TRAINED
             assert all(".lora_" in name for name in arrays)
             if file.stem != "start":
-                moved = {name for name, array in arrays.items() if array.any()}
-                assert moved == {name for name in arrays if number > 1 or ".lora_B." in name or moved & {name}}
+                assert all(array.any() for array in arrays.values())
 
 
 def test_what_is_trained_are_adapters_on_the_same_base(run: Path) -> None:
@@ -118,7 +117,7 @@ def test_adapters_that_cannot_move_are_refused_under_privacy() -> None:
     kept = layer.lora_A["default"].weight.detach().clone()
     with torch.no_grad():
         layer.lora_A["default"].weight.zero_()
-    with pytest.raises(PrivacyError, match="A and B are both 0 in 1 of 8 adapters, first of layoutlmv3.*query"):
+    with pytest.raises(PrivacyError, match=r"A and B are both 0 in 1 of 8 adapters, first of layoutlmv3.*query"):
         require_moving(model)
     with torch.no_grad():
         layer.lora_A["default"].weight.copy_(kept)
@@ -134,7 +133,7 @@ def test_a_private_federation_does_not_begin_with_them(tmp_path: Path) -> None:
     with torch.no_grad():
         first_adapter(model).lora_A["default"].weight.zero_()
     model.save(str(tmp_path / "still"))
-    plan = DpPlan(Mechanism(1.0, 1, 1.0), 1e-5, 0.5, 10)
+    plan = DpPlan(Mechanism(1.0, 1, 1.0), clip_norm=0.5, denominator=10, delta=1e-5)
     with pytest.raises(PrivacyError, match="A and B are both 0"):
         fresh_model_of(Federation(str(tmp_path / "still"), 1, privacy=plan), "cpu")
     fresh_model_of(Federation(str(tmp_path / "still"), 1), "cpu")

@@ -14,7 +14,7 @@ from typing import Any
 
 from docleak.errors import PrivacyError
 from docleak.files import read_json_object, reported, write_json
-from docleak.models.published.made import base_of
+from docleak.models.published.made import asked_for, base_of
 from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
 from docleak.privacy.lineage import PUBLIC, UNKNOWN, Claim, Fingerprints, Lineage, claim_of, united
 
@@ -35,7 +35,7 @@ def weights_digest(folder: Path) -> str:
 
 
 def folder_of(source: str) -> Path | None:
-    """The folder of a shipped model or a directory; None for a hub name. Of adapters not yet trained it is the base's."""
+    """The folder of a shipped model or a directory, of adapters to be made their base's; None for a hub name."""
     source = base_of(source)
     if source in SHIPPED or source in SHIPPED_ENCODERS:
         return CHECKPOINTS / source
@@ -135,6 +135,8 @@ def ledger_digest(file: Path) -> str:
 
 def _name(source: str) -> str:
     """A source as a claim names it: never a path of this machine."""
+    if asked := asked_for(source):
+        return repr(asked.short)
     return repr(source.rstrip("/").split("/")[-1] if Path(source).exists() else source)
 
 

@@ -21,7 +21,18 @@ LOCAL, FEDERATED, PRIVATE = "A silo's steps", "Silos and server", "Differential 
 #: Settings that say nothing where neither epsilon nor noise asks for privacy.
 OF_PRIVACY = ("delta", "clip_norm", "unit", "unit_rate", "denominator", "published_counting")
 #: What a training by DP-SGD over single questions takes besides ``OF_PRIVACY``.
-OF_RECORDS = ("model", "lora", "rounds", "learning_rate", "weight_decay", "dropout", "holdout", "seed", "epsilon", "noise")
+OF_RECORDS = (
+    "model",
+    "lora",
+    "rounds",
+    "learning_rate",
+    "weight_decay",
+    "dropout",
+    "holdout",
+    "seed",
+    "epsilon",
+    "noise",
+)
 #: Where nobody knows which settings were given.
 UNSAID: Mapping[str, str] = MappingProxyType({})
 _RATE, _BELOW_ONE = Range(0, 1e3), Range(0, 0.999999)
@@ -40,8 +51,8 @@ class TrainingSettings:
 
     model: str = option("vt5-start", "Shipped name, directory or hub name; with --dry-run also vt5-base.")
     lora: str = option(
-        "", "Freeze the model and train low-rank adapters on it: r=8,alpha=16,targets=q_proj+v_proj; without targets every "
-        "linear layer.",
+        "", "Freeze the model and train low-rank adapters on it: r=8,alpha=16,targets=q_proj+v_proj; without targets "
+        "every linear layer.",
     )  # fmt: skip
     rounds: int = option(6, "Rounds in all; a run that has fewer is continued.", range=SOME)
     holdout: float = option(0.2, "Share of its documents that a silo keeps to evaluate on.", range=_BELOW_ONE)

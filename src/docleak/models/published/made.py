@@ -1,8 +1,8 @@
 """Checkpoints that are made when they are asked for, wherever a model goes.
 
-``make:layoutlmv3-base,spread=yes,seed=1`` has random weights, ``lora:MODEL,r=8,targets=q_proj+v_proj,seed=1`` are low-rank
-adapters on a model. They are kept in the user's cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``, then ``docleak/made``), made once, and
-can be deleted at any time.
+``make:layoutlmv3-base,spread=yes,seed=1`` has random weights; ``lora:MODEL,r=8,targets=q_proj+v_proj,seed=1`` are
+low-rank adapters on a model. They are kept in the user's cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``, then
+``docleak/made``), made once, and can be deleted at any time.
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ def require_moving(model: DocumentModel) -> None:
             strict=True)
     )  # fmt: skip
     zero = [name for name, pair in pairs.items() if not any(bool(p.any()) for p in pair)]
-    deaf = [name for name, pair in pairs.items() if name not in zero and not any(bool(arrived[id(p)].any()) for p in pair)]
+    deaf = [
+        name for name, pair in pairs.items() if name not in zero and not any(bool(arrived[id(p)].any()) for p in pair)
+    ]
     faults = [
         f"{why} in {len(names)} of {len(pairs)} adapters, first of {names[0]}"
         for why, names in (("A and B are both 0", zero), ("no gradient arrives", deaf))
