@@ -78,18 +78,8 @@ class Trainer:
         """Of answers, of pointing, and of reading in the tower and in the middle of the language model."""
         packed, packer = self.packer.pack(pages, asked), self.packer
         pixels = torch.stack([pixels_of(page.image) for page in pages])
-        image = packed.ids == self.network.config.image_token_id
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            shown = self.model.picture(pixels)["pixel_values"]
-            with torch.set_grad_enabled(not frozen):
-                cells = self.network.model.vision_tower(shown, output_hidden_states=True).hidden_states[-1]
-            told = self.network.model.multi_modal_projector(cells)
-            embedded = self.network.get_input_embeddings()(packed.ids)
-            embedded = embedded.masked_scatter(image[..., None].expand_as(embedded), told.to(embedded.dtype))
-            out = self.network.model.language_model(
-                inputs_embeds=embedded, attention_mask=packed.sees, position_ids=packed.positions,
-                output_hidden_states=True, use_cache=False,
-            )  # fmt: skip
+            cells, out = packer.run(pixels, packed, frozen=frozen)
             says = packed.labels[:, 1:] >= 0
             logits = self.network.lm_head(out.last_hidden_state[:, :-1][says]).float()
         answers = F.cross_entropy(logits, packed.labels[:, 1:][says])

@@ -74,6 +74,23 @@ class Packer:
         pointing = torch.tensor([place for row in rows for place in row.pointing], dtype=torch.long).view(-1, 3)
         return Packed(ids, labels, positions, sees[:, None], pointing)
 
+    def run(self, pixels: Tensor, packed: Packed, *, frozen: bool = False) -> tuple[Tensor, Any]:
+        """The tower's cells, (pictures, cells, width) as it orders them, and what the language model returns; its
+        attention must be that of ``attend``. ``frozen``: the tower gets no gradient."""
+        network = self.model.module
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+            shown = self.model.picture(pixels)["pixel_values"]
+            cells = network.model.vision_tower(shown, output_hidden_states=True).hidden_states[-1]
+        told = network.model.multi_modal_projector(cells)
+        embedded = network.get_input_embeddings()(packed.ids)
+        image = (packed.ids == network.config.image_token_id)[..., None].expand_as(embedded)
+        embedded = embedded.masked_scatter(image, told.to(embedded.dtype))
+        out = network.model.language_model(
+            inputs_embeds=embedded, attention_mask=packed.sees, position_ids=packed.positions,
+            output_hidden_states=True, use_cache=False,
+        )  # fmt: skip
+        return cells, out
+
     def _row(self, number: int, page: Page, questions: Sequence[Question]) -> _Row:
         start = len(self.picture)
         row = _Row([self.picture, torch.full((start,), IGNORED), torch.arange(start), torch.zeros(start).long()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -68,6 +69,18 @@ def test_what_is_trained_are_adapters_on_the_same_base(run: Path) -> None:
         assert torch.equal(now, then) == (name not in names), name
     assert lineage_of(START) == lineage_of("layoutlmv3-start")
     assert lineage_of(str(run / "model")).trainings
+
+
+@pytest.mark.parametrize("private", [{}, {"unit": "record", "noise": 1.0, "denominator": 4}], ids=["plain", "record"])
+def test_adapters_that_cannot_be_made_leave_no_run(tmp_path: Path, private: dict[str, Any]) -> None:
+    pages = docleak.load_pages("synthetic", count=2, seed=0) if private else None
+    for lora, said in (
+        ("r=2,targets=qerry", r"targets \(qerry\) among its linear layers"),
+        ("rank=2", "cannot be told"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            docleak.train(model="layoutlmv3-start", lora=lora, pages=pages, out=tmp_path / "out", **private)
+        assert not (tmp_path / "out" / "run.json").exists()
 
 
 def test_settings_say_which_adapters() -> None:

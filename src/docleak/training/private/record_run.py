@@ -14,6 +14,7 @@ import torch
 from docleak.errors import RunError
 from docleak.files import drafted_folder, reported
 from docleak.models import load_model
+from docleak.models.published.made import made_at
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.lineage import BOUND, Trained, claim_of
 from docleak.privacy.mechanism import Unit
@@ -61,6 +62,7 @@ def train_records(
     not at all, so that nothing of it was released. RunError for a finished run in ``out``. ``on_step`` is told how many
     steps of how many are done, ``say`` what should be known besides.
     """
+    made_at(config.model)  # what cannot be made is refused before a run is begun
     begun = (out / "run.json").is_file()
     run = Run.open(out, {"by": "record", **asdict(config)}, kind=KIND, command=command)
     if (out / "model").exists() or run.info.get("released"):
