@@ -23,19 +23,21 @@ SHARED_DATA = Path(__file__).parents[1].parent / "shared" / "data"
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: one process more than cores, for some tests wait for minutes for Flower's processes to poll."""
+    """``-n auto``: one process more than cores, for one of them waits for minutes for Flower's processes to poll."""
     return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
 
 
 #: The files that take longest, in that order: begun last, one of them would keep all other processes waiting.
 FIRST = (
-    "training/test_deployment.py", "training/test_deployment_faults.py", "studies/weights/test_game.py",
-    "training/test_removal.py", "cli/test_reproduce_page.py", "studies/gradient/test_verdicts.py",
-    "studies/updates/test_updates.py", "attacks/test_rounds.py", "studies/canaries/test_canaries.py", "test_kills.py",
-    "studies/answers/test_release_rows.py", "cli/test_commands.py", "training/test_flower.py",
-    "studies/updates/test_misdescribed.py", "models/test_contract.py", "attacks/test_gi_dqa_joint.py",
-    "studies/gradient/test_audit.py", "test_architecture.py", "test_front.py", "attacks/test_leak.py",
-    "attacks/test_observed.py", "studies/gradient/test_report.py", "cli/test_attack_cdmi.py",
+    "training/test_deployed.py", "studies/weights/test_game.py", "studies/updates/test_updates.py",
+    "attacks/test_rounds.py", "models/test_contract.py", "studies/canaries/test_canaries.py",
+    "studies/gradient/test_verdicts.py", "studies/answers/test_release_rows.py",
+    "studies/updates/test_misdescribed.py", "test_kills.py", "test_architecture.py", "attacks/test_gi_dqa_joint.py",
+    "cli/test_commands.py", "attacks/test_leak.py", "studies/gradient/test_audit.py", "cli/test_attack_cdmi.py",
+    "attacks/test_observed.py", "attacks/test_engine.py", "models/vlm/test_sizes.py", "training/test_removal.py",
+    "privacy/test_accounting.py", "cli/test_reproduce_page.py", "studies/gradient/test_report.py",
+    "cli/test_audit_releases.py", "training/test_flower.py", "studies/pairs/test_pair_rows.py", "cli/test_train.py",
+    "test_front.py",
 )  # fmt: skip
 
 

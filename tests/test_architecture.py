@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -64,6 +65,11 @@ MOST_TOP_LEVEL_NAMES = 20
 WITHOUT_TORCH = ("documents", "metrics", "privacy", "report", "runs")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def label(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -92,7 +98,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize("path", MODULES, ids=label)
 def test_imports_go_one_way(path: Path) -> None:
     home = top_level(path)
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     if home == "":
         eager = [node for node in tree.body if not isinstance(node, ast.If)]  # "if TYPE_CHECKING:" is for type checkers
         named = {name for node in eager for name in imported(node)}
@@ -114,7 +120,7 @@ def test_the_import_order_has_no_cycle() -> None:
 def test_no_files_import_one_another_in_a_circle() -> None:
     """Also where an import waits in a function."""
     known = house.modules()
-    trees = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in known.items()}
+    trees = {name: parsed(file) for name, file in known.items()}
     assert house.cycles({name: house.imported(tree, known) - {name} for name, tree in trees.items()}) == []
 
 
@@ -190,7 +196,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
 def test_size_and_docstrings(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= LONGEST_MODULE, f"more than {LONGEST_MODULE} lines: split it"
-    tree = ast.parse(text)
+    tree = parsed(path)
     assert ast.get_docstring(tree), "no module docstring"
     bare = [node.name for node in public_definitions(tree) if not ast.get_docstring(node)]
     assert not bare, f"no docstring: {', '.join(bare)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +95,19 @@ def test_records_of_another_shape_name_their_folder_and_other_errors_pass(tmp_pa
         raise RunError("as it is")
     with pytest.raises(KeyboardInterrupt), undamaged(tmp_path):
         raise KeyboardInterrupt
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # open before the writer, which would wait for it
+    try:
+        write_atomically(pipe, b"said")
+        assert os.read(reader, 10) == b"said"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
 
 
 def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 #: How the names of files begin that are being written.
 TEMPORARY = ".docleak-"
+#: Here nothing is replaced, not even by root: /dev/null would be gone for everybody.
+DEVICES = Path("/dev")
 #: Modes of files and folders that docleak makes.
 OWNERS_FILE, OWNERS_FOLDER = 0o600, 0o700
 #: What the operating system says where nothing more fits: a full disk, a quota, a limit on the size of files.
@@ -127,7 +129,14 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 @contextmanager
 def drafted(file: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of ``file`` at the end, unless an exception came."""
+    """A path to write to, which takes the place of ``file`` at the end, unless an exception came. What is no file (a
+    device, a pipe) stays what it is, and is written to."""
+    if (file.exists() and not file.is_file() and not file.is_dir()) or file.parent == DEVICES:
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
+            yield Path(folder) / "draft"
+            with file.open("ab") as device:  # /dev/stdout may be a file, which goes on
+                device.write((Path(folder) / "draft").read_bytes())
+        return
     private_folder(file.parent)
     draft = file.parent / f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
     try:

@@ -180,13 +180,14 @@ def reproduce(
     out: AnyPath | None = None,
     workers: int = 1,
     device: str = "auto",
+    until_decided: bool = False,
     say: Say | None = None,
     **changes: Any,
 ) -> Reproduction:
     """Run a paper's table such as "gi-dqa/table1", or a .toml file of one's own, or go on with it in ``out``.
 
     Only ``rows`` with that in their name and (model), A|B either; ``models`` puts checkpoints in place of the recipe's,
-    by their names there.
+    by their names there. ``until_decided`` stops at the first page after which no statement of the recipe is open.
     ``changes`` are settings of all rows (pages, seed, budget, documents, ...), as ``docleak reproduce`` takes them.
     RecipeError for an unknown recipe, scale or change.
     """
@@ -211,7 +212,8 @@ def reproduce(
     command = _call("reproduce", shown, folder)
     version = f"docleak {docleak.__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     with claimed(folder):
-        compute_rows(recipe, lines, folder, scale=scale, workers=workers, command=command, watcher=Lines(say))
+        compute_rows(recipe, lines, folder, scale=scale, workers=workers, command=command, watcher=Lines(say),
+                     until_decided=until_decided)  # fmt: skip
         page = write_table(recipe, scale, lines, folder, {"Command": command, "Version": version})
     return Reproduction(page, tuple(tables_of(lines)), failures_of(lines))
 

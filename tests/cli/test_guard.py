@@ -74,6 +74,9 @@ CHOSEN: dict[tuple[str, str], str] = {
     ("reproduce", "a recipe"): "gi-dqa/table1",
     ("models make", "the list of checkpoints"): "--list",
     ("models make", "a checkpoint"): "donut-base out",
+    ("data convert", "pdf:FOLDER"): "pdf:pages out",
+    ("data convert", "another format"): "synthetic out",
+    ("data make", "--pdf"): "out --pdf",
     ("data make", "--blue-red with --documents"): "out --blue-red --documents pages",
     ("data make", "--blue-red"): "out --blue-red",
     ("data make", "--partition"): "out --partition 2",
@@ -134,6 +137,7 @@ def test_an_option_that_does_nothing_is_refused(
     chooses = {
         ("data make", "--blue-red"),
         ("data make", "--documents"),
+        ("data make", "--pdf"),
         ("reproduce", "--list"),
         ("models make", "--list"),
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -13,6 +15,9 @@ import typer
 from docleak.cli.output import counter, emit, working_in
 
 app = typer.Typer(help="Pages: formats, synthetic invoices, pictures of pages with their boxes.", no_args_is_help=True)
+
+#: Lines about values that the terminal shows; the file has all.
+MOST_TOLD = 20
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -55,11 +60,17 @@ def make(
     ] = False,
     issuers: Annotated[int, typer.Option(help="With --blue-red, where no --documents are given: providers.")] = 240,
     per_issuer: Annotated[float, typer.Option(help="And the mean number of documents of each, 3 at least.")] = 6.0,
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="Write PDFs, every third a scan, and values.csv, to try data convert on.")
+    ] = False,
     json_output: Json = False,
 ) -> None:
     """Make synthetic invoices, the silos of a federation, or BLUE and RED, and write them as folders of pages."""
     from docleak.errors import DocumentError
 
+    if pdf:
+        _make_pdfs(out, documents or [], seed, count, json_output=json_output)
+        return
     if blue_red:
         _make_blue_red(out, documents or [], partition, by, issuers, per_issuer, seed, count,
                        json_output=json_output)  # fmt: skip
@@ -73,7 +84,9 @@ def make(
         _make_silos(out, specs, partition, by, seed, count, json_output=json_output)
         return
     if documents:
-        raise DocumentError("--documents needs --partition; `docleak data convert` writes a data set as one folder.")
+        raise DocumentError(
+            "--documents needs --partition, --blue-red or --pdf; `docleak data convert` writes one folder."
+        )
     from docleak.documents.folder import save
     from docleak.documents.loaders import DEFAULT_SYNTHETIC_PAGES
     from docleak.documents.synthetic import make_pages
@@ -83,6 +96,17 @@ def make(
         directory = save(pages, out)
     emit({"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
          json_output=json_output)  # fmt: skip
+
+
+def _make_pdfs(out: Path, specs: list[str], seed: int, count: int | None, *, json_output: bool) -> None:
+    from docleak.documents.loaders import SYNTHETIC, load_pages
+    from docleak.documents.pdfs.making import VALUES, write_pdfs
+
+    pages = load_pages(",".join(specs) or SYNTHETIC, count=count, seed=seed)
+    with working_in(out, whole=True, resumes=False):
+        number = write_pdfs(pages, out)
+    emit({"pdfs": number, "pages": len(pages), "out": str(out)},
+         f"{number} PDFs of {len(pages)} pages written to {out}, with {VALUES}", json_output=json_output)  # fmt: skip
 
 
 def _make_silos(
@@ -152,18 +176,31 @@ def _now_and_then(report: Callable[[int, int, str], None]) -> Callable[[int, int
 
 @app.command()
 def convert(
-    documents: Annotated[str, typer.Argument(help="FORMAT:PATH or PATH of pages to read.")],
+    documents: Annotated[str, typer.Argument(help="FORMAT:PATH or PATH of pages to read, or pdf:FOLDER.")],
     out: Annotated[Path, typer.Argument(help="New or empty folder to write.")],
     count: Annotated[int | None, typer.Option(help="Only the first pages.")] = None,
     image_root: Annotated[
         Path | None, typer.Option(help="Folder outside of DOCUMENTS from which its pages.jsonl may name images.")
     ] = None,
+    values: Annotated[
+        Path | None, typer.Option(help="PDFs: CSV or JSON of the values to find on them (docs/data-format.md).")
+    ] = None,
+    public: Annotated[str, typer.Option(help="PDFs: keys, by commas, whose values are not private.")] = "",
+    dpi: Annotated[float, typer.Option(help="PDFs: dots per inch of the pictures.")] = 150.0,
+    text_from: Annotated[
+        str, typer.Option(help="PDFs: auto (OCR where a page has no text layer), layer, ocr.")
+    ] = "auto",
+    ocr: Annotated[str, typer.Option(help="PDFs: rapidocr, tesseract:LANGUAGE, or module:object.")] = "rapidocr",
     json_output: Json = False,
 ) -> None:
-    """Convert any format docleak reads into the folder format (PNG and pages.jsonl)."""
+    """Convert any format docleak reads, or PDFs, into the folder format (PNG and pages.jsonl)."""
     from docleak.documents.folder import save
-    from docleak.documents.loaders import load_pages
+    from docleak.documents.loaders import load_pages, pdfs_of
 
+    pdfs = pdfs_of(documents)
+    if pdfs is not None:
+        _convert_pdfs(pdfs, out, values, public, dpi, text_from, ocr, count, json_output=json_output)
+        return
     pages = load_pages(documents, count=count, seed=0, image_root=image_root)
     with working_in(out, whole=True, resumes=False):
         directory = save(pages, out)
@@ -171,6 +208,89 @@ def convert(
         {"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
         json_output=json_output,
     )  # fmt: skip
+
+
+def _convert_pdfs(
+    path: Path, out: Path, values: Path | None, public: str, dpi: float, text_from: str, ocr: str, count: int | None,
+    *, json_output: bool,
+) -> None:  # fmt: skip
+    from docleak.documents.files import require_new
+    from docleak.documents.pdfs.converting import REVIEW, Conversion, convert, told
+    from docleak.errors import DocumentError
+    from docleak.metrics.ocr import page_reader
+
+    if text_from not in ("auto", "layer", "ocr"):
+        raise DocumentError(f"--text-from is {text_from!r}; expected auto, layer or ocr.")
+    require_new(out, "pages")
+    conversion = Conversion(lambda: page_reader(ocr).read_page, ocr, dpi, text_from, public)  # type: ignore[arg-type]
+    with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
+        made = convert(path, out, conversion, values=values, limit=count, on_page=_now_and_then(report))
+    open_questions = [remark for remark in made.remarks if not remark.placed]
+    lines = [told(remark) for remark in (*open_questions, *(r for r in made.remarks if r.placed))]
+    lines = [*lines[:MOST_TOLD], *([f"... and {len(lines) - MOST_TOLD} more"] if len(lines) > MOST_TOLD else [])]
+    if made.without_values and values:
+        lines.append(f"PDFs without a value: {', '.join(made.without_values)}")
+    if values is None:
+        lines.append(f"No --values: no word is private yet. Mark fields by mouse: docleak data mark {out}")
+    else:
+        sure = made.values - len(made.remarks)
+        lines.append(f"{made.values} values: {sure} at one place exactly, {len(made.remarks) - len(open_questions)} "
+                     f"placed and to be looked at, {len(open_questions)} not placed; see {out / REVIEW}")  # fmt: skip
+    if open_questions:
+        lines.append(f"Place what was not placed by mouse: docleak data mark {out}")
+    lines.append(f"{len(made.pages)} pages at {dpi:g} dots per inch written to {out}; words of {made.of('text layer')} "
+                 f"from the text layer, of {made.of('ocr')} by OCR, none on {made.of('none')}")  # fmt: skip
+    emit({"pages": len(made.pages), "out": str(out), "dpi": dpi, "values": made.values,
+          "words": {source: made.of(source) for source in ("text layer", "ocr", "none")},
+          "remarks": [asdict(remark) | {"placed": remark.placed} for remark in made.remarks],
+          "without_values": made.without_values}, "\n".join(lines), json_output=json_output)  # fmt: skip
+
+
+@app.command()
+def check(
+    documents: Annotated[str, typer.Argument(help="Folder of pages, FORMAT:PATH or PATH.")],
+    json_output: Json = False,
+) -> None:
+    """Look at every page: all faults at once (exit code 1), and what is probably not meant."""
+    from docleak.documents.checking import check_pages
+    from docleak.errors import DocumentError
+
+    with counter(quiet=json_output) as report:
+        seen = check_pages(documents, on_page=_now_and_then(report))
+    faults, warnings = seen.of(fault=True), seen.of(fault=False)
+    lines = [*(f"FAULT    {found}" for found in faults), *(f"warning  {found}" for found in warnings)]
+    lines.append(f"{seen.pages} pages can be read: {len(faults)} faults, {len(warnings)} warnings")
+    emit({"pages": seen.pages, "faults": [asdict(found) for found in faults],
+          "warnings": [asdict(found) for found in warnings]}, "\n".join(lines), json_output=json_output)  # fmt: skip
+    if faults and json_output:  # the object is printed: a second one with the error would make it unreadable
+        raise typer.Exit(1)
+    if faults:
+        raise DocumentError(f"{documents}: {len(faults)} fault(s), listed above. Mend them (docs/data-format.md).")
+
+
+@app.command()
+def mark(
+    folder: Annotated[Path, typer.Argument(help="Folder with pages.jsonl, or with page images alone.")],
+    port: Annotated[int | None, typer.Option(help="Port of 127.0.0.1; a free one if left out.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Mark private fields by mouse, in a browser on this machine; ends with Ctrl-C."""
+    from docleak.documents.marking import Marking, MarkingServer
+    from docleak.errors import DocumentError
+
+    marking = Marking(folder)
+    try:
+        server = MarkingServer(marking, port or 0)
+    except OSError as error:
+        raise DocumentError(
+            f"port {port} of 127.0.0.1 cannot be used ({error.strerror}). Pass another --port."
+        ) from error
+    emit({"url": server.url, "pages": len(marking)},
+         f"{len(marking)} pages of {folder}. Open {server.url} in a browser here; each change is saved at once. "
+         "Ctrl-C ends.", json_output=json_output)  # fmt: skip
+    sys.stdout.flush()
+    with server, suppress(KeyboardInterrupt):
+        server.serve_forever()
 
 
 @app.command()

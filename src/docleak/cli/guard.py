@@ -99,7 +99,7 @@ def _check_sources(path: str, values: Mapping[str, Any]) -> None:
     Only indexes are read, and a few pictures for the ink in boxes; notes of the loader are printed. Pickled data sets
     are left to the command, which alone knows whether they may be read.
     """
-    if values.get("--list") or path == "data convert":
+    if values.get("--list") or path in ("data convert", "data check"):
         return
     from docleak.documents.loaders import SYNTHETIC
 

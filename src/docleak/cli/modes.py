@@ -22,6 +22,16 @@ def _drawn(spec: str) -> bool:
     return drawn(spec)
 
 
+def _pdfs(spec: str) -> bool:
+    from docleak.documents.loaders import pdfs_of
+    from docleak.errors import DocumentError
+
+    try:
+        return pdfs_of(spec) is not None
+    except DocumentError:
+        return spec.startswith("pdf:")
+
+
 @dataclass(frozen=True)
 class Mode:
     """One thing that a command does.
@@ -56,18 +66,24 @@ MODES: dict[str, tuple[Mode, ...]] = {
              _words("rehearse scale out model documents test-documents pages rounds budget image-size ocr seed rows "
                     "device json") | {"name"}, "one row after the other is tried, in one process each"),
         Mode("--cluster", lambda v: bool(v["--cluster"]),
-             _words("cluster dry-run scale out model documents test-documents pages rounds budget image-size ocr seed "
-                    "rows device json") | {"name"}, "the scheduler's workers do the work"),
+             _words("cluster dry-run until-decided scale out model documents test-documents pages rounds budget "
+                    "image-size ocr seed rows device json") | {"name"}, "the scheduler's workers do the work"),
         Mode("a recipe", _always,
-             _words("dry-run scale model documents test-documents pages rounds budget image-size ocr rows "
-                    f"{_RUN}") | {"name"}, "it is run"),
+             _words("dry-run until-decided scale model documents test-documents pages rounds budget image-size ocr "
+                    f"rows {_RUN}") | {"name"}, "it is run"),
     ),
     "models make": (
         Mode("the list of checkpoints", lambda v: bool(v["--list"]) or not v["name"], _words("list json"),
              "it only lists them; name one"),
         Mode("a checkpoint", _always, _words("seed spread narrow json") | {"name", "out"}, "it is made"),
     ),
+    "data convert": (
+        Mode("pdf:FOLDER", lambda v: _pdfs(v["documents"]),
+             _words("values public dpi text-from ocr count json") | {"documents", "out"}, "PDFs are read"),
+        Mode("another format", _always, _words("image-root count json") | {"documents", "out"}, "pages are copied"),
+    ),
     "data make": (
+        Mode("--pdf", lambda v: bool(v["--pdf"]), _words("pdf documents seed count json") | {"out"}, "PDFs are made"),
         Mode("--blue-red with --documents", lambda v: bool(v["--blue-red"] and v["--documents"]),
              _words(f"blue-red documents partition by {_MADE}") | {"out"}, "its documents are given"),
         Mode("--blue-red", lambda v: bool(v["--blue-red"]),
@@ -88,6 +104,8 @@ def _divided_already(values: Values) -> bool:
 NEEDS: dict[tuple[str, str], Need] = {
     ("data make", "--partition"): Need(lambda v: not _divided_already(v), "docleak's own division, not --by clients"),
     ("data make", "--seed"): Need(lambda v: not _divided_already(v), "docleak's own division, not --by clients"),
+    ("data convert", "--ocr"): Need(lambda v: v["--text-from"] != "layer", "--text-from auto or ocr"),
+    ("data convert", "--public"): Need(lambda v: v["--values"] is not None, "--values"),
     ("data inspect", "--seed"): Need(lambda v: _drawn(v["documents"]), "synthetic pages and drawn tables"),
     ("models attention", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
     ("budget", "--published"): Need(lambda v: v["--client-rate"] != "1", "--client-rate below 1"),

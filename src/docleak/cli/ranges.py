@@ -28,6 +28,7 @@ RANGES: dict[str, Range] = {
     "--partition": Range(1, 10_000),
     "--issuers": Range(1, 100_000),
     "--per-issuer": Range(3, 1_000),
+    "--dpi": Range(36, 1_200),
     "--page": COUNT,
     "--port": Range(1, 65_535),
     "--superlink-port": Range(1, 65_535),

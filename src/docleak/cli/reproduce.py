@@ -69,6 +69,10 @@ def reproduce(
     ocr: Annotated[
         str, typer.Option(help="Another reader of pictures: rapidocr, tesseract, trocr:PATH; empty: the recipe's.")
     ] = "",
+    until_decided: Annotated[
+        bool,
+        typer.Option("--until-decided", help="Stop at the first page after which no statement of the recipe is open."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed; -1 means the recipe's.")] = -1,
     rows: Annotated[
         str, typer.Option(help="Only rows with this in their name and (MODEL), such as '(donut)'; A|B takes either.")
@@ -113,7 +117,7 @@ def reproduce(
         with Progress(quiet=json_output) as watcher:
             compute_rows(
                 recipe, planned, folder, scale=scale, workers=workers or default_workers(), cluster=cluster,
-                command=command_line(), watcher=watcher,
+                command=command_line(), until_decided=until_decided, watcher=watcher,
             )  # fmt: skip
         page = write_table(
             recipe, scale, planned, folder, {**_facts(command_line()), "Wall time of this call": _wall(began)}

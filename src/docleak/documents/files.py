@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import warnings
@@ -68,13 +69,15 @@ def read_json_lines(path: Path) -> tuple[list[tuple[int, dict[str, object]]], li
     return rows, faults
 
 
-def read_image(path: Path, *, upright: bool = False) -> Image:
+def read_image(path: Path, *, upright: bool = False, content: bytes | None = None) -> Image:
     """The picture as uint8 RGB, shape (H, W, 3); transparency is laid on white.
+
+    It is read from ``content`` where that is given; ``path`` then only names it.
 
     ``upright`` turns a photo as its EXIF tag says. Data sets whose boxes were drawn on the stored pixels must not.
     """
     try:
-        with _opened(path) as opened:
+        with _opened(path if content is None else io.BytesIO(content)) as opened:
             _check_pixels(path, *opened.size)
             frames = getattr(opened, "n_frames", 1)
             picture = ImageOps.exif_transpose(opened) if upright else opened
@@ -84,6 +87,11 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
     except DocumentError:
         raise
     except (OSError, SyntaxError, ValueError, OverflowError, MemoryError, Pillow.DecompressionBombError) as error:
+        if _is_pdf(path):
+            raise DocumentError(
+                f"{path}: is a PDF, expected a picture of one page. Make a folder of pages of the PDFs with docleak "
+                "data convert pdf:FOLDER NEW-FOLDER (docs/data-format.md)."
+            ) from error
         raise DocumentError(
             f"{path}: cannot be decoded as an image ({error}). Restore the file, or take it out of the data set."
         ) from error
@@ -98,7 +106,15 @@ def read_image(path: Path, *, upright: bool = False) -> Image:
     return np.array(picture.convert("RGB"), dtype=np.uint8)
 
 
-def _opened(path: Path) -> Pillow.Image:
+def _is_pdf(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return b"%PDF-" in stream.read(1024)
+    except OSError:
+        return False
+
+
+def _opened(path: Path | io.BytesIO) -> Pillow.Image:
     """The picture with its header read only; Pillow's own word about large ones is docleak's to say."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Pillow.DecompressionBombWarning)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,20 @@ def load(path: Path, *, limit: int | None = None, image_root: Path | None = None
     of a wrong type, word numbers that do not exist, boxes that do not fit the picture, lines that are there twice, and
     images that are not there, lie elsewhere or are too large.
     """
+    entries, faults, notes = read_index(path, limit=limit, image_root=image_root)
+    raise_faults(path / INDEX, faults, "Mend these lines; docs/data-format.md describes them.")
+    if not entries:
+        raise DocumentError(f"{path / INDEX}: holds no page. Write one line per page.")
+    return LazyPages(path, entries, notes=notes)
+
+
+def read_index(
+    path: Path, *, limit: int | None = None, image_root: Path | None = None
+) -> tuple[list[PageEntry], list[str], list[str]]:
+    """Pages of the lines without a fault, every fault as a phrase with its line, and doubts about the boxes.
+
+    Raises DocumentError where there is no index, or none that can be read.
+    """
     index = path / INDEX
     if not index.is_file():
         raise DocumentError(
@@ -61,17 +75,18 @@ def load(path: Path, *, limit: int | None = None, image_root: Path | None = None
     rows, faults = read_json_lines(index)
     scale, lines = BoxScale(), dict[str, int]()
     for number, row in at_most(rows, limit):
-        bad = page_faults(row, path, image_root)
+        bad = line_faults(row, path, image_root, scale=scale)
         first = lines.setdefault(json.dumps(row, sort_keys=True), number)
         bad += [f"the same page as line {first}"] if first != number else []
-        bad = bad or _picture_faults(row, path, scale)
         faults += [f"line {number}: {fault}" for fault in bad]
         if not bad:
             entries.append(_entry(path, row))
-    raise_faults(index, faults, "Mend these lines; docs/data-format.md describes them.")
-    if not rows:
-        raise DocumentError(f"{index}: holds no page. Write one line per page.")
-    return LazyPages(path, entries, notes=scale.notes())
+    return entries, faults, scale.notes()
+
+
+def line_faults(row: Json, path: Path, image_root: Path | None = None, *, scale: BoxScale | None = None) -> list[str]:
+    """What is wrong with one line of the index, and with its boxes on its picture, as phrases."""
+    return page_faults(row, path, image_root) or _picture_faults(row, path, scale or BoxScale())
 
 
 def _picture_faults(row: Json, path: Path, scale: BoxScale) -> list[str]:
@@ -199,10 +214,11 @@ def _value_faults(item: Json, row: Json) -> list[str]:
     return faults
 
 
-def save(pages: Iterable[Page], directory: Path) -> Path:
+def save(pages: Iterable[Page], directory: Path, *, also: Callable[[Path], None] = lambda draft: None) -> Path:
     """Write pages as a new folder that ``load`` reads back unchanged; images become PNG. Returns the folder.
 
-    The folder appears complete or not at all. Raises DocumentError if it exists and is not empty, or for no pages.
+    The folder appears complete or not at all; ``also`` may write other files into it, after the pages. Raises
+    DocumentError if it exists and is not empty, or for no pages.
     """
     require_new(directory, "pages")
     with drafted_folder(directory) as draft:
@@ -215,6 +231,7 @@ def save(pages: Iterable[Page], directory: Path) -> Path:
         if not lines:
             raise DocumentError(f"{directory}: there are no pages to write. Give at least one.")
         (draft / INDEX).write_bytes("".join(f"{line}\n" for line in lines).encode())
+        also(draft)
     return directory
 
 

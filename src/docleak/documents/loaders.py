@@ -42,6 +42,8 @@ class Loader:
     #: Whether opening the whole data set takes minutes, so that it is not done just to check a path.
     large: bool = False
     splits_are: Literal["official", "derived", "none"] = "official"
+    #: Options of PageOptions that it takes besides the split.
+    takes: tuple[str, ...] = ()
 
     def function(self) -> Callable[..., Sequence[Page]]:
         """The loading function; its module is imported only now."""
@@ -61,9 +63,12 @@ class Loader:
 
 @dataclass(frozen=True)
 class PageOptions:
-    """What may follow a path as ``:key=value``: the ``split`` to read ("" for what the format means)."""
+    """What may follow a path as ``:key=value``: the ``split`` to read ("" for what the format means); for formats that
+    take them, what ``boxes`` are in, and which kinds of fields are ``public``."""
 
     split: str = ""
+    boxes: str = ""
+    public: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,9 @@ class PageSource:
         """The splits that are there; none if the path is one of them already."""
         return LOADERS[self.format].splits(self.path)
 
+
+#: Formats of which one file may be given.
+BY_SUFFIX = {".npy": "pfl-docvqa", ".parquet": "datasets", ".arrow": "datasets", ".pdf": "pdf", ".PDF": "pdf"}
 
 #: Tried in this order.
 LOADERS: Mapping[str, Loader] = MappingProxyType(
@@ -132,6 +140,18 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
             ("imdb/*.npy", "train/blue_train.npy", "*.npy"),
             large=True,
         ),
+        "datasets": Loader(
+            "docleak.documents.hugging_face:load",
+            "Hugging Face: a folder of datasets' save_to_disk, or parquet, of images with words and boxes",
+            ("dataset_dict.json", "state.json dataset_info.json", "*.parquet", "*/*.parquet"),
+            takes=("boxes", "public"),
+        ),
+        "pdf": Loader(
+            "docleak.documents.pdfs.converting:load",
+            "PDFs, to be made a folder of pages first: docleak data convert pdf:FOLDER NEW-FOLDER",
+            ("*.pdf", "*.PDF", "*/*.pdf"),
+            splits_are="none",
+        ),
     }
 )
 
@@ -170,6 +190,12 @@ def _load_one(spec: str, count: int | None, seed: int, image_root: Path | None) 
     if source.options.split:
         require_split(source.path, source.options.split, source.splits())
         load = partial(load, split=source.options.split)
+    more = {key: value for key in ("boxes", "public") if (value := getattr(source.options, key))}
+    if idle := sorted(more.keys() - set(loader.takes)):
+        raise DocumentError(
+            f"{spec!r}: {', '.join(idle)} is for datasets:PATH; {source.format} has its own. Leave it out."
+        )
+    load = partial(load, **more)
     if image_root is not None:
         if source.format != "folder":
             raise DocumentError(
@@ -236,6 +262,14 @@ def page_source(spec: str) -> PageSource:
     )
 
 
+def pdfs_of(spec: str) -> Path | None:
+    """Where the PDFs lie that ``spec`` means, or None if it means no PDFs."""
+    if spec == SYNTHETIC or len(page_specs(spec)) > 1:
+        return None
+    source = page_source(spec)
+    return source.path if source.format == "pdf" else None
+
+
 def drawn(spec: str) -> bool:
     """Whether docleak draws these pages, so that a seed matters to them; True as well where ``spec`` is none."""
     try:
@@ -246,8 +280,8 @@ def drawn(spec: str) -> bool:
 
 def detect(path: Path) -> str:
     """The name of the format that the files at ``path`` are laid out in; raises DocumentError if it is none."""
-    if path.suffix == ".npy":
-        return "pfl-docvqa"
+    if path.suffix in BY_SUFFIX and not path.is_dir():
+        return BY_SUFFIX[path.suffix]
     found = next((name for name, loader in LOADERS.items() if path.is_dir() and loader.recognises(path)), None)
     if found is None:
         looked = "".join(

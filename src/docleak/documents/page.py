@@ -42,6 +42,19 @@ def box_faults(words: Sequence[Word], width: int, height: int) -> Iterator[str]:
             yield f"word {index} {word.text!r}: box {word.box} leaves the page"
 
 
+def line_boxes(boxes: Sequence[Box]) -> tuple[Box, ...]:
+    """One box per line: boxes in reading order, joined where they share a line."""
+    lines: list[list[float]] = []
+    for x0, y0, x1, y1 in boxes:
+        last = lines[-1] if lines else [x0, y1, x1, y1]
+        shared = min(y1, last[3]) - max(y0, last[1])
+        if shared > 0.5 * min(y1 - y0, last[3] - last[1]) and x0 >= last[0]:
+            last[1], last[2], last[3] = min(last[1], y0), max(last[2], x1), max(last[3], y1)
+        else:
+            lines.append([x0, y0, x1, y1])
+    return tuple((a, b, c, d) for a, b, c, d in lines)
+
+
 @dataclass(frozen=True)
 class Field:
     """A key of the page, its value, and the words that carry it.
@@ -142,16 +155,7 @@ class Page:
 
     def field_boxes(self, field: Field) -> tuple[Box, ...]:
         """One box per line the field covers: boxes of its words, joined where they share a line."""
-        lines: list[list[float]] = []
-        for index in field.words:
-            x0, y0, x1, y1 = self.words[index].box
-            last = lines[-1] if lines else [x0, y1, x1, y1]
-            shared = min(y1, last[3]) - max(y0, last[1])
-            if shared > 0.5 * min(y1 - y0, last[3] - last[1]) and x0 >= last[0]:
-                last[1], last[2], last[3] = min(last[1], y0), max(last[2], x1), max(last[3], y1)
-            else:
-                lines.append([x0, y0, x1, y1])
-        return tuple((a, b, c, d) for a, b, c, d in lines)
+        return line_boxes([self.words[index].box for index in field.words])
 
     def with_image(self, image: Image) -> Page:
         """The same page with another picture of the same size."""

@@ -78,7 +78,7 @@ class BoxScale:
 def blank_boxes(pages: Sequence[Page]) -> list[str]:
     """A sentence for pages on which a quarter of the words' boxes or more hold no ink; the first LOOKED_AT are read."""
     looked = [pages[number] for number in range(min(len(pages), LOOKED_AT))]
-    blank = {page.name: sum(not _has_ink(page, word) for word in page.words) for page in looked}
+    blank = {page.name: sum(not has_ink(page, word) for word in page.words) for page in looked}
     wrong = [page for page in looked if page.words and blank[page.name] >= max(1, len(page.words) / 4)]
     if not wrong:
         return []
@@ -90,7 +90,8 @@ def blank_boxes(pages: Sequence[Page]) -> list[str]:
     ]
 
 
-def _has_ink(page: Page, word: Word) -> bool:
+def has_ink(page: Page, word: Word) -> bool:
+    """Whether the pixels of the word's box differ by INK or more."""
     x0, y0, x1, y1 = (round(value) for value in word.box)
     crop = page.image[max(0, y0) : max(y1, y0 + 1), max(0, x0) : max(x1, x0 + 1)]
     return crop.size > 0 and int(crop.max()) - int(crop.min()) >= INK

@@ -3,7 +3,7 @@
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.image import PSNR_CAP_DB, fft2d_distance, mse, psnr, ssim
 from docleak.metrics.ocr import ENGINES, OcrEngine, Reading, has_ink, load_engine
-from docleak.metrics.score import FieldScore, PageScore, aggregate, read_fields, score_page
+from docleak.metrics.score import FieldScore, PageScore, aggregate, page_values, read_fields, score_page
 from docleak.metrics.text import accuracy, anls, exact, fuzz_ratio, normalise, two_stage_average
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "load_engine",
     "mse",
     "normalise",
+    "page_values",
     "psnr",
     "read_fields",
     "score_page",

@@ -27,7 +27,7 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
-from docleak.documents.page import Image
+from docleak.documents.page import Box, Image, Word
 from docleak.errors import MissingExtraError, ModelError
 from docleak.registry import Choice, Entry, Registry
 
@@ -80,6 +80,24 @@ class OcrEngine(Protocol):
 
     def read(self, crops: Sequence[Image]) -> list[Reading]:
         """One Reading per crop; a crop is uint8, (H, W, 3) RGB or (H, W) grey."""
+
+
+@runtime_checkable
+class PageReader(Protocol):
+    """An engine that finds the words of a whole page, too."""
+
+    def read_page(self, image: Image) -> list[Word]:
+        """The page's words with their boxes, in reading order; ``image`` is uint8, (H, W, 3) RGB."""
+
+
+def page_reader(choice: Choice) -> PageReader:
+    """The engine of that name if it reads whole pages; ModelError if it reads crops of lines alone."""
+    engine = load_engine(choice)
+    if not isinstance(engine, PageReader):
+        raise ModelError(
+            f"{choice} reads crops of one line and finds no words on a page; expected rapidocr or tesseract."
+        )
+    return engine
 
 
 def load_engine(choice: Choice) -> OcrEngine:
@@ -155,6 +173,22 @@ class RapidOcrEngine:
     def read(self, crops: Sequence[Image]) -> list[Reading]:
         return read_inked(crops, lambda inked: [self._recognise(crop) for crop in inked])
 
+    def read_page(self, image: Image) -> list[Word]:
+        """Words of the lines that rapidocr's detector finds; the first and last of a line reach to its ends."""
+        found = self._reader(np.ascontiguousarray(image[:, :, ::-1]), return_word_box=True)
+        words: list[Word] = []
+        for line, parts in zip(found.boxes, found.word_results, strict=True) if found.boxes is not None else ():
+            boxes = [_around(corners, image) for _, _, corners in parts]
+            if boxes:
+                left, _, right, _ = _around(line, image)
+                boxes[0] = (min(left, boxes[0][0]), *boxes[0][1:])
+                boxes[-1] = (*boxes[-1][:2], max(right, boxes[-1][2]), boxes[-1][3])
+            words += [
+                Word(text.strip(), box) for (text, _, _), box in zip(parts, boxes, strict=True)
+                if text.strip() and box[0] < box[2] and box[1] < box[3]
+            ]  # fmt: skip
+        return words
+
     def _recognise(self, crop: Image) -> Reading:
         rgb = as_rgb(crop)
         line = rgb if rgb.shape[0] <= LINE_HEIGHT else at_line_height(rgb)  # its own shrinking would alias
@@ -193,21 +227,37 @@ class TesseractEngine:
                 PIL.Image.fromarray(at_line_height(as_rgb(crop))).save(path)
             listing = Path(folder) / "crops.txt"
             listing.write_text("\n".join(paths) + "\n")
-            command = [self._program, str(listing), "stdout", "--psm", "7", "-l", self.language]
-            run = subprocess.run(
-                [*command, "-c", "tessedit_create_tsv=1"],
-                capture_output=True,
-                text=True,
-                check=False,
-                env={**os.environ, "OMP_THREAD_LIMIT": "1"},
-            )
-        if run.returncode:
-            raise ModelError(f"tesseract -l {self.language} failed with code {run.returncode}: {run.stderr.strip()}")
+            rows = self._table([str(listing), "stdout", "--psm", "7"])
         words: list[list[tuple[str, float]]] = [[] for _ in crops]
-        for row in csv.DictReader(io.StringIO(run.stdout), delimiter="\t", quoting=csv.QUOTE_NONE):
+        for row in rows:
             if row["level"] == "5" and row["text"].strip():
                 words[int(row["page_num"]) - 1].append((row["text"], float(row["conf"]) / 100))
         return [self._line(found) for found in words]
+
+    def read_page(self, image: Image) -> list[Word]:
+        """Words as tesseract finds them on the whole page (--psm 3)."""
+        with tempfile.TemporaryDirectory(prefix="docleak-tesseract-") as folder:
+            file = Path(folder) / "page.png"
+            PIL.Image.fromarray(image).save(file)
+            rows = self._table([str(file), "stdout", "--psm", "3"])
+        words = []
+        for row in rows:
+            if row["level"] == "5" and row["text"].strip() and float(row["conf"]) >= 100 * self.min_confidence:
+                x, y, width, height = (int(row[key]) for key in ("left", "top", "width", "height"))
+                words.append(Word(row["text"].strip(), (x, y, x + width, y + height)))
+        return words
+
+    def _table(self, about: Sequence[str]) -> list[dict[str, str]]:
+        run = subprocess.run(
+            [self._program, *about, "-l", self.language, "-c", "tessedit_create_tsv=1"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "OMP_THREAD_LIMIT": "1"},
+        )
+        if run.returncode:
+            raise ModelError(f"tesseract -l {self.language} failed with code {run.returncode}: {run.stderr.strip()}")
+        return list(csv.DictReader(io.StringIO(run.stdout), delimiter="\t", quoting=csv.QUOTE_NONE))
 
     def _line(self, words: list[tuple[str, float]]) -> Reading:
         confidence = float(np.mean([confidence for _, confidence in words])) if words else 0.0
@@ -269,6 +319,13 @@ class TrocrEngine:
             chances = self._model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True).exp()
         text = self._processor.batch_decode(out.sequences, skip_special_tokens=True)[0]
         return Reading(text, float(chances.mean()))
+
+
+def _around(corners: Any, image: Image) -> Box:
+    """The box around the corners of a quadrangle, within the picture."""
+    x, y = np.asarray(corners, dtype=float).T
+    height, width = image.shape[:2]
+    return max(float(x.min()), 0.0), max(float(y.min()), 0.0), min(float(x.max()), width), min(float(y.max()), height)
 
 
 def as_rgb(crop: Image) -> Image:

@@ -166,6 +166,11 @@ def aggregate(
     return estimates
 
 
+def page_values(score: PageScore, column: str) -> list[float]:
+    """What a page brings to the mean of one of ``aggregate``'s columns: a number, or one per field; [] for others."""
+    return _COLUMNS[column][0](score) if column in _COLUMNS else []
+
+
 #: column -> the values of a page that enter its mean, and whether a field was scored for it.
 _COLUMNS: dict[str, tuple[Callable[[PageScore], list[float]], Callable[[FieldScore], bool]]] = {
     "psnr": (lambda page: _present([page.psnr]), lambda field: field.psnr is not None),

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
+from functools import lru_cache
 from importlib.metadata import version
 
 import numpy as np
@@ -79,6 +80,7 @@ def rounded_up(epsilon: float) -> str:
     return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 3), rounding=ROUND_CEILING)):.4g}"
 
 
+@lru_cache(maxsize=256)  # a search asks for the same mechanism twice, and a report for what its training was planned by
 def guarantee(mechanism: Mechanism, delta: float, accountant: Accountant = Accountant.PLD) -> Guarantee:
     """What ``mechanism`` guarantees at ``delta``.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
@@ -26,6 +27,7 @@ MOST_ROUNDS = 100_000
 PRV_TOLERANCE = 0.011
 
 
+@lru_cache(maxsize=64)
 def noise_for(mechanism: Mechanism, epsilon: float, delta: float, accountant: Accountant = Accountant.PLD) -> Guarantee:
     """The least noise multiplier, to ``DECIMALS``, with which ``mechanism`` keeps to ``epsilon``; its own is ignored.
 

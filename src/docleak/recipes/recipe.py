@@ -12,6 +12,7 @@ Recipes are TOML files, the shipped ones beside this module, a user's own anywhe
                                         and on = ["donut"] which models rows run on at this scale instead of the above
     [[rows]]                            name, settings of this row, printed.donut = {binary = 0.701, ...}, and
                                         only = "paper" if it is a row of that scale alone
+    [[statements]]                      what the paper concludes, as our numbers can test it (see ``statements``)
 
 The study says which settings and which printed numbers there are: its configuration's fields, and its columns.
 """
@@ -28,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from docleak.documents.ranges import SEED, short
 from docleak.errors import RecipeError
+from docleak.recipes.statements import Statement, statement_of
+from docleak.recipes.statements import faults_of as statement_faults
 from docleak.spec import split_name
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ OF_SCALE = {"models": dict, "on": list}
 MOST_NUMBER = 10**12
 #: key -> type, of the file and of a row; scales and ``fixed`` hold settings.
 TOP = {"title": str, "kind": str, "paper": str, "finding": str, "note": str, "models": list, "fixed": dict,
-       "rows": list, "scales": dict}  # fmt: skip
+       "rows": list, "scales": dict, "statements": list}  # fmt: skip
 ROW = {"name": str, "models": list, "printed": dict, "scales": dict, "only": str}
 
 
@@ -79,6 +82,7 @@ class Recipe:
     scales: Mapping[str, Mapping[str, Any]]
     note: str = ""
     kind: str = USUAL
+    statements: tuple[Statement, ...] = ()
 
     @property
     def study(self) -> type[TableStudy[Any]]:
@@ -203,6 +207,7 @@ def read_recipe(file: Path, name: str) -> Recipe:
         fixed=text.get("fixed", {}),
         scales=text.get("scales", {}),
         kind=text.get("kind", USUAL),
+        statements=tuple(statement_of(one) for one in text.get("statements", ())),
     )
 
 
@@ -221,6 +226,9 @@ def _faults(text: Mapping[str, Any]) -> list[str]:
     faults += _scale_faults(text, "", OF_SCALE, known)
     faults += _text_faults(text.get("models", []), "models")
     rows = text.get("rows")
+    names = [str(row.get("name")) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    statements = text.get("statements")
+    faults += statement_faults(statements, names, known.printed) if isinstance(statements, list) else []
     faults += ["there is no row"] * (rows == [])
     first: dict[tuple[str, str], int] = {}
     for number, row in enumerate(rows if isinstance(rows, list) else []):

@@ -18,6 +18,8 @@ from docleak.errors import RecipeError
 from docleak.files import TEMPORARY, read_stored, reported, write_atomically, write_json
 from docleak.models.loading import short_name
 from docleak.recipes.recipe import Recipe
+from docleak.recipes.statements import OPEN, decide
+from docleak.recipes.statements import table_of as decided_table
 from docleak.report.pictures import data_uri
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
@@ -101,12 +103,16 @@ def reproduce(
     workers: int,
     cluster: str = "",
     command: str = "",
+    until_decided: bool = False,
     watcher: Watcher = SILENCE,
 ) -> None:
-    """Compute what is missing; returns when every unit is finished or given up.
+    """Compute what is missing; returns when every unit is finished or given up, or, ``until_decided``, as soon as no
+    statement of the recipe is open, which is looked at page by page.
 
     Runs that other tables share are waited for while another process is at work in them.
     """
+    if until_decided:
+        _require_stoppable(recipe, rows)
     claim_folder(out, recipe, scale)
     studies = {row.run.path: row.study for row in rows if not row.study.missing()}
     with ExitStack() as held:
@@ -115,7 +121,22 @@ def reproduce(
         assignments = [Assignment(study, begin(study, path, command=command)) for path, study in studies.items()]
         for assignment in assignments:
             assignment.study.prepare(assignment.run, watcher.said)
-        compute(assignments, workers=workers, watcher=watcher, cluster=cluster, keep_going=True)
+        compute(
+            assignments, workers=workers, watcher=watcher, cluster=cluster, keep_going=True,
+            enough=(lambda: all(one.verdict != OPEN for one in decide(recipe.statements, rows, scale)))
+            if until_decided else None,
+        )  # fmt: skip
+
+
+def _require_stoppable(recipe: Recipe, rows: Sequence[TableRow]) -> None:
+    """RecipeError where nothing is stated that rows could decide page by page."""
+    if not recipe.statements:
+        raise RecipeError(f"--until-decided: recipe {recipe.name!r} states nothing that could be decided.")
+    if not type(rows[0].study).stoppable:
+        raise RecipeError(
+            f"--until-decided: rows of the kind {recipe.kind} are not computed page by page, so that nothing can be "
+            "decided before the end; leave it out."
+        )
 
 
 def claim_folder(out: Path, recipe: Recipe, scale: str) -> None:
@@ -177,15 +198,18 @@ def write_table(recipe: Recipe, scale: str, rows: Sequence[TableRow], out: Path,
     """Write table.md, .json, .csv, .html and pictures.png; returns the path of the page. ``facts`` stand under it."""
     kind, tables = type(rows[0].study), tables_of(rows)
     facts = {**kind.row_facts(rows), **facts}
+    decisions = decide(recipe.statements, rows, scale)
+    stated = [decided_table(decisions)] if decisions else []
     picture = kind.picture(rows)
     if picture is not None:
         write_atomically(out / "pictures.png", picture.png)
-    write_atomically(out / "table.md", markdown_of(recipe, scale, tables, facts).encode())
+    write_atomically(out / "table.md", markdown_of(recipe, scale, [*tables, *stated], facts).encode())
     flat = Table("", {**tables[0].columns}, [row for table in tables for row in table.rows])
     write_atomically(out / "table.csv", flat.to_csv().encode())
-    write_json(out / "table.json", {"recipe": recipe.name, "scale": scale, **facts, "rows": flat.to_json()})
+    told = {"statements": [one.to_json() for one in decisions], "rows": flat.to_json()}
+    write_json(out / "table.json", {"recipe": recipe.name, "scale": scale, **facts, **told})
     html = render(
-        "recipe.html.j2", recipe=recipe, scale=scale, tables=tables, facts=facts, footnote=kind.footnote,
+        "recipe.html.j2", recipe=recipe, scale=scale, tables=[*tables, *stated], facts=facts, footnote=kind.footnote,
         picture=picture, uri=data_uri(picture.png) if picture else "",
     )  # fmt: skip
     write_atomically(out / "table.html", html.encode("utf-8", "backslashreplace"))

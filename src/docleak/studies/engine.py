@@ -7,7 +7,7 @@ raised. The same command goes on where the last one stopped; where that was kill
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,8 +125,10 @@ def compute(
     watcher: Watcher = SILENCE,
     cluster: str = "",
     keep_going: bool = False,
+    enough: Callable[[], bool] | None = None,
 ) -> None:
-    """Every unit that is missing, in turns over all assignments, whose runs the caller has claimed."""
+    """Every unit that is missing, in turns over all assignments, whose runs the caller has claimed; after each turn,
+    until there is ``enough``."""
     work, tasks = Computing(assignments), tasks_of(assignments)
     finished = {task.label for task in tasks if _finished(assignments[task.number], task)}
     watcher.began({task.label: task.unit.size for task in tasks}, finished)
@@ -139,6 +141,13 @@ def compute(
         fresh = [task for task in left if task not in tried]
         if not left:
             return
+        if enough is not None:
+            turn = left[0].unit.turn
+            if turn > tasks[0].unit.turn and enough():
+                return
+            left = [task for task in left if task.unit.turn == turn]
+            fresh = [task for task in fresh if task in left]
+            tried = [task for task in tried if task in left]
         # Whoever was running when a worker died is suspected until it has run alone.
         batch, at_once = (fresh, workers) if fresh else (tried[:1], 1)
         apart = not fresh or (keep_going and workers > 1)

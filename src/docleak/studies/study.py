@@ -167,6 +167,12 @@ class TableStudy(Study[C]):
     checkpoints: ClassVar[tuple[str, ...]] = ()
     #: What pictures of another size can be of, besides models: ``--image-size NAME=WxH``.
     sized: ClassVar[tuple[str, ...]] = ()
+    #: What ``measured`` measures one by one; "" where rows do not say.
+    parts: ClassVar[str] = ""
+    #: Columns whose value of each part lies in [0, 1].
+    shares: ClassVar[tuple[str, ...]] = ()
+    #: Whether the units of one turn are one part under every row, so that a table can stop after any turn.
+    stoppable: ClassVar[bool] = False
     footnote: ClassVar[str] = "Ours with 95 % intervals in square brackets; the paper's value in round brackets."
 
     @classmethod
@@ -202,6 +208,15 @@ class TableStudy(Study[C]):
     @abstractmethod
     def numbers(self, run: Run) -> Mapping[str, Value]:
         """The row's numbers by column, from disk; {} while there is none."""
+
+    def measured(self, run: Run, column: str) -> Mapping[str, float]:
+        """What the row measured of each part (page, pair, field), by a name that other rows have for it, too; {} where
+        the column has no parts. Parts stand or fall alone: what shares a gradient is one."""
+        return {}
+
+    def planned_parts(self) -> int:
+        """How many parts the finished row will have, 0 where that is not known."""
+        return 0
 
     def shown(self) -> Sequence[str]:
         """The columns that the row shows."""

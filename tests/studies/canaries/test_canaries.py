@@ -40,24 +40,24 @@ def bench(model: DocumentModel) -> Bench:
 
 
 def test_the_bound_never_exceeds_the_claim_and_no_noise_is_seen(bench: Bench) -> None:
-    """24 trainings. With epsilon 0.5, no more than 14 of 16 guesses may be right: there the claim could be broken."""
+    """14 trainings. With epsilon 0.5, no more than 14 of 16 guesses may be right: there the claim could be broken."""
     seen = []
     for epsilon in (8.0, 2.0, 0.5):
         plan = SMALL.plan_for(epsilon)
-        for seed in range(7):
+        for seed in range(4):
             audit = audit_canaries(bench, SMALL, plan, seed=seed)
             audit.check()
             assert all(0 <= bound.epsilon <= audit.upper.epsilon <= epsilon for bound in audit.lower.values())
             seen.append(audit.right["weights"])
-    assert np.mean(seen[:7]) > np.mean(seen[14:]) + 2, "more noise must hide more"
+    assert np.mean(seen[:4]) > np.mean(seen[8:]) + 2, "more noise must hide more"
     told = 0
-    for seed in range(3):
+    for seed in range(2):
         bare = audit_canaries(bench, SMALL, SMALL.plan(0.0), seed=seed)
         bare.check()
         assert bare.right["weights"] == 16 and bare.lower["weights"].epsilon > 1.3
         assert bare.as_json()["epsilon_claimed"] is None and np.isinf(bare.upper.epsilon)
         told += bare.right["loss"]
-    assert told > 32, "of 48; chance gives 24"
+    assert told > 22, "of 32; chance gives 16"
 
 
 def test_too_little_noise_contradicts_the_claim(bench: Bench) -> None:

@@ -213,7 +213,7 @@ def test_a_canary_ranks_among_the_top_5_percent(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(kept, "load_pages", lambda *_, **__: pages)
     monkeypatch.setattr(kept, "split_game", lambda *_, **__: kept.GameSplit(
         tuple(range(45)), tuple(range(45, 70)), tuple(range(70, 79))))  # fmt: skip
-    training = FitConfig(epochs=60, learning_rate=1e-3, validate_every=60)
+    training = FitConfig(epochs=30, learning_rate=1e-3, validate_every=30)
     config = WeightsConfig(
         pages=79, fields=0, attempts=1, target_training=training, public_training=training, calibrate=False
     )
@@ -231,10 +231,10 @@ def test_a_canary_ranks_among_the_top_5_percent(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.slow
 def test_a_model_that_never_saw_the_pages_gives_nothing(tmp_path: Path) -> None:
     """The control's IpF is 1 within its interval; the same game on the private pages is above 1."""
-    training = FitConfig(epochs=60, learning_rate=1e-3, validate_every=10)
+    training = FitConfig(epochs=40, learning_rate=1e-3, validate_every=20)
     config = WeightsConfig(
-        pages=60,
-        fields=50,
+        pages=40,
+        fields=40,
         attempts=1,
         control=True,
         target_training=training,
@@ -243,7 +243,7 @@ def test_a_model_that_never_saw_the_pages_gives_nothing(tmp_path: Path) -> None:
     )
     found = {}
     for control in (True, False):
-        own = replace(config, control=control, target_training=replace(training, epochs=60 if control else 200))
+        own = replace(config, control=control, target_training=replace(training, epochs=40 if control else 160))
         run = play(own, tmp_path / str(control))
         found[control] = read_table(run, rng=np.random.default_rng(0)).estimates["improvement_factor"]
     none, some = found[True], found[False]

@@ -18,7 +18,7 @@ from docleak.attacks.gradients.selftest import self_test
 from docleak.documents import repeats_of
 from docleak.documents.page import Image
 from docleak.errors import RecipeError
-from docleak.metrics import Estimate, load_engine, score_page
+from docleak.metrics import Estimate, PageScore, load_engine, page_values, score_page
 from docleak.models import DocumentModel, image_of, model_card, trainable
 from docleak.models.stages import STAGES
 from docleak.report.page import Reading
@@ -70,6 +70,7 @@ class GradientStudy(TableStudy[GradientConfig]):
         "image_sizes": "Mapping[str, tuple[int, ...]]",
     }  # fmt: skip
     options = ("models", "image_sizes", "documents", "pages", "budget", "ocr", "seed")
+    parts, shares, stoppable = "documents", ("binary", "fuzz_ratio"), True
     footnote = (
         "Ours with 95 % intervals over documents in square brackets; the paper's value in round brackets. MSE is the "
         "true one in 0-255 units; the paper's printed values are not comparable."
@@ -269,6 +270,18 @@ class GradientStudy(TableStudy[GradientConfig]):
             "seconds": Estimate.exactly(best.seconds.value),
             "text": tokens_read(context),
         }
+
+    def measured(self, run: Run, column: str) -> dict[str, float]:
+        """A document's mean, over its fields or pages."""
+        found: dict[str, list[float]] = {}
+        for record in run.units():
+            score = PageScore.from_json(record["score"])
+            found.setdefault(score.document, []).extend(page_values(score, column))
+        return {document: float(np.mean(values)) for document, values in found.items() if values}
+
+    def planned_parts(self) -> int:
+        """At most a document per page."""
+        return self.config.pages
 
     def shown(self) -> tuple[str, ...]:
         """All columns; that of the text where it is read."""

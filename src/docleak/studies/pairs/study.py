@@ -26,7 +26,7 @@ from docleak.spec import split_name
 from docleak.studies.pairs.case import self_tests
 from docleak.studies.pairs.client import Setting, privacy_of, set_up
 from docleak.studies.pairs.config import GIFD, PairConfig
-from docleak.studies.pairs.reading import ACCURACY, COLUMNS, attacked, cost_of, means, privacy_in, read_run
+from docleak.studies.pairs.reading import ACCURACY, COLUMNS, SCORES, attacked, cost_of, means, privacy_in, read_run
 from docleak.studies.pairs.rows import draw, facts_of
 from docleak.studies.pairs.score import pictures_of, score_pairs
 from docleak.studies.study import (
@@ -75,6 +75,7 @@ class PairStudy(TableStudy[PairConfig]):
         "per modality."
     )
     show: tuple[str, ...] = ("ssim", "rouge_l")
+    parts, shares, stoppable = "batches", tuple(name for name in SCORES if name not in ("ssim", "psnr")), True
 
     @cached_property
     def setting(self) -> Setting:
@@ -133,6 +134,16 @@ class PairStudy(TableStudy[PairConfig]):
         units, accuracy = attacked(run), privacy_in(run).get("accuracy") or ()
         found: dict[str, Value] = {**means(units, np.random.default_rng(self.config.seed))} if units else {}
         return found | {name: Estimate.exactly(value) for name, value in zip(ACCURACY, accuracy, strict=False)}
+
+    def measured(self, run: Run, column: str) -> dict[str, float]:
+        """A batch's mean over its pairs, which share a gradient."""
+        batches = {unit["unit"].removeprefix(f"{unit['attack']}-"): unit["scores"] for unit in attacked(run)}
+        return {name: float(np.mean([score[column] for score in scores]))
+                for name, scores in batches.items() if column in SCORES}  # fmt: skip
+
+    def planned_parts(self) -> int:
+        """The batches."""
+        return self.config.count // self.config.batch_size
 
     def row_values(self, run: Run) -> dict[str, Any]:
         """The attack, its cost and texts, and what the client's noise is worth."""

@@ -83,6 +83,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     }
     of_model = ("model",)
     options = ("documents", "test_documents", "pages", "rounds", "seed")
+    parts, shares = "test documents", ("score",)
     footnote = (
         "Ours with 95 % intervals over test documents in square brackets; the paper's value in round brackets. The "
         "average is that of the data sets' means (ANLS, or accuracy where all answers are verdicts). Of several "
@@ -176,6 +177,19 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             "loss": scores.loss,
             **{name: Estimate.exactly(value) for name, value in cost.items()},
         }
+
+    def measured(self, run: Run, column: str) -> dict[str, float]:
+        """A test document's mean over its questions and the trainings: its score, or the loss of the right answers."""
+        results = results_in(run)
+        if not results or not (column in ("score", "loss") or column.startswith("score_")):
+            return {}
+        found: dict[str, float] = {}
+        for name, of in results[0].scores.items():
+            if column in ("score", "loss", f"score_{name}"):
+                reached = [r.scores[name].loss if column == "loss" else r.scores[name].sums for r in results]
+                means = np.mean(reached, axis=0) / np.array(of.questions)
+                found |= {f"{name} {number}": float(mean) for number, mean in enumerate(means)}
+        return found
 
     @classmethod
     def columns_of(cls, rows: Sequence[TableRow]) -> dict[str, Column]:

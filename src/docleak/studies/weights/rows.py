@@ -236,6 +236,18 @@ def found_in(run: Run, config: WeightsConfig, shows: str) -> Found | None:
     return Found(estimates, card, table, tuple(zip(documents, ours, theirs, strict=True)))
 
 
+def by_document(found: Found, column: str) -> dict[str, float]:
+    """The mean over a document's fields of what the first attempts gave: fields read exactly ("perfect"), the share of
+    tokens wrong ("hamming"), and the same from public data alone ("base_..."); {} for other columns."""
+    side, name = (1, column.removeprefix("base_")) if column.startswith("base_") else (0, column)
+    if name not in ("perfect", "hamming"):
+        return {}
+    values: dict[str, list[float]] = {}
+    for document, *matches in found.outcomes:
+        values.setdefault(document, []).append(float(getattr(matches[side], name)))
+    return {document: float(np.mean(of)) for document, of in values.items()}
+
+
 def examples(run: Run, found: Found) -> str:
     """The longest fields that were read exactly: what they say, tokens, and private pages that print it."""
     units = {str(unit["unit"]): unit for unit in fields_of(run)}

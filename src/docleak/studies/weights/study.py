@@ -247,6 +247,11 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         more = {"examples": weights_rows.examples(run, found)} if self.asked["shows"] == "examples" else {}
         return {**found.estimates, **more}
 
+    def measured(self, run: Run, column: str) -> dict[str, float]:
+        """A document's mean over its fields."""
+        found = self.found(run)
+        return weights_rows.by_document(found, column) if found and found.table else {}
+
     def found(self, run: Run) -> Found | None:
         """What the run says, computed anew only where there is more of it."""
         count = sum(1 for _ in (run.path / "units").glob("*/unit.json"))

@@ -1,19 +1,23 @@
 """A silo's SuperNode in a process of its own: python -m docleak.training.federated.flower.node ARGUMENTS OF IT.
 
-Flower's node, with three changes. Its server learns within 20 seconds that it is gone, not within a minute. It ends, to
+Flower's node, with four changes. Its server learns within 20 seconds that it is gone, not within a minute. It ends, to
 be started again, where Flower's would stay alive without doing anything: when its server has forgotten it, and when
-the process that trains was killed. And it takes no other code from the server than docleak's own app.
+the process that trains was killed. It takes no other code from the server than docleak's own app. And the processes
+that answer messages are forked from one that has imported PyTorch (``executor``).
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.proto.fab_pb2 import Fab as SentFab
@@ -34,6 +38,8 @@ COMMAND: Any = import_module("flwr.supernode.cli.flower_supernode")
 CONNECTION: Any = import_module("flwr.supernode.fleet_http_connection")
 HEARTBEAT: Any = import_module("flwr.supercore.heartbeat")
 LOOP: Any = import_module("flwr.supernode.start_client_internal")
+#: What starts the processes that answer messages, instead of Flower's flower-superexec.
+EXECUTOR = "docleak.training.federated.flower.executor"
 #: Set, the node executes whatever its server sends, as Flower's does.
 ANY_CODE = "DOCLEAK_ANY_CODE"
 
@@ -44,6 +50,7 @@ def main() -> None:
         module.HEARTBEAT_DEFAULT_INTERVAL = SIGN_OF_LIFE
     if not os.environ.get(ANY_CODE):
         _take_only_docleaks_app()
+    LOOP.subprocess = SimpleNamespace(Popen=_started)
     keep = Path(os.environ[KEEP])
     (keep / AT_WORK).unlink(missing_ok=True)
     threading.Thread(target=_watch, args=(keep,), name="docleak-watch", daemon=True).start()
@@ -59,6 +66,11 @@ def main() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # Flower's own threads would keep it alive
+
+
+def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """The one process that Flower's node starts, ``flower-superexec``, in docleak's place of it."""
+    return subprocess.Popen([sys.executable, "-m", EXECUTOR, *command[1:]])
 
 
 def _take_only_docleaks_app() -> None:

@@ -1,4 +1,8 @@
-"""What a deployment does when a silo, its training or the SuperLink fails."""
+"""Deployments that run, over TLS on loopback, one behind the other: most of their time they wait for Flower to poll.
+
+One equals the embedded federation bit for bit and lets nobody else in; in the other a silo, its training and the
+SuperLink fail.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,118 @@ import pytest
 
 from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
+from docleak.training.federated.deploy.check import connect
 from docleak.training.federated.deploy.folders import Deployment, write_deployment
+from docleak.training.federated.deploy.keys import node_keys
 from docleak.training.federated.deploy.watch import end_with_parent
-from docleak.training.federated.record import load_run
+from docleak.training.federated.flower.embedded import train_embedded
+from docleak.training.federated.record import FederatedRun, load_run
 from docleak.training.federated.silo_ledger import SiloLedger
-from tests.training.deploying import PATIENCE, PRIVATE, QUIET, free_ports, running, wait_for_port
+from tests.training.deploying import (
+    BIN,
+    FEDERATION,
+    HIDDEN,
+    PATIENCE,
+    PRIVATE,
+    QUIET,
+    free_ports,
+    running,
+    wait_for_port,
+)
+
+
+@pytest.mark.slow
+def test_a_deployment_equals_the_embedded_federation_and_refuses_strangers(tmp_path: Path) -> None:
+    division = divide(["synthetic"], 2, by="providers", seed=0, count=6)
+    write_silos(division.shares, division.sources, tmp_path / "pages", by="providers", seed=0)
+    silos = {item.name: item for item in sorted((tmp_path / "pages").iterdir())}
+    embedded = train_embedded(FederatedRun.open(tmp_path / "embedded", FEDERATION), silos, evaluate_every=0)
+
+    gate, superlink, *nodes = free_ports(5)
+    out = tmp_path / "deployment"
+    write_deployment(Deployment(tuple(silos), "127.0.0.1", gate, superlink), FEDERATION, out)
+    logs = {name: tmp_path / f"{name}.log" for name in ("superlink", "gate", "stranger", "plain", *silos)}
+    server = out / "server"
+    with running([str(server / "start-superlink.sh")], logs["superlink"]):
+        wait_for_port(superlink)
+        with running([str(server / "start-gate.sh")], logs["gate"], LISTEN="127.0.0.1"):
+            wait_for_port(gate)
+            connect(f"127.0.0.1:{gate}", out / "silos" / next(iter(silos)) / "ca.crt")
+            environment = {**os.environ, **QUIET}
+            _the_control_path_is_closed(gate, server / "ca.crt")
+            first, second = silos
+            with (
+                running([str(out / "silos" / first / "start.sh")], logs[first], SILO=str(silos[first]),
+                        NODE_PORT=str(nodes[0])),
+                running([str(out / "silos" / second / "start.sh")], logs[second], SILO=str(silos[second]),
+                        NODE_PORT=str(nodes[1])),
+            ):  # fmt: skip
+                _strangers_are_refused(gate, nodes[2], tmp_path, logs)
+                done = subprocess.run(
+                    [str(server / "train.sh")], env=environment, capture_output=True, timeout=PATIENCE, check=False
+                )
+                said = done.stdout.decode() + done.stderr.decode()
+                assert done.returncode == 0, said + logs[first].read_text() + logs["superlink"].read_text()
+                (server / "federation.json").write_text(HIDDEN.to_json())
+                hidden = subprocess.run(
+                    [str(server / "train.sh")], env={**environment, "OUT": str(server / "hidden")},
+                    capture_output=True, timeout=PATIENCE, check=False,
+                )  # fmt: skip
+                assert hidden.returncode == 0, hidden.stdout.decode() + hidden.stderr.decode()
+                with (server / "app" / "docleak_app" / "client.py").open("a") as client:
+                    client.write("import os\n")
+                other = subprocess.run(
+                    [str(server / "train.sh")], env={**environment, "OUT": str(server / "other")},
+                    capture_output=True, timeout=PATIENCE, check=False,
+                )  # fmt: skip
+                assert other.returncode == 1 and b"refuses the code that the server sends" in other.stderr, other.stdout
+                assert "client.py is not that of the docleak installed here" in logs[first].read_text()
+    deployed = load_run(server / "run").state()
+    assert deployed is not None and deployed.round == 2
+    for part in ("parameters", "momentum", "second"):
+        for name, value in getattr(embedded, part).items():
+            assert (getattr(deployed, part)[name] == value).all(), f"{part} of {name} differs"
+    assert (server / "run" / "model" / "config.json").is_file()
+    alike = train_embedded(FederatedRun.open(tmp_path / "embedded-hidden", HIDDEN), silos, evaluate_every=0)
+    masked = load_run(server / "hidden").state()
+    assert masked is not None and masked.round == 1
+    for name, value in alike.parameters.items():
+        assert (masked.parameters[name] == value).all(), f"secure: {name} differs"
+
+
+def _the_control_path_is_closed(gate: int, authority: Path) -> None:
+    with httpx.Client(base_url=f"https://127.0.0.1:{gate}", verify=ssl.create_default_context(cafile=authority)) as web:
+        for path in (
+            "/v1/control/list-runs",
+            "/v1/control/start-run",
+            "/v1/runtime/acquire-task",
+            "/v1/fleet/../control",
+        ):
+            assert web.post(path, content=b"").status_code == 403
+        assert web.get("/health").status_code != 403
+        assert web.post("/v1/fleet/create-node", content=b"").status_code != 403
+
+
+def _strangers_are_refused(gate: int, port: int, folder: Path, logs: dict[str, Path]) -> None:
+    """A key that was not registered, and a node without TLS."""
+    private, _ = node_keys("stranger")
+    key = folder / "stranger"
+    key.write_bytes(private)
+    key.chmod(0o600)
+    common = [str(BIN / "flower-supernode"), "--superlink", f"127.0.0.1:{gate}", "--max-retries", "0"]
+    common += ["--host", "127.0.0.1", "--port", str(port)]
+    authority = str(folder / "deployment" / "server" / "ca.crt")
+    for name, options in (
+        ("stranger", ["--root-certificates", authority, "--auth-supernode-private-key", str(key)]),
+        ("plain", ["--insecure"]),
+    ):
+        home = {"FLWR_HOME": str(folder / f"home-{name}")}
+        with running([*common, *options], logs[name], **home) as process:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and process.poll() is None:
+                time.sleep(0.3)
+            assert process.poll() not in (None, 0), f"{name}: {logs[name].read_text()}"
+
 
 SECRET = "provider 'ACME secret GmbH' page 7"
 #: What a test does to the code that a deployment ships: a silo's training fails, or one silo's never ends.
@@ -157,6 +268,7 @@ def _a_killed_silo_is_named(out: Path, marker: Path) -> None:
         time.sleep(0.2)
     logs = "".join(file.read_text() for file in out.parent.glob("*.log"))
     assert marker.exists(), training.communicate(timeout=10)[0].decode() if training.poll() is not None else logs
+    assert processes_of(out, "multiprocessing.forkserver"), "what answers a message is forked"
     (pid,) = processes_of(out, "deploy node", "synthetic-1", "docleak")[:1]
     os.kill(pid, signal.SIGKILL)
     killed = time.time()

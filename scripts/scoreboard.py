@@ -1,0 +1,89 @@
+"""The scoreboard: every statement of every recipe, decided by the tables that are stored.
+
+    python -m scripts.scoreboard docs/results --out docs/results/README.md
+
+A stored table is ``table.json`` of a run, kept as FOLDER/PAPER/TABLE.json (of another scale than tiny, as
+TABLE-SCALE.json) beside its page. Nothing is computed here: what a table says of its statements was decided when it
+was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from docleak.files import write_atomically
+from docleak.metrics.estimate import Estimate
+from docleak.recipes import Recipe, list_recipes
+from docleak.recipes.statements import CONFIRMED, OPEN, REFUTED
+
+VERDICTS = (CONFIRMED, REFUTED, OPEN)
+HEAD = "| statement | on | n | measured | verdict |\n|---|---|---|---|---|\n"
+EXPLAINED = """\
+What the papers conclude from their tables and figures, as statements that docleak's numbers confirm, refute, or cannot
+decide. **Confirmed** and **refuted** mean that the whole 95 % interval lies on that side; how each was measured (paired
+over the same pages, or two intervals that do not meet) stands on the page of its table, with command, seed, machine and
+time. Scale tiny is not the papers' models: what is refuted there is refuted there. Statements marked "(ours)" are no
+paper's.
+"""
+
+
+def stored(folder: Path, recipe: str) -> list[dict[str, Any]]:
+    """The stored tables of a recipe, that of scale tiny first."""
+    files = [folder / f"{recipe}.json", *(folder / f"{recipe}-{scale}.json" for scale in ("base", "paper"))]
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+
+
+def lines_of(table: Mapping[str, Any]) -> list[str]:
+    """A line per statement and model."""
+    found = []
+    for one in table["statements"]:
+        quantity = Estimate.of_json(one["quantity"])
+        where = one["model"] + (f", {table['scale']}" if table["scale"] != "tiny" else "")
+        found.append(f"| {one['says']} | {where} | {quantity.groups or '-'} | {quantity.text(3)} | {one['verdict']} |")
+    return found
+
+
+def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:
+    """The page as Markdown."""
+    verdicts: Counter[str] = Counter()
+    decided, parts, absent = [], list[str](), []
+    for name, recipe in recipes.items():
+        tables = stored(folder, name)
+        if not tables or not any(table["statements"] for table in tables):
+            absent.append((name, "no statement that numbers could decide" if not recipe.statements else "not computed"))
+            continue
+        said = [one["verdict"] for table in tables for one in table["statements"]]
+        verdicts.update(said)
+        if any(verdict != OPEN for verdict in said):
+            decided.append(name)
+        title = f"[{name}]({name}.md)" if (folder / f"{name}.md").is_file() else name
+        lines = [line for table in tables for line in lines_of(table)]
+        parts.append(f"### {title}: {recipe.title}\n\n{recipe.paper}\n\n{HEAD}" + "\n".join(lines) + "\n")
+    total = sum(verdicts.values())
+    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS)
+    whole = (
+        f"{total} statements on one model each: {counts}. Of {len(recipes)} tables and figures {len(decided)} decide "
+    )
+    whole += f"one statement or more; {len(absent)} have none stored."
+    left = "".join(f"- {name}: {why}\n" for name, why in absent)
+    rest = f"## Without a stored table\n\n{left}" if absent else ""
+    return "\n".join(["# Scoreboard\n", EXPLAINED, f"**{whole}**\n", *parts, rest]).rstrip() + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where the stored tables are")
+    parser.add_argument("--out", type=Path, required=True, help="the page")
+    given = parser.parse_args(arguments)
+    if not given.folder.is_dir():
+        parser.error(f"{given.folder} is no folder; expected docs/results")
+    write_atomically(given.out, scoreboard(given.folder, list_recipes()).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Tiny, published size and paper side by side: what of a table's numbers depends on the size of the networks.
+
+    python -m scripts.sizes docs/results --out docs/results/sizes.md
+
+Reads the stored tables that the scoreboard reads (``scripts.scoreboard``); a table that is stored at one scale alone is
+left out. Nothing is computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from docleak.files import write_atomically
+from docleak.metrics.estimate import Estimate
+from docleak.recipes import Recipe, list_recipes
+from scripts.scoreboard import stored
+
+EXPLAINED = """\
+The same rows with docleak's tiny networks, with networks of the published size and random weights (which have learned
+nothing), and in print. What differs between the first two is size, initialisation and the number of documents; what
+differs from the third besides is training, data and budget.
+"""
+
+
+def sizes(folder: Path, recipes: Mapping[str, Recipe]) -> str:
+    """The page as Markdown."""
+    parts = ["# Which findings depend on size\n", EXPLAINED]
+    for name, recipe in recipes.items():
+        tables = stored(folder, name)
+        if len(tables) > 1:
+            parts.append(f"## {name}: {recipe.title}\n\n{_compared(recipe, tables)}")
+            for table in tables:
+                parts.append(f"Scale {table['scale']}: `{table['Command']}`; {table['Models']}  ")
+            parts.append("")
+    return "\n".join(parts)
+
+
+def _compared(recipe: Recipe, tables: Sequence[Mapping[str, Any]]) -> str:
+    """A line per row and number that stand in all tables; models of the published size under the tiny one's name."""
+    scales = [str(table["scale"]) for table in tables]
+    lines = [f"| row | number | {' | '.join(f'{scale} (n)' for scale in scales)} | paper |",
+             "|" + "---|" * (3 + len(scales))]  # fmt: skip
+    columns = recipe.study.columns
+    for row in recipe.rows:
+        for key, column in columns.items():
+            cells, printed = [], ""
+            for table in tables:
+                same = [
+                    one for one in table["rows"] if one["row"] == row.name and isinstance(one["ours"].get(key), dict)
+                ]
+                told = []
+                for one in same:
+                    number = Estimate.of_json(one["ours"][key])
+                    if number.value is not None and number.groups:
+                        told.append(f"{one['model']} {column.text(number)} ({number.groups})")
+                    if key in one["paper"]:
+                        printed = column.number(one["paper"][key])
+                cells.append("; ".join(told))
+            if all(cells):
+                lines.append(f"| {row.name} | {column.head} | {' | '.join(cells)} | {printed or '-'} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where the stored tables are")
+    parser.add_argument("--out", type=Path, required=True, help="the page")
+    given = parser.parse_args(arguments)
+    if not given.folder.is_dir():
+        parser.error(f"{given.folder} is no folder; expected docs/results")
+    write_atomically(given.out, sizes(given.folder, list_recipes()).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Look at every page of a data set: what cannot be used, and what is probably not meant."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from docleak.documents.folder import read_index
+from docleak.documents.loaders import SYNTHETIC, load_pages, page_source, page_specs
+from docleak.documents.locate import letters, repeats_of, spelling
+from docleak.documents.page import Field, Page
+from docleak.documents.pages import LazyPages, entries_of
+from docleak.documents.ranges import short
+from docleak.documents.redaction import similarity
+from docleak.documents.scale import BoxScale, has_ink
+from docleak.errors import DocumentError
+
+#: Normalised Levenshtein similarity of letters and digits below which a value is called unlike its words.
+ALIKE = 0.8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, or doubted, and of which page ("" for the data set as a whole)."""
+
+    page: str
+    what: str
+    fault: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.what}" if self.page else self.what
+
+
+@dataclass
+class Seen:
+    """How many pages can be read, and all findings in the order of the pages."""
+
+    pages: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def of(self, *, fault: bool) -> list[Finding]:
+        """The faults, or the warnings."""
+        return [found for found in self.findings if found.fault == fault]
+
+
+def check_pages(
+    spec: str, *, on_page: Callable[[int, int, str], None] = lambda done, total, label: None, seed: int = 0
+) -> Seen:  # fmt: skip
+    """Read every page of ``spec`` (as for ``load_pages``), also those beside faulty ones.
+
+    Faults are what no command takes: lines, pictures, boxes. Warnings are boxes of another scale or without ink,
+    values unlike the words of their field, the same page or field twice, private values without a place, and those
+    that a page prints again elsewhere.
+    """
+    seen, pages = Seen(), _opened(spec, found := list[Finding](), seed)
+    seen.findings += found
+    scale, pictures, names, audited = BoxScale(), dict[str, str](), set[str](), False
+    for number, entry in enumerate(entries := entries_of(pages)):
+        on_page(number, len(entries), entry.name)
+        if entry.name in names:
+            seen.findings.append(Finding(entry.name, "another page has this name"))
+        names.add(entry.name)
+        try:
+            page = entry.make()
+        except DocumentError as error:
+            seen.findings.append(Finding(entry.name, str(error), fault=True))
+            continue
+        seen.pages += 1
+        audited |= bool(page.private_fields)
+        scale.add(page.words, (page.width, page.height))
+        seen.findings += [Finding(entry.name, what) for what in page_doubts(page)]
+        digest = hashlib.sha256(repr(page.image.shape).encode() + page.image.tobytes()).hexdigest()
+        if digest in pictures:
+            seen.findings.append(Finding(entry.name, f"the same picture as {pictures[digest]}"))
+        pictures.setdefault(digest, entry.name)
+    told = {finding.what for finding in seen.findings}
+    seen.findings += [Finding("", note) for note in scale.notes() if note not in told]
+    if seen.pages and not audited:
+        seen.findings.append(Finding("", "no page has a private field with a place; an audit needs one (data mark)"))
+    if not seen.pages and not seen.of(fault=True):
+        seen.findings.append(Finding("", "there is no page", fault=True))
+    return seen
+
+
+def _opened(spec: str, findings: list[Finding], seed: int) -> Sequence[Page]:
+    """The pages that can be opened; what keeps others from it, and the loader's doubts, are added to ``findings``."""
+    try:
+        if spec != SYNTHETIC and len(page_specs(spec)) == 1 and (source := page_source(spec)).format == "folder":
+            entries, faults, notes = read_index(source.path)
+            pages: Sequence[Page] = LazyPages(source.path, entries, notes=notes)
+            findings += [Finding("", fault, fault=True) for fault in faults]
+        else:
+            pages = load_pages(spec, seed=seed)
+    except DocumentError as error:
+        findings.append(Finding("", str(error), fault=True))
+        return ()
+    findings += [Finding("", note) for note in getattr(pages, "notes", ())]
+    return pages
+
+
+def page_doubts(page: Page) -> Iterator[str]:
+    """What of a page is probably not meant, as phrases."""
+    blank = [index for index, word in enumerate(page.words) if not has_ink(page, word)]
+    if blank:
+        shown = ", ".join(f"{i} {short(page.words[i].text)}" for i in blank[:3])
+        yield (f"the boxes of {len(blank)} of {len(page.words)} words hold no ink (word {shown}"
+               f"{', ...' if len(blank) > 3 else ''}): of another scale, or of another picture?")  # fmt: skip
+    for one in page.fields:
+        about = f"field {one.key!r}, {short(one.value)}"
+        if not one.words:
+            if one.private:
+                yield f"{about}: has no place on the page; nothing is blanked for it, and nothing audited"
+            continue
+        under = _words_under(page, one)
+        if _unlike(one.value, under):
+            yield f"{about}: the words in its place are {short(under)}"
+    for twice in sorted({(f.key, f.value) for f in page.fields if page.fields.count(f) > 1}):
+        yield f"field {twice[0]!r}, {short(twice[1])}: is there twice, with the same words"
+    again: dict[tuple[str, str], list[Field]] = {}
+    for repeat in repeats_of(page):
+        again.setdefault((repeat.key, repeat.value), []).append(repeat)
+    for (key, value), places in again.items():
+        x0, y0, *_ = page.words[places[0].words[0]].box
+        yield (f"field {key!r}, {short(value)}: is printed again at {len(places)} other place(s), the first at "
+               f"{x0:.0f}, {y0:.0f}; docleak blanks them too")  # fmt: skip
+
+
+def _words_under(page: Page, one: Field) -> str:
+    """What the page prints in the field's place: its words, or, where it has one made of its value and a box, those of
+    the others whose middle lies in that box."""
+    texts = [page.words[index].text for index in one.words]
+    if texts != [one.value]:
+        return " ".join(texts)
+    x0, y0, x1, y1 = page.words[one.words[0]].box
+    inner = [
+        word.text
+        for index, word in enumerate(page.words)
+        if index not in one.words
+        and x0 <= (word.box[0] + word.box[2]) / 2 <= x1
+        and y0 <= (word.box[1] + word.box[3]) / 2 <= y1
+    ]
+    return " ".join(inner) or one.value
+
+
+def _unlike(value: str, printed: str) -> bool:
+    """Whether the letters differ by more than OCR's misreadings, or are in no way part of what is printed."""
+    if spelling(value) in spelling(printed):
+        return False
+    return similarity(letters(value), letters(printed)) < ALIKE

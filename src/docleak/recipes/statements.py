@@ -1,0 +1,235 @@
+"""What a paper concludes from a table as statements that our numbers confirm, refute, or cannot decide.
+
+In a recipe's file:
+
+    [[statements]]
+    says = "GI-DQA reads more fields than APRIL"
+    column = "binary"                    which number
+    row = "GI-DQA"                       whose; without it, of each row
+    above = "APRIL"                      or below, or like: the other row; or between = [0.65, 0.75]
+    by = 0.05                            above or below by more than so much; of like, at most so much apart
+    models = ["donut"]                   on which models, if not on all that have both rows
+    scales = ["paper"]                   at which scales, if not at all: what is said of data is not said of made ones
+
+Where the rows say what they measured of each page (pair, field, test document), the statement is about the paired
+differences over what both have, by a sequence of intervals that holds whenever one stops (``metrics.sequence``): the
+mean difference of a share, and of other numbers how much more often it is higher than lower. Elsewhere it is about
+the two intervals of the table, which is less sharp; of numbers without an interval, about the numbers themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from docleak.metrics.estimate import Estimate
+from docleak.metrics.sequence import mean_over_time
+from docleak.report.table import Column, Row, Table
+from docleak.studies.study import TableRow
+
+CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "cannot tell"
+#: How two rows can stand to each other.
+RELATIONS = ("above", "below", "like")
+#: key -> type, in a recipe's file.
+KEYS = {"says": str, "column": str, "row": str, **dict.fromkeys(RELATIONS, str), "between": list, "by": float | int,
+        "models": list, "scales": list}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Statement:
+    """``relation`` is one of RELATIONS and names the ``other`` row, or "between", with ``bounds``."""
+
+    says: str
+    column: str
+    row: str
+    relation: str
+    other: str = ""
+    by: float = 0.0
+    bounds: tuple[float, float] = (0.0, 0.0)
+    models: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> tuple[float, float]:
+        """Where the quantity must lie."""
+        if self.relation == "between":
+            return self.bounds
+        return (-self.by, self.by) if self.relation == "like" else (self.by, float("inf"))
+
+    @property
+    def sign(self) -> int:
+        """-1 where a smaller number is stated: the quantity is that by which it is smaller."""
+        return -1 if self.relation == "below" else 1
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What became of a statement on one model. ``quantity`` was measured ``how``."""
+
+    statement: Statement
+    target: str
+    verdict: str
+    quantity: Estimate
+    how: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        said = self.statement
+        return {
+            "says": said.says, "model": self.target, "column": said.column, "row": said.row,
+            said.relation: list(said.bounds) if said.relation == "between" else said.other, "by": said.by,
+            "verdict": self.verdict, "quantity": self.quantity.to_json(), "how": self.how,
+        }  # fmt: skip
+
+
+def statement_of(text: Mapping[str, Any]) -> Statement:
+    """A statement of a recipe's file, which ``faults_of`` has found none in."""
+    relation = next((name for name in RELATIONS if name in text), "between")
+    low, high = text.get("between", (0.0, 0.0))
+    return Statement(
+        text["says"], text["column"], text["row"], relation, text.get(relation, "") if relation != "between" else "",
+        float(text.get("by", 0.0)), (float(low), float(high)), tuple(text.get("models", ())),
+        tuple(text.get("scales", ())),
+    )  # fmt: skip
+
+
+def faults_of(statements: Sequence[Any], names: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """What is wrong with a file's statements, whose rows have these ``names`` and ``columns``."""
+    faults = []
+    for number, text in enumerate(statements, 1):
+        place = f"statement {number}"
+        if not isinstance(text, Mapping):
+            faults.append(f"{place} is no table")
+            continue
+        faults += [f"{place}: unknown key {key!r}; known: {', '.join(KEYS)}" for key in text if key not in KEYS]
+        faults += [f"{place}: {key} is {text[key]!r}, expected another type" for key, kind in KEYS.items()
+                   if key in text and not isinstance(text[key], kind)]  # fmt: skip
+        faults += [f"{place} lacks {key!r}" for key in ("says", "column", "row") if key not in text]
+        said = [name for name in (*RELATIONS, "between") if name in text]
+        if len(said) != 1:
+            faults.append(f"{place} needs one of above, below, like and between; found {', '.join(said) or 'none'}")
+        for key in ("row", *RELATIONS):
+            if key in text and text[key] not in names:
+                faults.append(f"{place}: there is no row {text[key]!r}")
+        if "column" in text and text["column"] not in columns and not str(text["column"]).startswith("score_"):
+            faults.append(f"{place}: there is no column {text['column']!r}")
+        between = text.get("between", (0, 0))
+        if isinstance(between, list) and not (
+            len(between) == 2 and all(isinstance(end, int | float) for end in between) and between[0] <= between[1]
+        ):
+            faults.append(f"{place}: between is {between}, expected [low, high]")
+        if text.get("like") and not text.get("by"):
+            faults.append(f"{place}: like needs by, the difference that counts for none")
+    return faults
+
+
+def decide(statements: Sequence[Statement], rows: Sequence[TableRow], scale: str) -> list[Decision]:
+    """Every statement of the scale on every model that has its rows, by what their runs hold now."""
+    targets = dict.fromkeys(row.target for row in rows)
+    found = []
+    for statement in (one for one in statements if not one.scales or scale in one.scales):
+        for target in targets:
+            here = {row.name: row for row in rows if row.target == target}
+            model = next(row.model for row in rows if row.target == target)
+            needed = [statement.row, *([statement.other] if statement.other else [])]
+            if all(name in here for name in needed) and (not statement.models or model in statement.models):
+                found.append(_decided(statement, target, [here[name] for name in needed]))
+    return found
+
+
+def _decided(statement: Statement, target: str, rows: Sequence[TableRow]) -> Decision:
+    quantity, how = _quantity(statement, rows)
+    return Decision(statement, target, _verdict(quantity, statement.wanted), quantity, how)
+
+
+def _verdict(quantity: Estimate, wanted: tuple[float, float]) -> str:
+    """Whether the interval lies in what is wanted, or outside of it; a number without one is what it is."""
+    if quantity.value is None:
+        return OPEN
+    low = quantity.value if quantity.low is None else quantity.low
+    high = quantity.value if quantity.high is None else quantity.high
+    closed = wanted[1] < float("inf")
+    if (wanted[0] <= low if closed else wanted[0] < low) and high <= wanted[1]:
+        return CONFIRMED
+    outside = high < wanted[0] if closed else high <= wanted[0]
+    return REFUTED if outside or low > wanted[1] else OPEN
+
+
+def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate, str]:
+    """What the statement is about, and how it was measured."""
+    studies = [row.study for row in rows]
+    parts = [_parts(row, statement.column) for row in rows]
+    shared = sorted(set.intersection(*(set(part) for part in parts)))
+    share = statement.column in studies[0].shares
+    if shared and (share or (len(rows) == 2 and not statement.by)):
+        planned = max([len(shared), *(study.planned_parts() for study in studies)])
+        of = studies[0].parts
+        if len(rows) == 1:
+            values = [parts[0][name] for name in shared]
+            low, high = mean_over_time(values, planned=planned)
+            return Estimate(float(np.mean(values)), low, high, len(values), len(values), of=of), f"mean over {of}"
+        differences = np.array([statement.sign * (parts[0][name] - parts[1][name]) for name in shared])
+        how = f"mean difference over the same {of}"
+        if not share:
+            differences, how = np.sign(differences), f"share of the same {of} where it is so, less that where it is not"
+        low, high = mean_over_time(list((differences + 1) / 2), planned=planned)
+        n = len(shared)
+        return Estimate(float(differences.mean()), 2 * low - 1, 2 * high - 1, n, n, of=of), how
+    numbers = [_number(row, statement.column) for row in rows]
+    if any(number.value is None for number in numbers):
+        return Estimate(None, why="nothing was measured yet"), "nothing was measured yet"
+    if len(numbers) == 1:
+        return numbers[0], "the table's interval" if numbers[0].low is not None else "the number itself"
+    return _apart(numbers[0], numbers[1], statement.sign)
+
+
+def _apart(first: Estimate, second: Estimate, sign: int) -> tuple[Estimate, str]:
+    """The difference of two numbers whose parts nobody can pair: as wide as their intervals allow."""
+    if sign < 0:
+        first, second = second, first
+    assert first.value is not None and second.value is not None
+    value = first.value - second.value
+    if None in (first.low, first.high) and None in (second.low, second.high):
+        return Estimate(value), "the numbers themselves"
+    ends = [(e.value if e.low is None else e.low, e.value if e.high is None else e.high) for e in (first, second)]
+    (low, high), (lower, higher) = ends
+    assert low is not None and high is not None and lower is not None and higher is not None
+    n = min(first.groups, second.groups)
+    return Estimate(value, low - higher, high - lower, n, n), "the table's two intervals, not paired"
+
+
+def _begun(row: TableRow) -> bool:
+    return (row.run.path / "run.json").is_file()
+
+
+def _parts(row: TableRow, column: str) -> Mapping[str, float]:
+    return row.study.measured(row.run, column) if _begun(row) else {}
+
+
+def _number(row: TableRow, column: str) -> Estimate:
+    value = row.study.numbers(row.run).get(column) if _begun(row) else None
+    if isinstance(value, Estimate):
+        return value
+    return Estimate(float(value) if isinstance(value, int | float) else None)
+
+
+#: The table of decisions under a recipe's own.
+COLUMNS = {"model": Column("on"), "quantity": Column("measured"), "n": Column("n", 0), "verdict": Column("verdict"),
+           "how": Column("how")}  # fmt: skip
+
+
+def table_of(decisions: Sequence[Decision]) -> Table:
+    """A row per statement and model."""
+    rows = [
+        Row(one.statement.says, {"model": one.target, "quantity": one.quantity.text(3), "verdict": one.verdict,
+                                 "n": float(one.quantity.groups) if one.quantity.groups else "-", "how": one.how})
+        for one in decisions
+    ]  # fmt: skip
+    caption = (
+        "95 % intervals. A statement is confirmed where the whole interval says so, refuted where none of it does. "
+        "Paired ones hold however many were computed before stopping."
+    )
+    return Table("The paper's findings, tested", COLUMNS, rows, caption, first="statement")

@@ -1,0 +1,97 @@
+"""``docleak data check``: all pages, all faults, and what is probably not meant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image, ImageDraw
+
+from docleak.documents import folder
+
+Command = Callable[..., tuple[Any, str, str]]
+
+
+def inked(path: Path, size: tuple[int, int], *boxes: tuple[int, int, int, int]) -> None:
+    """A white picture with black blocks, each a little smaller than its box."""
+    picture = Image.new("L", size, 255)
+    for box in boxes:
+        x0, y0, x1, y1 = box
+        ImageDraw.Draw(picture).rectangle((x0 + 2, y0 + 2, x1 - 3, y1 - 3), fill=0)
+    picture.save(path)
+
+
+def index(path: Path, *rows: object) -> None:
+    path.mkdir(exist_ok=True)
+    (path / folder.INDEX).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_every_fault_of_every_page_at_once(command: Command, tmp_path: Path) -> None:
+    """A line, a box, a picture that only decoding shows, and a good page beside them."""
+    path = tmp_path / "pages"
+    path.mkdir()
+    inked(path / "a.png", (60, 40), (5, 5, 20, 15))
+    (path / "cut.png").write_bytes((path / "a.png").read_bytes()[:-30])
+    (path / "b.png").write_bytes(b"%PDF-1.4")
+    word = {"text": "x", "box": [5, 5, 20, 15]}
+    index(path, {"image": "a.png", "words": [word], "fields": [{"key": "k", "value": "x", "words": [0]}]},
+          {"image": "a.png", "name": "two", "wrods": []}, {"image": "none.png"}, {"image": "cut.png"},
+          {"image": "b.png"},
+          {"image": "a.png", "name": "far", "words": [{"text": "x", "box": [5, 5, 99, 15]}]},
+          {"image": "a.png", "name": "unit", "words": [{"text": "x", "box": [0.1, 0.1, 0.4, 0.4]}]})  # fmt: skip
+    code, out, err = command("data", "check", "pages")
+    assert code == 1 and "6 fault(s), listed above" in err and "1 pages can be read: 6 faults, 0 warnings" in out
+    for said in ("line 2: the page: unknown key 'wrods'", "line 3: there is no image", "cut: ", "is a PDF, expected",
+                 "line 6: word 0 'x'", "line 7: all 1 boxes lie in 0-1"):  # fmt: skip
+        assert any(line.startswith("FAULT") and said in line for line in out.splitlines()), (said, out)
+    code, out, _ = command("data", "check", "pages", "--json")
+    found = json.loads(out)
+    assert code == 1 and found["pages"] == 1 and len(found["faults"]) == 6 and found["faults"][0]["fault"]
+
+
+def test_what_is_probably_not_meant(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "pages"
+    path.mkdir()
+    inked(path / "a.png", (1654, 2339), (5, 5, 20, 15), (5, 25, 20, 35), (5, 45, 20, 55))
+    inked(path / "b.png", (1654, 2339), (5, 5, 20, 15), (5, 25, 20, 35), (5, 45, 20, 55))
+    words = [
+        {"text": text, "box": [5, 5 + 20 * i, 20, 15 + 20 * i]} for i, text in enumerate(["19.00", "Jane", "19.00"])
+    ]
+    blank = {"text": "far", "box": [500, 500, 520, 520]}
+    fields = [{"key": "total", "value": "19.00", "words": [0]}, {"key": "name", "value": "Astrid", "words": [1]},
+              {"key": "open", "value": "x"}, {"key": "drawn", "value": "Max", "box": [4, 24, 21, 36]}]  # fmt: skip
+    index(path, {"image": "a.png", "name": "p", "words": [*words, blank], "fields": [*fields, fields[0]]},
+          {"image": "b.png", "name": "p", "words": words})  # fmt: skip
+    code, out, err = command("data", "check", "pages")
+    assert code == 0 and not err.strip(), err
+    for said in (
+        "no box goes beyond 1000, though 2 picture(s) are larger",
+        "p: the boxes of 1 of 5 words hold no ink (word 3 'far')",
+        "p: field 'total', '19.00': is printed again at 1 other place(s), the first at 5, 45",
+        "p: field 'total', '19.00': is there twice",
+        "p: field 'name', 'Astrid': the words in its place are 'Jane'",
+        "p: field 'drawn', 'Max': the words in its place are 'Jane'",
+        "p: field 'open', 'x': has no place on the page",
+        "p: another page has this name",
+        "p: the same picture as",
+    ):
+        assert any(line.startswith("warning") and said in line for line in out.splitlines()), (said, out)
+    assert "2 pages can be read: 0 faults, 9 warnings" in out
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "said"),
+    [("synthetic", 0, "16 pages can be read: 0 faults"), ("nowhere", 1, "neither a format nor an existing path"),
+     ("empty", 1, "is an empty folder"), ("bare", 1, "there is no page"), ("a\0b", 1, "NUL"),
+     ("nothing", 0, "no page has a private field")],
+)  # fmt: skip
+def test_other_data_sets(command: Command, tmp_path: Path, spec: str, code: int, said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    index(tmp_path / "bare")
+    index(tmp_path / "nothing", {"image": "a.png"})
+    inked(tmp_path / "nothing" / "a.png", (60, 40), (5, 5, 20, 15))
+    found, out, err = command("data", "check", spec)
+    assert found == code and said in out + err and "Traceback" not in err, out + err

@@ -1,0 +1,174 @@
+"""Statements of a recipe: confirmed, refuted or open by what rows measured, and tables that stop once they know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from docleak.errors import RecipeError
+from docleak.metrics.estimate import Estimate
+from docleak.recipes import Recipe, Row, list_recipes
+from docleak.recipes.recipe import read_recipe
+from docleak.recipes.rows import reproduce, rows_of, write_table
+from docleak.recipes.statements import CONFIRMED, OPEN, REFUTED, Statement, decide
+from docleak.report.page import Reading
+from docleak.report.table import Column
+from docleak.runs.run import Run
+from docleak.studies.study import TableRow, TableStudy, Tell, Unit
+from scripts.scoreboard import scoreboard
+
+
+@dataclass(frozen=True)
+class CoinsConfig:
+    """Coins of ``bias``, thrown ``pages`` times."""
+
+    bias: float = 0.5
+    pages: int = 30
+    seed: int = 0
+    apart: bool = False
+
+
+class CoinsStudy(TableStudy[CoinsConfig]):
+    """A page is a coin; ``apart`` rows keep to themselves what each came to."""
+
+    kind = "coins"
+    Config = CoinsConfig
+    columns = {"heads": Column("heads"), "metres": Column("metres")}  # noqa: RUF012
+    parts, shares, stoppable = "coins", ("heads",), True
+
+    def units(self) -> list[Unit]:
+        return [Unit(f"coin-{n:03d}", 1, n, n) for n in range(self.config.pages)]
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Any]]:
+        rng = np.random.default_rng([self.config.seed, unit.what])
+        return {"heads": float(rng.random() < self.config.bias), "metres": 7 + rng.random() + self.config.bias}, {}
+
+    @classmethod
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
+        raise NotImplementedError
+
+    def numbers(self, run: Run) -> dict[str, Estimate]:
+        heads = [unit["heads"] for unit in run.units()]
+        mean = float(np.mean(heads))
+        return {"heads": Estimate(mean, mean - 0.1, mean + 0.1, len(heads), len(heads)), "metres": Estimate(9.0)}
+
+    def measured(self, run: Run, column: str) -> Mapping[str, float]:
+        return {} if self.config.apart else {unit["unit"]: unit[column] for unit in run.units()}
+
+    def planned_parts(self) -> int:
+        return self.config.pages
+
+    @classmethod
+    def of_row(cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str) -> CoinsStudy:
+        return cls(CoinsConfig(**{**settings, **{k: v for k, v in changes.items() if k in ("pages", "seed")}}))
+
+
+def table(tmp_path: Path, *statements: Statement, until: bool = False, **fixed: Any) -> list[TableRow]:
+    """Three coins, thrown."""
+    rows = tuple(Row(name, ("m",), {"bias": bias}) for name, bias in (("fair", 0.5), ("good", 1.0), ("same", 0.5)))
+    recipe = Recipe("coins", "Coins", "", "", rows, fixed, {"tiny": {"models": {"m": "x"}}}, statements=statements)
+    planned = rows_of(recipe, CoinsStudy, "tiny", tmp_path, {})
+    reproduce(recipe, planned, tmp_path, scale="tiny", workers=1, until_decided=until)
+    write_table(recipe, "tiny", planned, tmp_path, {})
+    return planned
+
+
+def stated(column: str, row: str, relation: str, other: str = "", **more: Any) -> Statement:
+    return Statement(f"{row} {relation} {other}", column, row, relation, other, **more)
+
+
+def test_paired_differences_confirm_refute_or_leave_open(tmp_path: Path) -> None:
+    said = {
+        stated("heads", "good", "above", "fair"): CONFIRMED,
+        stated("heads", "fair", "above", "good"): REFUTED,
+        stated("heads", "fair", "below", "good"): CONFIRMED,
+        stated("heads", "same", "like", "fair", by=0.2): CONFIRMED,  # the same coins: no difference on any page
+        stated("heads", "good", "like", "fair", by=0.01): REFUTED,
+        stated("heads", "same", "above", "fair"): OPEN,
+        stated("heads", "good", "above", "fair", by=0.9): REFUTED,
+        stated("heads", "good", "between", bounds=(0.8, 1.0)): CONFIRMED,
+        stated("heads", "good", "between", bounds=(0.0, 0.5)): REFUTED,
+        stated("metres", "good", "above", "fair"): CONFIRMED,  # no share: how often, over the same pages
+    }
+    planned = table(tmp_path, *said)
+    assert {one.statement: one.verdict for one in decide(list(said), planned, "tiny")} == said
+    text = (tmp_path / "table.md").read_text()
+    assert "| fair above good | m | -" in text and "share of the same coins where it is so" in text
+    saved = json.loads((tmp_path / "table.json").read_text())["statements"]
+    assert saved[0]["verdict"] == CONFIRMED and saved[0]["quantity"]["groups"] == 30 and saved[0]["above"] == "fair"
+
+
+def test_a_statement_of_another_scale_is_not_decided(tmp_path: Path) -> None:
+    said = [stated("heads", "good", "above", "fair", scales=("paper",))]
+    assert decide(said, table(tmp_path, *said), "tiny") == []
+
+
+def test_rows_that_do_not_say_page_by_page_are_compared_by_their_intervals(tmp_path: Path) -> None:
+    said = [stated("heads", "good", "above", "fair"), stated("heads", "same", "above", "fair"),
+            stated("metres", "good", "between", bounds=(8.9, 9.1))]  # fmt: skip
+    found = decide(said, table(tmp_path, *said, apart=True), "tiny")
+    assert [one.verdict for one in found] == [CONFIRMED, OPEN, CONFIRMED]
+    assert found[0].how == "the table's two intervals, not paired" and found[2].how == "the number itself"
+    assert found[0].quantity.low == pytest.approx(found[0].quantity.value - 0.2)
+
+
+def test_a_table_stops_at_the_page_that_decides_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    good = stated("heads", "good", "above", "fair")
+    planned = table(tmp_path, good, until=True)
+    thrown = [len(row.run.units()) for row in planned]
+    assert len(set(thrown)) == 1 and 6 < thrown[0] < 30
+    assert decide([good], planned, "tiny")[0].verdict == CONFIRMED
+    again = table(tmp_path, good, until=True)
+    assert [len(row.run.units()) for row in again] == thrown  # nothing more is computed
+    never = table(tmp_path / "other", stated("heads", "same", "above", "fair"), until=True)
+    assert [len(row.run.units()) for row in never] == [30, 30, 30]
+
+
+def test_what_cannot_stop_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecipeError, match="states nothing that could be decided"):
+        table(tmp_path, until=True)
+    monkeypatch.setattr(CoinsStudy, "stoppable", False)
+    with pytest.raises(RecipeError, match="not computed page by page"):
+        table(tmp_path, stated("heads", "good", "above", "fair"), until=True)
+
+
+WRONG = {
+    "there is no row 'third'": 'says = "a"\ncolumn = "binary"\nrow = "third"\nabove = "one"',
+    "there is no column 'colour'": 'says = "a"\ncolumn = "colour"\nrow = "one"\nbetween = [0, 1]',
+    "needs one of above, below, like and between": 'says = "a"\ncolumn = "binary"\nrow = "one"',
+    "like needs by": 'says = "a"\ncolumn = "binary"\nrow = "one"\nlike = "one"',
+    "between is [1, 0]": 'says = "a"\ncolumn = "binary"\nrow = "one"\nbetween = [1, 0]',
+    "unknown key 'over'": 'says = "a"\ncolumn = "binary"\nrow = "one"\nbetween = [0, 1]\nover = 2',
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_faults_in_a_file_are_named(fault: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(f'title = "t"\n[scales.tiny.models]\ndonut = "donut-start"\n[[rows]]\nname = "one"\n'
+                    f"[[statements]]\n{WRONG[fault]}\n")  # fmt: skip
+    with pytest.raises(RecipeError) as caught:
+        read_recipe(file, "own")
+    assert fault in str(caught.value)
+
+
+def test_nearly_every_shipped_table_states_what_its_paper_finds() -> None:
+    without = {name for name, recipe in list_recipes().items() if not recipe.statements}
+    assert without == {"cdmi/figure3", "fedocvqa/figure4", "gi-dqa/figure5", "pfl-docvqa/table5"}
+
+
+def test_the_scoreboard_counts_what_stored_tables_say(tmp_path: Path) -> None:
+    table(tmp_path / "run", stated("heads", "good", "above", "fair"), stated("heads", "same", "above", "fair"))
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "coins.json").write_text((tmp_path / "run" / "table.json").read_text())
+    recipe = Recipe("coins", "Coins", "A paper", "", (), {}, {}, statements=(stated("heads", "good", "above", "fair"),))
+    text = scoreboard(folder, {"coins": recipe, "other": recipe})
+    assert "2 statements on one model each: 1 confirmed, 0 refuted, 1 cannot tell" in text
+    assert "- other: not computed" in text and "| good above fair | m | 30 |" in text
