@@ -139,7 +139,13 @@ class CanaryStudy(TableStudy[CanaryConfig]):
             ]  # fmt: skip
             if name != WITHOUT_NOISE:
                 parts.append(_part(name, record))
-        table = Table("", COLUMNS, rows, "bounds by the scores of a training hold together, each other row by itself", first="training")
+        table = Table(
+            "",
+            COLUMNS,
+            rows,
+            "bounds by the scores of a training hold together, each other row by itself",
+            first="training",
+        )
         threat = {"adversary": record_threat(records), "wants": "to tell which canary providers took part",
                   "cannot": ["know the coins that included them"]}  # fmt: skip
         return Reading(
