@@ -179,7 +179,8 @@ def test_an_option_of_a_study_reaches_its_work(
     monkeypatch.setattr(audit, "audit_everything", whole)
     monkeypatch.setattr("docleak.metrics.load_engine", lambda *asked: None)
     monkeypatch.setattr("docleak.training.federated.capture.read_updates", lambda path: [SimpleNamespace(details={})])
-    start, beside = [*name.split(), *WORDS.get(name, ())], BESIDE.get(option, "").split()
+    words_of = ("--before", "a", "--after", "b") if option in ("--before", "--after") else WORDS.get(name, ())
+    start, beside = [*name.split(), *words_of], BESIDE.get(option, "").split()
     beside = beside if not beside or beside[0] in {p.opts[0] for p in COMMANDS[name].params} else []
     for words in ([*start, *beside], [*start, *beside, *given(name, option)]):
         code, _, err = command(*words)

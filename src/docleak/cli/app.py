@@ -16,7 +16,7 @@ from docleak.cli.audit import AuditGroup
 from docleak.cli.budget import budget
 from docleak.cli.guard import Guarded
 from docleak.cli.output import emit
-from docleak.cli.report import report
+from docleak.cli.report import check, compare, report, schema
 from docleak.cli.reproduce import reproduce
 from docleak.cli.studies import PANEL
 from docleak.cli.train import TrainGroup
@@ -26,6 +26,9 @@ TRAIN, MATERIAL, HERE = "Train", "Data and models", "This installation"
 
 app = typer.Typer(cls=Guarded, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command(rich_help_panel=PANEL)(report)
+app.command(rich_help_panel=PANEL)(check)
+app.command(rich_help_panel=PANEL)(compare)
+app.command(rich_help_panel=PANEL)(schema)
 app.command(rich_help_panel=PANEL)(reproduce)
 app.command(rich_help_panel=TRAIN)(budget)
 app.add_typer(deploy.app, name="deploy", rich_help_panel=TRAIN)
@@ -73,7 +76,7 @@ def command_line() -> click.Group:
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group)
     studies: dict[str, click.Command] = {"audit": AuditGroup(), "attack": AttackGroup(), "defend": DefendCommand()}
-    studies |= {name: group.commands.pop(name) for name in ("report", "reproduce")}
+    studies |= {name: group.commands.pop(name) for name in ("report", "check", "compare", "schema", "reproduce")}
     doctor = group.commands.pop("doctor")
     group.commands = {**studies, "train": TrainGroup(TRAIN), **group.commands, "doctor": doctor}
     return group

@@ -91,7 +91,8 @@ class CanaryAudit:
     """``lower`` by score; together they hold with the configured confidence. ``upper`` is the accountant's claim.
 
     ``lower`` take the claimed mechanism's curve, with unknown noise, for granted, where it has one. ``also`` are bounds
-    from the same scores that take nothing for granted, or more; each holds by itself.
+    from the same scores that take nothing for granted, or more; each holds by itself. ``most`` is what as many guesses
+    could have shown, had all been right.
     """
 
     lower: Mapping[str, LowerBound]
@@ -99,6 +100,7 @@ class CanaryAudit:
     upper: Guarantee
     included: int
     threat: str
+    most: float
     also: Mapping[str, LowerBound] = field(default_factory=dict)
 
     @property
@@ -118,7 +120,7 @@ class CanaryAudit:
             "lower": {name: asdict(bound) for name, bound in self.lower.items()},
             "also": {name: asdict(bound) for name, bound in self.also.items()},
             "right": dict(self.right), "included": self.included, "epsilon_at_least": self.best.epsilon,
-            "epsilon_claimed": upper, "claim": self.upper.sentence(), "threat": self.threat,
+            "most": self.most, "epsilon_claimed": upper, "claim": self.upper.sentence(), "threat": self.threat,
         }  # fmt: skip
 
 
@@ -163,11 +165,13 @@ def audit_canaries(
     }
     seen = {name: Guesses(config.canaries, config.guesses, count) for name, count in right.items()}
     bound = partial(lower_bound, delta=config.delta, confidence=confidence)
-    lower = {name: bound(guesses, family=family_of(plan.mechanism)) for name, guesses in seen.items()}
+    family = family_of(plan.mechanism)
+    lower = {name: bound(guesses, family=family) for name, guesses in seen.items()}
+    most = bound(Guesses(config.canaries, config.guesses, config.guesses), family=family).epsilon
     also = {f"{name}, any mechanism": bound(guesses) for name, guesses in seen.items()}
     if bench.places is not None and std and plan.mechanism.rate == 1:
         also[f"{DIRAC}, fitted"] = bound(Scores(scores[DIRAC], coins), normal=True)
-    return CanaryAudit(lower, right, plan.guarantee(), int(coins.sum()), view.text, also)
+    return CanaryAudit(lower, right, plan.guarantee(), int(coins.sum()), view.text, most, also)
 
 
 def release(

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from docleak.documents.page import Image
+from docleak.metrics.estimate import Estimate
 from docleak.models.loading import load_model
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.empirical import LowerBound, held_against
+from docleak.report.measure import CLAIMED, SHOWN, Measure
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
@@ -35,6 +38,12 @@ LIMITS = (
     "A lower bound of 0 proves nothing: few canaries resolve little, and no attack is all attacks.",
     "The coins and the noise of the audited training come from a seed, so that it can be repeated: it protects nobody.",
 )
+
+MEANS = {
+    Severity.SEVERE: "The privacy claim does not hold: more is shown to leak than the training claims at most.",
+    Severity.PARTIAL: "What is shown to leak is within what the training claims at most.",
+    Severity.NONE: "Nothing is shown to leak. This is no proof of the claim.",
+}
 
 
 class CanaryStudy(TableStudy[CanaryConfig]):
@@ -139,13 +148,8 @@ class CanaryStudy(TableStudy[CanaryConfig]):
             ]  # fmt: skip
             if name != WITHOUT_NOISE:
                 parts.append(_part(name, record))
-        table = Table(
-            "",
-            COLUMNS,
-            rows,
-            "bounds by the scores of a training hold together, each other row by itself",
-            first="training",
-        )
+        together = "bounds by the scores of a training hold together, each other row by itself"
+        table = Table("", COLUMNS, rows, together, first="training", open=True)
         threat = {"adversary": record_threat(records), "wants": "to tell which canary providers took part",
                   "cannot": ["know the coins that included them"]}  # fmt: skip
         return Reading(
@@ -157,7 +161,7 @@ class CanaryStudy(TableStudy[CanaryConfig]):
             sections=(
                 Section("canaries", "Canaries", "Measured beside claimed", render("table.html.j2", table=table)),
                 Section("threat-canaries", "Threat model", "Threat model: who could do this",
-                        render("threat.html.j2", model=threat)),
+                        render("threat.html.j2", model=threat), open=True),
             ),
             lines=tuple(lines),
             results={"audits": {record["training"]: record for record in records}},
@@ -165,6 +169,12 @@ class CanaryStudy(TableStudy[CanaryConfig]):
             limits=LIMITS,
             runs=(run_facts(run.path, run.manifest()),),
             synthetic=True,
+            measures=tuple(one for r in records if r["training"] != WITHOUT_NOISE for one in _measures(r)),
+            scope=Scope(
+                system=f"A private training of {run.config['model']}", adversary=record_threat(records),
+                material=f"{run.config['canaries']} canary providers beside {run.config['others']} others", model=True,
+                remedy="docleak budget", means=MEANS,
+            ),
         )  # fmt: skip
 
 
@@ -189,6 +199,13 @@ def _row(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Valu
     if fitted := also.get(f"{best}, fitted"):
         found["fitted"] = fitted.epsilon
     return found
+
+
+def _measures(record: Mapping[str, Any]) -> tuple[Measure, ...]:
+    """What is shown, of what so many guesses could have shown, and what is claimed."""
+    name, claimed = f"training with {record['training']}", record["epsilon_claimed"]
+    shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), most=record["most"])
+    return shown, Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None)
 
 
 def _part(name: str, record: Mapping[str, Any]) -> Part:

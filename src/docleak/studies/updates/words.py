@@ -35,7 +35,7 @@ def words_of(case: UpdateCase) -> dict[str, Any]:
 def words_in(taken: ImitatedRound, steps: float, resolution: float = 0.0) -> dict[str, Any]:
     """The same of a round of so many steps, whose update was rounded to multiples of ``resolution``."""
     model, truth = taken.truth.model, taken.truth
-    update, optimiser = taken.as_gradient(steps), optimiser_of(taken.plan)
+    update, optimiser = taken.as_gradient(steps), taken.optimiser
     try:
         bag = bag_of_words(model, update, optimiser=optimiser, steps=steps, resolution=resolution)
     except AttackError as fault:
