@@ -148,8 +148,8 @@ class CanaryStudy(TableStudy[CanaryConfig]):
             ]  # fmt: skip
             if name != WITHOUT_NOISE:
                 parts.append(_part(name, record))
-        table = Table("", COLUMNS, rows, "both bounds of a training hold together", first="training",
-                      open=True)  # fmt: skip
+        together = "bounds by the scores of a training hold together, each other row by itself"
+        table = Table("", COLUMNS, rows, together, first="training", open=True)
         threat = {"adversary": record_threat(records), "wants": "to tell which canary providers took part",
                   "cannot": ["know the coins that included them"]}  # fmt: skip
         return Reading(
