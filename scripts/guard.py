@@ -16,7 +16,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,8 @@ ATTACKED = ("donut-start", "donut-trained", "layoutlmv3-start", "layoutlmv3-trai
 SEEDS = (0, 1)
 #: A twentieth of the rows, few enough for few tokens; and a twentieth of attention is left.
 STEALTH = "share=0.05,left=0.05"
-#: A server that moves slowly gives up after so many; pages of the epoch that a check is held against.
-MOST_ROUNDS, EPOCH = 40, 48
+#: Pages of the epoch that a check is held against.
+EPOCH = 48
 PRIVATE = DpPlan(Mechanism(0.8, ROUNDS, unit_rate=0.9), clip_norm=0.5, denominator=40, delta=1e-3)
 ADAMW = LocalPlan(max_steps=2, batch_size=2)
 ADAM = replace(ADAMW, optimiser="adam", learning_rate=2e-4)
@@ -139,17 +139,17 @@ def look(folder: Path) -> Iterator[str]:
 
 def attack(folder: Path) -> Iterator[str]:
     """The guard's opinion on every manipulation, and what a check takes; each part is kept in ``folder``."""
-    for source in ATTACKED:
-        for seed in SEEDS:
+    out = folder / "time.json"
+    if not out.exists():
+        out.write_text(json.dumps([times_of(source) for source in ("donut-start", "layoutlmv3-start", "vt5-start")]))
+        yield "times"
+    for seed in SEEDS:
+        for source in ATTACKED:
             out = folder / "attacks" / f"{source}-{seed}.json"
             if not out.exists():
                 out.parent.mkdir(exist_ok=True)
                 out.write_text(json.dumps(list(of_attacks(source, folder, seed))))
                 yield f"attacked: {source}, seed {seed}"
-    out = folder / "time.json"
-    if not out.exists():
-        out.write_text(json.dumps([times_of(source) for source in ("donut-start", "layoutlmv3-start", "vt5-start")]))
-        yield "times"
 
 
 def of_training(source: str, updates: Path) -> list[dict[str, Any]]:
@@ -198,40 +198,7 @@ def of_attacks(source: str, folder: Path, seed: int) -> Iterator[dict[str, Any]]
             "model": source, "server": name, "seed": seed,
             **of_tokens(loot, inputs[:1]), **of_pictures(loot, pixels[:1]),
             **{key: opinion.to_json() for key, opinion in found.items()},
-            "slow": rounds_of(before, asked, sent.model, loss) if "stealthy" in name and seed == SEEDS[0] else None,
         }  # fmt: skip
-
-
-def rounds_of(before: Mapping[str, Tensor], target: Mapping[str, Tensor], model: DocumentModel,
-              loss: Callable[[], Tensor]) -> dict[str, Any]:  # fmt: skip
-    """As many rounds as a server needs to bring ``target`` about below the limit of change, and whether it is refused.
-
-    It knows the limit, and moves each tensor by 0.9 of it a round.
-    """
-    guard, now, parameters = Guard(), dict(before), dict(model.module.named_parameters())
-    guard.check(now)
-    refused = 0
-    number, arrived = 0, False
-    while number < MOST_ROUNDS and not (arrived or refused):
-        number += 1
-        usual = float(np.median([rms(value) for value in now.values() if value.ndim >= 2 and bool(value.any())]))
-        moved = {}
-        for name, value in now.items():
-            change = target[name] - value
-            most = 0.9 * guard.limits.leap * max(rms(value), usual)
-            moved[name] = value + change * min(1.0, most / max(rms(change), 1e-30))
-        now = moved
-        arrived = all(torch.equal(now[name], target[name]) or rms(now[name] - target[name]) < 1e-6 for name in now)
-        with torch.no_grad():
-            for name, value in now.items():
-                parameters[name].copy_(value)
-        refused += guard.check(now, module=model.module, loss=loss if arrived else None).refused
-    return {"rounds": number, "arrived": arrived, "refused": refused}
-
-
-def rms(value: Tensor) -> float:
-    """Root mean square."""
-    return float(value.float().square().mean().sqrt())
 
 
 def times_of(source: str) -> dict[str, Any]:
@@ -256,7 +223,8 @@ def write_page(folder: Path) -> None:
     """docs/results/guard.md, of what ``look`` and ``attack`` kept."""
     rounds = {file.parent.name: json.loads(file.read_text()) for file in sorted(folder.glob("trainings/*/guard.json"))}
     attacks = [one for file in sorted(folder.glob("attacks/*.json")) for one in json.loads(file.read_text())]
-    times = json.loads((folder / "time.json").read_text())
+    file = folder / "time.json"
+    times = json.loads(file.read_text()) if file.exists() else []
     target = Path(__file__).parents[1] / "docs" / "results" / "guard.md"
     write_atomically(
         target, "\n".join([HEAD, *honest_lines(rounds), *attack_lines(attacks), *time_lines(times), ""]).encode()
@@ -289,7 +257,7 @@ def honest_lines(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[
     yield "|---|---|---|---|"
     for what, some, key in (
         ("beside the last model", changes, "beside"),
-        ("by itself", opinions, "first"),
+        ("by itself, and every second one by a gradient", opinions, "first"),
     ):
         wrong = sum(one[key]["refused"] for one in some)
         yield f"| {what} | {len(some)} | {wrong} | {share(wrong, len(some), 'rounds').text(1, percent=True)} |"
@@ -337,10 +305,9 @@ def attack_lines(attacks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "## What evades"
     yield ""
     yield (f"Stealthy servers (`{STEALTH}`) use a twentieth of the rows, among random rows that never fire, and leave "
-           "a twentieth of attention. A server that knows the limits can also move slowly, each tensor by 0.9 of the "
-           "limit a round, from the honest model to its own (the last column, with the first seed):")  # fmt: skip
+           "a twentieth of attention.")  # fmt: skip
     yield ""
-    yield "| server, model | tokens read of one page | of them wrong | first round | rounds to get there unseen |"
+    yield "| server, model | tokens read of one page | of them wrong | first round | beside the last model |"
     yield "|---|---|---|---|---|"
     for name in (name for name in names if "stealthy" in name):
         for model in ATTACKED:
@@ -349,9 +316,9 @@ def attack_lines(attacks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 continue
             read, wrong, of = (sum(one[key] for one in some) for key in ("tokens_read", "tokens_wrong", "tokens"))
             passed = sum(not one["first"]["refused"] for one in some)
-            moves = [one["slow"] for one in some if one["slow"]]
-            slow = [str(m["rounds"]) if m["arrived"] and not m["refused"] else "refused on the way" for m in moves]
-            yield f"| {name}, {model} | {read} of {of} | {wrong} | passes {passed} of {len(some)} | {', '.join(slow)} |"
+            beside = sum(not one["beside"]["refused"] for one in some)
+            verdicts = f"passes {passed} of {len(some)} | passes {beside} of {len(some)}"
+            yield f"| {name}, {model} | {read} of {of} | {wrong} | {verdicts} |"
     yield ""
     obstacles = dict.fromkeys((one["server"], one["obstacle"]) for one in attacks if "obstacle" in one)
     yield "Where a server has no hold:"
@@ -361,7 +328,9 @@ def attack_lines(attacks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def time_lines(times: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What a check takes, beside a local epoch."""
+    """What a check takes, beside a local epoch; nothing where it was not measured."""
+    if not times:
+        return
     yield "## Time"
     yield ""
     yield "| model | a check with its gradient, s | a local epoch, s | examples | share | below 5 % from (examples) |"

@@ -38,7 +38,7 @@ def test_an_honest_step_passes_and_bins_zeros_leaps_and_additions_do_not() -> No
     assert not inspect(step, last).refused and not inspect(step).refused
     bins = {**step, "0.weight": step["0.weight"][:1].expand(64, -1).clone()}
     only(inspect(bins), "two directions")
-    only(inspect({**step, "2.weight": torch.zeros(WIDTH, 64)}, last), "all zeros", "moved by 1 ")
+    only(inspect({**step, "2.weight": torch.zeros(WIDTH, 64)}, last), "all zeros")
     only(inspect({**step, "0.weight": 30 * step["0.weight"]}, last), "moved by")
     only(
         inspect({**step, "imprint.bias": torch.zeros(3)}, last),
