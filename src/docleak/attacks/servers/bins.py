@@ -22,7 +22,7 @@ def edges(values: Tensor, count: int) -> Tensor:
     scale = (
         float(values.abs().max().clamp_min(1e-300)) * 1e-6
     )  # values nearer than this are the same, rounded otherwise
-    known = torch.unique((values.double() / scale).round()) * scale  # type: ignore[no-untyped-call]
+    known = torch.unique((values.double() / scale).round()) * scale
     if len(known) < 2:
         known = torch.stack([known[0] - 1, known[0] + 1])
     places = torch.linspace(0, len(known) - 1, count, dtype=torch.float64)
