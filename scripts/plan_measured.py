@@ -172,13 +172,15 @@ def compared(seed: int) -> list[tuple[str, State, bool, Shape, Measured]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="The first seed.")
     parser.add_argument("--seconds", type=float, default=150.0, help="Stop drawing after so long.")
     parser.add_argument("--out", type=Path, default=Path("docs/results/plan.md"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     started, rows = time.perf_counter(), []
     for seed in itertools.takewhile(
-        lambda _: time.perf_counter() - started < arguments.seconds, range(arguments.count)
+        lambda _: time.perf_counter() - started < arguments.seconds,
+        range(arguments.first, arguments.first + arguments.count),
     ):
         rows.append(compared(seed))
     flat = [row for one in rows for row in one]
@@ -186,7 +188,7 @@ def main() -> None:
     misses = [row for row in flat if row[1] is not State.UNTOLD and (row[1] is State.OPEN) != row[2]]
     lines = [
         "# What `docleak plan` says, measured", "",
-        f"`python scripts/plan_measured.py`: {len(rows)} configurations, seeds 0 to {len(rows) - 1}, one CPU thread, "
+        f"`python scripts/plan_measured.py`: {len(rows)} configurations, seeds from {arguments.first}, one CPU thread, "
         f"{time.perf_counter() - started:.0f} s, torch {torch.__version__}. Small Qwen2 models of random weights, "
         "widths 64 to 256, 1,000 words; what is drawn is in `drawn`.", "",
         "| channel | planned | measured open | measured closed |", "|---|---|---|---|",

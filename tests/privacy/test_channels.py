@@ -20,7 +20,8 @@ def states(shape: Shape) -> list[State]:
 def test_ranks_and_widths_decide() -> None:
     assert states(OPEN) == [State.OPEN] * 3
     assert states(replace(OPEN, rounds=1))[:2] == [State.CLOSED] * 2
-    assert states(replace(OPEN, pages=4)) == [State.CLOSED] * 3
+    assert states(replace(OPEN, pages=4)) == [State.UNTOLD, State.UNTOLD, State.CLOSED]
+    assert states(replace(OPEN, pages=4, rank=0))[:2] == [State.CLOSED] * 2
     assert states(replace(OPEN, adapted=0))[:2] == [State.CLOSED] * 2
     assert states(replace(OPEN, frozen_a=True))[:2] == [State.CLOSED] * 2
     assert states(replace(OPEN, tower_width=128))[2] is State.CLOSED

@@ -158,8 +158,11 @@ def _spanned(shape: Shape, name: str, chance: float) -> Channel:
         return Channel(name, State.CLOSED if wide else State.UNTOLD, why, "algebra" if wide else "nothing known")
     if not shape.rows:
         return Channel(name, State.CLOSED, "LoRA's first step moves B alone", "algebra")
-    if shape.read >= shape.width:
+    if shape.read >= shape.width and shape.rows >= 2 * shape.width and shape.rank == 0:
         return Channel(name, State.CLOSED, f"{said}: what was read fills the layer", "algebra")
+    if shape.read >= shape.width or shape.rows < shape.read:
+        why = f"{said}: some vectors may weigh more than others in what was sent"
+        return Channel(name, State.UNTOLD, why, "nothing known")
     if shape.precision != "float32" or (shape.rank == 0 and shape.local_steps > 1):
         return Channel(
             name, State.UNTOLD, f"{said}; {shape.precision} and several steps were not measured so", "nothing known"

@@ -29,7 +29,7 @@ def test_pages_of_the_update_are_told_from_others(settings: dict[str, object], t
         assert values["rank"] < values["width"]
         gap = [(min(p["residual"] for p in r["inside"]), max(p["residual"] for p in r["outside"])) for r in run.units()]
         assert all(inside > outside + 2 for inside, outside in gap)
-    assert "Pages told apart" in reading.parts[0].label and "by loss" in reading.parts[0].sentence
+    assert "by loss AUC" in reading.parts[0].sentence
 
 
 def test_scores_that_know_nothing_are_near_one_half() -> None:
