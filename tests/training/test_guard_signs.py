@@ -105,12 +105,17 @@ def test_a_trainer_asks_first() -> None:
         callback.on_train_begin(None, None, None, model=module)
 
 
-def test_a_flower_client_is_not_reached_by_a_refused_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flower_client_is_not_reached_by_a_refused_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
     from flwr.clientapp import ClientApp
+    from flwr.supercore.task_identity import TaskIdentity
 
     from docleak.training.federated.flower.guard import guard_mod
 
+    for name in ("task_id", "run_id", "node_id"):  # as in a process of Flower's, where messages are made
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
     app = ClientApp(mods=[guard_mod(tmp_path / "guard")])
     reached = []
 
