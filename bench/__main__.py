@@ -30,10 +30,10 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 #: Modules of this folder that ``measure`` and tell the numbers ``as_markdown``, in the page's order.
 PARTS = (
     "startup", "documents", "attack", "beside_breaching", "federated", "private", "secure", "candidates", "cdmi",
-    "answers", "pairs",
+    "answers", "pairs", "imprint",
 )  # fmt: skip
 #: Need a package that is not docleak's, as their first lines say: measured only where they are named.
-APART = ("beside_breaching",)
+APART = ("beside_breaching", "imprint")
 
 #: Part -> {"environment": where and when, "numbers": what its ``measure`` returned}.
 Saved = dict[str, dict[str, Any]]

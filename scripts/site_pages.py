@@ -1,7 +1,8 @@
 """What mkdocs adds to docs/ when it builds the site (a hook of mkdocs.yml).
 
-Generated are the command line out of its own help, the recipes, the list of results and the changelog. Pages that the
-navigation does not name get a place in it: results by their folder, others under "More".
+Generated are the command line out of its own help, the recipes, the list of results and the changelog. Links out of
+docs/ become text. Pages that the navigation does not name get a place in it: results by their folder, others under
+"More".
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -43,6 +45,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         {title: [{title_of(page): page} for page in pages]} for title, pages in by_paper(results)
     )
     return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Links to files of the repository outside docs/ become their text; a dead link stays one."""
+
+    def told(link: re.Match[str]) -> str:
+        target = (DOCS / page.file.src_uri).parent.joinpath(link[2]).resolve()
+        return link[1] if target.exists() and not target.is_relative_to(DOCS) else link[0]
+
+    return re.sub(r"\[([^\]]+)\]\((\.\./[^)#\s]+)\)", told, markdown)
 
 
 def unlisted(files: Files) -> list[str]:

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from docleak.front import Reproduction, audit, load_pages, reproduce, train
     from docleak.models import load_model
     from docleak.studies.results import Results, load_run
-    from docleak.training.federated.flower.tap import tap
+    from docleak.training.federated.flower.tap import tap, tap_client
     from docleak.training.settings import TrainingSettings
+    from docleak.training.taps.trainer import TrainerTap
 
 __version__ = "0.2.0"
 
@@ -22,6 +23,7 @@ __all__ = [
     "Question",
     "Reproduction",
     "Results",
+    "TrainerTap",
     "TrainingSettings",
     "Word",
     "audit",
@@ -30,6 +32,7 @@ __all__ = [
     "load_run",
     "reproduce",
     "tap",
+    "tap_client",
     "train",
 ]
 
@@ -42,6 +45,7 @@ __getattr__ = imported_on_use(
         **dict.fromkeys(("Results", "load_run"), "studies.results"),
         "TrainingSettings": "training.settings",
         "load_model": "models.loading",
-        "tap": "training.federated.flower.tap",  # it needs Flower
+        **dict.fromkeys(("tap", "tap_client"), "training.federated.flower.tap"),  # they need Flower
+        "TrainerTap": "training.taps.trainer",
     },
 )

@@ -41,6 +41,10 @@ class RunError(DocleakError):
     """A run directory cannot be written, read or resumed."""
 
 
+class PolicyError(DocleakError):
+    """A policy or a description of an audit has wrong keys or values."""
+
+
 class MissingExtraError(DocleakError):
     """An optional package is not installed; the message names the pip line."""
 

@@ -132,10 +132,10 @@ def drafted(file: Path) -> Iterator[Path]:
     """A path to write to, which takes the place of ``file`` at the end, unless an exception came. What is no file (a
     device, a pipe) stays what it is, and is written to."""
     if (file.exists() and not file.is_file() and not file.is_dir()) or file.parent == DEVICES:
-        with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
-            yield Path(folder) / "draft"
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY) as place:
+            yield Path(place) / "draft"
             with file.open("ab") as device:  # /dev/stdout may be a file, which goes on
-                device.write((Path(folder) / "draft").read_bytes())
+                device.write((Path(place) / "draft").read_bytes())
         return
     private_folder(file.parent)
     draft = file.parent / f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"

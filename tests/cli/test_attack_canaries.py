@@ -20,7 +20,7 @@ def test_both_trainings_are_bounded_and_compared(command: Command, tmp_path: Pat
     assert value["audits"] == json.loads((tmp_path / "docleak-canaries" / "results.json").read_text())["audits"]
     bare, private = value["audits"]["without noise"], value["audits"]["epsilon 8"]
     assert bare["right"]["weights"] == 12 and bare["epsilon_claimed"] is None
-    assert 0 < bare["epsilon_at_least"] < 2 and private["epsilon_at_least"] <= private["epsilon_claimed"] <= 8
+    assert 0 < bare["epsilon_at_least"] < 3 and private["epsilon_at_least"] <= private["epsilon_claimed"] <= 8
     assert "after every round" in private["threat"] and "2 rounds" in private["claim"]
 
 

@@ -20,6 +20,7 @@ LONG = (
     "audit updates updates --out OUT",
     "audit weights --out OUT",
     "audit canaries --out OUT",
+    "audit servers --out OUT",
     "audit pairs --out OUT",
     "audit answers --out OUT",
     "audit gradient --model donut-start --out OUT",

@@ -91,10 +91,10 @@ VALUES = {
     "--public-documents": "folder:pages", "--public": "5", "--gradient": "other", "--task": "ee-bio",
     "--criterion": "loss", "--metric": "max-gap", "--learning-rate": "0.5", "--target": "other", "--out": "run-3",
     "--minimum": "7", "--keys": "other", "--delta": "0.5", "--confidence": "0.6", "--unit-rate": "1/2",
-    "--guesses": "8",
+    "--guesses": "8", "--canary": "dirac",
     "--image-attack": "gifd", "--text-attack": "tag", "--noise": "0.5", "--threshold": "0.5", "--attack": "random",
     "--text": "other", "--pairs": "nlvr:DIR", "--steps": "3,5", "--batch-sizes": "3,5", "--epsilon": "0.5",
-    "--ipf-epsilon": "0.5",
+    "--ipf-epsilon": "0.5", "--server": "imprint",
 }  # fmt: skip
 #: (command, option) -> another value, of the attacks that the study makes.
 OTHERWISE = {
@@ -102,6 +102,8 @@ OTHERWISE = {
     ("audit pairs", "--attacks"): "mmgia-d", ("audit answers", "--attacks"): "AZK",
     ("attack membership", "--attacks"): "AZK", ("audit weights", "--attack"): "cdmi-strong",
     ("audit weights", "--model"): "bros-tiny", ("audit answers", "--release"): "a=b",
+    ("audit presence", "--pages"): "8", ("audit presence", "--batch-size"): "4",
+    ("audit presence", "--optimiser"): "adamw", ("audit presence", "--precision"): "bfloat16",
 }  # fmt: skip
 #: What an option needs beside it.
 BESIDE = {
@@ -179,7 +181,8 @@ def test_an_option_of_a_study_reaches_its_work(
     monkeypatch.setattr(audit, "audit_everything", whole)
     monkeypatch.setattr("docleak.metrics.load_engine", lambda *asked: None)
     monkeypatch.setattr("docleak.training.federated.capture.read_updates", lambda path: [SimpleNamespace(details={})])
-    start, beside = [*name.split(), *WORDS.get(name, ())], BESIDE.get(option, "").split()
+    words_of = ("--before", "a", "--after", "b") if option in ("--before", "--after") else WORDS.get(name, ())
+    start, beside = [*name.split(), *words_of], BESIDE.get(option, "").split()
     beside = beside if not beside or beside[0] in {p.opts[0] for p in COMMANDS[name].params} else []
     for words in ([*start, *beside], [*start, *beside, *given(name, option)]):
         code, _, err = command(*words)

@@ -138,7 +138,7 @@ def test_every_setting_is_an_option_and_reaches_the_federation() -> None:
     others: dict[str, Any] = {
         "model": "vt5-public", "optimiser": "sgd", "objective": "tm", "server": "fedadam", "compression": "fp16",
         "secure": True, "dropout": True, "participation": 0.5, "holdout": 0.5,
-        "beta1": 0.5, "beta2": 0.5,
+        "beta1": 0.5, "beta2": 0.5, "lora": "r=2",
     }  # fmt: skip
     # How often is evaluated is part of a federation only where evaluations cost privacy.
     for name in asked.keys() - {*OF_PRIVACY, "epsilon", "noise", "evaluate_every"}:

@@ -9,10 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from docleak.cli import main
+from docleak.documents.folder import save
+from docleak.documents.synthetic import make_pages
 from docleak.runs.run import Run
+from docleak.training.federated.capture import write_update
 
 
 def said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
@@ -36,8 +40,9 @@ def test_a_capture_has_no_options_of_a_gradient_that_is_computed(
     for words in (("--stages", "vision"), ("--rounds", "2")):
         code, _, err = command("audit", "updates", tmp_path, *words)
         assert code == 2 and "No such option" in err
-    code, _, err = command("audit", "updates")
-    assert code == 2 and "UPDATES" in err
+    for words in ((), ("u", "--before", "a", "--after", "b"), ("--before", "a"), ("--after", "b")):
+        code, _, err = command("audit", "updates", *words)
+        assert code == 1 and "or --before and --after with the weights" in err
     code, _, err = command("audit", "updates", tmp_path, "--steps", "many")
     assert code == 1 and "--steps is 'many'; expected numbers" in err
 
@@ -74,3 +79,19 @@ def test_the_report_of_updates_tells_machines_the_verdict(
     value = json.loads(out)
     assert code == 0 and value["verdict"]["severity"] == "untold" and value["verdict"]["label"] == "Could not tell", err
     assert [update["severity"] for update in value["updates"]] == ["untold"] and Path(value["results"]).is_file()
+
+
+def test_all_that_is_lacking_is_asked_for_at_once(command: Callable[..., tuple[Any, str, str]], tmp_path: Path) -> None:
+    """The model, and the pages of clients for whom the folder has none; nothing is begun."""
+    start = {"w": np.zeros(2, np.float32)}
+    for client in ("7000", "7001"):
+        write_update(tmp_path / "updates", round=1, client=client, start=start, received={"w": start["w"] + 1},
+                     kind="weights", examples=1, details={"partition-id": int(client) - 7000})  # fmt: skip
+    save(make_pages(1, seed=0), tmp_path / "pages" / "0")
+    code, _, err = command("audit", "updates", "updates", "--documents", "pages")
+    assert code == 1 and "the audit lacks" in err and "--model: nothing says which model was trained" in err
+    assert "client 7001: pages holds folders of pages (0), none of them called '7001' or '1'" in err
+    assert "--client 7001=FOLDER" in err and "client 7000:" not in err
+    code, _, err = command("audit", "updates", "updates", "--client", "7001=")
+    assert code == 1 and "expected ID, or ID=FOLDER" in err
+    assert not (tmp_path / "docleak-audit").exists()

@@ -19,9 +19,10 @@ from scipy.stats import binom, norm
 
 from docleak.errors import PrivacyError
 from docleak.privacy import accounting
-from docleak.privacy.accounting import Accountant, guarantee
+from docleak.privacy.accounting import guarantee
 from docleak.privacy.budget import noise_for
 from docleak.privacy.mechanism import Mechanism, Participation, Relation, Sampler, Unit, choice
+from docleak.privacy.second import Accountant
 
 DELTA = 1e-5
 CENTRAL = Mechanism(1.0, rounds=10, unit_rate=1000 / 4149)
@@ -262,7 +263,8 @@ def test_prv_is_counted_without_torch_and_leaves_opacus_to_be_imported() -> None
     """As opacus itself counts, which can be imported as a whole afterwards."""
     script = """
 import sys
-from docleak.privacy.accounting import Accountant, guarantee
+from docleak.privacy.accounting import guarantee
+from docleak.privacy.second import Accountant
 from docleak.privacy.mechanism import Mechanism
 counted = guarantee(Mechanism(1.0, rounds=10, unit_rate=0.2), 1e-5, Accountant.PRV).epsilon
 assert "torch" not in sys.modules and not [name for name in sys.modules if name.split(".")[0] == "opacus"]

@@ -14,11 +14,12 @@ from scipy.stats import norm
 
 from docleak.errors import PrivacyError
 from docleak.privacy import distributions, gaussian
-from docleak.privacy.accounting import Accountant, epsilon_of_group, guarantee, rounded_up
+from docleak.privacy.accounting import epsilon_of_group, guarantee, rounded_up
 from docleak.privacy.budget import noise_for
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.mechanism import Mechanism, Relation, Unit
 from docleak.privacy.phases import Phase, mechanisms, noise_for_phases, phase_of, phases_of
+from docleak.privacy.second import Accountant
 
 EXTREME = [
     Mechanism(1e-9, 5, 0.24), Mechanism(0.3, 10**9, 0.24), Mechanism(1e9, 10**9), Mechanism(0.02, 10**6),

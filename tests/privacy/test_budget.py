@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from docleak.errors import PrivacyError
-from docleak.privacy.accounting import Accountant, Guarantee, guarantee
+from docleak.privacy.accounting import Guarantee, guarantee
 from docleak.privacy.budget import beside, curve, delta_warning, noise_for, rounds_for
 from docleak.privacy.mechanism import Mechanism, Participation, Relation
+from docleak.privacy.second import Accountant
 
 DELTA = 1e-5
 

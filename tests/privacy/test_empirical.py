@@ -18,10 +18,10 @@ from docleak.privacy.empirical import (
     from_one_run,
     from_scores,
     held_against,
-    one_run_p_value,
     right_guesses,
 )
 from docleak.privacy.mechanism import Mechanism, Relation, Unit
+from docleak.privacy.one_run import one_run_p_value
 
 
 def honest(epsilon: float) -> float:

@@ -11,13 +11,13 @@ import pytest
 from scipy.stats import binom, chi2_contingency
 
 from docleak.errors import PrivacyError
-from docleak.privacy.accounting import Accountant
 from docleak.privacy.distributions import published
 from docleak.privacy.gaussian import epsilon_of
 from docleak.privacy.ledger import Ledger
 from docleak.privacy.lineage import NO_GUARANTEE, PUBLIC, Lineage, Trained, claim_of
 from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit
 from docleak.privacy.plan import DpPlan
+from docleak.privacy.second import Accountant
 
 MECHANISM = Mechanism(1.5, 10, unit_rate=0.3)
 PLAN = DpPlan(MECHANISM, clip_norm=0.5, denominator=20, delta=1e-5)

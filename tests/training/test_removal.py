@@ -39,7 +39,7 @@ from docleak.training.private.records import RecordOptimiser, train_by_record
 from tests.training.removing import LETTERS, Case, Tally, TinyModel, random_case, removals, said
 
 #: How many units the tests of this file take away, at least.
-ENOUGH = 1000
+ENOUGH = 2000
 #: float32, in which updates are sent, and float64, in which they are summed.
 ROUNDING = 1e-5
 TALLY = Tally()
@@ -70,7 +70,7 @@ def examined(case: Case) -> Tally:
         return removals(case, Path(folder))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=160, deadline=None, suppress_health_check=list(HealthCheck))
 @given(CASES)
 def test_a_unit_that_is_taken_away_moves_nothing_but_what_was_accounted(case: Case) -> None:
     found = examined(case)

@@ -2,8 +2,8 @@
 
 Updates of several local steps are gradient views with ``local`` steps: they are attacked by the attacks on gradients.
 Other packages add attacks as entry points of ``docleak.attacks``, named ``gradients/NAME``, ``pairs/NAME``,
-``weights/NAME`` or ``answers/NAME``; a NAME alone is one on gradients. A new one of docleak's own is a file and a line
-of ``registries.toml``.
+``servers/NAME``, ``weights/NAME`` or ``answers/NAME``; a NAME alone is one on gradients. A new one of docleak's own is
+a file and a line of ``registries.toml``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from docleak.attacks.pairs import AttackOnPairs
     from docleak.attacks.pairs.text import TextAttack
     from docleak.attacks.pairs.together import ImageAttack
+    from docleak.attacks.servers.view import ActiveServer
     from docleak.attacks.weights import Attempt, WeightsAttack
 
 GROUP = "docleak.attacks"
@@ -36,6 +37,14 @@ def _entries(table: str) -> dict[str, Entry]:
 
 ATTACKS: Registry[Attack] = Registry(
     "attack", AttackError, _entries("gradients"), protocol=_PROTOCOL, group=GROUP, view="gradients", default=True
+)
+SERVERS: Registry[ActiveServer] = Registry(
+    "server",
+    AttackError,
+    _entries("servers"),
+    protocol="docleak.attacks.servers.view:ActiveServer",
+    group=GROUP,
+    view="servers",
 )
 PAIRS: Registry[AttackOnPairs] = Registry(
     "pair attack", AttackError, _entries("pairs"), protocol=_PROTOCOL, group=GROUP, view="pairs"

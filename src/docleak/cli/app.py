@@ -15,8 +15,10 @@ from docleak.cli.attack import AttackGroup, DefendCommand
 from docleak.cli.audit import AuditGroup
 from docleak.cli.budget import budget
 from docleak.cli.guard import Guarded
+from docleak.cli.inspecting import guard
 from docleak.cli.output import emit
-from docleak.cli.report import report
+from docleak.cli.plan import plan
+from docleak.cli.report import check, compare, report, schema
 from docleak.cli.reproduce import reproduce
 from docleak.cli.studies import PANEL
 from docleak.cli.train import TrainGroup
@@ -26,8 +28,13 @@ TRAIN, MATERIAL, HERE = "Train", "Data and models", "This installation"
 
 app = typer.Typer(cls=Guarded, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command(rich_help_panel=PANEL)(report)
+app.command(rich_help_panel=PANEL)(check)
+app.command(rich_help_panel=PANEL)(compare)
+app.command(rich_help_panel=PANEL)(schema)
 app.command(rich_help_panel=PANEL)(reproduce)
 app.command(rich_help_panel=TRAIN)(budget)
+app.command(rich_help_panel=TRAIN)(plan)
+app.command(rich_help_panel=TRAIN)(guard)
 app.add_typer(deploy.app, name="deploy", rich_help_panel=TRAIN)
 app.add_typer(data.app, name="data", rich_help_panel=MATERIAL)
 app.add_typer(models.app, name="models", rich_help_panel=MATERIAL)
@@ -73,7 +80,7 @@ def command_line() -> click.Group:
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group)
     studies: dict[str, click.Command] = {"audit": AuditGroup(), "attack": AttackGroup(), "defend": DefendCommand()}
-    studies |= {name: group.commands.pop(name) for name in ("report", "reproduce")}
+    studies |= {name: group.commands.pop(name) for name in ("report", "check", "compare", "schema", "reproduce")}
     doctor = group.commands.pop("doctor")
     group.commands = {**studies, "train": TrainGroup(TRAIN), **group.commands, "doctor": doctor}
     return group

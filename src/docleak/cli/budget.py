@@ -51,9 +51,9 @@ def budget(
 
     Two trainings in one?       docleak budget --epsilon 8 --phases pretraining:5,finetuning:10:0.5
     """
-    from docleak.privacy.accounting import Accountant
     from docleak.privacy.budget import beside, delta_warning
     from docleak.privacy.planning import answer, as_json, as_text, curves_of, together
+    from docleak.privacy.second import Accountant
 
     _check_plot(plot)
     kind = choice(Unit, unit, what="unit")

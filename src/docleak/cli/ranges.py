@@ -35,6 +35,15 @@ RANGES: dict[str, Range] = {
     "--timeout": Range(1, 86_400 * 7),
     "--days": Range(1, 36_500),
     "--noise-std": Range(0, 1e9),
+    "--vocabulary": Range(2, 10_000_000),
+    "--words": SOME,
+    "--patches": COUNT,
+    "--rank": COUNT,
+    "--adapted": Range(0, 3),
+    "--tower-width": COUNT,
+    "--tower-patches": SOME,
+    "--tiles": SOME,
+    "--local-steps": SOME,
 }
 #: (command, option) -> range, where 0 or -1 stands for something, or the command means another thing.
 RANGES_OF: dict[tuple[str, str], Range] = {
@@ -42,6 +51,8 @@ RANGES_OF: dict[tuple[str, str], Range] = {
     ("reproduce", "--pages"): COUNT,
     ("reproduce", "--rounds"): COUNT,
     ("reproduce", "--budget"): Range(0, 10_000_000),
+    ("plan", "--width"): Range(8, 1_000_000),
+    ("plan", "--clients"): SOME,
 }
 
 

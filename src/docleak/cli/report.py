@@ -1,4 +1,4 @@
-"""``docleak report``: write the report of finished runs again."""
+"""``docleak report``, ``check``, ``compare``, ``schema``: what finished runs say, to people and to machines."""
 
 from __future__ import annotations
 
@@ -7,22 +7,107 @@ from typing import Annotated
 
 import typer
 
+from docleak.cli.output import emit, fail
 from docleak.cli.studies import say
+from docleak.errors import DocleakError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines; no progress bar.")]
+
+
+About = Annotated[Path | None, typer.Option(help="TOML file that says who audited what and why, for the first page.")]
+Redacted = Annotated[bool, typer.Option("--redacted", help="An edition beside it without pictures and true values.")]
+Card = Annotated[Path | None, typer.Option(help="Also put a section on the audit into this model card (README.md).")]
+Units = Annotated[Path | None, typer.Option(help="Also write a row per finished unit here: .csv or .parquet.")]
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; several are put into one report.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the report; needed to join several runs.")] = None,
+    about: About = None,
+    redacted: Redacted = False,
     markdown: Annotated[Path | None, typer.Option(help="Also write the numbers as Markdown tables here.")] = None,
+    model_card: Card = None,
+    units: Units = None,
     json_output: Json = False,
 ) -> None:
     """Write (again) the HTML report of one or several finished runs, from what is on disk."""
-    from docleak.report.page import write_markdown
+    from docleak.report.about import read_about
+    from docleak.report.card import write_card
+    from docleak.report.page import digest_of, write_markdown
     from docleak.studies.registry import report_on
+    from docleak.studies.results import load_run, table_file
 
-    page, readings = report_on(runs, out)
+    if units is not None:
+        table_file(units)
+    page, readings = report_on(runs, out, about=read_about(about) if about else None, redacted=redacted)
     if markdown is not None:
         write_markdown(readings, markdown)
+    if model_card is not None:
+        write_card(readings, digest_of(readings), model_card)
+    if units is not None:
+        load_run(runs).write(units)
     say(page, readings, json_output=json_output)
+
+
+def check(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    policy: Annotated[Path, typer.Option(help="TOML file with the rules.")],
+    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML here.")] = None,
+    sarif: Annotated[Path | None, typer.Option(help="Also write SARIF 2.1.0 here.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Hold finished runs against a policy: exit code 0 if it holds, 1 for a finding, 2 where it could not be told."""
+    from docleak.files import reported, write_atomically
+    from docleak.report.gate_files import junit as junit_file
+    from docleak.report.gate_files import sarif as sarif_file
+    from docleak.report.page import joined
+    from docleak.report.policy import check as check_policy
+    from docleak.report.policy import overall, read_policy
+    from docleak.studies.registry import read_runs, runs_at
+
+    try:
+        rules = read_policy(policy)
+        readings = read_runs(runs_at(runs))
+        checked = check_policy(rules, [one for reading in readings for one in reading.measures], joined(readings))
+        for file, text in (
+            (junit, junit_file(checked, " ".join(map(str, runs)))),
+            (sarif, sarif_file(checked, policy)),
+        ):
+            if file is not None:
+                with reported(file):
+                    write_atomically(file, text)
+    except DocleakError as error:  # neither a pass nor a finding
+        fail(str(error), json_output=json_output, code=2)
+    outcome = overall(checked)
+    lines = [f"{str(one.outcome).upper():14}  {one.rule.sentence}; {one.part}: {one.why}" for one in checked]
+    value = {"outcome": str(outcome), "exit_code": outcome.code, "checked": [one.to_json() for one in checked]}
+    emit(value, "\n".join([*lines, "", f"Policy: {outcome}."]), json_output=json_output)
+    raise typer.Exit(outcome.code)
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(help="Run directory.")],
+    second: Annotated[Path, typer.Argument(help="Run directory of the same kind.")],
+    markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown here.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Two runs side by side: what a change of model, defence or data did, with intervals over the same documents."""
+    from docleak.files import reported, write_atomically
+    from docleak.studies.comparing import compare as compared
+
+    found = compared(first, second)
+    if markdown is not None:
+        with reported(markdown):
+            write_atomically(markdown, found.table().to_markdown().encode("utf-8", "backslashreplace"))
+    emit(found.to_json(), "\n".join(found.lines()), json_output=json_output)
+
+
+def schema(
+    json_output: Json = False,
+) -> None:
+    """Print the JSON Schema of results.json."""
+    import json
+
+    from docleak.report.schema import json_schema
+
+    emit(json_schema(), json.dumps(json_schema(), indent=2), json_output=json_output)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from docleak import spec
+from docleak.documents.ranges import SEED
 from docleak.errors import ModelError
 from docleak.files import drafted_folder, read_json_object, reported, write_json
 from docleak.models.base import DocumentModel, trainable
@@ -39,6 +40,21 @@ class Lora:
         """``r=8,targets=q_proj+v_proj``; ModelError for anything else."""
         made: Lora = spec.told(cls, text, what="--lora", error=ModelError)
         return made
+
+
+@dataclass(frozen=True)
+class Drawn(Lora):
+    """Adapters, and what draws them."""
+
+    seed: int = 0
+
+
+def adapt_asked(source: str, out: Path, said: str) -> None:
+    """``adapt`` as a text says it (``published.made``): r=8,alpha=16,targets=q_proj+v_proj,seed=1."""
+    asked: Drawn = spec.told(Drawn, said, what=f"the adapters on {source!r}", error=ModelError)
+    if not SEED.holds(asked.seed):
+        raise ModelError(f"the adapters on {source!r}: seed is {asked.seed}, expected {SEED}.")
+    adapt(source, out, asked, seed=asked.seed)
 
 
 def adapt(source: str, out: Path, lora: Lora, *, seed: int) -> dict[str, Any]:
@@ -129,6 +145,8 @@ def _local(source: str) -> bool:
 
 
 def _require_plain(model: DocumentModel, source: str) -> None:
+    if getattr(model.module, "peft_config", None):
+        raise ModelError(f"{source!r} has adapters already; expected a model without any. Name its base.")
     if not hasattr(model.module, "add_adapter"):
         raise ModelError(
             f"{source!r} is a {model.architecture}, whose network is docleak's own; adapters are added to those of "

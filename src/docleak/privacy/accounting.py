@@ -7,14 +7,9 @@ units themselves.
 
 from __future__ import annotations
 
-import logging
 import math
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
-from enum import StrEnum
 from functools import lru_cache
 from importlib.metadata import version
 
@@ -24,20 +19,10 @@ from scipy.stats import binom
 from docleak.errors import PrivacyError
 from docleak.privacy.distributions import countable_delta, epsilon_of, epsilon_of_many, grid_of, library, power_of
 from docleak.privacy.mechanism import Mechanism, Relation, Unit
-from docleak.privacy.prv import epsilon_of_prv
+from docleak.privacy.second import PACKAGES, Accountant, by_prv, by_rdp, quiet, second_opinion
 
 #: A group's losses are looked at in about so many places at most; a group of more units than these in closed form.
 POINTS, LARGEST_GROUP = 30_000, 500
-#: Opacus' PRV accountant is asked only where its own tables have about so many numbers at most.
-PRV_NUMBERS = 4_000_000
-
-
-class Accountant(StrEnum):
-    """Who computes epsilon."""
-
-    PLD = "pld"
-    PRV = "prv"
-    RDP = "rdp"
 
 
 #: What one of each unit holds.
@@ -47,12 +32,12 @@ WHAT = {
     Unit.CLIENT: "all documents of one client",
     Unit.RECORD: "one question with its answer",
 }
-PACKAGES = {Accountant.PLD: "dp-accounting", Accountant.PRV: "opacus", Accountant.RDP: "dp-accounting"}
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """(epsilon, delta) of a mechanism, by an accountant of a version; never to be printed without ``sentence``."""
+    """(epsilon, delta) of a mechanism, by an accountant of a version; never to be printed without ``sentence``, which
+    asks a second accountant."""
 
     epsilon: float
     delta: float
@@ -69,7 +54,7 @@ class Guarantee:
         if math.isinf(self.epsilon):
             return f"no differential privacy per {m.unit}: no noise bounds what {what} changes ({m.sentence()}; {by})."
         claim = f"epsilon {rounded_up(self.epsilon)} at delta {self.delta:.3g} per {m.unit} ({what} {change})"
-        return f"{claim}; {m.sentence()}; {by}."
+        return f"{claim}; {m.sentence()}; {by}{second_opinion((m,), self.delta, self.epsilon, self.accountant)}."
 
 
 def rounded_up(epsilon: float) -> str:
@@ -88,13 +73,13 @@ def guarantee(mechanism: Mechanism, delta: float, accountant: Accountant = Accou
     """
     if not 0 < delta < 1:
         raise PrivacyError(f"delta is {delta}; expected a probability above 0 and below 1, such as 1e-5.")
-    compute = {Accountant.PLD: _pld, Accountant.PRV: _prv, Accountant.RDP: _rdp}[accountant]
+    compute = {Accountant.PLD: _pld, Accountant.PRV: by_prv, Accountant.RDP: by_rdp}[accountant]
     if accountant is not Accountant.PLD and not mechanism.independent:
         raise PrivacyError(
             f"the {accountant.upper()} accountant cannot count clients drawn as a whole whose coins are known "
             f"(client rate {mechanism.client_rate:.4g}). Use pld, or draw {mechanism.unit}s only (client rate 1)."
         )
-    with _quiet():
+    with quiet():
         epsilon = math.inf if mechanism.noise_multiplier == 0 else compute(mechanism, delta)
     if mechanism.noise_multiplier and not math.isfinite(epsilon):
         raise PrivacyError(
@@ -138,47 +123,3 @@ def epsilon_of_group(found: Guarantee, size: int) -> float:
     )  # fmt: skip
     together = float(power_of(distribution, m.rounds, grid).get_epsilon_for_delta(delta))
     return together if math.isfinite(together) else epsilon_of_many(m, size, found.delta)
-
-
-def _rdp(mechanism: Mechanism, delta: float) -> float:
-    dp = library("dp_accounting")
-    if mechanism.relation is not Relation.ADD_OR_REMOVE_ONE:
-        raise PrivacyError("the RDP accountant counts add-or-remove-one only here; use pld for replace-one.")
-    one = dp.PoissonSampledDpEvent(mechanism.rate, dp.GaussianDpEvent(mechanism.noise_multiplier))
-    event = dp.SelfComposedDpEvent(one, mechanism.rounds)
-    return float(dp.rdp.RdpAccountant().compose(event).get_epsilon(delta))
-
-
-def prv_fits(mechanism: Mechanism, delta: float) -> None:
-    """PrivacyError where Opacus' PRV accountant would need too many numbers: they grow with epsilon and rounds."""
-    mesh = 0.01 / math.sqrt(mechanism.rounds / 2 * (math.log(12_000) - math.log(delta)))
-    few = mechanism.noise_multiplier >= 0.05 and delta > 1e-300
-    if not few or (2 * _rdp(mechanism, delta / 4000) + 6) / mesh > PRV_NUMBERS:
-        raise PrivacyError(
-            f"Opacus' PRV accountant would need more than {PRV_NUMBERS} numbers for noise multiplier "
-            f"{mechanism.noise_multiplier:.4g} over {mechanism.rounds} rounds at delta {delta:.3g}. Use pld."
-        )
-
-
-def _prv(mechanism: Mechanism, delta: float) -> float:
-    if mechanism.relation is not Relation.ADD_OR_REMOVE_ONE:
-        raise PrivacyError("the PRV accountant of Opacus knows add-or-remove-one only; use pld for replace-one.")
-    prv_fits(mechanism, delta)
-    try:
-        return epsilon_of_prv(mechanism, delta)
-    except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
-        raise PrivacyError(f"Opacus' PRV accountant cannot count this mechanism ({error}). Use pld.") from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """dp-accounting's RDP logs every order it leaves out, which only makes its bound looser."""
-    absl = logging.getLogger("absl")
-    level = absl.level
-    absl.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        absl.setLevel(level)

@@ -12,9 +12,10 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from docleak.errors import PrivacyError
-from docleak.privacy.accounting import Accountant, Guarantee, guarantee, prv_fits
+from docleak.privacy.accounting import Guarantee, guarantee
 from docleak.privacy.distributions import library
 from docleak.privacy.mechanism import Mechanism, Participation, Relation
+from docleak.privacy.second import Accountant, prv_fits
 
 #: Noise multipliers are found, and rounded up, to this many decimals; to fewer from 100 on.
 DECIMALS = 4
@@ -78,7 +79,7 @@ def _guess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
 def _noise_by_opacus(mechanism: Mechanism, epsilon: float, delta: float) -> Guarantee:
     about = noise_for(mechanism, epsilon, delta).mechanism.noise_multiplier
     if mechanism.independent and mechanism.relation is Relation.ADD_OR_REMOVE_ONE:
-        prv_fits(replace(mechanism, noise_multiplier=max(about / 2, 1e-4)), delta)
+        prv_fits([replace(mechanism, noise_multiplier=max(about / 2, 1e-4))], delta)
     guarantee(replace(mechanism, noise_multiplier=about), delta, Accountant.PRV)  # refuses what it cannot count
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -13,6 +13,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
 from docleak.errors import MissingExtraError, PrivacyError
@@ -190,3 +192,10 @@ def library(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise MissingExtraError(f"privacy accounting needs {name}: pip install 'docleak[privacy]'.") from error
+
+
+def privacy_profile(mechanism: Mechanism, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    """An upper bound on delta at each of ``epsilons`` (rising), for add-or-remove-one and units drawn on their own."""
+    grid = max(grid_of(mechanism.noise_multiplier, mechanism.rate), _width_of_all([mechanism]) / FEW_POINTS)
+    total = power_of(_round(mechanism, grid), mechanism.rounds, grid)
+    return np.asarray(total.get_delta_for_epsilon(epsilons)) + LOST_PER_ROUND * mechanism.rounds

@@ -1,28 +1,35 @@
 """Lower bounds on epsilon, measured by attacks, and held against what the accountant claims.
 
 An attack that tells members from others better than (epsilon, delta) allows shows that the true epsilon is higher.
-Everything here is about adding or removing one unit, and holds with a stated confidence.
+Everything here is about adding or removing one unit, and holds with a stated confidence. ``lower_bound`` is the one way
+in; what it may take for granted is said by its caller, and printed with every bound.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta, binom
+from scipy.stats import beta, chi2, norm
 
 from docleak.errors import ContradictionError, PrivacyError
 from docleak.privacy.accounting import Guarantee
 from docleak.privacy.lineage import Claim
 from docleak.privacy.mechanism import Relation, Unit
+from docleak.privacy.one_run import check_counts, curve_refuted, one_run_p_value, ordered_p_value
+from docleak.privacy.tradeoff import LARGEST, AnyMechanism, Family, Gaussian, largest
 
-#: A bound from one run is searched to this width, and its lower end taken.
-WIDTH = 1e-6
+#: What a bound is by.
+STEINKE, CURVE = "one run (Steinke et al., 2023)", "one run, f-DP (Mahloujifar et al., 2024)"
+ORDERED, FITTED, EXACT = "one run, order statistics", "Gaussian fit", "Clopper-Pearson"
+#: Of how many canaries f-DP guesses where nobody said, one in so many: best or nearly so for 500 to 20,000 ideal ones.
+ONE_IN = 3
 INDEPENDENT = "counted as if each were an independent trial"
 COINS = "canaries included by independent fair coins"
+NORMAL = "scores of canaries independent and normal, with one variance"
 #: What can break such a claim.
 CAUSES = (
     "updates weighted by their number of questions (n_k); a sum divided by how many were drawn instead of a constant; "
@@ -36,7 +43,7 @@ CAUSES = (
 class LowerBound:
     """With ``confidence``, no epsilon below this holds at ``delta`` for one ``unit`` added or removed.
 
-    ``evidence`` says what was counted, and ``assumes`` what the confidence rests on.
+    ``evidence`` says what was counted, ``assumes`` what the confidence rests on, and ``method`` what it is by.
     """
 
     epsilon: float
@@ -46,13 +53,156 @@ class LowerBound:
     assumes: str
     unit: Unit = Unit.PROVIDER
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    method: str = EXACT
 
     def sentence(self) -> str:
         """The claim with everything it depends on."""
         return (
             f"epsilon at least {self.epsilon:.4g} at delta {self.delta:.3g} per {self.unit} ({self.relation}), "
-            f"{self.confidence:.4g} confidence: {self.evidence}; {self.assumes}."
+            f"{self.confidence:.4g} confidence, by {self.method}: {self.evidence}; {self.assumes}."
         )
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """``right`` of ``guesses`` about ``canaries`` of one training, each included by a fair coin of its own.
+
+    Their number was fixed before any score was seen.
+    """
+
+    canaries: int
+    guesses: int
+    right: int
+
+    def __post_init__(self) -> None:
+        check_counts(self.canaries, self.guesses, self.right)
+
+    @property
+    def text(self) -> str:
+        """What was counted."""
+        return f"{self.right} of {self.guesses} guesses right about {self.canaries} canaries of one training"
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """``scores`` (m,) of the canaries of one training, higher for likelier ones, and their coins ``included`` (m,)."""
+
+    scores: NDArray[np.float64]
+    included: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        _check_scores(self.scores, self.included)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Independent trials, such as trainings: ``hits`` of ``members`` and ``alarms`` of ``others`` called members."""
+
+    hits: int
+    members: int
+    alarms: int
+    others: int
+
+
+def lower_bound(
+    observed: Guesses | Scores | Trials,
+    delta: float,
+    *,
+    confidence: float = 0.95,
+    family: Family | None = None,
+    normal: bool = False,
+    rng: np.random.Generator | None = None,
+) -> LowerBound:
+    """The tightest bound that holds with ``confidence`` for what was ``observed`` and what is taken for granted.
+
+    Without ``family`` nothing is, and the bound holds for any mechanism. With it, the mechanism's trade-off curve is
+    one of the family's, of unknown strength, and all its curves below that epsilon are refuted. Where the accountant
+    claims a mechanism of the family, a bound above its epsilon contradicts the claim, whatever was done instead.
+    ``normal`` grants besides that the canaries' scores are independent and normal with one variance.
+
+    How taking the tightest stays valid: of Guesses, and Trials, all methods bound the chance of one and the same count,
+    and the least of several upper bounds is one: nothing is split. Of Scores the method is fixed by what is granted:
+    ``normal``: a fit; nothing: order statistics; ``family``: both order statistics and f-DP with a third of the
+    canaries as guesses, each failing with half of 1 - ``confidence``. Ties of scores are ordered by ``rng``. Raises
+    PrivacyError for what cannot be observed, and for Scores without ``rng`` unless ``normal``.
+    """
+    _check(delta, confidence)
+    error = 1 - confidence
+    if isinstance(observed, Trials):
+        return _of_trials(observed, delta, confidence, family)
+    if isinstance(observed, Guesses):
+        return _of_guesses(observed, delta, confidence, family)
+    if normal:
+        return _fitted(observed, delta, confidence)
+    if rng is None:
+        raise PrivacyError("equal scores need a generator that orders them; give rng.")
+    surest, called = _surest_first(observed.scores, rng)
+    right = observed.included[surest] == called
+    share = error / 2 if family else error
+    epsilon = largest(lambda e: ordered_p_value(right, e, delta) <= share, AnyMechanism(delta).most)
+    if family:
+        some = min(max(len(right) // ONE_IN, 2), len(right))
+        by_curve = _of_guesses(Guesses(len(right), some, int(right[:some].sum())), delta, 1 - share, family)
+        if by_curve.epsilon > epsilon:
+            return replace(by_curve, confidence=confidence)
+    evidence = f"{int(right.sum())} of {len(right)} canaries of one training right, the surest first"
+    return LowerBound(epsilon, delta, confidence, evidence, f"{COINS}; {AnyMechanism.text}", method=ORDERED)
+
+
+def _of_guesses(seen: Guesses, delta: float, confidence: float, family: Family | None) -> LowerBound:
+    """The highest epsilon at which some bound on the chance of so many right guesses is at most 1 - ``confidence``."""
+    anything, error = AnyMechanism(delta), 1 - confidence
+    plain = from_one_run(seen.canaries, seen.guesses, seen.right, delta, confidence=confidence)
+    found = [replace(plain, assumes=f"{COINS}; {anything.text}")]
+    for curves in (anything, family) if family else (anything,):
+        strength = _refuted_up_to(curves, seen, error)
+        epsilon, assumes = curves.epsilon(strength, delta) if strength else 0.0, f"{COINS}; {curves.text}"
+        found.append(LowerBound(epsilon, delta, confidence, seen.text, assumes, method=CURVE))
+    return max(found, key=lambda bound: bound.epsilon)
+
+
+def _refuted_up_to(curves: Family, seen: Guesses, error: float) -> float:
+    def refuted(strength: float) -> bool:
+        return curve_refuted(seen.canaries, seen.guesses, seen.right, curves.inverse(strength), error)
+
+    return largest(refuted, curves.most, width=curves.width)
+
+
+def _of_trials(seen: Trials, delta: float, confidence: float, family: Family | None) -> LowerBound:
+    """By exact intervals of both rates, and with a family by its curves through their worse ends."""
+    plain = from_counts(seen.hits, seen.members, seen.alarms, seen.others, delta, confidence=confidence)
+    if family is None:
+        return plain
+    tpr, fpr = _rates(seen.hits, seen.members, seen.alarms, seen.others, 1 - confidence)
+
+    def refuted(strength: float) -> bool:
+        inverse = family.inverse(strength)
+        return bool(inverse(float(tpr)) > fpr or inverse(float(1 - fpr)) > 1 - tpr)
+
+    strength = largest(refuted, family.most, width=family.width)
+    epsilon = family.epsilon(strength, delta) if strength else 0.0
+    if epsilon <= plain.epsilon:
+        return plain
+    assumes = f"{INDEPENDENT}; {family.text}"
+    return LowerBound(epsilon, delta, confidence, plain.evidence, assumes, method=f"{EXACT}, f-DP")
+
+
+def _fitted(seen: Scores, delta: float, confidence: float) -> LowerBound:
+    """Two normal laws of one variance, their distance from below (after Agrawal et al., 2026, but for finite samples).
+
+    The mean difference fails by its normal law, the standard deviation by its chi-squared one, each with half.
+    """
+    inside, outside = seen.scores[seen.included], seen.scores[~seen.included]
+    if min(len(inside), len(outside)) < 2:
+        raise PrivacyError(f"{len(inside)} members and {len(outside)} others; a fit needs 2 of each.")
+    half, free = (1 - confidence) / 2, len(seen.scores) - 2
+    squares = float(((inside - inside.mean()) ** 2).sum() + ((outside - outside.mean()) ** 2).sum())
+    spread, apart = math.sqrt(squares / chi2.ppf(half, free)), float(inside.mean() - outside.mean())
+    distance = math.inf if not spread and apart > 0 else apart / spread if apart > 0 else 0.0
+    distance -= float(norm.isf(half)) * math.sqrt(1 / len(inside) + 1 / len(outside))
+    epsilon = Gaussian().epsilon(min(distance, Gaussian().most), delta) if distance > 0 else 0.0
+    evidence = f"scores of {len(inside)} included canaries and {len(outside)} others of one training"
+    return LowerBound(epsilon, delta, confidence, evidence, f"{COINS}; {NORMAL}", method=FITTED)
 
 
 def from_counts(
@@ -91,11 +241,7 @@ def from_scores(
     for a score that is not finite.
     """
     _check(delta, confidence)
-    if scores.shape != members.shape or scores.ndim != 1 or not np.isfinite(scores).all():
-        raise PrivacyError(
-            f"scores have shape {scores.shape} and members {members.shape}, and {(~np.isfinite(scores)).sum()} scores "
-            "are not finite; expected two vectors of one length, and finite scores."
-        )
+    _check_scores(scores, members)
     inside, outside = scores[members], scores[~members]
     if min(len(inside), len(outside)) < 2:
         raise PrivacyError(f"{len(inside)} members and {len(outside)} others; a held-out half needs 2 of each.")
@@ -115,41 +261,9 @@ def from_one_run(canaries: int, guesses: int, right: int, delta: float, *, confi
     """
     _check(delta, confidence)
     error = 1 - confidence
-
-    def rejected(epsilon: float) -> bool:
-        return one_run_p_value(canaries, guesses, right, epsilon, delta) <= error
-
-    low, high = 0.0, 1.0
-    if rejected(0.0):
-        while rejected(high):
-            low, high = high, 2 * high
-        while high - low > WIDTH:
-            middle = (low + high) / 2
-            low, high = (middle, high) if rejected(middle) else (low, middle)
-    evidence = f"{right} of {guesses} guesses right about {canaries} canaries of one training"
-    return LowerBound(low, delta, confidence, evidence, COINS)
-
-
-def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """The chance, at most, of so many right guesses if the training is (epsilon, delta)-private.
-
-    Steinke, Nasr & Jagielski (2023), theorem 5.2 for fair coins: epsilon alone allows a Binomial(r, q) of right
-    guesses, q = 1 / (1 + e^-epsilon), and delta adds a number F of them whose mean is at most 2 m delta. Over all such
-    F, P[Binomial + F >= v] is at most P[Binomial >= v] + 2 m delta max_i P[v - i <= Binomial < v] / i. Raises
-    PrivacyError unless 0 <= v <= r <= m.
-    """
-    if not 0 <= right <= guesses <= canaries or not canaries:
-        raise PrivacyError(
-            f"{right} of {guesses} guesses right about {canaries} canaries; expected no more right than guessed, no "
-            "more guessed than there are canaries, and at least one."
-        )
-    chance = 1 / (1 + math.exp(-epsilon))
-    enough = float(binom.sf(right - 1, guesses, chance))
-    if not delta or not right:
-        return enough
-    added = np.arange(1, right + 1)
-    nearly = binom.cdf(right - 1, guesses, chance) - binom.cdf(right - 1 - added, guesses, chance)
-    return min(enough + 2 * canaries * delta * float((nearly / added).max()), 1.0)
+    low = largest(lambda epsilon: one_run_p_value(canaries, guesses, right, epsilon, delta) <= error, LARGEST)
+    seen = Guesses(canaries, guesses, right)
+    return LowerBound(low, delta, confidence, seen.text, COINS, method=STEINKE)
 
 
 def right_guesses(
@@ -170,9 +284,21 @@ def right_guesses(
             f"{called_in} canaries called included and {called_out} excluded, of scores {scores.shape} and coins "
             f"{included.shape}; expected two vectors of one length, and no more guesses than canaries."
         )
-    order = np.lexsort((rng.random(len(scores)), scores))
+    order = _lowest_first(scores, rng)
     lowest, highest = order[:called_out], order[len(order) - called_in :]
     return int(included[highest].sum() + (~included[lowest]).sum())
+
+
+def _lowest_first(scores: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.intp]:
+    return np.lexsort((rng.random(len(scores)), scores))
+
+
+def _surest_first(scores: NDArray[np.float64], rng: np.random.Generator) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Highest, lowest, second highest, ...: the canaries in that order, and whether each is called included."""
+    order, called = _lowest_first(scores, rng), np.arange(len(scores)) % 2 == 0
+    surest = np.empty_like(order)
+    surest[called], surest[~called] = order[::-1][: called.sum()], order[: (~called).sum()]
+    return surest, called
 
 
 def held_against(lower: LowerBound, upper: Guarantee | Claim) -> None:
@@ -209,13 +335,27 @@ def _best(inside: NDArray[np.float64], outside: NDArray[np.float64], delta: floa
 
 def _epsilons(hits: Any, members: int, alarms: Any, others: int, delta: float, error: float) -> NDArray[np.float64]:
     """The bound of each operating point, perhaps below 0; the two intervals share ``error``."""
-    hits, alarms = np.asarray(hits), np.asarray(alarms)
-    tpr = np.where(hits > 0, beta.ppf(error / 2, np.maximum(hits, 1), members - hits + 1), 0.0)
-    fpr = np.where(alarms < others, beta.ppf(1 - error / 2, alarms + 1, np.maximum(others - alarms, 1)), 1.0)
+    tpr, fpr = _rates(hits, members, alarms, others, error)
     with np.errstate(divide="ignore"):
         called = np.log(np.maximum(tpr - delta, 0)) - np.log(fpr)
         left = np.log(np.maximum(1 - fpr - delta, 0)) - np.log1p(-tpr)
     return np.asarray(np.maximum(called, left))
+
+
+def _rates(hits: Any, members: int, alarms: Any, others: int, error: float) -> tuple[Any, Any]:
+    """The worse ends of both rates' exact intervals, each wrong with half of ``error``."""
+    hits, alarms = np.asarray(hits), np.asarray(alarms)
+    tpr = np.where(hits > 0, beta.ppf(error / 2, np.maximum(hits, 1), members - hits + 1), 0.0)
+    fpr = np.where(alarms < others, beta.ppf(1 - error / 2, alarms + 1, np.maximum(others - alarms, 1)), 1.0)
+    return tpr, fpr
+
+
+def _check_scores(scores: NDArray[np.float64], members: NDArray[np.bool_]) -> None:
+    if scores.shape != members.shape or scores.ndim != 1 or not np.isfinite(scores).all():
+        raise PrivacyError(
+            f"scores have shape {scores.shape} and members {members.shape}, and {(~np.isfinite(scores)).sum()} scores "
+            "are not finite; expected two vectors of one length, and finite scores."
+        )
 
 
 def _check(delta: float, confidence: float) -> None:

@@ -17,6 +17,7 @@ from docleak.privacy.accounting import WHAT, Guarantee, guarantee, rounded_up
 from docleak.privacy.distributions import epsilon_of, published
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
+from docleak.privacy.second import second_opinion
 
 #: What is known of the values that all training began with.
 Origin = Literal["public", "declared public by the user", "unknown"]
@@ -221,15 +222,17 @@ def _bound(private: Sequence[Trained], known: Fingerprints | None, start: str, p
         return Claim(BOUND, text, alone.epsilon, delta, unit, relation, parts)
     one = guarantee(mechanisms[-1], delta)
     if _disjoint(private, known, unit):
-        epsilon = max(guarantee(m, delta).epsilon for m in mechanisms)
+        worst = max(mechanisms, key=lambda m: guarantee(m, delta).epsilon)
+        epsilon, counted = guarantee(worst, delta).epsilon, [worst]
         how = f"the largest of {len(private)} trainings, as no provider is in two of them (parallel composition)"
     else:
-        epsilon = epsilon_of(mechanisms, delta)
+        epsilon, counted = epsilon_of(mechanisms, delta), mechanisms
         how = f"{len(private)} trainings composed, as if each {unit} were in all of them"
     change = "replaced by another's" if relation == "replace-one" else "added or removed"
     text = (
         f"epsilon {rounded_up(epsilon)} at delta {delta:.3g} per {unit} ({WHAT[unit]} {change}): {how}; "
-        f"{one.accountant.upper()} accountant of dp-accounting {one.version}. By themselves:"
+        f"{one.accountant.upper()} accountant of dp-accounting {one.version}{second_opinion(counted, delta, epsilon)}. "
+        "By themselves:"
         + "".join(f"\n  - {part}" for part in parts) + f"\n{seeded.strip()}{' ' * bool(seeded)}{start}"
     )  # fmt: skip
     return Claim(BOUND, text, epsilon, delta, unit, relation, parts)

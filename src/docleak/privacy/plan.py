@@ -11,8 +11,9 @@ import numpy as np
 
 from docleak.errors import PrivacyError
 from docleak.files import shaped
-from docleak.privacy.accounting import Accountant, Guarantee, guarantee
+from docleak.privacy.accounting import Guarantee, guarantee
 from docleak.privacy.mechanism import Mechanism, Participation
+from docleak.privacy.second import Accountant
 
 
 @dataclass(frozen=True)

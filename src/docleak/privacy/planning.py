@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from docleak.errors import PrivacyError
-from docleak.privacy.accounting import PACKAGES, WHAT, Accountant, Guarantee, guarantee, rounded_up
+from docleak.privacy.accounting import WHAT, Guarantee, guarantee, rounded_up
 from docleak.privacy.budget import curve, noise_for, rounds_for
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.distributions import published as published_count
 from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, choice, probability
 from docleak.privacy.phases import mechanisms, noise_for_phases, phases_of
 from docleak.privacy.plan import DpPlan
+from docleak.privacy.second import PACKAGES, Accountant, second_opinion
 
 
 def answer(asked: str, mechanism: Mechanism, epsilon: float, delta: float, accountant: Accountant) -> Guarantee:
@@ -45,7 +46,7 @@ def together(
     claim = (
         f"epsilon {rounded_up(total)} at delta {delta:.3g} per {like.unit} ({WHAT[like.unit]} {change}) for all "
         f"{len(phases)} phases together, on the same {like.unit}s; {one.accountant.upper()} accountant of "
-        f"{PACKAGES[one.accountant]} {one.version}."
+        f"{PACKAGES[one.accountant]} {one.version}{second_opinion(parts, delta, total)}."
     )
     if any(published_count(part) for part in parts):
         claim += " Coins counted as hidden, which is no bound."

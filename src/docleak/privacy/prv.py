@@ -6,6 +6,7 @@ It computes with numpy and scipy. Only its base class names ``opacus.optimizers`
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,11 +21,12 @@ ACCOUNTANT = "opacus.accountants.prv"
 STAND_INS = {"opacus.optimizers": {"DPOptimizer": object}}
 
 
-def epsilon_of_prv(mechanism: Mechanism, delta: float) -> float:
-    """The upper bound on epsilon of ``mechanism``, whose units are drawn on their own; errors as from Opacus."""
+def epsilon_of_prv(parts: Sequence[Mechanism], delta: float, error: float = 0.01) -> float:
+    """The upper bound on epsilon of ``parts`` together, whose units are drawn on their own, at most ``error`` above it;
+    errors as from Opacus."""
     accountant = _accountant()
-    accountant.history = [(mechanism.noise_multiplier, mechanism.rate, mechanism.rounds)]
-    return float(accountant.get_epsilon(delta))
+    accountant.history = [(m.noise_multiplier, m.rate, m.rounds) for m in parts]
+    return float(accountant.get_epsilon(delta, eps_error=error))
 
 
 def _accountant() -> Any:

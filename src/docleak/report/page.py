@@ -6,21 +6,28 @@ OUT/results.json   the verdict, and what each study adds
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from docleak.documents.visible import in_markdown, without_html
 from docleak.files import reported, write_atomically
-from docleak.report.severity import Overall, Part, overall
-from docleak.report.table import Table
+from docleak.report.about import About
+from docleak.report.measure import MEASURES, Measure
+from docleak.report.redaction import struck, struck_in
+from docleak.report.schema import SCHEMA, checked
+from docleak.report.severity import Overall, Part, overall, worst
+from docleak.report.statement import NO_ADVICE, Scope, statement
+from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 
 PAGE, RESULTS = "report.html", "results.json"
+#: Of an edition without what is private.
+REDACTED_PAGE, REDACTED_RESULTS = "report-redacted.html", "results-redacted.json"
 #: Lines that a terminal is shown at most of one study.
 LINES = 15
 
@@ -28,12 +35,15 @@ LINES = 15
 @dataclass(frozen=True)
 class Section:
     """A part of the page under a heading, of which ``short`` is the word among links; ``anchor`` is its HTML id,
-    ``body`` what a template made."""
+    ``body`` what a template made. ``open``: nothing in it is private, so a redacted edition shows it. ``annex``: it
+    stands last."""
 
     anchor: str
     short: str
     heading: str
     body: Markup
+    open: bool = False
+    annex: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,8 @@ class Reading:
     limits: tuple[str, ...] = ()
     runs: tuple[Mapping[str, Any], ...] = ()
     synthetic: bool = False
+    measures: tuple[Measure, ...] = ()
+    scope: Scope | None = None
 
     @property
     def verdict(self) -> Overall:
@@ -73,41 +85,95 @@ def joined(readings: Sequence[Reading]) -> Overall:
     return overall(parts, readings[0].counted)
 
 
-def write_report(readings: Sequence[Reading], folder: Path) -> Path:
-    """Write PAGE and RESULTS of one or several readings into ``folder``; returns the page's path.
+def write_report(
+    readings: Sequence[Reading], folder: Path, *, about: About | None = None, private: Collection[str] | None = None
+) -> Path:
+    """Write PAGE and RESULTS of one or several readings into ``folder`` (redacted ones have names of their own);
+    returns the page's path.
 
-    Raises RunError where the files cannot be written.
+    ``about`` fills in the first page. With ``private``, the values that nobody may read, it is a redacted edition: no
+    picture, no evidence, and none of these values. Raises RunError where the files cannot be written.
     """
-    verdict, first = joined(readings), readings[0]
+    full, first, redacted = checked(results_of(readings)), readings[0], private is not None
+    verdict, runs = joined(readings), [run for reading in readings for run in reading.runs]
+    scopes = [(reading.scope, worst(part.severity for part in reading.parts)) for reading in readings if reading.scope]
+    synthetic = all(reading.synthetic for reading in readings)
+    said = statement(verdict, scopes, runs, about or About(), digest_of(readings), synthetic=synthetic)
+    sections = [section for reading in readings for section in reading.sections]
+    if redacted:
+        tables = [table for reading in readings for table in reading.tables.values() if table.open]
+        numbers = Markup("").join(render("table.html.j2", table=table) for table in tables)
+        shown = [section for section in sections if section.open and "<img" not in section.body]
+        sections = [Section("tables", "Numbers", "Numbers", numbers), *shown] if tables else shown
     html = render(
         "page.html.j2",
         question=first.question,
         lead=first.lead,
         verdict=verdict,
-        articles=[reading.articles for reading in readings],
+        first=said,
+        no_advice=NO_ADVICE,
+        measures=measures_table([one for reading in readings for one in reading.measures]),
+        redacted=redacted,
+        articles=[] if redacted else [reading.articles for reading in readings],
         remarks=[remark for reading in readings for remark in reading.remarks],
         notices=[notice for reading in readings for notice in reading.notices],
-        sections=[section for reading in readings for section in reading.sections],
+        sections=sections,
         limits=list(dict.fromkeys(limit for reading in readings for limit in reading.limits)),
-        runs=[run for reading in readings for run in reading.runs],
-        synthetic=all(reading.synthetic for reading in readings),
+        runs=runs,
+        synthetic=synthetic,
     )
-    results = json.dumps(results_of(readings), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    with reported(folder / PAGE):
-        write_atomically(folder / RESULTS, results.encode("utf-8", "backslashreplace"))
-        write_atomically(folder / PAGE, html.encode("utf-8", "backslashreplace"))
-    return folder / PAGE
+    results, page, names = full, str(html), (PAGE, RESULTS)
+    if private is not None:
+        results = checked(struck_in(_common(readings, redacted=True), private))
+        head, body = page.split("</style>", 1)
+        page = f"{head}</style>{struck(body, private, lambda text: str(escape(text)))}"
+        names = (REDACTED_PAGE, REDACTED_RESULTS)
+    with reported(folder / names[0]):
+        write_atomically(folder / names[1], results)
+        write_atomically(folder / names[0], page.encode("utf-8", "backslashreplace"))
+    return folder / names[0]
+
+
+def digest_of(readings: Sequence[Reading]) -> str:
+    """The SHA-256 of RESULTS, which the first page and the model card name."""
+    return hashlib.sha256(checked(results_of(readings))).hexdigest()
+
+
+def measures_table(measures: Sequence[Measure]) -> Table:
+    """A row per model, client or release, a column per measure that any of them has."""
+    there = [what for what in MEASURES if any(one.what == what for one in measures)]
+    names = dict.fromkeys(one.of for one in measures)
+    values = {(one.of, one.what): one.text for one in measures}
+    rows = [Row(name, {what: values.get((name, what)) for what in there}) for name in names]
+    columns = {what: Column(MEASURES[what].head) for what in there}
+    caption = "with 95 % intervals over documents or providers, where there are several; docleak check bounds these."
+    return Table("Measured", columns, rows, caption, first="Of", open=True)
 
 
 def results_of(readings: Sequence[Reading]) -> dict[str, Any]:
-    """What RESULTS holds: the verdict over all parts, then what each study adds."""
+    """What RESULTS holds: what all runs have in common, then what each study adds."""
+    return {
+        **_common(readings),
+        **{key: value for reading in reversed(readings) for key, value in reading.results.items()},
+    }
+
+
+def _common(readings: Sequence[Reading], *, redacted: bool = False) -> dict[str, Any]:
     verdict = joined(readings)
     parts = [
         {"part": part.name, "severity": str(part.severity), "label": part.said, "sentence": part.sentence}
         for part in verdict.parts
     ]
     said = {"severity": str(verdict.severity), "label": verdict.label, "sentence": verdict.sentence, "parts": parts}
-    return {"verdict": said, **{key: value for reading in reversed(readings) for key, value in reading.results.items()}}
+    return {
+        "format": SCHEMA, "redacted": redacted, "verdict": said,
+        "measures": [one.to_json() for reading in readings for one in reading.measures],
+        "runs": [
+            {"kind": run["kind"], "docleak": run["docleak"], "created": run["created"],
+             "signature": str(run["signature"] or ""), "code": str(run.get("code", ""))}
+            for reading in readings for run in reading.runs
+        ],
+    }  # fmt: skip
 
 
 def write_markdown(readings: Sequence[Reading], file: Path) -> Path:

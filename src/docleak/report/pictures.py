@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
+import re
 from typing import Any
 
 import numpy as np
@@ -74,4 +76,6 @@ def svg_figure(figure: Any, rc: Any = None) -> str:
     text = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": "docleak", **(rc or {})}):  # ids would be drawn anew in every report
         figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()[text.getvalue().index("<svg") :]
+    drawn = text.getvalue()[text.getvalue().index("<svg") :]
+    name = hashlib.sha256(drawn.encode()).hexdigest()[:8]  # of its own: a page holds several figures
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>f{name}-", drawn)

@@ -60,13 +60,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of the same columns under a ``title``; ``caption`` says what the numbers are."""
+    """Rows of the same columns under a ``title``; ``caption`` says what the numbers are. ``open``: no cell is a
+    private value, so a redacted edition shows it."""
 
     title: str
     columns: Mapping[str, Column]
     rows: Sequence[Row]
     caption: str = ""
     first: str = "row"
+    open: bool = False
 
     def cells(self, row: Row) -> list[str]:
         """The row's cells as text, without its name; a count of failed units is added to the first."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -24,7 +23,7 @@ def _finalised(value: Any) -> Any:
 
 @cache
 def environment() -> jinja2.Environment:
-    """The templates. ``policy`` is known to all of them, for the page's head."""
+    """The templates. ``policy``, for the page's head, and ``percent`` are known to all of them."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("docleak.report"), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, finalize=_finalised,
@@ -34,15 +33,12 @@ def environment() -> jinja2.Environment:
     return made
 
 
-def render(template: str, *, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> Markup:
-    """The template filled with ``values``, as HTML. ``percent`` is always among the filters.
+def render(template: str, **values: Any) -> Markup:
+    """The template, compiled once in a process, filled with ``values``, as HTML.
 
     Raises jinja2.UndefinedError for a name that the template uses and nobody gave.
     """
-    known = environment()
-    chosen = known.overlay()
-    chosen.filters = {**known.filters, **(filters or {})}
-    return Markup(chosen.get_template(template).render(**values))
+    return Markup(environment().get_template(template).render(**values))
 
 
 def percent(value: float | None, digits: int = 0) -> str:

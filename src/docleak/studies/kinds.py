@@ -56,6 +56,18 @@ STUDIES: dict[str, Kind] = {
         "What one private training provably leaks: a lower bound on epsilon beside what the accountant claims.",
         "docleak-canaries",
     ),
+    "presence": Kind(
+        "docleak.studies.presence.study:PresenceStudy",
+        "docleak.studies.presence.config:PresenceConfig",
+        "Whether a page was in an update that a server received, by projection and by alignment.",
+        "docleak-presence",
+    ),
+    "servers": Kind(
+        "docleak.studies.servers.study:ServersStudy",
+        "docleak.studies.servers.config:ServersConfig",
+        "What a server reads that manipulates the model it sends, and whether the guard lets it.",
+        "docleak-servers",
+    ),
     "defences": Kind(
         "docleak.studies.gradient.defences:DefenceStudy",
         "docleak.studies.gradient.comparison:DefenceConfig",

@@ -13,7 +13,9 @@ import numpy as np
 from docleak.errors import RunError
 from docleak.files import undamaged
 from docleak.registry import resolve
+from docleak.report.about import About
 from docleak.report.page import Reading, write_report
+from docleak.report.redaction import private_values
 from docleak.runs.run import Run
 from docleak.spec import split_name
 from docleak.studies.kinds import STUDIES
@@ -71,10 +73,14 @@ def runs_at(paths: Sequence[Path]) -> list[Run]:
     return runs
 
 
-def report_on(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, list[Reading]]:
+def report_on(
+    paths: Sequence[Path], out: Path | None = None, *, about: About | None = None, redacted: bool = False
+) -> tuple[Path, list[Reading]]:
     """Write the report of ``runs_at`` these paths into ``out``; where it is, and what they say. RunError where several
-    are to be joined and ``out`` does not say where."""
+    are to be joined and ``out`` does not say where. ``about`` and ``redacted`` as of ``write_report``."""
     if len(paths) > 1 and out is None:
         raise RunError(f"{len(paths)} runs are to be joined; say with --out into which folder the report goes.")
-    readings = read_runs(runs_at(paths))
-    return write_report(readings, out or Path(paths[0])), readings
+    runs = runs_at(paths)
+    readings = read_runs(runs)
+    private = private_values(record for run in runs for record in run.units()) if redacted else None
+    return write_report(readings, out or Path(paths[0]), about=about, private=private), readings

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from docleak.errors import RunError
+from docleak.errors import MissingExtraError, RunError
+from docleak.files import reported, write_atomically
 from docleak.report.page import joined
 from docleak.report.severity import Overall
 from docleak.runs.run import Run
@@ -65,6 +68,30 @@ class Results:
             for record in run.units()
         }
 
+    def measures(self) -> pandas.DataFrame:
+        """A row per number that a policy can bound: ``measure``, ``of``, ``value``, ``low``, ``high``, ``n``."""
+        import pandas
+
+        readings = read_runs(runs_at(self.paths))
+        rows = [{"measure": one.what, "of": one.of, **one.estimate.to_json(), "doubts": " ".join(one.doubts)}
+                for reading in readings for one in reading.measures]  # fmt: skip
+        return pandas.DataFrame(rows, columns=None if rows else ["measure", "of", "value", "low", "high", "n"])
+
+    def write(self, file: str | os.PathLike[str]) -> Path:
+        """``to_frame`` as .csv or .parquet, for which pyarrow is needed; RunError for another name."""
+        path, kind = Path(file), table_file(Path(file))
+        frame, buffer = self.to_frame(), io.BytesIO()
+        if kind == ".csv":
+            frame.to_csv(buffer, index=False)
+        else:
+            for name in frame.columns:  # numbers and texts in one column have no type of parquet's
+                if frame[name].dtype == object and len({type(value) for value in frame[name].dropna()}) > 1:
+                    frame[name] = frame[name].map(str, na_action="ignore")
+            frame.to_parquet(buffer, index=False)
+        with reported(path):
+            write_atomically(path, buffer.getvalue())
+        return path
+
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
         """Write report.html and results.json into ``out``, which several runs need and one has; returns the page."""
         return report_on(self.paths, None if out is None else Path(out))[0]
@@ -76,6 +103,16 @@ def load_run(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
     if not folders:
         raise RunError("no run is named; expected the folder of a run, or several.")
     return Results(tuple(Run.load(folder).path for folder in folders))
+
+
+def table_file(path: Path) -> str:
+    """The suffix of a file of a table; RunError for one that is not known, MissingExtraError without pyarrow."""
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".parquet"):
+        raise RunError(f"{path} names no table; expected a file that ends in .csv or .parquet.")
+    if kind == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise MissingExtraError("parquet needs pyarrow: pip install 'docleak[datasets]'. Or name a .csv file.")
+    return kind
 
 
 def _only(paths: Sequence[Path]) -> Path:

@@ -14,12 +14,13 @@ from typing import Any
 
 from docleak.errors import PrivacyError
 from docleak.files import read_json_object, reported, write_json
+from docleak.models.published.made import asked_for, base_of
 from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
 from docleak.privacy.lineage import PUBLIC, UNKNOWN, Claim, Fingerprints, Lineage, claim_of, united
 
 CARD, PROVIDERS, KEY = "docleak.json", "providers.json", "lineage"
 #: Files of a model's folder that are, or say, its values.
-WEIGHTS = ("*.safetensors", "*.bin", "config.json")
+WEIGHTS = ("*.safetensors", "*.bin", "config.json", "adapter_config.json")
 SYNTHETIC = Lineage(PUBLIC, "synthetic pages that docleak makes")
 ADVICE = "Restore the file, or delete it: the model then counts as one of which nothing is known."
 
@@ -34,7 +35,8 @@ def weights_digest(folder: Path) -> str:
 
 
 def folder_of(source: str) -> Path | None:
-    """The folder of a shipped model or a directory; None for a hub name."""
+    """The folder of a shipped model or a directory, of adapters to be made their base's; None for a hub name."""
+    source = base_of(source)
     if source in SHIPPED or source in SHIPPED_ENCODERS:
         return CHECKPOINTS / source
     path = Path(source).expanduser()
@@ -133,6 +135,8 @@ def ledger_digest(file: Path) -> str:
 
 def _name(source: str) -> str:
     """A source as a claim names it: never a path of this machine."""
+    if asked := asked_for(source):
+        return repr(asked.short)
     return repr(source.rstrip("/").split("/")[-1] if Path(source).exists() else source)
 
 

@@ -21,7 +21,18 @@ LOCAL, FEDERATED, PRIVATE = "A silo's steps", "Silos and server", "Differential 
 #: Settings that say nothing where neither epsilon nor noise asks for privacy.
 OF_PRIVACY = ("delta", "clip_norm", "unit", "unit_rate", "denominator", "published_counting")
 #: What a training by DP-SGD over single questions takes besides ``OF_PRIVACY``.
-OF_RECORDS = ("model", "rounds", "learning_rate", "weight_decay", "dropout", "holdout", "seed", "epsilon", "noise")
+OF_RECORDS = (
+    "model",
+    "lora",
+    "rounds",
+    "learning_rate",
+    "weight_decay",
+    "dropout",
+    "holdout",
+    "seed",
+    "epsilon",
+    "noise",
+)
 #: Where nobody knows which settings were given.
 UNSAID: Mapping[str, str] = MappingProxyType({})
 _RATE, _BELOW_ONE = Range(0, 1e3), Range(0, 0.999999)
@@ -39,6 +50,10 @@ class TrainingSettings:
     """
 
     model: str = option("vt5-start", "Shipped name, directory or hub name; with --dry-run also vt5-base.")
+    lora: str = option(
+        "", "Freeze the model and train low-rank adapters on it: r=8,alpha=16,targets=q_proj+v_proj; without targets "
+        "every linear layer.",
+    )  # fmt: skip
     rounds: int = option(6, "Rounds in all; a run that has fewer is continued.", range=SOME)
     holdout: float = option(0.2, "Share of its documents that a silo keeps to evaluate on.", range=_BELOW_ONE)
     evaluate_every: int = option(1, "Evaluate after every so many rounds, and the last; 0 never.", range=COUNT)
@@ -116,6 +131,14 @@ class TrainingSettings:
         range=Range(0, 10**12),
     )  # fmt: skip
 
+    @property
+    def start(self) -> str:
+        """The model that is trained, with its adapters where it is to have some: a source of ``load_model``."""
+        if not self.lora:
+            return self.model
+        drawn = "" if "seed=" in self.lora else f",seed={self.seed}"
+        return f"lora:{self.model},{self.lora}{drawn}"
+
     def plan(self, said: Mapping[str, str] = UNSAID) -> DpPlan | None:
         """The privacy plan, or None. ``said`` are the settings that were given, by name as they were written:
         PrivacyError for those that belong to a private training where none is asked for."""
@@ -143,7 +166,7 @@ class TrainingSettings:
         told = [one for name, one in asked if name in said or getattr(self, name) != one.default]
         refuse_idle(self, told, flags=False)
         return Federation(
-            self.model, self.rounds, self.participation, self.minimum, self.holdout, self.seed,
+            self.start, self.rounds, self.participation, self.minimum, self.holdout, self.seed,
             LocalPlan(
                 epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate,
                 weight_decay=self.weight_decay, optimiser=self.optimiser, max_steps=self.max_steps,
@@ -168,4 +191,4 @@ class TrainingSettings:
         if plan is None:
             raise PrivacyError("unit 'record' is of a private training. Give epsilon or noise, too.")
         how = RecordOptimiser(self.learning_rate, self.weight_decay, self.dropout)
-        return RecordTrainingConfig(plan, self.model, how, self.holdout, self.seed, start_is_public)
+        return RecordTrainingConfig(plan, self.start, how, self.holdout, self.seed, start_is_public)

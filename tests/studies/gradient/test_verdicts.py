@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -117,10 +118,18 @@ def test_every_place_says_what_the_records_say(base: Run, tmp_path: Path) -> Non
         }  # fmt: skip
 
 
-@pytest.fixture
-def trained(make_run: MakeRun, tmp_path: Path) -> Run:
+@pytest.fixture(scope="module")
+def once(make_run: MakeRun, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One page of the trained Donut, whose picture gives nothing."""
-    return make_run(tmp_path / "trained", models=("donut-trained",), attacks=("gi-dqa", "random"))
+    return make_run(
+        tmp_path_factory.mktemp("once") / "trained", models=("donut-trained",), attacks=("gi-dqa", "random")
+    )
+
+
+@pytest.fixture
+def trained(once: Run, tmp_path: Path) -> Run:
+    """A copy of that run, which a test may change."""
+    return Run.load(shutil.copytree(once.path, tmp_path / "trained"))
 
 
 def only(run: Run, tmp_path: Path) -> dict[str, Any]:

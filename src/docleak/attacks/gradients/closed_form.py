@@ -1,5 +1,7 @@
 """Closed-form recovery of a LayoutLMv3 client's page (docleak): patches, text and boxes by linear algebra.
 
+Of a vision-language model the patches, where its tower has a table of positions.
+
 No optimisation where the algebra determines every private pixel; else GI-DQA's parts (Ben Hemo et al., 2025) go on
 from what it gives.
 """
@@ -15,7 +17,8 @@ from torch import Tensor
 
 from docleak.attacks.gradients import gi_dqa
 from docleak.attacks.gradients.algebra.layoutlmv3 import recover_pixels, recover_text
-from docleak.attacks.gradients.algebra.patches import PATCH_TENSORS, require_tensors
+from docleak.attacks.gradients.algebra.patches import PATCH_TENSORS, pixels_of_system, require_tensors
+from docleak.attacks.gradients.algebra.tower import tower_system
 from docleak.attacks.gradients.engine import (
     Finding,
     GradientAttack,
@@ -28,6 +31,7 @@ from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.attacks.protocol import require_evaluations
 from docleak.errors import AttackError
 from docleak.models.base import Encoded
+from docleak.models.vlm.model import VisionLanguage
 
 _NO_HISTORY: tuple[tuple[int, float], ...] = ()
 
@@ -62,7 +66,10 @@ class ClosedForm:
         started = time.perf_counter()
         if view.batch_size > 1:
             return self._batch(view, knowledge, budget, generator, on_evaluation)
-        pixels, determined, _ = recover_pixels(view, knowledge.template, knowledge.private)
+        if isinstance(view.model, VisionLanguage):
+            pixels, determined, _ = pixels_of_system(tower_system(view), knowledge.template, knowledge.private)
+        else:
+            pixels, determined, _ = recover_pixels(view, knowledge.template, knowledge.private)
         known = replace(knowledge, inputs=_inputs(view, knowledge))
         with inference_mode_of(view):
             explained = explained_share(view, known, pixels)
@@ -118,5 +125,5 @@ def _misfit(view: GradientView, knowledge: Knowledge, pixels: Tensor) -> float:
 ATTACK = ClosedForm(
     name="closed-form",
     paper="docleak",
-    summary="LayoutLMv3's patches, tokens and boxes by linear algebra, no optimisation where that determines them",
+    summary="patches, tokens and boxes of LayoutLMv3, patches of towers with positions, by linear algebra",
 )

@@ -8,6 +8,7 @@ as float32 carries: see ``SignedStep``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +32,10 @@ Named = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Optimiser:
-    """The client's optimiser, fresh at the start of its round: ``sgd`` or ``adamw`` with decoupled decay."""
+    """The client's optimiser, fresh at the start of its round: ``sgd`` or ``adamw`` with decoupled decay.
+
+    ``schedule`` are the rates of the steps as shares of ``learning_rate``; the last holds on, () is a constant rate.
+    """
 
     kind: str = "sgd"
     learning_rate: float = 0.1
@@ -39,6 +43,7 @@ class Optimiser:
     max_norm: float = 0.0  # gradients are clipped to this norm; 0 does not clip
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
+    schedule: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("sgd", "adamw") or not self.learning_rate > 0:
@@ -47,9 +52,19 @@ class Optimiser:
                 "above 0. Other optimisers are not imitated."
             )
 
+    def share(self, step: int) -> float:
+        """The rate of a step, counted from 0, as a share of ``learning_rate``."""
+        return self.schedule[min(step, len(self.schedule) - 1)] if self.schedule else 1.0
+
+    def kept(self, step: int) -> float:
+        """The share of a weight that decay leaves in a step, counted from 0."""
+        return 1 - self.learning_rate * self.share(step) * self.weight_decay
+
     def decayed(self, steps: float) -> float:
         """The share of a weight that decay alone takes away in ``steps`` steps."""
-        return float(1 - (1 - self.learning_rate * self.weight_decay) ** steps)
+        if self.schedule:
+            return 1 - math.prod(self.kept(step) for step in range(round(steps)))
+        return float(1 - self.kept(0) ** steps)
 
     def as_gradient(self, delta: Named, start: Named, steps: float) -> dict[str, Tensor]:
         """theta_0 - theta_K less what decay took, per unit of learning rate and step.
@@ -145,9 +160,8 @@ class ImitatedSteps:
         loss, o = _Loss(model, self.batching), self.optimiser
         state = _State({name: torch.zeros_like(value) for name, value in start.items()})
         for batch in self.batches:
-            keep = (1 - o.learning_rate * o.weight_decay) ** state.count
             weights = {
-                name: (keep * value - o.learning_rate * state.moved[name]).requires_grad_(True)
+                name: (state.kept * value - o.learning_rate * state.moved[name]).requires_grad_(True)
                 for name, value in start.items()
             }
             given = (pixels, [inputs[i] for i in batch], [self.owners[i] for i in batch])
@@ -175,7 +189,7 @@ class _Loss(nn.Module):
 
 @dataclass(frozen=True)
 class _State:
-    """After ``count`` steps: theta_k = keep^k theta_0 - lr · ``moved``, and AdamW's moments.
+    """After ``count`` steps: theta_k = ``kept`` · theta_0 - lr · ``moved``, and AdamW's moments.
 
     The way is added up apart from the weights, so that it is not lost in their rounding.
     """
@@ -184,11 +198,12 @@ class _State:
     first: Named | None = None
     second: Named | None = None
     count: int = 0
+    kept: float = 1.0
 
 
 def _sgd(o: Optimiser, state: _State, gradient: Named) -> _State:
     """theta - lr (g + wd theta)."""
-    return _State(_further(o, state, gradient), count=state.count + 1)
+    return _State(_further(o, state, gradient), count=state.count + 1, kept=state.kept * o.kept(state.count))
 
 
 def _adamw(o: Optimiser, state: _State, gradient: Named) -> _State:
@@ -198,15 +213,15 @@ def _adamw(o: Optimiser, state: _State, gradient: Named) -> _State:
     second = _blend(state.second, {name: g.square() for name, g in gradient.items()}, b2)
     root = (1 - b2**count) ** 0.5
     step = {name: m / (1 - b1**count) / ((second[name] + TINY).sqrt() / root + o.epsilon) for name, m in first.items()}
-    return _State(_further(o, state, step), first, second, count)
+    return _State(_further(o, state, step), first, second, count, state.kept * o.kept(state.count))
 
 
 _STEPS: dict[str, Callable[[Optimiser, _State, Named], _State]] = {"sgd": _sgd, "adamw": _adamw}
 
 
 def _further(o: Optimiser, state: _State, step: Named) -> dict[str, Tensor]:
-    keep = 1 - o.learning_rate * o.weight_decay
-    return {name: keep * way + step[name] for name, way in state.moved.items()}
+    keep, share = o.kept(state.count), o.share(state.count)
+    return {name: keep * way + share * step[name] for name, way in state.moved.items()}
 
 
 def _blend(before: Named | None, new: Named, beta: float) -> dict[str, Tensor]:

@@ -34,7 +34,8 @@ class CanaryView:
     ``canaries`` are the pages of each canary provider. ``released`` are global models in order, the public start
     first, ``rounds_between`` rounds apart: (start, final) for whoever sees the final model only. ``local``,
     ``clip_norm`` (C), ``denominator`` (M) and ``noise_std`` (of a parameter in the sum of differences, before M) are
-    the plan's. One client, and a server that averages. AttackError for fewer than two models or no canary.
+    the plan's. One client, and a server that averages. ``places`` (m,) are the weights that dirac canaries move, as
+    numbers in the flat model, parameters sorted by name. AttackError for fewer than two models or no canary.
     """
 
     canaries: Sequence[Sequence[Page]]
@@ -44,6 +45,7 @@ class CanaryView:
     clip_norm: float
     denominator: int
     noise_std: float
+    places: NDArray[np.intp] | None = None
 
     def __post_init__(self) -> None:
         if len(self.released) < 2 or not self.canaries:
@@ -56,9 +58,13 @@ class CanaryView:
     def text(self) -> str:
         """The threat model in a sentence."""
         seen = "the final model" if len(self.released) == 2 else "the model after every round"
+        knows = (
+            "knows every canary's pages, the training and privacy plan" if self.places is None else
+            "chose what every canary provider sends (one weight moved, by software of its own); knows the privacy plan"
+        )  # fmt: skip
         return (
-            f"sees {seen} and the public start; knows every canary's pages, the training and privacy plan; does not "
-            "know the coins, the noise, or any other provider's pages"
+            f"sees {seen} and the public start; {knows}; does not know the coins, the noise, or any other provider's "
+            "pages"
         )
 
 
@@ -100,12 +106,57 @@ def weight_scores(model: DocumentModel, view: CanaryView, *, at_start: NDArray[n
     for before, after in zip(view.released, view.released[1:], strict=False):
         known = at_start if before is view.released[0] else None
         own = of(before) if known is None else known
-        moved = view.denominator * np.concatenate([(after[k] - before[k]).ravel() for k in sorted(before)])
+        moved = view.denominator * (flat_of(after) - flat_of(before))
         along += own @ moved.astype(np.float32)
         gram += view.rounds_between * (own @ own.T)
         noise += 4 * view.noise_std**2
     noise = noise / (len(view.released) - 1) + RIDGE * float(np.trace(gram)) / count
     return np.asarray(np.linalg.solve(gram + noise * np.eye(count), along - gram.sum(1) / 2))
+
+
+def dirac_scores(view: CanaryView) -> Floats:
+    """White box: how far each dirac canary's own weight moved, over C, from start to final model, (m,).
+
+    No other canary moves it, and what the others move is small beside C. Without noise and at rate 1 it is the coin
+    times the number of rounds. Models in between add nothing at rate 1, and were not seen to add anything below it.
+    AttackError for canaries that are none.
+    """
+    if view.places is None:
+        raise AttackError("the canaries move no weight of their own; expected dirac canaries.")
+    first, last = (
+        flat_of(weights)[view.places].astype(np.float64) for weights in (view.released[0], view.released[-1])
+    )
+    return np.asarray(view.denominator * (last - first) / view.clip_norm)
+
+
+def flat_of(weights: Weights) -> NDArray[np.float32]:
+    """All parameters, sorted by name, (d,)."""
+    return np.concatenate([weights[name].ravel() for name in sorted(weights)])
+
+
+def quiet_places(differences: NDArray[np.float32], count: int, *, rng: np.random.Generator) -> NDArray[np.intp]:
+    """The ``count`` weights that public ``differences`` (n, d) move least, (count,); ties are drawn by ``rng``.
+
+    The noise is the same everywhere; what others train is not. AttackError for fewer weights than canaries.
+    """
+    moved = np.abs(differences).sum(0)
+    if len(moved) < count:
+        raise AttackError(
+            f"{count} dirac canaries, but {len(moved)} weights are trained; expected one weight for each."
+        )
+    return np.lexsort((rng.random(len(moved)), moved))[:count]
+
+
+def move_weight(model: DocumentModel, place: int, by: float) -> None:
+    """What a dirac canary does: one weight of the flat model is moved; AttackError for a place outside it."""
+    named = dict(trainable(model.module))
+    for name in sorted(named):
+        if place < named[name].numel():
+            with torch.no_grad():
+                named[name].view(-1)[place] += by
+            return
+        place -= named[name].numel()
+    raise AttackError(f"weight {place} is beyond the model's last.")
 
 
 def own_differences(

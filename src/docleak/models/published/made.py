@@ -1,7 +1,8 @@
-"""Checkpoints that are made when they are asked for: ``make:layoutlmv3-base,spread=yes,seed=1`` wherever a model goes.
+"""Checkpoints that are made when they are asked for, wherever a model goes.
 
-They are kept in the user's cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``, then ``docleak/made``), made once, and
-can be deleted at any time.
+``make:layoutlmv3-base,spread=yes,seed=1`` has random weights; ``lora:MODEL,r=8,targets=q_proj+v_proj,seed=1`` are
+low-rank adapters on a model. They are kept in the user's cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``, then
+``docleak/made``), made once, and can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from docleak.registry import resolve
 from docleak.spec import split_name, told
 
 #: What such a source begins with.
-PREFIX = "make"
+PREFIX, ADAPTERS = "make", "lora"
 #: What makes it, imported when something is to be made.
-MAKER = "docleak.models.published.making:make"
+MAKER, ADAPTER = "docleak.models.published.making:make", "docleak.models.lora:adapt_asked"
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,34 @@ class Made:
         return f"{published(self.name).repository}{size}, random weights ({drawn} initialisation, seed {self.seed})"
 
 
+@dataclass(frozen=True)
+class Adapted:
+    """Low-rank adapters on the model ``base``, as ``said`` (``lora.Drawn`` reads it)."""
+
+    base: str
+    said: str
+
+    @property
+    def short(self) -> str:
+        """A name for files: the model's, and what was said of the adapters."""
+        name = self.base.rstrip("/").split("/")[-1]
+        return "-".join(filter(None, (name, ADAPTERS, "".join(c if c.isalnum() else "-" for c in self.said))))
+
+    @property
+    def title(self) -> str:
+        """What it is, in words."""
+        return f"LoRA ({self.said or 'as by default'}) on {self.base.rstrip('/').split('/')[-1]}"
+
+
 @lru_cache(maxsize=64)
-def asked_for(source: str) -> Made | None:
+def asked_for(source: str) -> Made | Adapted | None:
     """What ``source`` asks to be made; None where it is no such text. ModelError for unknown names and options."""
     kind, rest = split_name(source)
-    if kind != PREFIX or not rest:
+    if kind not in (PREFIX, ADAPTERS) or not rest:
         return None
+    if kind == ADAPTERS:
+        base, _, said = rest.partition(",")
+        return Adapted(base.strip(), said.strip())
     name, _, said = rest.partition(",")
     published(name)
     asked: Made = told(Made(name), said, what=f"model {source!r}", error=ModelError)
@@ -61,11 +84,23 @@ def asked_for(source: str) -> Made | None:
     return asked
 
 
-def folder_of(made: Made) -> Path:
+def base_of(source: str) -> str:
+    """The model under the adapters that ``source`` asks for; ``source`` itself where it asks for none."""
+    asked = asked_for(source)
+    return asked.base if isinstance(asked, Adapted) else source
+
+
+def folder_of(made: Made | Adapted) -> Path:
     """Where it is, whether it is there or not; another version of torch or of what is known of it is elsewhere."""
     import torch
 
-    known = (HERE / "checkpoints" / f"{made.name}.json").read_bytes()
+    if isinstance(made, Adapted):
+        base = Path(made.base).expanduser()
+        config = base / "config.json"
+        known = f"{base.resolve() if base.exists() else made.base},{made.said}".encode()
+        known += config.read_bytes() if config.is_file() else b""
+    else:
+        known = (HERE / "checkpoints" / f"{made.name}.json").read_bytes()
     digest = hashlib.sha256(known + torch.__version__.encode()).hexdigest()[:8]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "docleak" / "made" / f"{made.short}-{digest}"
@@ -80,11 +115,15 @@ def made_at(source: str) -> Path | None:
     if made is None:
         return None
     folder = folder_of(made)
-    if not (folder / "config.json").is_file():
-        drawn, scale = "spread" if made.spread else "default", "narrow" if made.narrow else "published"
+    last = folder / ("adapter_config.json" if isinstance(made, Adapted) else "config.json")
+    if not last.is_file():
         try:
-            resolve(MAKER)(made.name, folder, seed=made.seed, initialisation=drawn, scale=scale)
+            if isinstance(made, Adapted):
+                resolve(ADAPTER)(made.base, folder, made.said)
+            else:
+                drawn, scale = "spread" if made.spread else "default", "narrow" if made.narrow else "published"
+                resolve(MAKER)(made.name, folder, seed=made.seed, initialisation=drawn, scale=scale)
         except DocleakError:
-            if not (folder / "config.json").is_file():  # another process may have made it meanwhile
+            if not last.is_file():  # another process may have made it meanwhile
                 raise
     return folder

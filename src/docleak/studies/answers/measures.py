@@ -22,10 +22,10 @@ from docleak.errors import AttackError, RecipeError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.memorisation import Outcome, Remembered, beyond_public, remembered
 from docleak.models.loading import load_model
-from docleak.privacy.accounting import Accountant
 from docleak.privacy.budget import noise_for
 from docleak.privacy.empirical import LowerBound, held_against
 from docleak.privacy.mechanism import Mechanism, Participation, Unit
+from docleak.privacy.second import Accountant
 from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.counting import by_key, by_provider, part_of, size_of
 from docleak.studies.answers.membership import features_of, guessed, measure, measured_epsilon, without_public

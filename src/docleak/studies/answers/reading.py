@@ -14,10 +14,12 @@ from docleak.metrics.estimate import Estimate
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import picture, svg_figure
 from docleak.report.severity import Part, Severity
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.answers.config import CONTROL
+from docleak.studies.answers.measured import compared_with, measures_of
 from docleak.studies.answers.shipped import SHIPPED
 from docleak.studies.answers.verdict import (
     Record,
@@ -89,14 +91,14 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
     sections = [
         Section("comparison", "Side by side", "Side by side: what each is good for, gives away, and cost",
                 side_by_side),
-        Section("threat-answers", "Threat model", "Threat model: who could do this", threat),
-        Section("evidence-answers", "Evidence", "Evidence: look for yourself", evidence),
+        Section("threat-answers", "Threat model", "Threat model: who could do this", threat, open=True),
+        Section("evidence-answers", "Evidence", "Evidence: look for yourself", evidence, annex=True),
         Section("numbers-answers", "Tables", "The whole tables", numbers),
     ]  # fmt: skip
     if beside:
         body = Markup("").join([verdicts, side_by_side, threat, evidence])
         heading = "And the finished model: whose documents did it see?"
-        sections = [Section("released", "The released model", heading, body)]
+        sections = [Section("released", "The released model", heading, body, annex=True)]
     spoken = released if beside else records
     lines = [line for r in spoken for line in (f"{r['label']}:", *(f"  {sentence}" for sentence in sentences(r)))]
     return Reading(
@@ -112,6 +114,15 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         tables={"releases": comparison(records), **tables},
         limits=LIMITS,
         runs=(run_facts(run.path, run.manifest()),),
+        measures=tuple(one for record in released for one in measures_of(record)),
+        scope=Scope(
+            system=f"Released model{'s' * (len(released) != 1)} {', '.join(r['label'] for r in released)}",
+            material=f"documents of {providers} providers, {members} of which were in the training",
+            adversary="whoever may ask the released model", model=True,
+            categories=tuple(sorted({key for r in released for key in numbers_in(r, "memorisation")})),
+            remedies=tuple(line for record in released for line in compared_with(record, released)),
+            remedy="docleak train federated --epsilon 8 --denominator 20, then docleak audit answers of both releases",
+        ),
         synthetic=division == SHIPPED or (isinstance(division, dict) and division["documents"] == ISSUERS),
     )  # fmt: skip
 
@@ -142,7 +153,8 @@ def comparison(records: Sequence[Record]) -> Table:
         note = said_of(record) + (f"; best attack {best.name}" if best else "")
         rows.append(Row(record["label"], values, facts=facts, note=note, quiet=record["control"]))
     there = {key for row in rows for key, value in row.values.items() if _is_there(value)}
-    return Table("", {key: column for key, column in COMPARED.items() if key in there}, rows, first="Release")
+    return Table("", {key: column for key, column in COMPARED.items() if key in there}, rows, first="Release",
+                 open=True)  # fmt: skip
 
 
 def _is_there(value: object) -> bool:
@@ -195,7 +207,7 @@ def membership_table(records: Sequence[Record]) -> Table:
             values = {"features": " + ".join(told["features"]), "setting": told["setting"], **of}
             rows.append(Row(f"{record['label']}: {name}", values, facts=facts))
     caption = "means over draws of whom APK knows, and 95 % intervals over providers"
-    return Table("Membership", {**columns, **rates}, rows, caption, first="attack")
+    return Table("Membership", {**columns, **rates}, rows, caption, first="attack", open=True)
 
 
 def memorisation_table(records: Sequence[Record]) -> Table:
@@ -210,7 +222,8 @@ def memorisation_table(records: Sequence[Record]) -> Table:
                 values = {name: of[name + suffix] for name in columns}
                 n, others = (values[f"{side}_acc"].n for side in ("positive", "negative"))
                 rows.append(Row(f"{record['label']}: {key}", values, note=f"{said}, of {n} and {others} documents"))
-    return Table("Memorisation", columns, rows, "right answers to what was hidden, on RED documents", first="asked for")
+    return Table("Memorisation", columns, rows, "right answers to what was hidden, on RED documents", first="asked for",
+                 open=True)  # fmt: skip
 
 
 def disclosure_table(records: Sequence[Record]) -> Table:
@@ -252,7 +265,7 @@ def _shown(run: Run, record: Record) -> dict[str, Any]:
     exposed = sorted(unique.values(), key=lambda row: -(row["confidence"] or 0))[:EXPOSED]
     names = [name for name in ("scores", *(f"example-{n:03d}" for n in range(EXAMPLES))) if name in record["images"]]
     pictures = [
-        {**picture(run.read_image(record["unit"], record["images"][name]), f"{label} ({record['label']})"),
+        {**picture(run.read_image(record["unit"], record["images"][name]), f"{label} ({record['label']}, {name})"),
          "label": label}
         for name in names for label in [SCORES if name == "scores" else HIDDEN]
     ]  # fmt: skip

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from docleak.documents.blue_red import BlueRedPlan
 from docleak.errors import RecipeError
-from docleak.privacy.accounting import Accountant
 from docleak.privacy.budget import noise_for
 from docleak.privacy.mechanism import Mechanism, Participation
 from docleak.privacy.plan import DpPlan
+from docleak.privacy.second import Accountant
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import LocalPlan
 

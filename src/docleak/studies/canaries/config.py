@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from docleak.training.federated.local import LocalPlan
 
 WITHOUT_NOISE = "without noise"
+#: Providers of a page of their own, or of a difference of their own making; how many of each unless it is said.
+PAGE, DIRAC = "page", "dirac"
+USUAL = {PAGE: 96, DIRAC: 1000}
 
 
 @dataclass(frozen=True)
@@ -24,15 +27,25 @@ class CanaryConfig:
 
     ``guesses`` are fixed here, before any score is seen. M is the number of the others: public, and no coin moves it.
     ``every_round``: the adversary sees the model after every round, as a client does; else the final one. A provider
-    has one page with at most so many ``questions``, and takes one step of AdamW on all of them. Audited are a training
-    of ``model`` without noise, and one that claims ``epsilon``.
+    has one page with at most so many ``questions``, and takes one step of AdamW on all of them; a dirac canary sends a
+    move of one weight instead, ten times too long, so that only clipping keeps it at C. Audited are a training of
+    ``model`` without noise, and one that claims ``epsilon``.
     """
 
     model: str = option("vt5-start", "Shipped name, directory or hub name of the model to start from.")
     epsilon: float = option(8.0, "What the private training claims.", range=Range(0, 1e9, above=True))
-    canaries: int = option(96, "Canary providers; a fair coin includes each.", range=Range(2, 100_000))
+    canary: str = option(
+        PAGE, "page: each canary trains on a page, read by its loss and by the weights. dirac: each moves one weight."
+    )
+    canaries: int = option(
+        USUAL[PAGE], "Canary providers; a fair coin includes each. Without it: 96 with pages, 1,000 dirac.",
+        range=Range(2, 100_000),
+    )  # fmt: skip
     others: int = option(8, "Other providers, always included; the plan's constant M.", range=Range(1, 100_000))
-    guesses: int = option(64, "Canaries to guess about. Without it: two thirds of them.", range=Range(2, 100_000))
+    guesses: int = option(
+        64, "Canaries to guess about. Without it: two thirds, of dirac ones as many as the claim makes best.",
+        range=Range(2, 100_000),
+    )  # fmt: skip
     rounds: int = option(1, "Rounds of the training.", range=SOME)
     unit_rate: float = option(
         1.0, "Probability that a provider trains in a round, such as 0.2 or 50/340.",
@@ -53,7 +66,10 @@ class CanaryConfig:
 
         most = LAST - FIRST
         faults = []
-        if self.canaries < 2 or self.others < 1 or self.canaries + self.others > most:
+        if self.canary not in USUAL:
+            faults.append(f"canary is {self.canary!r}; expected {' or '.join(USUAL)}")
+        made = self.others + self.canaries * (self.canary == PAGE)
+        if self.canaries < 2 or self.others < 1 or made > most:
             faults.append(f"{self.canaries} canaries and {self.others} others; expected 2, 1, and {most} together")
         if not 2 <= self.guesses <= self.canaries:
             faults.append(f"{self.guesses} guesses; expected at least 2, and no more than canaries")
@@ -68,6 +84,25 @@ class CanaryConfig:
         from docleak.training.federated.local import LocalPlan
 
         return LocalPlan(batch_size=self.questions, learning_rate=self.learning_rate, max_steps=1, dropout=False)
+
+    @property
+    def planned_guesses(self) -> int:
+        """Without a number from the user: two thirds of pages' canaries; of dirac ones as many as prove most if the
+        training is just as private as claimed, and Gaussian. No score is seen."""
+        if self.canary == PAGE:
+            return 2 * self.canaries // 3
+        from docleak.privacy.empirical import Guesses, lower_bound
+        from docleak.privacy.one_run import best_guesses, told_by_gaussian
+        from docleak.privacy.tradeoff import Gaussian, largest
+
+        curve = Gaussian()
+        strength = largest(lambda s: curve.epsilon(s, self.delta) < self.epsilon, curve.most, width=1e-3)
+
+        def proved(guesses: int, right: int) -> float:
+            seen = Guesses(self.canaries, guesses, right)
+            return lower_bound(seen, self.delta, confidence=self.confidence, family=curve).epsilon
+
+        return best_guesses(self.canaries, lambda share: told_by_gaussian(strength, share), proved)
 
     @property
     def plans(self) -> dict[str, DpPlan]:

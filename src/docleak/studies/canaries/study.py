@@ -3,44 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from docleak.documents.page import Image
+from docleak.metrics.estimate import Estimate
 from docleak.models.loading import load_model
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.empirical import LowerBound, held_against
+from docleak.report.measure import CLAIMED, SHOWN, Measure
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity
-from docleak.report.table import Column, Row, Table
+from docleak.report.statement import Scope
+from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.canaries.audit import Bench, audit_canaries
-from docleak.studies.canaries.config import WITHOUT_NOISE, CanaryConfig
-from docleak.studies.study import Study, Tell, Unit, one_of
+from docleak.studies.canaries.config import USUAL, WITHOUT_NOISE, CanaryConfig
+from docleak.studies.identity import model_title
+from docleak.studies.study import Needed, TableStudy, Tell, Unit, one_of
 
 COLUMNS = {"right": Column("right guesses", 0), "measured": Column("ε measured, at least", 2),
            "claimed": Column("ε claimed, at most", 2)}  # fmt: skip
+#: Of a row in a table: of its training with a claim, and of the score with the highest bound.
+ROW = {
+    "canaries": Column("canaries", 0), "guesses": Column("guesses", 0), "right": Column("right", 0),
+    "any": Column("ε at least, any mechanism", 2), "measured": Column("ε at least, Gaussian noise", 2),
+    "fitted": Column("ε at least, independent normal scores", 2), "claimed": Column("ε claimed, at most", 2),
+}  # fmt: skip
 LIMITS = (
     "A lower bound of 0 proves nothing: few canaries resolve little, and no attack is all attacks.",
     "The coins and the noise of the audited training come from a seed, so that it can be repeated: it protects nobody.",
 )
 
+MEANS = {
+    Severity.SEVERE: "The privacy claim does not hold: more is shown to leak than the training claims at most.",
+    Severity.PARTIAL: "What is shown to leak is within what the training claims at most.",
+    Severity.NONE: "Nothing is shown to leak. This is no proof of the claim.",
+}
 
-class CanaryStudy(Study[CanaryConfig]):
+
+class CanaryStudy(TableStudy[CanaryConfig]):
     """A unit is one training, with the guesses about its canaries."""
 
     kind = "canaries"
     about = "canary providers in a private training"
     Config = CanaryConfig
+    columns = ROW
+    of_model = ("model",)
+    options = ("seed",)
+    footnote = (
+        "Of the training with a claim, and of the score that shows most. All at the row's delta, with 95 % confidence "
+        "(97.5 % for each of two scores). Any mechanism: nothing is taken for granted. Gaussian noise: the claimed "
+        "mechanism's trade-off curve with unknown noise (f-DP), from the same guesses. Independent normal scores: a "
+        "fit, of dirac canaries that are in every round, whose scores are that if the noise is what it says."
+    )
 
     @classmethod
     def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> CanaryConfig:
-        """Two thirds of the canaries are guessed about, if nothing else is said."""
-        guesses = 2 * given.get("canaries", CanaryConfig.canaries) // 3
-        return super().of_options({"guesses": guesses, **given}, fixed)
+        """How many canaries there are, and are guessed about, follows from their kind, if nothing else is said."""
+        asked = {"canaries": USUAL.get(given.get("canary", ""), CanaryConfig.canaries), **fixed, **given}
+        config = super().of_options({"guesses": 2, **asked}, {})
+        return config if "guesses" in asked else replace(config, guesses=config.planned_guesses)
+
+    @classmethod
+    def of_row(
+        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
+    ) -> CanaryStudy:
+        """A row's settings are options."""
+        return cls(cls.of_options({**settings, "model": source}, {}), device=device)
 
     @cached_property
     def bench(self) -> Bench:
@@ -68,6 +102,29 @@ class CanaryStudy(Study[CanaryConfig]):
             for saved in record["lower"].values():
                 held_against(LowerBound(**saved), self.config.plans[record["training"]].guarantee())
 
+    def numbers(self, run: Run) -> dict[str, Value]:
+        """Of the training with a claim; {} while it is not finished."""
+        private = [record for record in run.units() if record["training"] != WITHOUT_NOISE]
+        return _row(private[0], run.config) if private else {}
+
+    def title(self) -> str:
+        """The checkpoint's title."""
+        return model_title(self.config.model, None)
+
+    def needed(self, model: str) -> tuple[Needed, ...]:
+        """The model."""
+        return (Needed("model", self.config.model, f"--model {model}=DIR"),)
+
+    def planned(self) -> str:
+        """The two trainings."""
+        c = self.config
+        return f"2 trainings with {c.canaries} canaries ({c.canary}), {c.guesses} guesses"
+
+    def least(self) -> CanaryStudy:
+        """The fewest canaries and others."""
+        few = replace(self.config, others=1, canaries=min(self.config.canaries, 4), guesses=2)
+        return CanaryStudy(few, device=self.device)
+
     @classmethod
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """Both trainings, bound by bound; the verdict is on the private one."""
@@ -78,27 +135,33 @@ class CanaryStudy(Study[CanaryConfig]):
             name, claimed, bounds = record["training"], record["epsilon_claimed"], _bounds(record)
             lines += ["", f"Training {name}, {record['included']} canaries included:"]
             lines += [f"  measured, by {score}: {bound.sentence()}" for score, bound in bounds.items()]
+            also = _bounds(record, "also")
+            lines += [f"  from the same, {name}: {bound.sentence()}" for name, bound in also.items()]
             lines += [f"  claimed: {record['claim']}"]
             rows += [
                 Row(f"{name}, by {score}", {"right": record["right"][score], "measured": bound.epsilon,
                                             "claimed": claimed}, note=bound.evidence, quiet=name == WITHOUT_NOISE)
                 for score, bound in bounds.items()
+            ] + [
+                Row(f"{name}, by {what}", {"measured": bound.epsilon, "claimed": claimed},
+                    note=f"{bound.evidence}; {bound.assumes}", quiet=True) for what, bound in also.items()
             ]  # fmt: skip
             if name != WITHOUT_NOISE:
                 parts.append(_part(name, record))
-        table = Table("", COLUMNS, rows, "both bounds of a training hold together", first="training")
+        together = "bounds by the scores of a training hold together, each other row by itself"
+        table = Table("", COLUMNS, rows, together, first="training", open=True)
         threat = {"adversary": record_threat(records), "wants": "to tell which canary providers took part",
                   "cannot": ["know the coins that included them"]}  # fmt: skip
         return Reading(
             question="What does one private training provably leak?",
-            lead=f"{run.config['canaries']} canary providers, each trained on by a fair coin, beside "
-            f"{run.config['others']} others; {run.config['guesses']} guesses.",
+            lead=f"{run.config['canaries']} canary providers ({run.config['canary']}), each included by a fair coin, "
+            f"beside {run.config['others']} others; {run.config['guesses']} guesses.",
             parts=tuple(parts),
             counted=parts[0].sentence if parts else "The private training is not finished.",
             sections=(
                 Section("canaries", "Canaries", "Measured beside claimed", render("table.html.j2", table=table)),
                 Section("threat-canaries", "Threat model", "Threat model: who could do this",
-                        render("threat.html.j2", model=threat)),
+                        render("threat.html.j2", model=threat), open=True),
             ),
             lines=tuple(lines),
             results={"audits": {record["training"]: record for record in records}},
@@ -106,6 +169,12 @@ class CanaryStudy(Study[CanaryConfig]):
             limits=LIMITS,
             runs=(run_facts(run.path, run.manifest()),),
             synthetic=True,
+            measures=tuple(one for r in records if r["training"] != WITHOUT_NOISE for one in _measures(r)),
+            scope=Scope(
+                system=f"A private training of {run.config['model']}", adversary=record_threat(records),
+                material=f"{run.config['canaries']} canary providers beside {run.config['others']} others", model=True,
+                remedy="docleak budget", means=MEANS,
+            ),
         )  # fmt: skip
 
 
@@ -114,8 +183,29 @@ def record_threat(records: Sequence[Mapping[str, Any]]) -> str:
     return f"someone who {records[0]['threat']}" if records else ""
 
 
-def _bounds(record: Mapping[str, Any]) -> dict[str, LowerBound]:
-    return {score: LowerBound(**saved) for score, saved in record["lower"].items()}
+def _bounds(record: Mapping[str, Any], of: str = "lower") -> dict[str, LowerBound]:
+    return {score: LowerBound(**saved) for score, saved in record[of].items()}
+
+
+def _row(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Value]:
+    """The numbers of a private training, by the score that shows most."""
+    bounds, also = _bounds(record), _bounds(record, "also")
+    best = max(bounds, key=lambda score: bounds[score].epsilon)
+    found: dict[str, Value] = {
+        "canaries": config["canaries"], "guesses": config["guesses"], "right": record["right"][best],
+        "any": also[f"{best}, any mechanism"].epsilon, "measured": bounds[best].epsilon,
+        "claimed": record["epsilon_claimed"],
+    }  # fmt: skip
+    if fitted := also.get(f"{best}, fitted"):
+        found["fitted"] = fitted.epsilon
+    return found
+
+
+def _measures(record: Mapping[str, Any]) -> tuple[Measure, ...]:
+    """What is shown, of what so many guesses could have shown, and what is claimed."""
+    name, claimed = f"training with {record['training']}", record["epsilon_claimed"]
+    shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), most=record["most"])
+    return shown, Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None)
 
 
 def _part(name: str, record: Mapping[str, Any]) -> Part:
@@ -127,5 +217,5 @@ def _part(name: str, record: Mapping[str, Any]) -> Part:
     labels = {Severity.SEVERE: "More than it claims", Severity.PARTIAL: "Shows, within its claim",
               Severity.NONE: "Nothing shown"}  # fmt: skip
     best = max(_bounds(record).items(), key=lambda item: item[1].epsilon)
-    sentence = f"At least epsilon {best[1].epsilon:.4g} is shown (by {best[0]}); claimed is {record['claim']}"
+    sentence = f"By {best[0]}: {best[1].sentence()} The adversary {record['threat']}. Claimed is {record['claim']}"
     return Part(f"training with {name}", severity, sentence, labels[severity], "canaries")

@@ -136,7 +136,7 @@ def table_of(choices: Sequence[Choice]) -> Table:
         facts = {"spec": choice.spec, "leakage": choice.leakage, "benefit": choice.benefit}
         name = f"{number + 1}. {choice.summary}"
         rows.append(Row(name, values, {}, choice.failed, facts, note, bool(choice.dominated)))
-    return Table("", COLUMNS, rows, MEANING, first="defence")
+    return Table("", COLUMNS, rows, MEANING, first="defence", open=True)
 
 
 def row_json(choice: Choice) -> dict[str, Any]:
@@ -167,6 +167,23 @@ def said_of(choices: Sequence[Choice]) -> list[str]:
             "direction that still arrives, 1 = all of it; it is no measure of the trained model. docleak defend trains "
             "under each defence and measures it."
         )
+    return lines
+
+
+def effects(choices: Sequence[Choice]) -> list[str]:
+    """What each defence did to what was read, and what it cost, a line for each, the most effective first."""
+    plain, tried = choices[0], [choice for choice in choices[1:] if choice.context is not None]
+    if plain.context is None or not tried:
+        return []
+    without, pages = plain.context.findings.judgement, len(plain.context.pages)
+    lines = [f"Without a measure {without.read} of {without.of} private fields of {plain.context.title} were read"
+             f"{f', on {pages} pages.' if pages > 1 else ', on one page: an example, not a rate.'}"]  # fmt: skip
+    for row in sorted(tried, key=_read_count):
+        assert row.context is not None
+        said = row.context.findings.judgement
+        doubt = "; a check failed, so it could not be told whether it helps" * (not said.read and _untold(row))
+        summary = f"{row.summary[0].upper()}{row.summary[1:]}"
+        lines.append(f"{summary}: {said.read} of {said.of} read; {_cost(row)}{doubt}.")
     return lines
 
 

@@ -18,12 +18,14 @@ from docleak.models import image_of
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import picture
 from docleak.report.severity import Part
+from docleak.report.statement import Scope
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.gradient.case import build_case
-from docleak.studies.gradient.choices import Choice, chart, choices_of, row_json, said_of, table_of
+from docleak.studies.gradient.choices import Choice, chart, choices_of, effects, row_json, said_of, table_of
 from docleak.studies.gradient.comparison import NONE, DefenceConfig
 from docleak.studies.gradient.config import FLOOR, GradientConfig, least_budget
+from docleak.studies.gradient.measures import measures_of
 from docleak.studies.gradient.models import audited_pages, model_of
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.study import GradientStudy
@@ -140,13 +142,27 @@ class DefenceStudy(Study[DefenceConfig]):
             limits=LIMITS,
             runs=(run_facts(run.path, run.manifest()),),
             synthetic=audit["documents"] == "synthetic",
-        )
+            measures=tuple(
+                one for choice in choices if choice.context
+                for one in measures_of(choice.context, f"{choice.context.title}, {choice.summary}")
+            ),
+            scope=Scope(
+                system="" if _beside(run) else f"Training of {audit['models'][0]}, shared under each defence",
+                material="" if _beside(run) else documents, adversary="whoever receives one client's gradient",
+                remedies=tuple(effects(choices)),
+            ),
+        )  # fmt: skip
+
+
+def _beside(run: Run) -> bool:
+    """Whether the run lies in an audit's folder, which says what of this would be said twice."""
+    return (run.path.parent / "run.json").is_file()
 
 
 def _parts(run: Run, choices: Sequence[Choice], sentence: str) -> tuple[Part, ...]:
     """How bad it is without a defence; none in an audit's folder, where the audit says that of more pages."""
     plain = choices[0].context
-    if (run.path.parent / "run.json").is_file() or plain is None:
+    if _beside(run) or plain is None:
         return ()
     return (Part(f"{plain.title}, no defence", plain.severity, sentence),)
 

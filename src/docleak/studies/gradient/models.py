@@ -9,11 +9,13 @@ from functools import lru_cache
 import numpy as np
 
 from docleak.attacks.gradients.algebra.patches import obstacle
+from docleak.attacks.gradients.algebra.tower import obstacle as tower_obstacle
 from docleak.attacks.registries import ATTACKS
 from docleak.defenses import DEFENSES
 from docleak.documents import Page
 from docleak.errors import AttackError, DocumentError
 from docleak.models import DocumentModel, load_model, trainable
+from docleak.models.vlm.model import VisionLanguage
 from docleak.spec import split_name
 from docleak.studies.gradient.case import pages_for
 from docleak.studies.gradient.config import CLOSED_FORM, GradientConfig
@@ -75,6 +77,8 @@ def inapplicable(model: DocumentModel, attack: str, config: GradientConfig) -> s
     stages = {model.stage(name) for name, _ in trainable(model.module)} - set(frozen)
     stages &= set(exposure.stages or stages)
     sent = [name for name, _ in trainable(model.module) if model.stage(name) in stages]
+    if isinstance(model, VisionLanguage):
+        return tower_obstacle(model, sent, config.batch_size)
     return obstacle(model.architecture, model.name, sent, config.batch_size, one_page=False).rstrip(".")
 
 

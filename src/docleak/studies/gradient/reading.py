@@ -12,11 +12,13 @@ import numpy as np
 from docleak.metrics import PSNR_CAP_DB, Estimate
 from docleak.report.page import LINES, Reading, Section, run_facts
 from docleak.report.severity import Cell, Part, Route, Severity, judge, routes_sentence
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.fields import NEAR
 from docleak.studies.gradient.findings import FLOORS, ROUTES, FieldFound
+from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.pictures import PAGES_SHOWN, pictures_of, text_of
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare
 from docleak.studies.gradient.verdict import of_batches, verdict
@@ -68,8 +70,8 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
         notices=(*noticed, *data.drawn, *data.shortages),
         sections=(
             Section("threat", "Threat model", "Threat model: who could do this",
-                    render("gradient_threat.html.j2", threat=first["threat_model"], models=models)),
-            Section("evidence", "Evidence", "Evidence: look for yourself", evidence),
+                    render("gradient_threat.html.j2", threat=first["threat_model"], models=models), open=True),
+            Section("evidence", "Evidence", "Evidence: look for yourself", evidence, annex=True),
             Section("numbers", "Numbers", "Numbers: every attack, on equal terms", numbers),
             *advice,
         ),
@@ -79,6 +81,15 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
         limits=LIMITS,
         runs=tuple(run_facts(run.path, run.manifest()) for run in data.runs),
         synthetic=all(run.config.get("documents") == "synthetic" for run in data.runs),
+        measures=tuple(one for model in data.models for one in measures_of(model)),
+        scope=Scope(
+            system=f"Training of {'; '.join(model.title for model in data.models)}, shared as gradients",
+            material=" with ".join(_counted_words(counts[f"{what}s"], f"{'private ' * (what == 'field')}{what}")
+                                   for what in ("page", "field")),
+            adversary="whoever receives one client's gradient",
+            categories=categories_of(data.models),
+            remedy="" if _compared(runs) else _defend(data),
+        ),
     )  # fmt: skip
 
 
@@ -90,18 +101,22 @@ def _compared(runs: Sequence[Run]) -> bool:
     return len(runs) == 1 and (runs[0].path / DEFENCES / "run.json").is_file()
 
 
-def _advice(data: ReportData) -> Section:
-    """That no defence was measured, and what measures them on the audited pages and the model that told most."""
+def _defend(data: ReportData) -> str:
+    """The command that measures defences on the audited pages and the model that told most."""
     config = data.runs[0].config
     most = max(data.models, key=lambda model: model.findings.judgement.read)
     size = config.get("image_size")
     keys = {model_key(str(name), tuple(size) if size else None): name for name in config["models"]}
     source = str(keys.get(most.model, config["models"][0]))
-    command = shlex.join([
+    return shlex.join([
         "docleak", "defend", "--model", source, "--documents", str(config["documents"]), "--seed", str(config["seed"]),
         "--pages", "10", "--utility-steps", "400",
     ])  # fmt: skip
-    body = render("advice.html.j2", advice=ADVICE, command=command)
+
+
+def _advice(data: ReportData) -> Section:
+    """That no defence was measured, and what would measure them."""
+    body = render("advice.html.j2", advice=ADVICE, command=_defend(data))
     return Section("advice", "What to do", "What to do about it", body)
 
 
@@ -144,7 +159,7 @@ def table_of(model: ModelResult, engines: Sequence[str]) -> Table:
     )
     rows = [row("True page", dict(model.ceiling), "ceiling"), *map(_attack_row, model.attacks)]
     rows.append(row("Blank template", dict(model.floor), "floor"))
-    return Table(model.title, SHOWN, rows, caption, first="Attack")
+    return Table(model.title, SHOWN, rows, caption, first="Attack", open=True)
 
 
 def _attack_row(attack: AttackResult) -> Row:
@@ -164,11 +179,11 @@ def tokens_read(model: ModelResult) -> str:
     """What linear algebra read of the text: of single pages the tokens at their places, of batches also the set."""
     if model.batches:
         named, there, placed, of = (
-            sum(batch[part][key] for batch in model.batches)
+            sum(batch.get(part, {}).get(key, 0) for batch in model.batches)
             for part in ("tokens", "places")
             for key in ("right", "true")
         )
-        return f"{named} of {there} as a set, {placed} of {of} places"
+        return f"{named} of {there} as a set" + (f", {placed} of {of} places" if of else "")
     if not model.texts:
         return "-"
     right, tokens = (sum(int(text[key]) for text in model.texts) for key in ("tokens_right", "tokens"))

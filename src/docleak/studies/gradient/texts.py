@@ -6,24 +6,28 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from docleak.attacks.gradients.algebra.batch import BatchText, recover_batch
-from docleak.attacks.gradients.algebra.recover import RECOVERABLE, recover
+from docleak.attacks.gradients.algebra.recover import RECOVERABLE, recover, recover_set
 from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.documents import Field, Page, repeats_of
 from docleak.documents.page import Box, Word
 from docleak.errors import AttackError
 from docleak.models import DocumentModel, Encoded, Transcript
 from docleak.models.layoutlmv3 import LayoutLMv3
+from docleak.models.vlm.model import VisionLanguage
 from docleak.studies.gradient.case import Case
 
 
 def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
     """What was read of the client's text, beside the truth; ``look`` reads it where the case's adversary did not.
 
-    None where it was not looked for; {"batch": ...} of several LayoutLMv3 pages; {"failed": why} where nothing was
-    read: ``applies`` is then False where there is no closed form for such a view, so that nothing was tried.
+    None where it was not looked for; {"batch": ...} of several LayoutLMv3 pages, and of vision-language models;
+    {"failed": why} where nothing was read: ``applies`` is then False where there is no closed form for such a view, so
+    that nothing was tried.
     """
     if case.recovered is None and not look:
         return None
+    if isinstance(case.view.model, VisionLanguage):
+        return _as_set(case, case.view.model)
     try:
         if case.view.batch_size > 1 and case.view.model.architecture == "layoutlmv3":
             return {"batch": _of_batch(case, recover_batch(case.view))}
@@ -31,6 +35,25 @@ def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
     except AttackError as error:
         return {"failed": str(error), "applies": text_obstacle(case.view.model, case.view.batch_size) == ""}
     return {**_compared(case, found), **_transcribed(case, found)}
+
+
+def _as_set(case: Case, model: VisionLanguage) -> dict[str, object]:
+    """Which tokens moved, without their order."""
+    try:
+        found = recover_set(case.view)
+    except AttackError as error:
+        return {"failed": str(error), "applies": False}
+    true = set().union(*(model.tokens_moved(example) for example in case.inputs))
+    return {
+        "batch": {
+            "pages": len(case.inputs),
+            "tokens": _counted(set(found.tokens), true),
+            "believed_exact": found.exact,
+            "route": found.route,
+            "conditions": [vars(condition) for condition in found.conditions],
+            "seconds": found.seconds,
+        }
+    }
 
 
 def text_obstacle(model: DocumentModel, batch_size: int) -> str:

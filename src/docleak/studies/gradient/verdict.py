@@ -222,14 +222,26 @@ def of_batches(model: ModelResult) -> list[str]:
         return []
 
     def told(what: str) -> tuple[int, int, int]:
-        right, found, true = (sum(int(batch[what][key]) for batch in batches) for key in ("right", "found", "true"))
+        counts = [batch.get(what, {}) for batch in batches]  # of a vision-language model no places are told
+        right, found, true = (sum(int(count.get(key, 0)) for count in counts) for key in ("right", "found", "true"))
         return right, found, true
 
     (tokens, named, there), (edges, read, used) = told("tokens"), told("coordinates")
     (places, claimed, positions), (boxes, drawn, of) = told("places"), told("boxes")
     wrong = named - tokens + read - edges + claimed - places + drawn - boxes
+    if not positions:
+        sure = sum(bool(batch["believed_exact"]) for batch in batches)
+        return [
+            f"By linear algebra alone, from {_joined([str(batch['route']) for batch in batches])}, {tokens} of the "
+            f"{there} different tokens that the client read are told, without their order; {named - tokens} others are "
+            f"named wrongly. The attacker can know that this is so on {sure} of {len(batches)} pages."
+        ]
     return [
         f"By linear algebra alone the gradient tells {tokens} of the {there} different tokens in the batch and {edges} "
         f"of the {used} coordinates of its boxes; all tokens at {places} of {positions} positions, and {boxes} of {of} "
         f"tokens with position and box. {wrong} statements were wrong. Which page a token is of, it does not tell."
     ]
+
+
+def _joined(routes: Sequence[str]) -> str:
+    return " or ".join(dict.fromkeys(routes))

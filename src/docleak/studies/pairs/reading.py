@@ -84,10 +84,10 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
         remarks=tuple(lines),
         sections=(
             Section("pairs", "Side by side", "Side by side: original and reconstructions",
-                    render("pairs.html.j2", pairs=beside, n=pairs)),
+                    render("pairs.html.j2", pairs=beside, n=pairs), annex=True),
             Section("attacks", "Attacks compared", "Attacks compared", render("table.html.j2", table=table)),
             Section("threat", "Threat model", "Threat model: who could do this",
-                    render("threat.html.j2", model=threat)),
+                    render("threat.html.j2", model=threat), open=True),
         ),
         lines=(f"{info['model']}. The server knows {'; '.join(info['knows'])}.", *lines, "", table.to_text(), "",
                *_cost(by_attack), *_texts(by_attack)),
@@ -107,7 +107,7 @@ def table_of(by_attack: Mapping[str, Sequence[Mapping[str, Any]]], rng: np.rando
         f"means over {pairs} pairs, and 95 % intervals (bootstrap over gradients). All but PSNR lie between 0 and 1; "
         "higher means more leaked."
     )
-    return Table("", SCORES, rows, caption, first="attack")
+    return Table("", SCORES, rows, caption, first="attack", open=True)
 
 
 def means(units: Sequence[Mapping[str, Any]], rng: np.random.Generator) -> dict[str, Estimate]:

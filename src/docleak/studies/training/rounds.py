@@ -16,9 +16,11 @@ from docleak.errors import RunError
 from docleak.files import reported, write_atomically
 from docleak.metrics.estimate import Estimate
 from docleak.report.charts import learning_curves
+from docleak.report.measure import CLAIMED, Measure
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import decoded, picture
 from docleak.report.severity import Part, Severity
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
@@ -73,7 +75,7 @@ def _read_rounds(run: Run, rng: np.random.Generator) -> Reading:
         )
         for row in ({"round": 0, **facts["start"]}, *facts["rounds"])
     ]
-    table = Table("Rounds", COLUMNS, rows, first="after")
+    table = Table("Rounds", COLUMNS, rows, first="after", open=True)
     curves = picture(decoded(_curves(training, rng)), "Training loss and ANLS over rounds")
     body = render("training.html.j2", curves=curves, table=table)
     return reading_of(run, facts["lineage"]["sentence"], text_of(facts), facts, {"rounds": table}, body)
@@ -85,8 +87,9 @@ def _read_records(run: Run) -> Reading:
     values = dict(zip(("loss before", "loss after"), losses, strict=False))  # none where nothing is kept
     row = Row("steps of DP-SGD", {"steps": record["steps"], "records": record["records"], **values})
     table = Table(
-        "DP-SGD over questions", {key: Column(key, 0 if "loss" not in key else 3) for key in row.values}, [row]
-    )
+        "DP-SGD over questions", {key: Column(key, 0 if "loss" not in key else 3) for key in row.values}, [row],
+        open=True,
+    )  # fmt: skip
     body = render("table.html.j2", table=table)
     return reading_of(run, record["lineage"]["sentence"], text_of_records(record), record, {"records": table}, body)
 
@@ -95,6 +98,7 @@ def reading_of(
     run: Run, claim: str, text: str, facts: Mapping[str, Any], tables: Mapping[str, Table], body: Any
 ) -> Reading:
     """The part says what holds for the model, ``claim``; nothing is measured of what it gives away."""
+    epsilon = facts["lineage"].get("epsilon")
     part = Part("training", Severity.UNMEASURED, claim, label="Trained, not attacked")
     return Reading(
         question="What was trained, and what does that promise?",
@@ -102,6 +106,9 @@ def reading_of(
         parts=(part,), counted=f"What holds for the model: {claim}",
         sections=(Section("training", "Training", "How the training went", body),), lines=tuple(text.splitlines()),
         results={"training": facts}, tables=tables, limits=LIMITS, runs=(run_facts(run.path, run.manifest()),),
+        measures=(Measure(CLAIMED, "training", Estimate.exactly(epsilon), unbounded=epsilon is None),),
+        scope=Scope("A training, not attacked", "what its lineage records", "nobody: nothing was attacked", model=True,
+                    remedy="docleak audit answers"),
     )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,16 @@ import torch
 
 from docleak import spec
 from docleak.attacks.gradients.local_steps import LONGEST, UNPADDED, Batching
-from docleak.documents import Page, load_pages
+from docleak.documents import Page
 from docleak.errors import AttackError, DocumentError, FederationError
 from docleak.models.base import DocumentModel, dropout_rate, trainable
+from docleak.studies.updates.inferred import Inferred, inferred
+from docleak.studies.updates.pages import pages_of
 from docleak.studies.updates.round import Batches, ImitatedRound, assumed
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import LocalPlan, LocalRound, set_parameters, train_locally
-from docleak.training.federated.party import open_party
+from docleak.training.federated.names import naming
 from docleak.training.federated.wire import Compression, pack, unpack
 from docleak.training.objectives.objective import Example
 from docleak.training.objectives.table import QUESTIONS, objective_of
@@ -29,10 +30,16 @@ from docleak.training.objectives.table import QUESTIONS, objective_of
 ALIASES = {"lr": "learning_rate", "optimizer": "optimiser", "local_epochs": "epochs", "clip_norm": "max_norm"}
 #: Keys of --local beside those of LocalPlan: how the client's own code makes a batch's loss.
 BATCHING = ("padding", "mean")
+#: What a capture may say of it; anything else is another program's word.
+SAID = ("none", "longest", "max_length", "examples", "tokens")
 #: What transformers does by itself: pad to the longest of a batch, and average over its tokens.
 OF_TRANSFORMERS = Batching(LONGEST, "tokens")
 #: Without these nothing can be said of how the client trained.
 NEEDED = ("optimiser", "learning_rate", "batch_size")
+#: Stand for these where only the rest is looked at.
+ANY = {"optimiser": "sgd", "learning_rate": 0.1, "batch_size": 1}
+#: Examples up to which it is inferred how a client trained.
+INFERRED = 64
 #: Steps up to which a client's round is trained again.
 REPLAYED = 500
 #: Largest relative distance between what was sent and the replay: other threads or machines round differently, which
@@ -68,6 +75,8 @@ class UpdateCase:
     batches: Batches
     replay: Replay
     batching: Batching = Batching()
+    rates: tuple[float, ...] = ()
+    inferred: Inferred | None = None
 
     @cached_property
     def round(self) -> ImitatedRound:
@@ -76,7 +85,9 @@ class UpdateCase:
         received = sent_by(self.update)
         names = [name for name, _ in trainable(self.model.module) if name in received]
         sent = {name: torch.from_numpy(received[name].astype(np.float32)) for name in names}
-        return ImitatedRound.of(self.model, sent, self.plan, self.batching, self.pages, self.examples, self.batches)
+        return ImitatedRound.of(
+            self.model, sent, self.plan, self.batching, self.pages, self.examples, self.batches, self.rates
+        )
 
     @property
     def unsent(self) -> tuple[str, ...]:
@@ -97,31 +108,87 @@ class UpdateCase:
             "examples": len(truth.examples), "pages": len(truth.pages), "steps": len(self.batches),
             "plan": asdict(self.plan), "dropout": self.dropout,
             "replay": {"distance": self.replay.distance, "why": self.replay.why},
+            "inferred": None if self.inferred is None else asdict(self.inferred),
         }  # fmt: skip
 
 
-def open_case(update: CapturedUpdate, model: DocumentModel, documents: str, *, local: str = "") -> UpdateCase:
+def open_case(
+    update: CapturedUpdate, model: DocumentModel, documents: str, *, local: str = "",
+    folders: Mapping[str, str] | None = None,
+) -> UpdateCase:  # fmt: skip
     """Put the update's start into ``model``, find the client's pages and plan, and replay its round.
 
-    ``local`` ("optimiser=sgd,learning_rate=0.1") says what the capture does not, or corrects it. Raises FederationError
-    if the plan is not told or the arrays are another model's, DocumentError without the client's pages.
+    ``local`` ("optimiser=sgd,learning_rate=0.1") says what the capture does not, or corrects it; what neither says is
+    inferred from the update. ``folders`` are clients' pages by client. Raises FederationError if the arrays are another
+    model's, or the plan can be neither told nor inferred, DocumentError without the client's pages.
     """
-    plan, federation = plan_of(update, local), _federation(update)
+    update, federation = named_as(model, update), _federation(update)
+    told = told_plan(update, local)
     load_start(model, update)
-    pages = pages_of(update, documents, federation)
-    examples = objective_of(plan.objective).examples(pages)
+    pages = pages_of(update, documents, federation, folders)
+    examples = objective_of(str(told.get("objective", QUESTIONS))).examples(pages)
     if not examples:
         raise DocumentError(f"{update.name}: {documents!r} has nothing that this client can have trained on.")
+    guess = None
+    if lacking(told) and len(examples) <= INFERRED:
+        guess = _inferred(update, model, pages, examples, local)
+    plan = plan_of(update, local, guess.values if guess else {})
+    rates = _rates(update, plan)
     replay = _replayed(update, model, plan, federation, pages)
-    batches = replay.trained.batches if replay.trained else assumed(len(examples), plan)
-    batching = batching_of(local, model, Batching() if replay.trained else OF_TRANSFORMERS)
-    return UpdateCase(update, model, plan, pages, examples, batches, replay, batching)
+    batches = replay.trained.batches if replay.trained else _batches(update, len(examples), plan)
+    batching = batching_of(local, model, Batching() if replay.trained else OF_TRANSFORMERS, update.details)
+    return UpdateCase(update, model, plan, pages, examples, batches, replay, batching, rates, guess)
 
 
-def batching_of(local: str, model: DocumentModel, default: Batching) -> Batching:
-    """How the client makes a batch's loss: ``default``, unless ``local`` says padding=longest, max_length, none or a
-    number of tokens, or mean=examples or tokens."""
-    told = _told(local)
+def named_as(model: DocumentModel, update: CapturedUpdate) -> CapturedUpdate:
+    """The update with ``model``'s names: wrappers' prefixes taken off, a list by the order of its parameters."""
+    state = {name: tuple(value.shape) for name, value in model.module.state_dict().items()}
+    whole = {name: tuple(value.shape) for name, value in model.module.named_parameters()}
+    moved = {name: tuple(value.shape) for name, value in trainable(model.module)}
+    names = naming(update.start_shapes(), (whole, state, moved))
+    return update.called({name: other for name, other in names.items() if name != other})
+
+
+def _inferred(
+    update: CapturedUpdate, model: DocumentModel, pages: Sequence[Page], examples: Sequence[Example], local: str
+) -> Inferred:
+    values, batching = sent_by(update), batching_of(local, model, OF_TRANSFORMERS, update.details)
+    sent = {
+        name: torch.from_numpy(values[name].astype(np.float32)) for name, _ in trainable(model.module) if name in values
+    }
+
+    def imitated(plan: LocalPlan) -> ImitatedRound:
+        steps = assumed(len(examples), plan)
+        return ImitatedRound.of(model, sent, plan, batching, pages, examples, steps)
+
+    told = told_plan(update, local)
+    known = {key: getattr(plan_of(update, local, ANY), key) for key in told if key in LocalPlan.__dataclass_fields__}
+    return inferred(imitated, known, len(examples))
+
+
+def _rates(update: CapturedUpdate, plan: LocalPlan) -> tuple[float, ...]:
+    """The rates of the steps as shares of the plan's, where they were recorded and differ."""
+    rates = update.details.get("learning_rates") or ()
+    if len({*rates, plan.learning_rate}) < 2 or not all(isinstance(rate, int | float) for rate in rates):
+        return ()
+    return tuple(float(rate) / plan.learning_rate for rate in rates)
+
+
+def _batches(update: CapturedUpdate, count: int, plan: LocalPlan) -> Batches:
+    """The examples of each step as recorded, or in the pages' order."""
+    told = update.details.get("batches") or ()
+    batches = tuple(tuple(int(number) for number in batch) for batch in told)
+    there = batches and all(batch and max(batch) < count for batch in batches)
+    return batches if there else assumed(count, plan)
+
+
+def batching_of(
+    local: str, model: DocumentModel, default: Batching, details: Mapping[str, Any] | None = None
+) -> Batching:
+    """How the client makes a batch's loss: ``default``, unless a capture's ``details`` or ``local`` say
+    padding=longest, max_length, none or a number of tokens, or mean=examples or tokens."""
+    recorded = {key: str((details or {}).get(key)) for key in BATCHING}
+    told = {key: value for key, value in recorded.items() if value in SAID} | _told(local)
     padding = told.get("padding", str(default.padding)).lower()
     lengths = {
         "none": UNPADDED,
@@ -143,8 +210,8 @@ def sent_by(update: CapturedUpdate) -> Mapping[str, np.ndarray]:
     return update.received() if update.kind == "gradient" else update.delta()
 
 
-def plan_of(update: CapturedUpdate, local: str = "") -> LocalPlan:
-    """How the client trained, from the capture's details and ``local``; FederationError lists what is not told."""
+def told_plan(update: CapturedUpdate, local: str = "") -> dict[str, Any]:
+    """What the capture's details and ``local`` say of the client's training, by the names of LocalPlan's fields."""
     told = {**update.details, **_told(local)}
     if update.kind == "gradient":
         one = {"optimiser": "sgd", "learning_rate": 1.0, "weight_decay": 0.0, "batch_size": max(1, update.examples)}
@@ -152,18 +219,29 @@ def plan_of(update: CapturedUpdate, local: str = "") -> LocalPlan:
     told = {ALIASES.get(key.replace("-", "_"), key.replace("-", "_")): value for key, value in told.items()}
     if str(told.get("optimiser")).lower() == "adam":
         told |= _adam(update, told)
-    missing = [key for key in NEEDED if told.get(key) is None]
-    if missing:
+    if told.get("weight_decay") is None and str(told.get("optimiser")).lower() == "sgd":
+        told["weight_decay"] = 0.0  # torch's default
+    if told.get("epochs") is None and told.get("steps"):
+        told |= {"epochs": int(told["steps"]), "max_steps": told.get("max_steps") or int(told["steps"])}
+    if told.get("optimiser") is not None:
+        told["optimiser"] = str(told["optimiser"]).lower()
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def lacking(told: Mapping[str, Any]) -> list[str]:
+    """What has to be known of a client's training, and is not."""
+    return [key for key in NEEDED if key not in told]
+
+
+def plan_of(update: CapturedUpdate, local: str = "", guess: Mapping[str, Any] | None = None) -> LocalPlan:
+    """How the client trained: what is told, and ``guess`` beneath it; FederationError lists what is not told."""
+    told = {**(guess or {}), **told_plan(update, local)}
+    if missing := lacking(told):
         raise FederationError(
             f"{update.name}: the capture does not say the client's {', '.join(missing)} (it says "
             f"{', '.join(sorted(update.details)) or 'nothing'}). Say it, for instance with "
             "--local optimiser=sgd,learning_rate=0.1,batch_size=1,epochs=1."
         )
-    if told.get("weight_decay") is None and str(told["optimiser"]).lower() == "sgd":
-        told["weight_decay"] = 0.0  # torch's default
-    if told.get("epochs") is None and told.get("steps"):
-        told |= {"epochs": int(told["steps"]), "max_steps": told.get("max_steps") or int(told["steps"])}
-    told["optimiser"] = str(told["optimiser"]).lower()
     values = {field.name: told[field.name] for field in fields(LocalPlan) if told.get(field.name) is not None}
     return spec.build(LocalPlan, values, what=update.name, error=FederationError)
 
@@ -201,28 +279,6 @@ def load_start(model: DocumentModel, update: CapturedUpdate) -> None:
                 parameter.copy_(torch.from_numpy(start[name].astype(np.float32)))
 
 
-def pages_of(update: CapturedUpdate, documents: str, federation: Federation | None) -> Sequence[Page]:
-    """The pages the client trained on: those of ``documents``/CLIENT where there is such a folder, else all of them.
-
-    "synthetic" stands for the folder ``silos`` beside the capture, where docleak train puts made-up pages. What a
-    silo of docleak's own keeps to evaluate on is left out.
-    """
-    beside = update.folder.parent.parent / "silos"
-    made_up = documents == "synthetic"
-    root = beside if made_up and beside.is_dir() else Path(documents.removeprefix("folder:"))
-    folder = root / update.client if (root / update.client).is_dir() else root
-    if folder.is_dir() and not (made_up and folder == beside):
-        if federation is not None:
-            return open_party(folder, federation, name=update.client).training
-        return load_pages(f"folder:{folder}", seed=0)
-    if made_up:
-        raise DocumentError(
-            f"{update.name}: to say what an attack recovered, its pages are needed. Pass --documents with the client's "
-            "pages, or a folder that holds a folder of pages for every client, by name."
-        )
-    return load_pages(documents, seed=0)
-
-
 def _federation(update: CapturedUpdate) -> Federation | None:
     """Of a capture that docleak train made: what tells a silo's random numbers, and the pages it keeps."""
     told = update.details
@@ -236,7 +292,7 @@ def _replayed(
     update: CapturedUpdate, model: DocumentModel, plan: LocalPlan, federation: Federation | None, pages: Sequence[Page]
 ) -> Replay:
     seed, steps = update.details.get("seed"), update.details.get("steps")
-    if federation is None and seed is None:
+    if federation is None and (seed is None or "recorded_by" in update.details):  # a seed of somebody else's loop
         return Replay(None, None, "the capture tells no seed, so the client's round cannot be trained again")
     if steps is not None and int(steps) > REPLAYED:
         return Replay(None, None, f"the client took {steps} steps; up to {REPLAYED} are trained again")

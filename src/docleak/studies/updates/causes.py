@@ -248,14 +248,14 @@ class Diagnosis:
         factor, cosine = self.factor
         if factor <= 0 or cosine < 0.8 or abs(factor - 1) < 1e-3:
             return
-        trial, rate = self._fitted(self.trial)
+        trial, rate = self.fitted(self.trial)
         if rate and self._tried(trial):
             yield _reproduced("learning rate", f"learning_rate={rate:g}")
         elif cosine > ALIKE:
             yield Cause("learning rate", f"learning rate or loss scale: what was sent is {factor:.3g} times what the "
                         f"plan gives (cosine {cosine:.4f})", FITTING - 1)  # fmt: skip
 
-    def _fitted(self, trial: ImitatedRound) -> tuple[ImitatedRound, float]:
+    def fitted(self, trial: ImitatedRound) -> tuple[ImitatedRound, float]:
         """The trial with the learning rate that comes closest, rounded where that is as close; 0.0 if there is none."""
         for _ in range(6):
             factor, _cosine = agreement(self.trial.sent, trial.delta(), trial.alive)
@@ -277,7 +277,7 @@ class Diagnosis:
             if self._tried(other):
                 yield _reproduced("optimiser", f"optimiser={kind}")
                 return
-            trial, rate = self._fitted(other)
+            trial, rate = self.fitted(other)
             if rate and self._tried(trial):
                 yield _reproduced("optimiser", f"optimiser={kind},learning_rate={rate:g},weight_decay={decay:g}")
                 return
@@ -287,7 +287,7 @@ class Diagnosis:
                             f"{self.trial.plan.optimiser} ({self.factor[1]:.3f})", FITTING)  # fmt: skip
 
     @cached_property
-    def _decay(self) -> float:
+    def decay(self) -> float:
         """The weight decay that weights show which no page moves; rounded where that is as good."""
         steps, rate = len(self.trial.batches), self.trial.plan.learning_rate
         measured = (1 - (1 - self._shrunk) ** (1 / steps)) / rate if 0 <= self._shrunk < 1 else 0.0
@@ -295,7 +295,7 @@ class Diagnosis:
         return short if measured and abs(short / measured - 1) < 0.02 else measured
 
     def _decays(self) -> Tries:
-        for decay in dict.fromkeys((self._decay, 0.0, 0.01, 0.1, 0.05)):
+        for decay in dict.fromkeys((self.decay, 0.0, 0.01, 0.1, 0.05)):
             if decay != self.trial.plan.weight_decay:
                 yield _reproduced("weight decay", f"weight_decay={decay:g}"), self.trial.planned(weight_decay=decay)
 
@@ -303,7 +303,7 @@ class Diagnosis:
         stated = self.trial.steps.optimiser.decayed(len(self.trial.batches))
         if self._idle and abs(self._shrunk - stated) > 0.02 * max(self._shrunk, stated) + EPSILON:
             yield Cause("weight decay", f"weight decay: weights that no page moves shrank by {self._shrunk:.2g}, as a "
-                        f"decay of {self._decay:.2g} at this rate would; the plan says "
+                        f"decay of {self.decay:.2g} at this rate would; the plan says "
                         f"{self.trial.plan.weight_decay:g}", FITTING - 2)  # fmt: skip
 
     def _paddings(self) -> Tries:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from docleak.attacks.registries import ATTACKS
 from docleak.documents.ranges import BUDGET, COUNT, SEED
 from docleak.errors import AttackError
-from docleak.options import Need, option, without_default
+from docleak.options import Need, option
 from docleak.registry import Choice
 
 
 def _one_by_one(config: UpdatesConfig) -> bool:
     """Whether the server sees each client's update."""
+    if config.before:
+        return True
     from docleak.studies.updates.secure import is_secure
     from docleak.training.federated.capture import read_updates
 
@@ -26,6 +28,10 @@ SINGLE = Need(
 )
 
 
+#: One of them without the other is refused by the configuration itself.
+PAIR = Need(lambda config: not config.updates, "weights instead of a folder of updates")
+
+
 @dataclass(frozen=True)
 class UpdatesConfig:
     """What is audited of a capture. Everything that changes a number is here, and nothing else.
@@ -35,15 +41,17 @@ class UpdatesConfig:
     words in every cell, pictures where one of the two is the least. ``picture_budget`` are its evaluations.
     """
 
-    updates: str = field(
-        metadata=without_default("What docleak train or docleak.tap recorded: a folder.", argument=True)
-    )
+    updates: str = option("", "What docleak train, a tap or a callback recorded: a folder.", argument=True)
+    before: str = option("", "Instead: the weights before one client's training, a file or folder.", need=PAIR)
+    after: str = option("", "The weights after it.", need=PAIR)
     model: str = option("", "The model that was trained, where the capture does not say it: a directory or hub name.")
     documents: str = option(
         "synthetic", "The clients' pages: synthetic, a folder (or one a client in it), FORMAT:PATH."
     )
     round: int = option(0, "The round to audit; 0 is the first recorded.", range=COUNT)
-    clients: tuple[str, ...] = option((), "Only this client. Repeat for several.", "--client", repeat=True)
+    clients: tuple[str, ...] = option(
+        (), "Only this client; ID=FOLDER says where its pages are. Repeat for several.", "--client", repeat=True
+    )
     attack: Choice = option("gi-dqa", "The attack on pictures; see docleak attack --list.", need=SINGLE)
     budget: int = option(100, "Gradient evaluations per update.", range=BUDGET, need=SINGLE)
     picture_budget: int = option(
@@ -57,6 +65,11 @@ class UpdatesConfig:
     allow_failed_self_test: bool = option(False, "Audit although these pages do not give what was sent.")
 
     def __post_init__(self) -> None:
+        if bool(self.updates) == bool(self.before or self.after) or bool(self.before) != bool(self.after):
+            raise AttackError(
+                f"found updates {self.updates!r}, before {self.before!r}, after {self.after!r}; expected a folder of "
+                "recorded updates, or --before and --after with the weights before and after one client's training."
+            )
         object.__setattr__(self, "attack", ATTACKS.chosen(self.attack))
         if min((self.budget, self.picture_budget, *self.steps, *self.batch_sizes), default=1) < 1 or self.round < 0:
             raise AttackError(

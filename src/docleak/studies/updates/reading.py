@@ -10,6 +10,7 @@ from docleak.metrics import PageScore
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import picture, svg_figure
 from docleak.report.severity import Part, Severity
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import percent, render
 from docleak.runs.run import Run
@@ -18,6 +19,7 @@ from docleak.studies.updates.verdict import (
     Pictures,
     counted,
     doubts_of,
+    fields_measured,
     name_of,
     part_of,
     sentences,
@@ -82,7 +84,7 @@ def read_run(run: Run) -> Reading:
         remarks=(*silent, *missing, *falls(cells)),
         sections=(
             Section("threat", "Threat model", "Threat model: who could do this",
-                    render("threat.html.j2", model=SECURE_THREAT if secure else THREAT)),
+                    render("threat.html.j2", model=SECURE_THREAT if secure else THREAT), open=True),
             Section("received", "What was received", "What was received",
                     render("updates.html.j2", updates=shown, verdicts=False)),
             Section("falls", "Steps and batches", "How leakage falls with local steps and batch size",
@@ -96,6 +98,13 @@ def read_run(run: Run) -> Reading:
         },
         tables={"falls": table},
         limits=(*SECURE_LIMITS, *LIMITS[:2], LIMITS[-1]) if secure else LIMITS,
+        measures=fields_measured(updates),
+        scope=Scope(
+            system=f"Federated training of {info.get('model', {}).get('name', 'the model')}",
+            material=_count(len(updates), "update") + " as the server received them",
+            adversary="the server of the training, or whoever reads its traffic", remedies=tuple(falls(cells)),
+            remedy="docleak audit updates --steps 1,4,16 --batch-sizes 1,4",
+        ),
         runs=(run_facts(run.path, run.manifest()),),
     )  # fmt: skip
 
@@ -125,7 +134,8 @@ def _shown(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
         "name": name_of(record), "severity": severity, "label": severity.label,
         "sentences": said, "headline": said[0], "lines": said[1:],
         "trio": [
-            {"kind": kind, "label": KINDS[kind], **picture(run.read_image(record["unit"], images[kind]), ALTS[kind])}
+            {"kind": kind, "label": KINDS[kind],
+             **picture(run.read_image(record["unit"], images[kind]), f"{ALTS[kind]}: {name_of(record)}")}
             for kind in KINDS if kind in images
         ],
         "read": [field for score in scores for field in score.fields],
@@ -141,7 +151,7 @@ def table_of(cells: Sequence[Mapping[str, Any]]) -> Table:
                                  "picture": _seen(cell["pictures"])})
         for cell in cells
     ]  # fmt: skip
-    return Table("", columns, rows, first="Local steps")
+    return Table("", columns, rows, first="Local steps", open=True)
 
 
 def _told(words: Mapping[str, Any]) -> str:

@@ -68,11 +68,12 @@ class ImitatedRound:
     plan: LocalPlan
     batching: Batching
     batches: Batches
+    rates: tuple[float, ...] = ()  # of the steps, as shares of the plan's
 
     @classmethod
     def of(
         cls, model: DocumentModel, sent: Named, plan: LocalPlan, batching: Batching, pages: Sequence[Page],
-        examples: Sequence[Example], batches: Batches,
+        examples: Sequence[Example], batches: Batches, rates: tuple[float, ...] = (),
     ) -> ImitatedRound:  # fmt: skip
         """Of the examples in ``batches`` and the pages that these are about, which are numbered anew."""
         used = sorted({number for batch in batches for number in batch})
@@ -81,18 +82,23 @@ class ImitatedRound:
         page = {number: place for place, number in enumerate(shown)}
         asked = [Example(page[examples[number].page], examples[number].question) for number in used]
         steps = tuple(tuple(place[number] for number in batch) for batch in batches)
-        return cls(Truth(model, picked(pages, shown), asked), sent, plan, batching, steps)
+        return cls(Truth(model, picked(pages, shown), asked), sent, plan, batching, steps, rates)
 
     @property
     def steps(self) -> ImitatedSteps:
         """As the adversary takes them."""
         owners = tuple(example.page for example in self.truth.examples)
-        return ImitatedSteps(optimiser_of(self.plan), self.batches, owners, self.batching)
+        return ImitatedSteps(self.optimiser, self.batches, owners, self.batching)
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """The plan's, with the rates of its steps."""
+        return replace(optimiser_of(self.plan), schedule=self.rates)
 
     def as_gradient(self, steps: float) -> dict[str, Tensor]:
         """What was sent in the units of a gradient, if the client took so many steps."""
         start = {name: p.detach() for name, p in self.truth.model.module.named_parameters()}
-        return optimiser_of(self.plan).as_gradient(self.sent, start, steps)
+        return self.optimiser.as_gradient(self.sent, start, steps)
 
     def view(self, knowledge: Knowledge, *, dropout: bool = False) -> GradientView | None:
         """What the server sees under this plan; None where nothing of the update rises above rounding."""
@@ -126,7 +132,7 @@ class ImitatedRound:
     def gradient(self) -> dict[str, Tensor]:
         """Of the first batch at theta_0."""
         plain = self.planned(optimiser="sgd", weight_decay=0.0, max_norm=0.0)
-        return replace(plain, batches=self.batches[:1])._moved(None)
+        return replace(plain, batches=self.batches[:1], rates=())._moved(None)
 
     @cached_property
     def alive(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ def hiding(case: UpdateCase) -> dict[str, Any]:
 
 def open_sum(
     update: CapturedUpdate, members: Sequence[CapturedUpdate], model: DocumentModel, documents: str, *,
-    local: str = "",
+    local: str = "", folders: Mapping[str, str] | None = None,
 ) -> UpdateCase:  # fmt: skip
     """The case of a sum: the pages of all its silos, and their rounds trained again and averaged to compare with.
 
@@ -80,7 +80,7 @@ def open_sum(
     batches: Batches = ()
     rounds: list[LocalRound] = []
     for member in members:
-        case = open_case(member, model, documents, local=local)
+        case = open_case(member, model, documents, local=local, folders=folders)
         before = sum(map(len, parts))
         batches += tuple(tuple(len(examples) + number for number in batch) for batch in case.batches)
         examples += [Example(before + example.page, example.question) for example in case.examples]

@@ -6,7 +6,7 @@ first client again from the weights that the server sent; of a secure aggregatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +19,14 @@ from docleak.documents.page import Image
 from docleak.errors import DocumentError, FederationError, SelfTestError
 from docleak.models import DocumentModel, load_model
 from docleak.report.page import Reading
+from docleak.runs.identity import sources_of
 from docleak.runs.run import Run
 from docleak.studies.identity import weights_hash
 from docleak.studies.study import Study, Tell, Unit, one_of
-from docleak.studies.updates.case import SAME, UpdateCase, one_question_each, open_case, pages_of, trained_again
+from docleak.studies.updates.case import SAME, UpdateCase, one_question_each, open_case, trained_again
 from docleak.studies.updates.check import check, diagnosed, imitable
 from docleak.studies.updates.config import UpdatesConfig
+from docleak.studies.updates.pages import pages_of, told_folders
 from docleak.studies.updates.reading import read_run
 from docleak.studies.updates.round import ImitatedRound, assumed
 from docleak.studies.updates.secure import hiding, is_masked, is_secure, open_sum
@@ -59,8 +61,17 @@ class UpdatesStudy(Study[UpdatesConfig]):
 
     @cached_property
     def captured(self) -> Sequence[CapturedUpdate]:
-        """All that the capture holds."""
+        """All that the capture holds, or the one update that two files of weights make."""
+        if self.config.before:
+            from docleak.training.taps.weights import weights_pair
+
+            return [weights_pair(Path(self.config.before), Path(self.config.after))]
         return read_updates(Path(self.config.updates))
+
+    @cached_property
+    def folders(self) -> dict[str, str]:
+        """Client -> the folder of its pages, where --client says it."""
+        return told_folders(self.config.clients)
 
     @cached_property
     def chosen(self) -> list[CapturedUpdate]:
@@ -69,14 +80,16 @@ class UpdatesStudy(Study[UpdatesConfig]):
         rounds = sorted({update.round for update in self.captured})
         number = config.round or rounds[0]
         there = [update for update in self.captured if update.round == number]
-        missing = sorted(set(config.clients) - {update.client for update in there})
+        wanted = {client.partition("=")[0] if client.partition("=")[0] in self.folders else client
+                  for client in config.clients}  # fmt: skip
+        missing = sorted(wanted - {update.client for update in there})
         if not there or missing:
             raise FederationError(
                 f"{config.updates} has the rounds {', '.join(map(str, rounds))} and in round {number} the clients "
                 f"{', '.join(update.client for update in there) or '(none)'}; asked for round {number}"
                 f"{', client ' + missing[0] if missing else ''}."
             )
-        asked = [update for update in there if not config.clients or update.client in config.clients]
+        asked = [update for update in there if not wanted or update.client in wanted]
         if private := [update.client for update in asked if update.details.get("privacy")]:
             raise FederationError(
                 f"{', '.join(private)} trained under a privacy plan: what they drew and their noise are secret, so no "
@@ -104,18 +117,38 @@ class UpdatesStudy(Study[UpdatesConfig]):
     def model(self) -> DocumentModel:
         """The model that was trained. It holds the start of the update that was opened last."""
         first = self.chosen[0]
-        source = self.config.model or str(first.details.get("model") or "")
-        if not source:
+        if not self.trained:
             raise FederationError(f"{first.name}: the capture does not say which model was trained. Pass --model.")
-        return load_model(source, device=self.device)
+        return load_model(self.trained, device=self.device)
+
+    @property
+    def trained(self) -> str:
+        """The name or folder of the model that was trained; "" where nothing says it."""
+        config = self.config
+        began = config.before if (Path(config.before) / "config.json").is_file() else ""
+        return config.model or str(self.chosen[0].details.get("model") or "") or began
+
+    def check(self, say: Callable[[str], None]) -> None:
+        """One message for all that is not told: the model, and the pages of each client."""
+        from docleak.studies.updates.case import _federation
+
+        faults = [] if self.trained else ["--model: nothing says which model was trained"]
+        for update in self.chosen:
+            try:
+                if not is_secure(update):
+                    pages_of(update, self.config.documents, _federation(update), self.folders)
+            except DocumentError as fault:
+                faults.append(f"--documents: {fault}")
+        if len(faults) > 1:
+            raise FederationError("the audit lacks\n  - " + "\n  - ".join(faults[:8]))
 
     def case(self, update: CapturedUpdate) -> UpdateCase:
         """The update with its client's pages and plan, opened once while units of it follow one another; see
         ``open_case`` for what is raised."""
-        if self._case is None or self._case.update != update:
+        if self._case is None or self._case.update.called({}) != update:
             torch.set_num_threads(1)  # as in worker processes: other numbers of threads round differently
             self._case = None  # its model is about to hold another start
-            options: dict[str, Any] = {"local": self.config.local}
+            options: dict[str, Any] = {"local": self.config.local, "folders": self.folders}
             if is_secure(update) and not is_masked(update):
                 members = [other for other in self.captured if other.folder == update.folder and is_masked(other)]
                 self._case = open_sum(update, members, self.model, self.config.documents, **options)
@@ -125,7 +158,9 @@ class UpdatesStudy(Study[UpdatesConfig]):
 
     def identity(self) -> dict[str, str]:
         """All weights, those that are never trained too; those that the server sent are in the capture."""
-        return {"model": weights_hash(self.case(self.chosen[0]).model)}
+        given = {"model": weights_hash(self.case(self.chosen[0]).model)}
+        return given | {f"pages of {client}": sources_of({"": folder}).get(folder, folder)
+                        for client, folder in self.folders.items()}  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
         """The model, what is planned, and the clients of other rounds that sent nothing in this one, where all of it is
@@ -153,7 +188,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         if is_secure(update):
             return self._secure(case), {}
         if cell is None:
-            words = words_of(case)
+            words = words_of(case, self._rounds_of(update), config.local)
             checked = check(case, words, lambda: self._others(case))
             pictures, images = sight_of(
                 case, ATTACKS.load(config.attack), checked, allow_failed=config.allow_failed_self_test,
@@ -164,6 +199,11 @@ class UpdatesStudy(Study[UpdatesConfig]):
             words, (pictures, images) = self._fallen(case, cell, tell)
             record = {"kind": "cell", "steps": cell.steps, "batch_size": cell.batch_size}
         return {**record, "words": words, "pictures": pictures}, images
+
+    def _rounds_of(self, update: CapturedUpdate) -> list[CapturedUpdate]:
+        """What the same client sent in other rounds that were recorded."""
+        same = [other for other in self.captured if other.client == update.client and other.round != update.round]
+        return [other for other in same if not is_secure(other) and other.kind == update.kind]
 
     def _secure(self, case: UpdateCase) -> dict[str, Any]:
         words, masked = words_of(case), is_masked(case.update)
@@ -212,7 +252,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
             if update.folder != case.update.folder or update.client == case.update.client or is_secure(update):
                 continue
             try:
-                pages = pages_of(update, self.config.documents, None)
+                pages = pages_of(update, self.config.documents, None, self.folders)
             except DocumentError:  # this client's pages are at hand, those of the others need not be
                 continue
             examples = objective_of(case.plan.objective).examples(pages)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 from docleak.metrics import PageScore
+from docleak.report.measure import FIELDS, Measure, measured, share_of
 from docleak.report.severity import Cell, Part, Severity, judge, worst
 from docleak.report.templating import percent
 from docleak.studies.fields import cell_of
@@ -113,6 +115,28 @@ def part_of(record: Mapping[str, Any]) -> Part:
     return Part(name_of(record), severity_of(record), sentences(record)[0])
 
 
+def fields_measured(records: Sequence[Mapping[str, Any]]) -> tuple[Measure, ...]:
+    """The share of private fields that the better of the two routes gives, its interval over clients: fields all of
+    whose tokens are told, where that is more than chance, or that are read from pictures."""
+    groups, doubts = list[tuple[str, float, int]](), list[str]()
+    for record in records:
+        words, seen = record["words"], Pictures.of(record["pictures"])
+        if "masked" in record:
+            continue
+        told, held, of = "fields" in words, 0, 0
+        if told:
+            of = words["fields"][1]
+            held = words["fields"][0] if beyond_chance(words) or (words["precision"] or 0) >= SURE else 0
+        read, tried = (seen.cells.count(Cell.READ), judge(seen.cells).of) if seen else (0, 0)
+        groups.append((str(record["client"]), float(max(held, read)), max(of, tried)))
+        doubts += doubts_of(record)
+        if severity_of(record) is Severity.UNTOLD or not (told and seen):
+            doubts.append(f"{name_of(record)}: words, pictures or both could not be told.")
+    by = measured(groups)
+    share = share_of(by, np.random.default_rng(0))
+    return (Measure(FIELDS, "all clients", share, tuple(dict.fromkeys(doubts)), by),) if groups else ()
+
+
 def counted(records: Sequence[Mapping[str, Any]]) -> str:
     """Private fields over all updates, by either route."""
     held = [record["words"]["fields"] for record in records if "fields" in record["words"] and "masked" not in record]
@@ -133,7 +157,9 @@ def sentences(record: Mapping[str, Any]) -> list[str]:
     if "masked" in record:
         return [_of_masks(record["masked"]), _of_masked_words(record["words"])]
     total = "The sum of all silos' updates, which is all that the server learns. " if "sum" in record else ""
-    lines = [total + _of_words(record["words"]), _of_pictures(record["pictures"]), *doubts_of(record)]
+    lines = [total + _of_words(record["words"]), _of_pictures(record["pictures"])]
+    lines += [told["sentence"]] if (told := record.get("inferred")) else []
+    lines += doubts_of(record)
     if severity_of(record) is Severity.UNTOLD:
         lines.append("So what was not read here cannot be called unread.")
     if causes := record["check"].get("causes"):
@@ -181,6 +207,17 @@ def _of_words(words: Mapping[str, Any]) -> str:
         f"({percent(words['recall'])}), out of {words['tokens']} of the vocabulary; "
         f"{percent(words['precision'])} of what it reads is right."
     )
+    if words.get("conditions"):
+        rounds, doubtful = words["rounds"], [c for c in words["conditions"] if not c["holds"]]
+        lacking = "; ".join(f"{condition['name']}: {condition['found']}" for condition in doubtful)
+        line += (
+            f" They come out of the span of its first layer's updates over {rounds} round{'s' if rounds > 1 else ''}; "
+            + (
+                f"the server cannot be sure of them (not given: {lacking})."
+                if lacking
+                else "the server can be sure of them."
+            )
+        )
     held, of = words["fields"]
     if of:
         line += (

@@ -8,42 +8,64 @@ from typing import Any
 import torch
 
 from docleak.attacks.gradients.algebra.bag import Bag, bag_of_words, steps_by_decay
+from docleak.attacks.gradients.algebra.first_layer import Sent, Words, recover_words
+from docleak.attacks.gradients.algebra.recover import SPAN, TABLE
 from docleak.documents import Page, Question
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.models.base import DocumentModel, Encoded
 from docleak.models.vlm.model import VisionLanguage
-from docleak.studies.updates.case import UpdateCase
-from docleak.studies.updates.round import ImitatedRound, optimiser_of
+from docleak.studies.updates.case import UpdateCase, named_as, plan_of, sent_by
+from docleak.studies.updates.round import ImitatedRound, Truth, assumed, optimiser_of
+from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.objectives.table import QUESTIONS
 
 #: Made-up pages that no client has, whose fields show how often a bag holds a value by chance.
 CONTROLS, CONTROL_SEED = 12, 987_654
 
 
-def words_of(case: UpdateCase) -> dict[str, Any]:
-    """The bag of words of a captured update, beside what the client trained on; {"failed": why} where there is none."""
+def words_of(case: UpdateCase, others: Sequence[CapturedUpdate] = (), local: str = "") -> dict[str, Any]:
+    """The bag of words of a captured update, beside what the client trained on; {"failed": why} where there is none.
+
+    ``others`` are what the same client sent in other rounds; they count where the words' vectors stay the same.
+    """
     if case.plan.objective != QUESTIONS:
         return {"failed": f"the objective {case.plan.objective!r} masks words at random, so the truth is not known"}
     steps: float = case.replay.trained.steps if case.replay.trained else len(case.batches)
     resolution = case.update.details.get("resolution")
     if resolution is not None:  # a sum, whose clients do not say how many steps they took
         steps = steps_by_decay(case.model, case.round.sent, optimiser_of(case.plan)) or steps
-    return words_in(case.round, steps, float(resolution or 0.0))
+    return words_in(case.round, steps, float(resolution or 0.0), [_sent(case, other, local) for other in others], case)
 
 
-def words_in(taken: ImitatedRound, steps: float, resolution: float = 0.0) -> dict[str, Any]:
-    """The same of a round of so many steps, whose update was rounded to multiples of ``resolution``."""
+def _sent(case: UpdateCase, update: CapturedUpdate, local: str) -> Sent:
+    """Another round of the case's client."""
+    update = named_as(case.model, update)
+    plan, start = plan_of(update, local), update.start()
+    names = case.round.sent.keys() & start.keys()
+    delta = {name: torch.from_numpy(value) for name, value in sent_by(update).items() if name in names}
+    steps = len(assumed(len(case.examples), plan))
+    return Sent.of(delta, {name: torch.from_numpy(start[name]) for name in delta}, optimiser_of(plan), steps)
+
+
+def words_in(
+    taken: ImitatedRound, steps: float, resolution: float = 0.0, others: Sequence[Sent] = (),
+    case: UpdateCase | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The same of a round of so many steps, whose update was rounded to multiples of ``resolution``; with ``others`` of
+    the ``case``, whose examples are then all that may have been read."""
     model, truth = taken.truth.model, taken.truth
-    update, optimiser = taken.as_gradient(steps), optimiser_of(taken.plan)
     try:
-        bag = bag_of_words(model, update, optimiser=optimiser, steps=steps, resolution=resolution)
+        bag, told = _read(taken, steps, resolution, others)
     except AttackError as fault:
         return {"failed": str(fault)}
+    if case is not None and told.get("rounds", 1) > 1:
+        truth = Truth(model, case.pages, case.examples)
     true = set().union(*(tokens_of(model, example) for example in truth.inputs))
     made_up = list(make_pages(CONTROLS, seed=CONTROL_SEED))
     return {
         "exact": bag.exact,
+        **told,
         "tokens": len(bag.belief),
         "true": len(true),
         **_agreement(set(bag.tokens), true),
@@ -55,6 +77,37 @@ def words_in(taken: ImitatedRound, steps: float, resolution: float = 0.0) -> dic
         "control": _covered(model, bag, made_up),
         "control_tokens": _by_chance(model, bag, made_up, len(truth.examples)),
     }
+
+
+def _read(taken: ImitatedRound, steps: float, resolution: float, others: Sequence[Sent]) -> tuple[Bag, dict[str, Any]]:
+    """The bag of the token table's rows; that of the first layer's span where there is none, or where only it is sure
+    of itself. AttackError where there is neither."""
+    model, optimiser = taken.truth.model, taken.optimiser
+    bag, why = None, ""
+    try:
+        bag = bag_of_words(model, taken.as_gradient(steps), optimiser=optimiser, steps=steps, resolution=resolution)
+    except AttackError as fault:
+        why = str(fault)
+    if (bag is not None and bag.exact) or not isinstance(model, VisionLanguage):
+        if bag is None:
+            raise AttackError(why)
+        return bag, {"route": TABLE}
+    start = {name: value.detach() for name, value in model.module.named_parameters() if name in taken.sent}
+    try:
+        words = recover_words(model, [*others, Sent.of(taken.sent, start, optimiser, steps, resolution)])
+    except AttackError as fault:
+        if bag is None:
+            raise AttackError(f"{why} {fault}") from fault
+        return bag, {"route": TABLE}
+    return (_bag_of(words), _told(words)) if words.exact or bag is None else (bag, {"route": TABLE})
+
+
+def _bag_of(words: Words) -> Bag:
+    return Bag(words.tokens, words.members.taken.double(), words.exact)
+
+
+def _told(words: Words) -> dict[str, Any]:
+    return {"route": SPAN, "rounds": words.rounds, "conditions": [vars(condition) for condition in words.conditions]}
 
 
 def _by_chance(model: DocumentModel, bag: Bag, pages: Sequence[Page], count: int) -> list[float]:

@@ -11,6 +11,7 @@ import numpy as np
 from docleak.attacks.weights.membership import perplexity
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import decoded, picture
+from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
@@ -18,7 +19,7 @@ from docleak.studies.weights.calibrating import EVENTS, answers_in
 from docleak.studies.weights.exhibits import NEAR, WHOLE, shown_fields
 from docleak.studies.weights.pictures import draw_curves, draw_reliability
 from docleak.studies.weights.table import GameTable, fields_of, read_table
-from docleak.studies.weights.verdict import advice, reasons, verdict_of
+from docleak.studies.weights.verdict import advice, fields_measured, reasons, verdict_of
 
 LIMITS = (
     "An attack that fails is not all attacks. The fields were read token by token, from a guessed vocabulary of one "
@@ -98,7 +99,8 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
         parts=(part if beside else replace(part, anchor="numbers"),),
         counted=part.sentence,
         sections=tuple(
-            Section(anchor, short, heading, render("weights.html.j2", **given, section=anchor))
+            Section(anchor, short, heading, render("weights.html.j2", **given, section=anchor),
+                    annex=anchor in ("weights", "fields"))
             for anchor, (short, heading) in headings.items()
         ),
         lines=tuple(lines),
@@ -108,7 +110,14 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
         limits=() if beside else LIMITS,
         runs=() if beside else (run_facts(run.path, run.manifest()),),
         synthetic=config["documents"] == "synthetic",
-    )
+        measures=(fields_measured(table, units, name=part.name, planned=planned, rng=rng.spawn(1)[0]),),
+        scope=Scope(
+            system=f"The weights of {name}", adversary="whoever has the weights, and a page with a field blacked out",
+            material=f"{len(table.fields)} private fields of {factor.groups} training documents",
+            categories=tuple(sorted({field.key for field in table.fields})), model=True,
+            remedy="docleak budget, then docleak train central --epsilon and this audit again",
+        ),
+    )  # fmt: skip
 
 
 def measures(table: GameTable) -> Table:
@@ -124,7 +133,7 @@ def measures(table: GameTable) -> Table:
         f"{factor.n} fields of {factor.groups} documents; 95 % intervals, bootstrap over documents. “Public data only” "
         "is the same attack without the model."
     )
-    return Table("", columns, rows, caption, first="measure")
+    return Table("", columns, rows, caption, first="measure", open=True)
 
 
 def stated_of(answers: Mapping[str, Any] | None, field: str) -> dict[str, float] | None:

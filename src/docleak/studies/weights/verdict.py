@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from docleak.metrics.estimate import Estimate
+from docleak.report.measure import FIELDS, Measure, measured, share_of
 from docleak.report.severity import Part, Severity
 from docleak.studies.weights.table import GameTable, Ranked
 
@@ -52,6 +55,25 @@ def verdict_of(table: GameTable, *, of: str = "", control: bool = False, planned
         sentence = f"Control, a model that never saw these pages: {sentence[0].lower()}{sentence[1:]}"
         label = f"Control: {label}"
     return Part(f"weights of {of}", severity, sentence, label, "weights")
+
+
+def fields_measured(
+    table: GameTable, units: Mapping[str, Mapping[str, Any]], *, name: str, planned: int, rng: np.random.Generator
+) -> Measure:
+    """The share of scrubbed fields read word for word that public data do not tell; intervals over documents."""
+    public = {field.name for field in table.baseline if field.match.perfect}
+    by = measured([
+        (str(units[field.name]["document"]), float(field.match.perfect and field.name not in public), 1)
+        for field in table.fields
+    ])  # fmt: skip
+    left = _left(table, planned)
+    doubts = [f"{left} more fields are not finished."] if left else []
+    factor = table.estimates["improvement_factor"]
+    if factor.value is None or factor.low is None:
+        doubts.append("Whether the weights tell more than public data could not be told.")
+    elif factor.low > 1:
+        doubts.append("The weights tell measurably more about the fields than public data do.")
+    return Measure(FIELDS, name, share_of(by, rng), tuple(doubts), by)
 
 
 def reasons(table: GameTable, copies: Mapping[str, Any], answers: Mapping[str, Any] | None, planned: int) -> list[str]:

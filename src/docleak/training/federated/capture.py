@@ -4,14 +4,16 @@ DIR/capture.json                       {"format": 1, "docleak": version}
 DIR/round-0001/start.safetensors       the weights the server sent in that round
 DIR/round-0001/CLIENT.safetensors      the arrays as received
 DIR/round-0001/CLIENT.json             {"client", "examples", "kind", "details"}, written last
+
+docs/recorded-updates.md says what ``details`` may hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from urllib.parse import quote
 
 import numpy as np
@@ -35,6 +37,7 @@ KINDS = get_args(Kind)
 AGAIN = "Capture the round again."
 LONGEST_NAME = 200  # characters of a client's name once encoded; file systems end at 255
 
+T = TypeVar("T")
 #: Parameter name -> values.
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -44,7 +47,8 @@ class CapturedUpdate:
     """One client's update of one round; arrays are read from disk when asked for.
 
     ``examples`` is the n_k that the client reported. ``details`` is what is known of its training, as JSON: those keys
-    of ``LocalPlan`` that were sent, and ``steps``, ``seed`` and whatever else message and reply carried.
+    of ``LocalPlan`` that were sent, and ``steps``, ``seed`` and whatever else message and reply carried. ``names`` are
+    the model's for arrays that came under others.
     """
 
     folder: Path
@@ -53,6 +57,14 @@ class CapturedUpdate:
     kind: Kind
     examples: int
     details: Mapping[str, Any]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def called(self, names: Mapping[str, str]) -> CapturedUpdate:
+        """The same update with the model's names for arrays that came under others."""
+        return replace(self, names=dict(names))
+
+    def _named(self, values: Mapping[str, T]) -> dict[str, T]:
+        return {self.names.get(name, name): value for name, value in values.items()}
 
     @property
     def name(self) -> str:
@@ -61,15 +73,22 @@ class CapturedUpdate:
 
     def start(self) -> dict[str, NDArray[Any]]:
         """The weights the server sent, theta_t."""
-        return _loaded(self.folder / f"{START}{ARRAYS}")
+        return self._named(_loaded(self.folder / f"{START}{ARRAYS}"))
+
+    def start_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the weights the server sent, by name."""
+        return self._named(_shapes(self.folder / f"{START}{ARRAYS}"))
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the arrays that came, by name; fewer than those of ``start`` where the client sends only a part."""
-        return _shapes(self.folder / f"{_encoded(self.client)}{ARRAYS}")
+        return self._named(_shapes(self.folder / f"{_encoded(self.client)}{ARRAYS}"))
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return self._named(_loaded(self.folder / f"{_encoded(self.client)}{ARRAYS}"))
 
     def received(self) -> dict[str, NDArray[Any]]:
         """The arrays as they came. Raises FederationError where values are not finite."""
-        found = _loaded(self.folder / f"{_encoded(self.client)}{ARRAYS}")
+        found = self._arrays()
         _refuse(self.name, _infinite(found))
         return found
 
@@ -121,7 +140,7 @@ def write_update(
         "kind": kind,
         "details": json_values(details, what, error=FederationError),
     }
-    _begin(Path(directory))
+    begin(Path(directory))
     private_folder(folder)
     _write_start(folder / f"{START}{ARRAYS}", start)
     file = folder / f"{encoded}{RECORD}"
@@ -168,7 +187,7 @@ def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
     if not manifest.is_file():
         raise FederationError(
             f"{directory} is no capture: it has no {MANIFEST}. Record updates with docleak.tap(strategy, directory) or "
-            "docleak train federated."
+            "docleak train federated, or give the weights themselves with --before and --after."
         )
     _require_format(manifest)
     updates, faults = [], []
@@ -190,7 +209,8 @@ def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
     return tuple(sorted(updates, key=lambda update: (update.round, update.client)))
 
 
-def _begin(directory: Path) -> None:
+def begin(directory: Path) -> None:
+    """Make the folder of a capture, or find it; FederationError for one that holds something else."""
     manifest = directory / MANIFEST
     if manifest.exists():
         _require_format(manifest)
@@ -224,6 +244,11 @@ def _write_start(file: Path, start: Arrays) -> None:
             f"{file} holds other weights than those this round started from: the directory belongs to another "
             "training, or clients of one round were sent different models. Give a new directory."
         )
+
+
+def recorded(directory: Path, round: int, client: str) -> bool:
+    """Whether an update of that round and client is there already."""
+    return (Path(directory) / f"round-{round:04d}" / f"{_encoded(client)}{RECORD}").is_file()
 
 
 def _encoded(client: str) -> str:
@@ -283,6 +308,12 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 def _loaded(file: Path) -> dict[str, NDArray[Any]]:
     try:
-        return dict(load_file(file))
+        with safe_open(file, framework="numpy") as arrays:
+            kinds = {arrays.get_slice(name).get_dtype() for name in arrays.keys()}  # noqa: SIM118
+        if "BF16" not in kinds:
+            return dict(load_file(file))
+        from safetensors.torch import load_file as load_tensors  # numpy has no bfloat16; float32 holds all of them
+
+        return {name: value.float().numpy() for name, value in load_tensors(file).items()}
     except (OSError, SafetensorError) as fault:
         raise FederationError(f"{file} cannot be read ({fault}). {AGAIN}") from fault

@@ -28,6 +28,7 @@ from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
 from docleak.training.objectives.table import objective_of
+from docleak.training.private.moving import require_moving
 from docleak.training.private.rounds import client_round
 from docleak.training.private.units import check_owners, unit_names, units_of
 
@@ -150,9 +151,14 @@ def model_of(federation: Federation, device: str, source: str = "") -> DocumentM
 
 
 def fresh_model_of(federation: Federation, device: str) -> DocumentModel:
-    """``model_of`` with the checkpoint's own weights, whatever was trained in this process before."""
+    """``model_of`` with the checkpoint's own weights, whatever was trained in this process before.
+
+    PrivacyError for adapters that a private training could not move."""
     _model.cache_clear()
-    return model_of(federation, device)
+    model = model_of(federation, device)
+    if federation.privacy is not None:
+        require_moving(model)
+    return model
 
 
 @lru_cache(maxsize=1)

@@ -25,6 +25,7 @@ from docleak.files import read_json_object, shaped, write_json
 from docleak.privacy.accounting import guarantee, rounded_up
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.mechanism import MOST_NOISE, Mechanism, Relation, Unit
+from docleak.privacy.second import second_opinion
 from docleak.runs.claim import claimed
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.silo_limits import LEDGER, LIMITS, MARGIN, WITNESS, SiloLimits, has_limits, taking_part
@@ -102,6 +103,12 @@ class SiloLedger:
         seen = [one.mechanism if one.secure else one.alone for one in self.begun]
         return composed_epsilon(seen, self.limits.delta)
 
+    def _second(self, *, alone: bool) -> str:
+        """What a second accountant says of either epsilon."""
+        seen = [one.alone if alone and not one.secure else one.mechanism for one in self.begun]
+        parts = [replace(one, rounds=count) for one, count in Counter(seen).items()]
+        return second_opinion(parts, self.limits.delta, self.epsilon_alone() if alone else self.epsilon())
+
     def facts(self) -> dict[str, object]:
         """For machines: the limits, and what is spent of them."""
         return {
@@ -117,8 +124,8 @@ class SiloLedger:
             spent = (
                 f"{self.counted()} were begun. Towards who sees sums over all shares of the noise, if "
                 f"the other silos add theirs: epsilon {rounded_up(self.epsilon())} at delta {limits.delta:g} per "
-                f"{limits.unit} of this silo (PLD accountant). Towards who sees this silo's own updates: "
-                f"{rounded_up(self.epsilon_alone())}."
+                f"{limits.unit} of this silo (PLD accountant{self._second(alone=False)}). Towards who sees this silo's "
+                f"own updates: {rounded_up(self.epsilon_alone())}{self._second(alone=True)}."
             )
         answers = "answers, counted like a round," if limits.evaluation else "does not answer"
         return (

@@ -17,12 +17,13 @@ from docleak.models.loading import load_model
 from docleak.models.t5 import T5_BASE, ReaderConfig
 from docleak.privacy.accounting import rounded_up
 from docleak.privacy.lineage import BOUND, epsilon_with_scores
-from docleak.privacy.mechanism import Unit
+from docleak.privacy.mechanism import Mechanism, Unit
+from docleak.privacy.second import second_opinion
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import set_parameters
 from docleak.training.federated.party import model_of
 from docleak.training.federated.record import FederatedRun
-from docleak.training.federated.scores import evaluation_cost, kept_of
+from docleak.training.federated.scores import evaluation_cost, evaluation_distance, kept_of
 from docleak.training.lineage import write_lineage
 
 #: What the server sees of one silo under a privacy plan, without and with secure aggregation.
@@ -148,9 +149,13 @@ def _covered(federation: Federation, unit: Unit, asked: int) -> str:
     cost = evaluation_cost(federation, asked)
     if math.isinf(cost):
         return f"{apart}; of those each silo sent its summed scores without noise, which is no privacy."
+    assert federation.privacy is not None
+    distance = evaluation_distance(federation, asked)
+    once = [Mechanism(1 / distance, 1)] if distance else []
+    second = second_opinion(once, federation.privacy.delta, cost) if once else ""
     return (
         f"{apart}: those are not trained on, and of them each silo sent only its summed scores and number with "
-        f"Gaussian noise, {asked} times, which costs them epsilon {rounded_up(cost)} at the same delta."
+        f"Gaussian noise, {asked} times, which costs them epsilon {rounded_up(cost)} at the same delta{second}."
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from docleak.models.published.made import made_at
 from docleak.privacy.budget import delta_warning
 from docleak.training.federated.board import Board
 from docleak.training.federated.federation import Federation
@@ -58,6 +59,7 @@ def train(
     """
     torch.set_num_threads(1)
     federation = training.federation
+    made_at(federation.model)  # what cannot be made is refused before a run is begun
     run = FederatedRun.open(out, federation, command=command, start_is_public=training.start_is_public)
     found = silos()
     plan = federation.privacy

@@ -14,6 +14,7 @@ import torch
 from docleak.errors import RunError
 from docleak.files import drafted_folder, reported
 from docleak.models import load_model
+from docleak.models.published.made import made_at
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.lineage import BOUND, Trained, claim_of
 from docleak.privacy.mechanism import Unit
@@ -26,6 +27,7 @@ from docleak.training.federated.party import open_party
 from docleak.training.federated.record import KIND
 from docleak.training.federated.validation import mean_loss
 from docleak.training.lineage import keep_fingerprints, lineage_of, read_fingerprints, write_lineage
+from docleak.training.private.moving import require_moving
 from docleak.training.private.records import RecordOptimiser, record_claim, train_by_record
 from docleak.training.private.units import unit_names
 
@@ -60,6 +62,7 @@ def train_records(
     not at all, so that nothing of it was released. RunError for a finished run in ``out``. ``on_step`` is told how many
     steps of how many are done, ``say`` what should be known besides.
     """
+    made_at(config.model)  # what cannot be made is refused before a run is begun
     begun = (out / "run.json").is_file()
     run = Run.open(out, {"by": "record", **asdict(config)}, kind=KIND, command=command)
     if (out / "model").exists() or run.info.get("released"):
@@ -73,6 +76,7 @@ def train_records(
     start = start.declared() if config.start_is_public else start
     torch.set_num_threads(1)
     model, plan = load_model(config.model, device=device, seed=config.seed), config.privacy
+    require_moving(model)
     (directory,) = silo().values()
     party = open_party(directory, Federation(config.model, holdout=config.holdout, seed=config.seed))
     rounds = plan.mechanism.rounds

@@ -22,10 +22,11 @@ from docleak.documents.page import Page
 from docleak.documents.pages import document_names, page_names, provider_names
 from docleak.errors import FederationError, MissingExtraError, PrivacyError
 from docleak.models.base import DocumentModel, trainable
-from docleak.privacy.accounting import Accountant, Guarantee, epsilon_of_group, guarantee, rounded_up
+from docleak.privacy.accounting import Guarantee, epsilon_of_group, guarantee, rounded_up
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
+from docleak.privacy.second import Accountant
 from docleak.training.federated.local import batch_loss
 from docleak.training.objectives.objective import Example
 from docleak.training.objectives.table import objective_of
@@ -213,6 +214,6 @@ def record_claim(found: RecordTraining, *, alone: bool) -> str:
         f"{rounded_up(found.counted.epsilon)} for the "
         f"{found.counted.mechanism.rounds} steps it took (PRV). This protects one question with its answer, not a "
         f"provider: the provider with most has {most} of them, and for all of its questions together epsilon is "
-        f"{rounded_up(together)} at the same delta. {holds}; counts and losses printed here are exact, of the "
-        "pages themselves, and not for others."
+        f"{rounded_up(together)} at the same delta (of a group no second accountant is asked). {holds}; counts and "
+        "losses printed here are exact, of the pages themselves, and not for others."
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ from docleak.training.private.units import check_silos, units_of
 STAND_IN = "(server noise {})"
 
 FloatArray = NDArray[np.float32]
+#: What some units do in the place of training on their pages, by name: each changes the model in place, and is clipped.
+Instead = Mapping[str, Callable[[DocumentModel], None]]
 
 
 @dataclass(frozen=True)
@@ -61,14 +64,16 @@ def client_round(
     client: str,
     clients_drawn: int,
     randomness: Randomness,
+    instead: Instead = MappingProxyType({}),
 ) -> PrivateRound:
     """Algorithm 1, lines 10-19: train on each drawn unit from ``weights``, clip, sum, add noise, divide by M.
 
     ``weights`` is the global model as it was received; ``model`` is overwritten, and holds it at the end.
     ``clients_drawn`` is |K|. ``randomness`` must be the silo's own, and fresh for a guarantee that holds against the
-    server. A client none of whose units is drawn sends noise, as one without any does. A unit that cannot be trained on
-    (no example, a page that cannot be read, a loss that is not finite) contributes nothing, whatever it raises: only
-    ``notes`` say so. Raises PrivacyError for pages that name no unit.
+    server. ``instead`` is what units do that send a difference of their own making. A client none of whose units is
+    drawn sends noise, as one without any does. A unit that cannot be trained on (no example, a page that cannot be
+    read, a loss that is not finite) contributes nothing, whatever it raises: only ``notes`` say so. Raises PrivacyError
+    for pages that name no unit.
     """
     if clients_drawn < 1:
         raise PrivacyError(f"{clients_drawn} clients were drawn; a client that takes part is one of at least 1.")
@@ -79,7 +84,11 @@ def client_round(
     drawn = plan.draw_units(units, randomness.coins)
     set_parameters(model, dict(weights))
     runs = [
-        partial(_train_on, model, units[name], local, client=client, rng=rng, called=f"{unit} {name!r}", notes=notes)
+        partial(instead[name], model)
+        if name in instead
+        else partial(
+            _train_on, model, units[name], local, client=client, rng=rng, called=f"{unit} {name!r}", notes=notes
+        )
         for name, rng in drawn.items()
     ]
     delta, norms = noisy_difference(
@@ -183,6 +192,7 @@ def train_privately(
     randomness: Callable[[str], Randomness],
     ledger: Ledger | None = None,
     on_round: Callable[[Ledger, ServerState], None] | None = None,
+    instead: Instead = MappingProxyType({}),
 ) -> Ledger:
     """Run what is left of the plan in this process; ``model`` holds the result.
 
@@ -205,7 +215,7 @@ def train_privately(
         updates = [
             client_round(
                 model, silos[name], plan, local, weights=weights, client=name, clients_drawn=len(drawn),
-                randomness=own[name],
+                randomness=own[name], instead=instead,
             ).update
             for name in drawn
         ]  # fmt: skip

@@ -83,7 +83,11 @@ def recover_pixels(
     without the tensors.
     """
     require_tensors(view, PATCH_TENSORS)
-    system = System.of(view)
+    return pixels_of_system(System.of(view), template, private)
+
+
+def pixels_of_system(system: System, template: Tensor, private: Tensor) -> tuple[Tensor, Tensor, tuple[Condition, ...]]:
+    """The same from the system of any model's patches."""
     known, unknown = system.blocks(template), system.blocks(private[:, None])[..., 0] > 0
     solution = solve(system, known, unknown)
     if solution.contradicts(system):

@@ -1,0 +1,1 @@
+"""How tiny vision-language models learn to read synthetic invoices."""

@@ -1,0 +1,52 @@
+"""``docleak plan``: which channels of a planned training are open to its server."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from docleak.cli.output import emit
+from docleak.privacy.channels import Shape, as_text
+from docleak.privacy.channels import plan as planned
+
+DEFAULT = Shape()
+
+
+def plan(
+    width: Annotated[int, typer.Option(help="Width of the language model.")] = DEFAULT.width,
+    vocabulary: Annotated[int, typer.Option(help="Its tokens.")] = DEFAULT.vocabulary,
+    words: Annotated[int, typer.Option(help="Different words a page, prompt and answer included.")] = DEFAULT.words,
+    patches: Annotated[int, typer.Option(help="Picture vectors a page that the language model reads.")]
+    = DEFAULT.patches,
+    rank: Annotated[int, typer.Option(help="LoRA's rank; 0 trains whole weights.")] = DEFAULT.rank,
+    adapted: Annotated[int, typer.Option(help="How many of the first layer's query, key, value are trained.")]
+    = DEFAULT.adapted,
+    frozen_a: Annotated[bool, typer.Option("--frozen-a", help="LoRA's A stays as drawn.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="The token table is trained, and not tied to the output.")]
+    = False,
+    tower_width: Annotated[int, typer.Option(help="Of a trained tower with a table of positions; 0: there is none.")]
+    = DEFAULT.tower_width,
+    tower_patches: Annotated[int, typer.Option(help="Patches a picture in that tower.")] = DEFAULT.tower_patches,
+    tiles: Annotated[int, typer.Option(help="Pictures that a page is cut into.")] = DEFAULT.tiles,
+    pages: Annotated[int, typer.Option(help="Pages behind one update.")] = DEFAULT.pages,
+    local_steps: Annotated[int, typer.Option(help="Steps before an update is sent.")] = DEFAULT.local_steps,
+    rounds: Annotated[int, typer.Option(help="Rounds in which the same pages are trained on.")] = DEFAULT.rounds,
+    clients: Annotated[int, typer.Option(help="Clients of a secure aggregation.")] = DEFAULT.clients,
+    optimiser: Annotated[str, typer.Option(help="sgd or adamw.")] = DEFAULT.optimiser,
+    precision: Annotated[str, typer.Option(help="What updates are sent in: float32 or bfloat16.")] = DEFAULT.precision,
+    aggregation: Annotated[str, typer.Option(help="plain, secure or dp.")] = DEFAULT.aggregation,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:  # fmt: skip
+    """Say before a training which channels are open to its server: words, pages, pictures.
+
+    Open or closed is about the exact attacks of docleak: what is closed to them may be open to others.
+    """
+    shape = Shape(
+        width, vocabulary, words, patches, rank, adapted, frozen_a, table, tower_width, tower_patches, tiles, pages,
+        local_steps, rounds, clients, optimiser, precision, aggregation,
+    )  # fmt: skip
+    found = planned(shape)
+    value = {"shape": asdict(shape), "channels": [asdict(channel) for channel in found]}
+    emit(value, as_text(found), json_output=json_output)

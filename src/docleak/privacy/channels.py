@@ -1,0 +1,221 @@
+"""Which channels of a planned training are open to its server, before anything is trained.
+
+Words and pages leave by the span of what was sent (``attacks.gradients.algebra.subspace``), pixels by the position
+table (``algebra.tower``). Whether they do is a matter of ranks and widths, which are known beforehand. A foreign vector
+has a share k/d of its squared length in a span of k among d dimensions, give or take; one of the T vectors that were
+read has k/T. Where nothing but measurements says so, the answer says that; where there are none, it cannot tell.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from docleak.errors import PrivacyError
+
+#: Chance of a single false word in a vocabulary, as the attack chooses its cut-off.
+CHANCE = 0.01
+#: Between these distances (standard deviations of the vectors that were read) from the cut-off, it cannot tell.
+SURE = 1.5
+#: Rounds of one AdamW step each from which most words were read (docs/log.md); fewer were not measured.
+ADAMW_ROUNDS = 9
+OPTIMISERS, AGGREGATIONS, PRECISIONS = ("sgd", "adamw"), ("plain", "secure", "dp"), ("float32", "bfloat16")
+
+
+class State(StrEnum):
+    """What can be said of a channel."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    UNTOLD = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Channel:
+    """``condition`` is what decides, ``basis`` "algebra", "measured" or "nothing known"; ``change`` closes it at least
+    cost ("" where it is not open, or nothing here does)."""
+
+    name: str
+    state: State
+    condition: str
+    basis: str
+    change: str = ""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is trained, on what, and what the server gets.
+
+    ``width`` and ``vocabulary`` are the language model's; ``words`` different words and ``patches`` picture vectors a
+    page. ``rank`` 0 trains whole weights; ``adapted`` of the first layer's query, key and value are trained, or carry
+    adapters. ``table``: the table of tokens is trained, and not tied to the output layer. ``tower_width`` 0: the tower
+    is frozen, or has no table of positions; ``tower_patches`` are a page's there, in ``tiles`` pictures.
+    """
+
+    width: int = 1024
+    vocabulary: int = 32_000
+    words: int = 200
+    patches: int = 100
+    rank: int = 16
+    adapted: int = 3
+    frozen_a: bool = False
+    table: bool = False
+    tower_width: int = 0
+    tower_patches: int = 256
+    tiles: int = 1
+    pages: int = 1
+    local_steps: int = 1
+    rounds: int = 10
+    clients: int = 10
+    optimiser: str = "sgd"
+    precision: str = "float32"
+    aggregation: str = "plain"
+
+    def __post_init__(self) -> None:
+        least = {"width": 8, "vocabulary": 2, "words": 1, "pages": 1, "local_steps": 1, "rounds": 1, "clients": 1,
+                 "tiles": 1, "tower_patches": 1}  # fmt: skip
+        faults = [f"{name} is {getattr(self, name)}; expected {low} or more" for name, low in least.items()
+                  if getattr(self, name) < low]  # fmt: skip
+        faults += [f"{name} is {getattr(self, name)}; expected 0 or more" for name in ("patches", "rank", "adapted",
+                   "tower_width") if getattr(self, name) < 0]  # fmt: skip
+        closed = {"optimiser": OPTIMISERS, "precision": PRECISIONS, "aggregation": AGGREGATIONS}
+        faults += [f"{name} is {getattr(self, name)!r}; expected {' or '.join(known)}" for name, known in closed.items()
+                   if getattr(self, name) not in known]  # fmt: skip
+        if self.adapted > 3:
+            faults.append(f"adapted is {self.adapted}; the first layer has query, key and value: 3")
+        if faults:
+            raise PrivacyError("; ".join(faults) + ".")
+
+    @property
+    def together(self) -> int:
+        """Pages behind one update, or one sum of a secure aggregation."""
+        return self.pages * (self.clients if self.aggregation == "secure" else 1)
+
+    @property
+    def read(self) -> int:
+        """T: different vectors that the first layer reads, if pages share no word, and are the same each round."""
+        return min(self.words * self.together, self.vocabulary) + self.patches * self.together
+
+    @property
+    def rows(self) -> int:
+        """Vectors of the span that are sent in all rounds: LoRA's A begins to move in the second step."""
+        if self.rank == 0:
+            return self.adapted * self.width
+        still = 1 if self.local_steps == 1 else 0
+        return 0 if self.frozen_a else self.adapted * self.rank * max(0, self.rounds - still)
+
+
+def plan(shape: Shape) -> tuple[Channel, ...]:
+    """Words, page and picture, in that order."""
+    return tuple(_cheapest(shape, _channel(shape, name)) for name in ("words", "page", "picture"))
+
+
+def contrast(shape: Shape, *, chance: float) -> float:
+    """By how many of their standard deviations the vectors that were read stand above the cut-off for foreign ones."""
+    d, read = shape.width, shape.read
+    if read >= d or not shape.rows:
+        return -math.inf
+    from scipy.stats import beta
+
+    k = min(shape.rows, read)
+    inside = k / read
+    cutoff = float(beta.isf(chance, k / 2, (d - k) / 2))
+    own = math.sqrt(2 * inside * (1 - inside) / read)
+    return math.inf if own == 0 and inside > cutoff else (inside - cutoff) / max(own, 1e-12)
+
+
+def _channel(shape: Shape, name: str) -> Channel:
+    if shape.aggregation == "dp":
+        said = (
+            "noise per provider bounds what anyone can tell by epsilon; what these attacks then read was not measured"
+        )
+        return Channel(name, State.UNTOLD, said, "nothing known")
+    return {"words": _words, "page": _page, "picture": _picture}[name](shape)
+
+
+def _words(shape: Shape) -> Channel:
+    if shape.rank == 0 and shape.table:
+        said = "the rows of the token table that were looked up move, and no others"
+        return Channel("words", State.OPEN, said, "algebra")
+    return _spanned(shape, "words", CHANCE / shape.vocabulary)
+
+
+def _page(shape: Shape) -> Channel:
+    if shape.aggregation == "secure":
+        said = f"a sum over {shape.clients} clients was not measured"
+        return Channel("page", State.UNTOLD, said, "nothing known")
+    return _spanned(shape, "page", CHANCE)
+
+
+def _spanned(shape: Shape, name: str, chance: float) -> Channel:
+    said = f"{shape.rows} vectors sent, {shape.read} read, width {shape.width}"
+    if not shape.adapted:
+        return Channel(name, State.CLOSED, "the first layer's query, key and value are frozen", "algebra")
+    if shape.rank and shape.frozen_a:
+        wide = shape.read >= shape.rank
+        why = f"A is frozen: B's gradient tells {shape.rank} numbers of each of {shape.read} vectors"
+        return Channel(name, State.CLOSED if wide else State.UNTOLD, why, "algebra" if wide else "nothing known")
+    if not shape.rows:
+        return Channel(name, State.CLOSED, "LoRA's first step moves B alone", "algebra")
+    if shape.read >= shape.width and shape.rows >= 2 * shape.width and shape.rank == 0:
+        return Channel(name, State.CLOSED, f"{said}: what was read fills the layer", "algebra")
+    if shape.read >= shape.width or shape.rows < shape.read:
+        why = f"{said}: some vectors may weigh more than others in what was sent"
+        return Channel(name, State.UNTOLD, why, "nothing known")
+    if shape.precision != "float32" or (shape.rank == 0 and shape.local_steps > 1):
+        return Channel(
+            name, State.UNTOLD, f"{said}; {shape.precision} and several steps were not measured so", "nothing known"
+        )
+    if shape.optimiser == "adamw":
+        return _signed(shape, name, said)
+    apart = contrast(shape, chance=chance)
+    state = State.OPEN if apart > SURE else State.CLOSED if apart < -SURE else State.UNTOLD
+    return Channel(name, state, f"{said}: {apart:+.1f} standard deviations from the cut-off", "algebra")
+
+
+def _signed(shape: Shape, name: str, said: str) -> Channel:
+    enough = shape.local_steps == 1 and shape.rounds >= ADAMW_ROUNDS and contrast(shape, chance=CHANCE) == math.inf
+    if name == "words" and shape.rank and enough:
+        return Channel(name, State.OPEN, f"{said}; one AdamW step a round is inverted", "measured")
+    return Channel(name, State.UNTOLD, f"{said}; AdamW's steps are no gradient, and span more", "nothing known")
+
+
+def _picture(shape: Shape) -> Channel:
+    if not shape.tower_width:
+        said = "the tower is frozen or has no table of positions: no closed form; optimisation was not asked"
+        return Channel("picture", State.CLOSED, said, "algebra")
+    if shape.together > 1 or shape.tiles > 1:
+        said = f"{shape.together} pages of {shape.tiles} tiles share one table of positions: they mix"
+        return Channel("picture", State.CLOSED, said, "algebra")
+    if shape.optimiser != "sgd" or shape.local_steps > 1 or shape.precision != "float32":
+        return Channel("picture", State.UNTOLD, "only a single step of SGD in float32 was measured", "nothing known")
+    fits = shape.tower_patches < shape.tower_width
+    said = f"{shape.tower_patches} patches of {shape.tower_width} numbers"
+    return Channel("picture", State.OPEN if fits else State.CLOSED, said, "algebra")
+
+
+def _cheapest(shape: Shape, channel: Channel) -> Channel:
+    """With the first change, cheapest first, after which the channel is closed."""
+    if channel.state is not State.OPEN:
+        return channel
+    changes: dict[str, Shape] = {
+        "freeze LoRA's A": replace(shape, frozen_a=bool(shape.rank)),
+        "no adapters on the first layer's query, key and value": replace(shape, adapted=0),
+        "freeze the tower": replace(shape, tower_width=0),
+        **{f"{n} pages a step": replace(shape, pages=n) for n in (2, 4, 8, 16, 32, 64) if n > shape.pages},
+        f"secure aggregation of {shape.clients} clients": replace(shape, aggregation="secure"),
+    }
+    for said, changed in changes.items():
+        if changed != shape and _channel(changed, channel.name).state is State.CLOSED:
+            return replace(channel, change=said)
+    return replace(channel, change="differential privacy (docleak budget)")
+
+
+def as_text(channels: tuple[Channel, ...]) -> str:
+    """A line per channel, and what closes it."""
+    lines = []
+    for one in channels:
+        lines.append(f"{one.name:8} {one.state.upper():12} {one.condition} ({one.basis})")
+        lines += [f"{'':21} closed by: {one.change}"] if one.change else []
+    return "\n".join(lines)

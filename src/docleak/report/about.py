@@ -1,0 +1,47 @@
+"""What people say of an audit, for the page that is signed: ``about.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+
+from docleak.errors import PolicyError
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, max_length=600)]
+
+
+class About(BaseModel):
+    """Everything may be left out; the page then says what the run knows, or leaves a line to write on.
+
+    ``data`` are categories of data and of the people whom they are about; ``fields`` says of keys of private fields
+    what kind of data they are (``iban = "bank details"``).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    organisation: Text = ""
+    system: Text = ""
+    purpose: Text = ""
+    scope: Text = ""
+    data: tuple[Text, ...] = ()
+    fields: dict[str, Text] = {}
+    auditor: Text = ""
+    date: Text = ""
+
+
+def read_about(file: Path) -> About:
+    """The description at ``file``; PolicyError, with all faults, for what is none."""
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as fault:
+        raise PolicyError(f"{file} cannot be read as a description of an audit ({fault}). Expected TOML.") from fault
+    try:
+        return About.model_validate(values)
+    except ValidationError as fault:
+        told = "".join(f"\n  - {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors())
+        known = ", ".join(About.model_fields)
+        raise PolicyError(
+            f"{file} does not describe an audit:{told}\nIt takes {known}; all may be left out."
+        ) from fault

@@ -1,0 +1,78 @@
+"""What a policy said of a run, as continuous integration reads it: JUnit XML, and SARIF 2.1.0."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import docleak
+from docleak.documents.visible import visible
+from docleak.report.policy import Checked, Outcome
+
+SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+def junit(checked: Sequence[Checked], run: str) -> bytes:
+    """A test case per rule and part: a failure is a finding, an error what could not be told."""
+    counts = {outcome: sum(one.outcome is outcome for one in checked) for outcome in Outcome}
+    totals = {"tests": str(len(checked)), "failures": str(counts[Outcome.FINDING]),
+              "errors": str(counts[Outcome.UNTOLD])}  # fmt: skip
+    root = ElementTree.Element("testsuites", totals)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": _xml(f"docleak check {run}"), **totals})
+    for one in checked:
+        named = {"classname": f"docleak.{one.rule.measure}", "name": _xml(f"{one.rule.sentence}: {one.part}")}
+        case = ElementTree.SubElement(suite, "testcase", named)
+        if one.outcome is not Outcome.PASS:
+            kind = "failure" if one.outcome is Outcome.FINDING else "error"
+            told = ElementTree.SubElement(case, kind, {"message": _xml(one.why), "type": str(one.outcome)})
+            told.text = _xml(f"{one.why} {one.rule.why}".strip())
+    ElementTree.indent(root)
+    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def _xml(text: str) -> str:
+    """Without the characters that XML 1.0 has no way to hold."""
+    return "".join(letter for letter in visible(text) if letter in "\t\n" or letter >= " ")
+
+
+def sarif(checked: Sequence[Checked], policy: Path) -> bytes:
+    """A result per rule and part that did not pass: a finding fails, what could not be told is open. Places are lines
+    of the policy, which is what lies in the repository."""
+    rules = list({one.rule.id: one.rule for one in checked}.values())
+    numbers = {rule.id: number for number, rule in enumerate(rules)}
+    results = [
+        {
+            "ruleId": one.rule.id,
+            "ruleIndex": numbers[one.rule.id],
+            "kind": "fail" if one.outcome is Outcome.FINDING else "open",
+            "level": "error" if one.outcome is Outcome.FINDING else "none",
+            "message": {"text": f"{one.part}: {one.outcome}. {one.why}"},
+            "locations": [{
+                "physicalLocation": {
+                    "artifactLocation": {"uri": policy.as_posix().replace(" ", "%20")},
+                    "region": {"startLine": max(1, one.rule.line)},
+                },
+                "logicalLocations": [{"name": one.part, "kind": "module"}],
+            }],
+            "partialFingerprints": {
+                "docleak/v1": hashlib.sha256(f"{one.rule.id}\n{one.part}".encode()).hexdigest(),
+            },
+        }
+        for one in checked if one.outcome is not Outcome.PASS
+    ]  # fmt: skip
+    driver = {
+        "name": "docleak", "version": docleak.__version__,
+        "rules": [
+            {"id": rule.id, "shortDescription": {"text": rule.sentence},
+             "fullDescription": {"text": rule.why or rule.sentence},
+             "defaultConfiguration": {"level": "error"}}
+            for rule in rules
+        ],
+    }  # fmt: skip
+    log = {"$schema": SARIF, "version": "2.1.0",
+           "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}]}  # fmt: skip
+    return (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")

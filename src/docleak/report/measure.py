@@ -1,0 +1,171 @@
+"""What a run measured, in one vocabulary over all kinds of runs: the numbers that a policy bounds, that a model card
+lists, and that two runs are compared by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from docleak.metrics.estimate import Estimate, expanded_tail, number_text, ratio_interval
+
+RESAMPLES, LEVEL = 2000, 0.95
+#: By document or provider: (sum, count) of what was measured of it.
+Groups = Mapping[str, tuple[float, int]]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a measure is called, whether it is printed in per cent, and what it says."""
+
+    head: str
+    percent: bool
+    says: str
+
+
+FIELDS, EXPLAINED, MEMBERSHIP = "fields-read", "gradient-explained", "membership"
+MEMORY, SHOWN, CLAIMED = "memorisation", "epsilon-measured", "epsilon-claimed"
+MEASURES = {
+    FIELDS: Meaning("Private fields read", True, "Share of the private fields whose value any route gives exactly."),
+    EXPLAINED: Meaning(
+        "Gradient explained", False,
+        "Of what the blank template leaves unexplained of the gradient, the share that the best reconstruction "
+        "explains: least and greatest of a page, no interval of confidence.",
+    ),
+    MEMBERSHIP: Meaning(
+        "Membership told", True,
+        "Share of the providers that the best attack is right about, less what saying the same of all would give.",
+    ),
+    MEMORY: Meaning(
+        "Memorisation", True,
+        "Right answers to what the page no longer shows, on members' documents less on others'.",
+    ),
+    SHOWN: Meaning("Epsilon measured", False, "The epsilon that the attack shows to be exceeded, a lower bound."),
+    CLAIMED: Meaning("Epsilon claimed", False, "The epsilon that the lineage of the weights claims, an upper bound."),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number: ``what`` of MEASURES, ``of`` which model, release, client or defence.
+
+    ``doubts`` say why a low number is no all-clear. ``by`` holds what the number was computed from, by document or
+    provider; where it is a difference, ``less`` holds the other side. ``unbounded``: there is no claim at
+    all. ``most``: what could have been shown at most.
+    """
+
+    what: str
+    of: str
+    estimate: Estimate
+    doubts: tuple[str, ...] = ()
+    by: Groups = field(default_factory=dict, repr=False)
+    less: Groups = field(default_factory=dict, repr=False)
+    unbounded: bool = False
+    most: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The number with its interval, or why there is none."""
+        if self.unbounded:
+            return "none claimed"
+        percent = MEASURES[self.what].percent
+        return self.estimate.text(1 if percent else 3, percent=percent) if self.estimate.value is not None else (
+            self.estimate.why or "not measured"
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; groups are left out, for their names may say whose the documents are."""
+        return {"measure": self.what, "of": self.of, "unbounded": self.unbounded, "doubts": list(self.doubts),
+                "estimate": self.estimate.to_json()}  # fmt: skip
+
+
+def measured(groups: Sequence[tuple[str, float, int]]) -> dict[str, tuple[float, int]]:
+    """(group, sum, count) summed by group."""
+    found: dict[str, tuple[float, int]] = {}
+    for name, total, count in groups:
+        before = found.get(name, (0.0, 0))
+        found[name] = (before[0] + total, before[1] + count)
+    return found
+
+
+def share_of(groups: Groups, rng: np.random.Generator, *, of: str = "fields", share: bool = True) -> Estimate:
+    """Sum over count with its interval, bootstrapped over the groups; no value where nothing was counted."""
+    sums, counts = (np.array([pair[i] for pair in groups.values() if pair[1]]) for i in (0, 1))
+    if not len(sums):
+        return Estimate(None, of=of, why="nothing could be counted")
+    low, high = ratio_interval(sums.astype(float), counts.astype(np.int64), rng, LEVEL, RESAMPLES, share)
+    why = "" if low is not None else "one document or provider gives no interval"
+    return Estimate(float(sums.sum() / counts.sum()), low, high, int(counts.sum()), len(sums), of=of, why=why)
+
+
+def shift(estimate: Estimate, by: float) -> Estimate:
+    """The estimate plus a constant."""
+    value, low, high = (None if end is None else end + by for end in (estimate.value, estimate.low, estimate.high))
+    return replace(estimate, value=value, low=low, high=high)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much ``second`` is more than ``first``, ``paired`` over the same documents or providers, or not."""
+
+    first: Measure
+    second: Measure
+    estimate: Estimate
+    paired: bool
+
+
+def difference(first: Measure, second: Measure, rng: np.random.Generator, *, same: bool) -> Difference:
+    """Second less first. Where ``same`` says that groups of one name are one document, and both have the same, each
+    resample draws them for both; else each is drawn for itself. Without groups there is a difference and no interval.
+    """
+    if first.estimate.value is None or second.estimate.value is None:
+        why = first.estimate.why or second.estimate.why or "not measured in both"
+        return Difference(first, second, Estimate(None, why=why), False)
+    value = second.estimate.value - first.estimate.value
+    if not (first.by and second.by):
+        return Difference(first, second, Estimate(value, why="no interval: it was not counted by document"), False)
+    sides = ((first.by, second.by), (first.less, second.less))
+    paired = same and all(set(one) == set(other) for one, other in sides)
+    least = min(len(groups) for pair in sides for groups in pair if groups)
+    if least < 2:
+        why = "one document or provider gives no interval"
+        return Difference(first, second, Estimate(value, groups=least, why=why), paired)
+    drawn = np.zeros(RESAMPLES)
+    for sign, (ours, theirs) in zip((1, -1), sides, strict=True):
+        if ours and theirs:
+            drawn += sign * _drawn(ours, theirs, rng, paired=paired)
+    tail = expanded_tail(least, LEVEL)
+    low, high = (float(end) for end in np.quantile(drawn, (tail, 1 - tail)))
+    if low == high:  # every resample gave the same: the ends of both intervals bound it
+        ends = [getattr(one.estimate, end) for one, end in
+                ((second, "low"), (first, "high"), (second, "high"), (first, "low"))]  # fmt: skip
+        low, high = (ends[0] - ends[1], ends[2] - ends[3]) if None not in ends else (math.nan, math.nan)
+    known = not math.isnan(low) and low < high
+    why = "" if known else "every resample gave the same, which is no interval"
+    estimate = Estimate(value, low if known else None, high if known else None, first.estimate.n, least, why=why)
+    return Difference(first, second, estimate, paired)
+
+
+def _drawn(ours: Groups, theirs: Groups, rng: np.random.Generator, *, paired: bool) -> NDArray[np.float64]:
+    """Resampled ratios of ``theirs`` less those of ``ours``; one draw for both where they are ``paired``."""
+    names = sorted(ours)
+    others = names if paired else sorted(theirs)
+    picked = rng.integers(len(names), size=(RESAMPLES, len(names)))
+    picked_others = picked if paired else rng.integers(len(others), size=(RESAMPLES, len(others)))
+    return _ratios(theirs, others, picked_others) - _ratios(ours, names, picked)
+
+
+def _ratios(groups: Groups, names: Sequence[str], picked: NDArray[np.int64]) -> NDArray[np.float64]:
+    sums, counts = (np.array([groups[name][i] for name in names], dtype=float)[picked].sum(axis=1) for i in (0, 1))
+    ratios: NDArray[np.float64] = sums / np.maximum(counts, 1)
+    return ratios
+
+
+def number_of(value: float, what: str) -> str:
+    """A bound or a difference as the measure prints its numbers."""
+    percent = MEASURES[what].percent
+    return number_text(value, 1 if percent else 3, percent=percent)

@@ -1,0 +1,182 @@
+"""A gate: rules on what a run measured, and what holds of them: pass, a finding, or no telling.
+
+A rule bounds one measure of ``docleak.report.measure``, or the verdict. It is about the ends of intervals: it passes
+where the whole interval keeps to the bound, is a finding where the whole interval breaks it, and could not be told
+otherwise; so it is, too, where nothing was measured or a check failed.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from docleak.errors import PolicyError
+from docleak.report.measure import EXPLAINED, FIELDS, MEASURES, SHOWN, Measure, number_of
+from docleak.report.severity import Overall, Severity
+
+VERDICT = "verdict"
+#: Beginning of a rule in a policy.
+HEAD = "[[rule]]"
+
+
+class Outcome(StrEnum):
+    """What holds of a rule; a policy's is the first that occurs."""
+
+    FINDING = "finding"
+    UNTOLD = "could not tell"
+    PASS = "pass"
+
+    @property
+    def code(self) -> int:
+        """The exit code of the command."""
+        return {Outcome.PASS: 0, Outcome.FINDING: 1, Outcome.UNTOLD: 2}[self]
+
+
+class Rule(BaseModel):
+    """``measure`` may be ``at_most`` so much, or, of the verdict, ``at_worst`` so bad; ``of`` picks parts by name (*
+    stands for anything, | for either)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    measure: Literal["fields-read", "gradient-explained", "membership", "memorisation", "epsilon-measured",
+                     "epsilon-claimed", "verdict"]  # fmt: skip
+    of: str = "*"
+    at_most: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    at_worst: Literal["partial", "none"] | None = None
+    why: str = ""
+    line: int = 0
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Rule:
+        if (self.at_worst is None) is (self.measure == VERDICT) or (self.at_most is None) is (self.measure != VERDICT):
+            raise ValueError("a verdict takes at_worst, every other measure at_most")
+        return self
+
+    @property
+    def id(self) -> str:
+        """A short name for machines."""
+        bound = self.at_worst or f"{self.at_most:g}"
+        return f"{self.measure}-at-{'worst' if self.at_worst else 'most'}-{bound}"
+
+    @property
+    def sentence(self) -> str:
+        """The rule in words."""
+        of = "" if self.of == "*" else f" of {self.of}"
+        if self.at_most is None:
+            return f"the verdict{of} is at worst {str(self.at_worst)!r}"
+        return f"{MEASURES[self.measure].head.lower()}{of} at most {number_of(self.at_most, self.measure)}"
+
+    def picks(self, part: str) -> bool:
+        """Whether the rule is about a part of that name."""
+        return any(fnmatchcase(part, pattern.strip()) for pattern in self.of.split("|"))
+
+
+class Policy(BaseModel):
+    """``rule``s, all of which have to hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    version: Literal[1] = 1
+    rule: Annotated[tuple[Rule, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What holds of a ``rule`` on one ``part``, and why."""
+
+    rule: Rule
+    part: str
+    outcome: Outcome
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rule": self.rule.id, "requires": self.rule.sentence, "part": self.part, "outcome": str(self.outcome),
+                "why": self.why}  # fmt: skip
+
+
+def read_policy(file: Path) -> Policy:
+    """The policy at ``file``; PolicyError, with all faults, for what is none."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as fault:
+        raise PolicyError(f"{file} cannot be read as a policy ({fault}). Expected a TOML file with {HEAD}.") from fault
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if line.split("#")[0].strip() == HEAD]
+    for number, rule in enumerate(values.get("rule", ()) if isinstance(values.get("rule"), list) else ()):
+        if isinstance(rule, dict) and "line" not in rule:
+            rule["line"] = lines[number] if number < len(lines) else 1
+    try:
+        return Policy.model_validate(values)
+    except ValidationError as fault:
+        told = [f"{'.'.join(str(part) for part in one['loc']) or 'the policy'}: {one['msg']}" for one in fault.errors()]
+        lines_told = "".join(f"\n  - {line}" for line in told)
+        raise PolicyError(
+            f"{file} is no policy:{lines_told}\nExpected {HEAD} with measure ({', '.join([*MEASURES, VERDICT])}) and "
+            "at_most, or at_worst ('partial' or 'none') for the verdict."
+        ) from fault
+
+
+def check(policy: Policy, measures: Sequence[Measure], verdict: Overall) -> list[Checked]:
+    """Every rule on every part that it picks; a rule that picks none could not be told."""
+    checked = []
+    for rule in policy.rule:
+        if rule.measure == VERDICT:
+            parts = [part for part in verdict.parts if rule.picks(part.name)]
+            told = [_of_verdict(rule, part.name, part.severity, part.sentence) for part in parts]
+        else:
+            told = [_of_measure(rule, one) for one in measures if one.what == rule.measure and rule.picks(one.of)]
+        silent = Checked(
+            rule, rule.of, Outcome.UNTOLD, f"The run did not measure it: no {rule.measure} of {rule.of!r}."
+        )
+        checked += told or [silent]
+    return checked
+
+
+def overall(checked: Sequence[Checked]) -> Outcome:
+    """The worst of them."""
+    return next(outcome for outcome in Outcome if outcome in {one.outcome for one in checked})
+
+
+def _of_verdict(rule: Rule, part: str, severity: Severity, sentence: str) -> Checked:
+    if severity in (Severity.UNTOLD, Severity.UNMEASURED):
+        return Checked(rule, part, Outcome.UNTOLD, f"{severity.label}: {sentence}")
+    bad = list(Severity).index(severity) < list(Severity).index(Severity(str(rule.at_worst)))
+    return Checked(rule, part, Outcome.FINDING if bad else Outcome.PASS, f"{severity.label}: {sentence}")
+
+
+def _of_measure(rule: Rule, one: Measure) -> Checked:
+    """PASS needs an upper end at the bound or below and no doubt; FINDING a lower end above it."""
+    assert rule.at_most is not None
+    found, bound = one.estimate, rule.at_most
+    if one.unbounded:
+        return Checked(rule, one.of, Outcome.FINDING, "No epsilon is claimed at all.")
+    if found.value is None:
+        return Checked(rule, one.of, Outcome.UNTOLD, f"Not measured: {found.why or 'no value'}.")
+    exact = found.low is None and found.high is None and found.groups == 0
+    low, high = (found.value, found.value) if exact else (found.low, found.high)
+    if not exact and low == high and one.what != EXPLAINED:
+        low = high = None  # every resample gave the same: nothing is that certain
+    if low is not None and low > bound:
+        return Checked(rule, one.of, Outcome.FINDING, f"{one.text}: above the bound.")
+    if one.what == FIELDS and found.value > bound and (low is None or bound <= 0):
+        # What was read was read, on however few pages; only how many of others would be needs an interval.
+        return Checked(rule, one.of, Outcome.FINDING, f"{one.text} of {found.n} fields were read on the audited pages.")
+    if one.most is not None and bound >= one.most:
+        why = f"No more than {number_of(one.most, one.what)} could have been shown on so few, whatever is true."
+        return Checked(rule, one.of, Outcome.UNTOLD, why)
+    if one.doubts:
+        return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}, but: {' '.join(one.doubts)}")
+    if high is not None and not math.isnan(high) and high <= bound:
+        return Checked(rule, one.of, Outcome.PASS, _passed(one))
+    why = found.why or "no interval" if high is None else f"the interval reaches {number_of(high, one.what)}"
+    return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}: {why}.")
+
+
+def _passed(one: Measure) -> str:
+    return f"{one.text}: no more was shown, which bounds nothing by itself." if one.what == SHOWN else f"{one.text}."

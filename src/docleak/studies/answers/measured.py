@@ -1,0 +1,78 @@
+"""What was measured of released models, in the vocabulary of ``docleak.report.measure``, and what privacy did to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from docleak.metrics.estimate import Estimate
+from docleak.privacy.empirical import from_counts, from_one_run
+from docleak.report.measure import CLAIMED, MEASURES, MEMBERSHIP, MEMORY, SHOWN, Measure, measured, shift
+from docleak.report.severity import Severity
+from docleak.studies.answers.measures import DELTA
+from docleak.studies.answers.membership import CALLED
+from docleak.studies.answers.verdict import Record, best_attack, measured_in, numbers_in, severity_of
+
+FEW = "too few providers for an interval"
+
+
+def measures_of(record: Record) -> tuple[Measure, ...]:
+    """Membership, memorisation key by key, and epsilon measured and claimed, as far as each was measured."""
+    name = f"answers of {record['label']}"
+    return (*_membership(record, name), *_memory(record, name), *_epsilon(record, name))
+
+
+def compared_with(record: Record, others: Sequence[Record]) -> list[str]:
+    """What a release with a claimed epsilon gives away beside those of this run that claim none."""
+    if record["bill"]["epsilon"] is None:
+        return []
+    ours = {one.what: one for one in measures_of(record)}
+    lines = []
+    for other in others:
+        if other["bill"]["epsilon"] is None:
+            theirs = {one.what: one for one in measures_of(other)}
+            shared = [what for what in (MEMBERSHIP, MEMORY) if what in ours and what in theirs]
+            said = [f"{MEASURES[w].head.lower()} {theirs[w].text} without, {ours[w].text} with it" for w in shared]
+            if said:
+                lines.append(f"{record['label']} (epsilon {record['bill']['epsilon']:.3g} claimed) beside "
+                             f"{other['label']}: {'; '.join(said)}.")  # fmt: skip
+    return lines
+
+
+def _membership(record: Record, name: str) -> list[Measure]:
+    if "membership" not in record:
+        return []
+    best = best_attack(record)
+    if best is None:
+        return [Measure(MEMBERSHIP, name, Estimate(None, why="too few providers to attack"))]
+    beyond = shift(best.accuracy, -best.chance)
+    told = severity_of(record) in (Severity.PARTIAL, Severity.SEVERE) and not (beyond.low or 0) > 0
+    doubts = ("Answers, losses or values of the training tell members by another route.",) if told else ()
+    return [Measure(MEMBERSHIP, name, beyond if beyond.low is not None else replace(beyond, why=FEW), doubts)]
+
+
+def _memory(record: Record, name: str) -> list[Measure]:
+    found = []
+    for key, of in numbers_in(record, "memorisation").items():
+        rows = [row for row in record["memorisation"].get("answers", ()) if row["key"] == key]
+        by, less = (
+            measured([(str(r["provider"]), float(r["accuracy"]), 1) for r in rows if bool(r["member"]) is inside])
+            for inside in (True, False)
+        )
+        gap = of["gap_acc"] if of["gap_acc"].low is not None else replace(of["gap_acc"], why=FEW)
+        found.append(Measure(MEMORY, f"{name}, {key.replace('_', ' ')}", gap, by=by, less=less))
+    return found
+
+
+def _epsilon(record: Record, name: str) -> list[Measure]:
+    claimed, shown = record["bill"]["epsilon"], measured_in(record)
+    found = [Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None)]
+    if shown is None:
+        return found
+    inside, others = (int(record["membership"][side]) for side in ("members", "others"))
+    delta, called = record["bill"]["delta"] or DELTA, 2 * round(CALLED * (inside + others))
+    proof = "canaries" in str(record["membership"]["remarks"].get("Measured"))
+    most = from_one_run(inside + others, called, called, delta) if proof else (
+        from_counts(inside // 2, inside // 2, 0, others // 2, delta) if min(inside, others) > 1 else None
+    )  # fmt: skip
+    return [*found, Measure(SHOWN, name, Estimate.exactly(shown), most=most.epsilon if most else None)]

@@ -1,0 +1,153 @@
+"""Two runs side by side: what changed between them, and what that did to what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from docleak.errors import RunError
+from docleak.report.measure import MEASURES, Difference, Measure, difference, number_of
+from docleak.report.page import joined
+from docleak.report.severity import Overall
+from docleak.report.table import Column, Row, Table
+from docleak.studies.registry import read_runs, runs_at
+
+#: Characters of a setting that are shown.
+LENGTH = 160
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``changed`` settings as (name, first's, second's), differences measure by measure, and ``alone``: what only one
+    of the two measured."""
+
+    verdicts: tuple[Overall, Overall]
+    changed: tuple[tuple[str, str, str], ...]
+    differences: tuple[Difference, ...]
+    alone: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """What came of it, in sentences."""
+        found = [f"First: {self.verdicts[0].label}. Second: {self.verdicts[1].label}."]
+        found += [f"Changed: {name}, from {before} to {after}." for name, before, after in self.changed]
+        found += [] if self.changed else ["No setting differs."]
+        found += [self._said(one) for one in self.differences]
+        return found + [f"Measured in one of the two only: {name}." for name in self.alone]
+
+    def _said(self, one: Difference) -> str:
+        head, of = MEASURES[one.first.what].head, _named(one)
+        change = one.estimate
+        if change.value is None:
+            return f"{head}, {of}: could not be compared ({change.why})."
+        how = "paired over the same" if one.paired else "not paired: other documents or providers, or no count by them;"
+        ends = f"{one.first.text} to {one.second.text}"
+        moved = f"by {_signed(change.value, one)}"
+        if change.low is None or change.high is None:
+            return f"{head}, {of}: {ends}, {moved}; {change.why or 'no interval'}."
+        sure = "so the two differ" if change.low > 0 or change.high < 0 else "so no difference could be told"
+        between = f"[{_signed(change.low, one)}, {_signed(change.high, one)}]"
+        return f"{head}, {of}: {ends}, {moved} {between}, {how} {change.groups} documents or providers; {sure}."
+
+    def table(self) -> Table:
+        """A row per measure of both."""
+        columns = {"measure": Column("Measure"), "first": Column("First"), "second": Column("Second"),
+                   "change": Column("Second less first"), "paired": Column("Intervals")}  # fmt: skip
+        rows = [
+            Row(_named(one), {
+                "measure": MEASURES[one.first.what].head, "first": one.first.text, "second": one.second.text,
+                "change": _change(one), "paired": "paired" if one.paired else "not paired",
+            }) for one in self.differences
+        ]  # fmt: skip
+        caption = "95 % intervals, bootstrap over documents or providers; paired ones draw the same ones for both runs."
+        return Table("", columns, rows, caption, first="Of")
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "verdicts": [{"severity": str(one.severity), "sentence": one.sentence} for one in self.verdicts],
+            "changed": [{"setting": name, "first": one, "second": two} for name, one, two in self.changed],
+            "differences": [
+                {"measure": one.first.what, "first_of": one.first.of, "second_of": one.second.of,
+                 "first": one.first.estimate.to_json(), "second": one.second.estimate.to_json(),
+                 "difference": one.estimate.to_json(), "paired": one.paired} for one in self.differences
+            ],
+            "alone": list(self.alone), "lines": self.lines(),
+        }  # fmt: skip
+
+
+def compare(first: Path, second: Path) -> Comparison:
+    """Both runs' measures side by side. RunError where their kinds differ, or they have nothing in common."""
+    runs = [runs_at([first])[0], runs_at([second])[0]]
+    kinds = [run.kind for run in runs]
+    if kinds[0] != kinds[1]:
+        raise RunError(
+            f"{first} holds a run of the kind {kinds[0]!r}, {second} one of {kinds[1]!r}; what they measure cannot be "
+            "compared. Name two runs of one kind."
+        )
+    readings = [read_runs([run])[0] for run in runs]
+    pairs, alone = _matched(*(reading.measures for reading in readings))
+    if not pairs:
+        raise RunError(f"{first} and {second} measured nothing in common: {'; '.join(alone) or 'no measure at all'}.")
+    seed = np.random.default_rng(int(runs[0].config.get("seed") or 0))
+    found = tuple(difference(one, other, seed, same=True) for one, other in pairs)
+    verdicts = (joined(readings[:1]), joined(readings[1:]))
+    return Comparison(verdicts, _changed(runs[0].manifest(), runs[1].manifest()), found, tuple(alone))
+
+
+def _matched(
+    first: Sequence[Measure], second: Sequence[Measure]
+) -> tuple[list[tuple[Measure, Measure]], list[str]]:  # fmt: skip
+    """Measures of the same part, or, where each run has but one of a kind, these two."""
+    pairs, alone = [], []
+    for what in MEASURES:
+        ours, theirs = ({one.of: one for one in side if one.what == what} for side in (first, second))
+        if len(ours) == len(theirs) == 1:
+            pairs.append((next(iter(ours.values())), next(iter(theirs.values()))))
+            continue
+        pairs += [(ours[name], theirs[name]) for name in ours if name in theirs]
+        alone += [f"{what} of {name}" for name in sorted(set(ours) ^ set(theirs))]
+    return pairs, alone
+
+
+def _changed(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    """Settings, weights, pages and builds that differ."""
+    ours, theirs = ({**_flat(one["config"]), **{f"hash of {k}": v for k, v in one.get("identity", {}).items()},
+                     "docleak": one["docleak"]} for one in (first, second))  # fmt: skip
+    names = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
+    return tuple((name, _shown(ours.get(name)), _shown(theirs.get(name))) for name in names)
+
+
+def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return flat
+
+
+def _shown(value: Any) -> str:
+    text = (
+        "nothing" if value in (None, "", []) else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    )
+    return text if len(text) <= LENGTH else f"{text[:LENGTH]} ..."
+
+
+def _named(one: Difference) -> str:
+    return one.first.of if one.first.of == one.second.of else f"{one.first.of} beside {one.second.of}"
+
+
+def _signed(value: float, one: Difference) -> str:
+    text = number_of(value, one.first.what)
+    return text if value < 0 else f"+{text}"
+
+
+def _change(one: Difference) -> str:
+    change = one.estimate
+    if change.value is None:
+        return change.why
+    if change.low is None or change.high is None:
+        return f"{_signed(change.value, one)} (no interval)"
+    return f"{_signed(change.value, one)} [{_signed(change.low, one)}, {_signed(change.high, one)}]"

@@ -1,0 +1,49 @@
+"""What an audit of gradients measured, in the vocabulary of ``docleak.report.measure``, and what it was about."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from docleak.metrics.estimate import Estimate
+from docleak.report.measure import EXPLAINED, FIELDS, Measure, measured
+from docleak.report.severity import OUTSIDE, Cell
+from docleak.studies.gradient.findings import FLOORS
+from docleak.studies.gradient.results import ModelResult
+from docleak.studies.gradient.verdict import of_batches
+
+ILLEGIBLE = "Too few fields can be read on the true pages for what was not read to mean anything."
+GIVEN = "No field could be a finding: the attacker was given them, or the blank template shows them."
+ONE = "one document gives no interval"
+
+
+def measures_of(model: ModelResult, name: str = "") -> tuple[Measure, ...]:
+    """The share of fields read by any route, and how much of the gradient the best match explains."""
+    said, found = model.findings.judgement, model.findings.share
+    doubts = [*said.doubts, *([ILLEGIBLE] if said.illegible else [])]
+    doubts += of_batches(model) if model.severity is not said.severity else []
+    if found.value is None or not said.could:
+        found = Estimate(None, why=(GIVEN if said.of else "no private field could be counted").rstrip("."))
+    elif found.low is None:
+        found = replace(found, why=ONE)
+    by = measured([
+        (_document(model, field.document), float(field.cell is Cell.READ), 1)
+        for field in model.findings.fields if field.cell not in OUTSIDE
+    ])  # fmt: skip
+    of = name or model.title
+    explained = [one.explained for one in model.attacks if one.attack not in FLOORS and one.explained.value is not None]
+    best = max(explained, key=lambda one: one.value or 0.0, default=Estimate(None, why="no attack matched a gradient"))
+    failed = [f"The self-test failed on {len(model.self_test_failed)} pages."] if model.self_test_failed else []
+    return (Measure(FIELDS, of, found, tuple(doubts), by), Measure(EXPLAINED, of, best, tuple(failed)))
+
+
+def categories_of(models: Sequence[ModelResult]) -> tuple[str, ...]:
+    """The keys of all private fields: what kind of data they are, and none of their values."""
+    return tuple(sorted({field.key for model in models for field in model.findings.fields}))
+
+
+def _document(model: ModelResult, document: str) -> str:
+    """The document's name and a digest of what its pages hold: of one name and other content it is another one."""
+    held = sorted({str(field.identity[:-1]) for field in model.findings.fields if field.document == document})
+    return f"{document} {hashlib.sha256(''.join(held).encode(errors='surrogatepass')).hexdigest()[:16]}"

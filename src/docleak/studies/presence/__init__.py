@@ -1,0 +1,1 @@
+"""Whether a page was in an update that a server received."""

@@ -1,0 +1,69 @@
+"""What is asked of updates: was this page in it? Nothing that computes is imported before it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from docleak.documents.ranges import COUNT, SEED, SOME, Range
+from docleak.errors import AttackError
+from docleak.options import option
+
+if TYPE_CHECKING:
+    from docleak.training.federated.local import LocalPlan
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class PresenceConfig:
+    """Pages are dealt into rounds. In each a client trains on ``batch_size`` of them and sends its update; asked about
+    are these and as many others, beside ``controls`` that the adversary itself knows to be out. ``warm_up`` rounds on
+    further pages come first: without them LoRA's A cannot move. ``layer`` "" takes the one with most room.
+    """
+
+    model: str = option("donut-start", "Shipped name, directory or hub name of the model, or of adapters on it.")
+    documents: str = option("synthetic", "Pages: synthetic, a folder, FORMAT:PATH.")
+    pages: int = option(16, "Pages asked about, half of them in an update.", range=SOME)
+    batch_size: int = option(2, "Pages in one update.", range=SOME)
+    local_steps: int = option(1, "Steps on these pages before the update is sent.", range=SOME)
+    optimiser: str = option("sgd", "The client's: sgd or adamw.")
+    learning_rate: float = option(0.01, "The client's.", range=Range(0, 1e3, above=True))
+    weight_decay: float = option(0.0, "The client's.", range=Range(0, 1e3))
+    precision: str = option("float32", "How updates are sent: float32 or bfloat16.")
+    warm_up: int = option(0, "Rounds on other pages before.", range=COUNT)
+    controls: int = option(4, "Pages that the adversary knows to be out.", range=SOME)
+    layer: str = option("", "The weight whose span is looked at; without it the one with most room.")
+    seed: int = option(5, "Seed of pages.", range=SEED)
+
+    def __post_init__(self) -> None:
+        if self.optimiser not in ("sgd", "adamw") or self.precision not in PRECISIONS:
+            raise AttackError(
+                f"optimiser {self.optimiser!r} and precision {self.precision!r}; expected sgd or adamw, and "
+                f"{' or '.join(PRECISIONS)}."
+            )
+        if self.pages < 2 * self.batch_size:
+            raise AttackError(
+                f"{self.pages} pages make no round of 2 x {self.batch_size}: half of them are in the update. Ask for "
+                "more --pages, or a smaller --batch-size."
+            )
+
+    @property
+    def rounds(self) -> int:
+        """Updates that are asked about."""
+        return self.pages // (2 * self.batch_size)
+
+    @property
+    def needed(self) -> int:
+        """Pages of the documents: those asked about, the controls, and those of the warm-up."""
+        return self.rounds * 2 * self.batch_size + self.controls + self.warm_up * self.batch_size
+
+    @property
+    def local(self) -> LocalPlan:
+        """What a client does in a round: all its pages in each step."""
+        from docleak.training.federated.local import LocalPlan
+
+        return LocalPlan(
+            epochs=self.local_steps, batch_size=self.batch_size, learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay, optimiser=self.optimiser, dropout=False,
+        )  # fmt: skip

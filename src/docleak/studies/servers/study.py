@@ -1,0 +1,270 @@
+"""A unit is one server's manipulation of one model: what it reads of its clients' pages, and what the guard says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from docleak.attacks.registries import SERVERS
+from docleak.attacks.servers.view import Loot, PublicPages
+from docleak.documents.page import Image, Page
+from docleak.errors import DocumentError, FederationError
+from docleak.metrics.estimate import Estimate
+from docleak.metrics.image import psnr
+from docleak.models import DocumentModel, Encoded, load_model, pixels_of
+from docleak.models.base import image_of
+from docleak.report.page import Reading, Section, run_facts
+from docleak.report.severity import SEVERE_SHARE, Part, Severity
+from docleak.report.table import Column, Row, Table
+from docleak.report.templating import render
+from docleak.runs.run import Run
+from docleak.studies.gradient.case import pages_for, question_of
+from docleak.studies.identity import data_hash, model_title, title_key, weights_hash
+from docleak.studies.servers.config import TITLE, ServersConfig
+from docleak.studies.study import Study, Tell, Unit
+from docleak.training.federated.secure.fixed_point import FixedPoint
+from docleak.training.guard.guard import inspect
+from docleak.training.guard.probe import EXAMPLES
+from docleak.training.update import client_gradient
+
+#: A picture counts as read from this likeness to the true page on, in dB: errors of a grey level or less.
+EXACT = 48.0
+COLUMNS = {
+    "pages": Column("pages read", 1, percent=True), "tokens": Column("tokens read", 1, percent=True),
+    "wrong": Column("of what it reads, wrong", 1, percent=True), "guard": Column("guard, first round"),
+    "beside": Column("guard, beside the last model"),
+}  # fmt: skip
+LIMITS = (
+    "One gradient, or one step of SGD, of each client: AdamW's steps are nearly signs, and are not read here.",
+    "Tokens of VT5 and of language models come without an order, and nothing tells which page of a batch one is from.",
+    "What a server does not read here, another manipulation may.",
+)
+
+
+class ServersStudy(Study[ServersConfig]):
+    """See ``ServersConfig``."""
+
+    kind = "servers"
+    about = "what an active server reads"
+    Config = ServersConfig
+
+    def units(self) -> list[Unit]:
+        """Every server on every model."""
+        c = self.config
+        return [
+            Unit(f"{title_key(model)}-{name.replace(':', '-')}", what=(model, name))
+            for model in c.models for name in c.servers
+        ]  # fmt: skip
+
+    def identity(self) -> dict[str, str]:
+        """Weights of the models before they were manipulated, and the clients' pages."""
+        hashes: dict[str, str] = {}
+        for source in self.config.models:
+            model = _model(source, self.device)
+            hashes |= {f"weights {source}": weights_hash(model), f"pages {source}": data_hash(self._pages(model))}
+        return hashes
+
+    def _pages(self, model: DocumentModel) -> list[Page]:
+        c = self.config
+        pages = pages_for(model, c.documents, count=c.clients * c.batch_size + c.public, seed=c.seed)
+        if len(pages) < c.clients * c.batch_size + 2:
+            raise DocumentError(
+                f"{c.documents!r} has {len(pages)} pages with private fields; expected {c.batch_size} for each of "
+                f"{c.clients} clients, and 2 or more besides that the server prepares with."
+            )
+        return pages
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
+        """Manipulate, let the clients answer, read, and hold it against the truth, which the server never had."""
+        c, (source, name) = self.config, unit.what
+        model, server = _model(source, self.device), SERVERS.load(name)
+        record: dict[str, Any] = {"model": source, "server": name, "changes": server.changes}
+        if fault := server.obstacle(model):
+            return {**record, "obstacle": fault}, {}
+        pages = self._pages(model)
+        own, public = pages[: c.clients * c.batch_size], pages[c.clients * c.batch_size :]
+        pixels, inputs = tensors(model, own)
+        sent = server.manipulate(model, PublicPages(*tensors(model, public), expected=len(own)),
+                                 generator=torch.Generator().manual_seed(c.seed))  # fmt: skip
+        batches = [slice(k * c.batch_size, (k + 1) * c.batch_size) for k in range(c.clients)]
+        try:
+            update = summed([client_gradient(sent.model, pixels[b], inputs[b]) for b in batches], c.limit)
+        except FederationError as fault:
+            return {**record, "obstacle": f"no client would send it under secure aggregation: {fault}"}, {}
+        loot = server.read(sent, update)
+        record |= of_pictures(loot, pixels) | of_tokens(loot, inputs)
+        trained = {n: p.detach() for n, p in sent.model.module.named_parameters() if p.requires_grad}
+        before = {n: p.detach() for n, p in model.module.named_parameters() if p.requires_grad}
+        few = slice(0, min(EXAMPLES, c.batch_size))
+
+        def loss() -> Tensor:
+            return sent.model.loss(pixels[few], inputs[few]).mean()
+
+        record["guard"] = inspect(trained, module=sent.model.module, loss=loss).to_json()
+        record["guard_beside"] = inspect(trained, before, module=sent.model.module, loss=loss).to_json()
+        return record, _pictures(loot, pixels)
+
+    @classmethod
+    def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
+        """Every run's rows; the verdict is on what the servers read, not on what the guard would have stopped."""
+        rows, parts, lines = [], [], []
+        for run in runs:
+            for record in run.units():
+                parts.append(_part(run, record))
+                rows.append(_row(run, record))
+        table = Table(
+            "Active servers", COLUMNS, rows,
+            "Clopper-Pearson 95 % intervals over pages, and over tokens as if they were independent. "
+            f"A page is read if what came back is within {EXACT:g} dB PSNR of it.", first="server",
+        )  # fmt: skip
+        lines.append(table.to_text())
+        named = "; ".join(dict.fromkeys(str(run.config["documents"]) for run in runs))
+        caught = [r for run in runs for r in run.units() if "guard" in r]
+        stopped = sum(bool(record["guard_beside"]["refused"]) for record in caught)
+        counted = (
+            f"An active server, which manipulates the model that it sends, read something in "
+            f"{sum(part.severity in (Severity.SEVERE, Severity.PARTIAL) for part in parts)} of {len(parts)} trials; "
+            f"docleak guard refuses {stopped} of the {len(caught)} models that were sent."
+        )
+        return Reading(
+            question="What does a server read that does not keep to the protocol?",
+            lead=f"Manipulated models, answered by clients with pages of {named}.",
+            parts=tuple(parts), counted=counted, lines=tuple(lines), tables={"servers": table},
+            sections=(
+                Section("servers", "Active servers", "What came back", render("table.html.j2", table=table)),
+                Section("threat-servers", "Threat model", "Threat model: an active server",
+                        render("threat.html.j2", model=threat_model(runs[0].config))),
+            ),
+            results={"servers": table.to_json()}, limits=LIMITS,
+            runs=tuple(run_facts(run.path, run.manifest()) for run in runs),
+            synthetic=all(run.config["documents"] == "synthetic" for run in runs),
+        )  # fmt: skip
+
+
+def threat_model(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Who the adversary is, for the report."""
+    many = int(config["clients"]) > 1
+    seen = (
+        f"the sum of {config['clients']} clients' gradients alone, as secure aggregation gives it"
+        if many else "one client's gradient"
+    )  # fmt: skip
+    return {
+        "title": TITLE,
+        "adversary": "the server, or whoever can write what it sends: it does NOT keep to the protocol",
+        "sees": [f"{seen}, on {config['batch_size']} page(s) each, of the model that it sent"],
+        "knows": ["what it did to the model", f"{config['public']} pages of nobody's, of the same kind"],
+        "wants": "whole pictures, or every token with its place",
+        "cannot": [
+            "see a page of a client, or run code there",
+            "change the architecture, where only named tensors are sent (imprint needs that)",
+        ],
+    }
+
+
+def summed(gradients: Sequence[Mapping[str, Tensor]], limit: float) -> dict[str, Tensor]:
+    """The sum over clients; with a ``limit`` in the fixed point of docleak's secure aggregation.
+
+    FederationError for a value beyond it, as a silo would refuse to send it.
+    """
+    if not limit:
+        return {name: torch.stack([gradient[name] for gradient in gradients]).sum(0) for name in gradients[0]}
+    fixed = FixedPoint.for_limit(limit, len(gradients))
+    found = {}
+    for name in gradients[0]:
+        words = [fixed.encode(gradient[name].cpu().numpy()) for gradient in gradients]
+        total = fixed.decode(np.sum(words, axis=0, dtype=np.uint32))
+        found[name] = torch.from_numpy(total.reshape(gradients[0][name].shape))
+    return found
+
+
+@lru_cache(maxsize=2)
+def _model(source: str, device: str) -> DocumentModel:
+    return load_model(source, device=device)
+
+
+def tensors(model: DocumentModel, pages: Sequence[Page]) -> tuple[Tensor, list[Encoded]]:
+    """Pixels (P, 3, H, W) in [0, 1] of the pages, and a question about each."""
+    device = next(model.module.parameters()).device
+    inputs = [model.encode(page, question_of(page)) for page in pages]
+    return torch.stack([pixels_of(page.image, device) for page in pages]), inputs
+
+
+def of_pictures(loot: Loot, pixels: Tensor) -> dict[str, Any]:
+    """How many of the true ``pixels`` (P, 3, H, W) were read, and how like the likeliest picture is to each, in dB."""
+    likeness = [max((psnr(image_of(one), image_of(true)) for one in loot.pictures), default=0.0) for true in pixels]
+    if not len(loot.pictures):
+        return {"pages": len(pixels), "pages_read": 0}
+    read = sum(value >= EXACT for value in likeness)
+    return {"pages": len(pixels), "pages_read": read, "psnr": [min(value, 99.0) for value in likeness]}
+
+
+def of_tokens(loot: Loot, inputs: Sequence[Encoded]) -> dict[str, Any]:
+    """Tokens with their places where any was read with one, else different tokens."""
+    placed = any(token.place >= 0 for token in loot.tokens)
+    key = "decoder_input_ids" if "decoder_input_ids" in inputs[0].tensors and placed else "input_ids"
+    key = key if key in inputs[0].tensors else "decoder_input_ids"
+    true = {(int(i), place if placed else -1) for one in inputs for place, i in enumerate(one.tensors[key])}
+    found = {(token.id, token.place) for token in loot.tokens}
+    return {"tokens": len(true), "tokens_read": len(true & found), "tokens_wrong": len(found - true), "placed": placed}
+
+
+def _pictures(loot: Loot, pixels: Tensor) -> dict[str, Image]:
+    if not len(loot.pictures):
+        return {}
+    likeness = [psnr(image_of(one), image_of(pixels[0])) for one in loot.pictures]
+    return {"original": image_of(pixels[0]), "read": image_of(loot.pictures[int(np.argmax(likeness))])}
+
+
+def _name(run: Run, record: Mapping[str, Any]) -> str:
+    many = int(run.config["clients"])
+    of = f"{many} clients' sum, " if many > 1 else ""
+    batch = int(run.config["batch_size"])
+    return f"{record['server']} on {model_title(record['model'], None)} ({of}{batch} page{'s' * (batch > 1)} each)"
+
+
+def _row(run: Run, record: Mapping[str, Any]) -> Row:
+    if "obstacle" in record:
+        return Row(_name(run, record), {}, note=f"no hold: {record['obstacle']}", facts={"run": str(run.path)})
+    pictures = "psnr" in record
+    found = record["tokens_read"] + record["tokens_wrong"]
+    values: dict[str, Any] = {
+        "guard": _said(record["guard"]), "beside": _said(record["guard_beside"]),
+        "pages": share(record["pages_read"], record["pages"], "pages") if pictures else None,
+        "tokens": None if pictures else share(record["tokens_read"], record["tokens"], "tokens"),
+        "wrong": share(record["tokens_wrong"], found, "tokens") if found else None,
+    }  # fmt: skip
+    return Row(_name(run, record), values, facts={"run": str(run.path)})
+
+
+def share(count: int, of: int, what: str) -> Estimate:
+    """``count`` of ``of`` with its Clopper-Pearson interval of 95 %."""
+    from scipy.stats import beta
+
+    low = float(beta.ppf(0.025, count, of - count + 1)) if count else 0.0
+    high = float(beta.ppf(0.975, count + 1, of - count)) if count < of else 1.0
+    return Estimate(count / of, low, high, of, of, of=what)
+
+
+def _said(opinion: Mapping[str, Any]) -> str:
+    return "refused" if opinion["refused"] else "passed"
+
+
+def _part(run: Run, record: Mapping[str, Any]) -> Part:
+    name = _name(run, record)
+    if "obstacle" in record:
+        return Part(name, Severity.UNMEASURED, f"An active server has no hold here: {record['obstacle']}.", "No hold")
+    pictures = "psnr" in record
+    read, of = (record["pages_read"], record["pages"]) if pictures else (record["tokens_read"], record["tokens"])
+    what = "pages, picture for picture" if pictures else (
+        "tokens with their places" if record["placed"] else "different tokens"
+    )  # fmt: skip
+    severity = Severity.SEVERE if read >= SEVERE_SHARE * of else Severity.PARTIAL if read else Severity.UNTOLD
+    guard = record["guard_beside"]
+    stop = f"The guard refuses it ({len(guard['reasons'])} reasons)" if guard["refused"] else "The guard lets it pass"
+    said = f"By changing the {record['changes']}, an active server reads {read} of {of} {what}. {stop}."
+    return Part(name, severity, said, "" if read else "Nothing read by this server", "servers")

@@ -1,0 +1,101 @@
+"""How a client trained where nobody says it: read off its update, and believed as far as the self-test confirms it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import torch
+
+from docleak.studies.updates.causes import Diagnosis
+from docleak.studies.updates.round import ImitatedRound, agreement
+from docleak.training.federated.local import LocalPlan
+
+#: Optimiser steps that all trials together may take.
+MOST_STEPS = 60
+#: Ratio of the largest and the smallest tensor's typical change (of the middle eight in ten) below which all moved
+#: alike: AdamW moves every number by about its rate, SGD by its gradient.
+ALIKE = 8.0
+#: Batch sizes and epochs that are tried where they are not told, beside one batch of everything.
+SIZES, EPOCHS = (1, 2, 4, 8), (1, 2, 3)
+#: By how much the cosine of another trial has to be larger before it is believed instead of an earlier, simpler one.
+BETTER = 0.05
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """Values of LocalPlan; ``confirmed``: with them the self-test passes. ``sentence`` says so to people."""
+
+    values: Mapping[str, Any]
+    confirmed: bool
+    sentence: str
+
+
+def moves_alike(sent: Mapping[str, torch.Tensor]) -> bool:
+    """Whether all tensors moved by about the same, as under AdamW."""
+    sizes = sorted(float(value[value != 0].abs().median()) for value in sent.values() if bool(value.any()))
+    middle = sizes[len(sizes) // 10 : len(sizes) - len(sizes) // 10]
+    return bool(middle) and middle[-1] < ALIKE * middle[0]
+
+
+def inferred(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, Any], count: int) -> Inferred:
+    """The optimiser, rate, decay and batches that come closest to what was sent, of ``count`` examples.
+
+    ``imitated`` is the round under a plan, and ``told`` what is known of the plan. Trials end with the first that
+    passes the self-test, or once MOST_STEPS are taken; the best is then an assumption.
+    """
+    best, closest = dict[str, Any](), -1.0
+    taken = 0
+    for plan in _plans(imitated, told, count):
+        trial = imitated(plan)
+        if taken + 3 * len(trial.batches) > MOST_STEPS:
+            continue
+        search = Diagnosis(trial, {}, {})
+        if "learning_rate" not in told:
+            trial = search.fitted(trial)[0]
+        if "weight_decay" not in told and (decay := Diagnosis(trial, {}, {}).decay) > 0:
+            trial = trial.planned(weight_decay=decay)
+            trial = trial if "learning_rate" in told else search.fitted(trial)[0]
+        taken += search.taken + len(trial.batches)
+        cosine = agreement(trial.sent, trial.delta(), trial.alive)[1]
+        if cosine > closest + BETTER:
+            best, closest = _values(trial.plan), cosine
+        if trial.passes:
+            values = _values(trial.plan)
+            return Inferred(values, True, f"{_said(values, told)}, with which the self-test passes.")
+    return Inferred(best, False, f"{_said(best, told)} (cosine {closest:.2f}); the self-test does not confirm it.")
+
+
+def _plans(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, Any], count: int) -> Iterator[LocalPlan]:
+    known = {key: value for key, value in told.items() if key in LocalPlan.__dataclass_fields__}
+    plain = LocalPlan(**{"batch_size": max(1, count), "weight_decay": 0.0, "dropout": False, **known})
+    sent = imitated(plain).sent
+    kinds = ("adamw", "sgd") if moves_alike(sent) else ("sgd", "adamw")
+    largest = max(float(value.abs().max()) for value in sent.values())
+    sizes = [told["batch_size"]] if "batch_size" in told else dict.fromkeys((count, *(s for s in SIZES if s < count)))
+    epochs = [plain.epochs] if "epochs" in told else EPOCHS
+    for number, size, kind in product(epochs, sizes, [told["optimiser"]] if "optimiser" in told else kinds):
+        plan = replace(plain, epochs=number, batch_size=size, optimiser=kind)
+        if "learning_rate" not in told:
+            steps = max(1, len(imitated(plan).batches))
+            plan = replace(plan, learning_rate=largest / steps if kind == "adamw" else 0.1)
+        if _possible(plan, len(imitated(plan).batches), largest):
+            yield plan
+
+
+def _possible(plan: LocalPlan, steps: int, largest: float) -> bool:
+    """Whether so many steps fit the largest change: under AdamW some number moves by about the rate in every step."""
+    return plan.optimiser != "adamw" or abs(largest / plan.learning_rate - steps) <= 0.3 * steps
+
+
+def _values(plan: LocalPlan) -> dict[str, Any]:
+    names = ("optimiser", "learning_rate", "weight_decay", "batch_size", "epochs")
+    return {name: getattr(plan, name) for name in names} | {"dropout": False}  # its trace is looked for, never assumed
+
+
+def _said(values: Mapping[str, Any], told: Mapping[str, Any]) -> str:
+    shown = (f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items()
+             if key not in told and key != "dropout")  # fmt: skip
+    return f"Nobody said all of how the client trained; from the update: {', '.join(shown)}"

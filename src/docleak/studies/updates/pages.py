@@ -1,0 +1,74 @@
+"""Whose pages are whose: the folder of a client's pages, by its name, its partition, or as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from docleak.documents import Page, load_pages
+from docleak.errors import DocumentError, FederationError
+from docleak.training.federated.capture import CapturedUpdate
+from docleak.training.federated.federation import Federation
+from docleak.training.federated.party import open_party
+
+#: What Flower apps call the number of a client's part of the data, in configurations and metrics.
+PARTITION = ("partition-id", "partition_id", "pid", "cid")
+
+
+def told_folders(clients: Sequence[str]) -> dict[str, str]:
+    """Client -> the folder of its pages, of those of ``--client`` that say one: ID=FOLDER."""
+    told = dict[str, str]()
+    for text in clients:
+        client, mark, folder = text.partition("=")
+        if mark and not (client and folder):
+            raise FederationError(f"--client is {text!r}; expected ID, or ID=FOLDER with the client's pages.")
+        if mark:
+            told[client] = folder
+    return told
+
+
+def names_of(update: CapturedUpdate) -> tuple[str, ...]:
+    """What the folder of a client's pages may be called: its name, or the number of its part of the data."""
+    told = (update.details.get(key) for key in PARTITION)
+    numbers = [str(int(one)) for one in told if isinstance(one, int | float | str) and str(one).isdigit()]
+    return tuple(dict.fromkeys((update.client, *numbers)))
+
+
+def pages_of(
+    update: CapturedUpdate, documents: str, federation: Federation | None, folders: Mapping[str, str] | None = None
+) -> Sequence[Page]:
+    """The pages the client trained on: its folder of ``folders``, or below ``documents`` one that is called as
+    ``names_of`` says, or else all of ``documents``.
+
+    "synthetic" stands for the folder ``silos`` beside the capture, where docleak train puts made-up pages. What a
+    silo of docleak's own keeps to evaluate on is left out. DocumentError where no pages were named, or only folders
+    of other clients'.
+    """
+    if told := (folders or {}).get(update.client):
+        return load_pages(told if ":" in told else f"folder:{told}", seed=0)
+    beside = update.folder.parent.parent / "silos"
+    made_up = documents == "synthetic"
+    root = beside if made_up and beside.is_dir() else Path(documents.removeprefix("folder:"))
+    folder = next((root / name for name in names_of(update) if (root / name).is_dir()), root)
+    if folder.is_dir() and not (made_up and folder == beside):
+        _require_pages(update, folder)
+        if federation is not None:
+            return open_party(folder, federation, name=update.client).training
+        return load_pages(f"folder:{folder}", seed=0)
+    if made_up:
+        raise DocumentError(
+            f"{update.name}: to say what an attack recovered, its pages are needed. Pass --documents with the client's "
+            "pages, or a folder that holds a folder of pages for every client, by name, or --client "
+            f"{update.client}=FOLDER."
+        )
+    return load_pages(documents, seed=0)
+
+
+def _require_pages(update: CapturedUpdate, folder: Path) -> None:
+    inside = sorted(one.name for one in folder.iterdir() if one.is_dir())
+    if not (folder / "pages.jsonl").is_file() and any((folder / name / "pages.jsonl").is_file() for name in inside):
+        looked = " or ".join(repr(name) for name in names_of(update))
+        raise DocumentError(
+            f"{update.name}: {folder} holds folders of pages ({', '.join(inside[:5])}), none of them called {looked}. "
+            f"Say which is this client's: --client {update.client}=FOLDER."
+        )

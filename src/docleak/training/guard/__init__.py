@@ -1,0 +1,1 @@
+"""The guard: a model that a silo is asked to train, inspected before any gradient leaves."""

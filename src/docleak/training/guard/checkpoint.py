@@ -1,0 +1,59 @@
+"""The guard's opinion on a checkpoint: its files, its settings, and the network that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from docleak.documents.page import Page
+from docleak.errors import ModelError
+from docleak.models.base import DocumentModel
+from docleak.models.files import weights_in
+from docleak.models.loading import config_of, load_model, locate
+from docleak.training.guard.guard import Limits, Opinion, inspect
+from docleak.training.guard.probe import probe
+
+#: Keys of config.json that say nothing of what is computed.
+UNTOLD = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
+
+
+def opinion_on(
+    model: str, pages: Sequence[Page], *, last: str = "", examples: int = 4, limits: Limits | None = None
+) -> Opinion:
+    """What ``inspect`` says of the checkpoint ``model`` beside the checkpoint ``last``, tried on some of ``pages``.
+
+    Files are compared as they are, so that tensors no code would load are seen, too. Raises ModelError for checkpoints
+    that cannot be read.
+    """
+    asked = load_model(model)
+    before = tensors_of(last, load_model(last)) if last else None
+    opinion = inspect(
+        tensors_of(model, asked), before, module=asked.module, loss=probe(asked, pages, examples=examples),
+        limits=limits,
+    )  # fmt: skip
+    return replace(opinion, reasons=(*(changed_settings(model, last) if last else ()), *opinion.reasons))
+
+
+def tensors_of(source: str, loaded: DocumentModel) -> dict[str, Tensor]:
+    """The tensors of a checkpoint's own file; of adapters, those that are trained."""
+    try:
+        return weights_in(*locate(source))
+    except ModelError:
+        return {name: p.detach() for name, p in loaded.module.named_parameters() if p.requires_grad}
+
+
+def changed_settings(model: str, last: str) -> tuple[str, ...]:
+    """Settings in config.json that are not as they were, in words."""
+    try:
+        now, before = config_of(model), config_of(last)
+    except ModelError:  # adapters have none of their own
+        return ()
+    names = sorted(key for key in now.keys() | before.keys() if key not in UNTOLD and now.get(key) != before.get(key))
+    return tuple(f"config.json says {key} {_short(now.get(key))}, and said {_short(before.get(key))}" for key in names)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

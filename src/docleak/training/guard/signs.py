@@ -1,0 +1,179 @@
+"""Signs of a manipulated model: in its weights, beside the last ones, and in what a gradient of it would give away.
+
+``flat`` and ``loud`` look at single matrices: rows that are all one direction, or far too long. ``silent`` counts
+matrices of zeros, ``leap`` measures how far a tensor moved since the last model, in units of itself. ``bare`` is the
+sign that matters: how many different inputs of a layer come back as they are, as a row of the layer's gradient or as
+the difference of two neighbouring rows. The silo knows its inputs, so it can count them; nobody else can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+#: Arrays of whatever library by parameter name.
+Weights = Mapping[str, Tensor | NDArray[Any]]
+#: Smaller matrices are as flat as they like (a head of two rows, an adapter of rank 8).
+LEAST_SIDE = 16
+#: Tables are looked up, not multiplied with: how long their rows are says nothing.
+TABLES = ("embed", "shared", "position", "relative", "spatial")
+#: Of adapters, zero where a training begins.
+BEGINS_AT_ZERO = "lora_B"
+#: A row is an input from this cosine on; inputs nearer than the second one to one another count once.
+SAME, ALIKE = 0.999, 0.95
+#: Inputs and rows of a layer that are compared at most.
+MOST_COMPARED = 1024
+
+
+@dataclass(frozen=True)
+class Sign:
+    """What was looked for, how much of it was found, and in which tensor."""
+
+    name: str
+    value: float
+    where: str = ""
+
+
+def structure(asked: Weights, last: Weights) -> list[str]:
+    """What differs in names and shapes, in words."""
+    shapes = [{name: tuple(value.shape) for name, value in weights.items()} for weights in (last, asked)]
+    gone, new = sorted(shapes[0].keys() - shapes[1].keys()), sorted(shapes[1].keys() - shapes[0].keys())
+    found = [f"{len(new)} tensors that the last model had not, first {new[0]}"] if new else []
+    found += [f"{len(gone)} tensors of the last model are gone, first {gone[0]}"] if gone else []
+    found += [
+        f"{name} has shape {shapes[1][name]}, and had {shapes[0][name]}"
+        for name in sorted(shapes[0].keys() & shapes[1].keys()) if shapes[0][name] != shapes[1][name]
+    ]  # fmt: skip
+    return found
+
+
+def of_weights(asked: Weights) -> list[Sign]:
+    """``flat``, ``loud``, ``silent`` and ``infinite`` of a model by itself."""
+    flat, loud, silent, infinite = Sign("flat", 0.0), Sign("loud", 0.0), [], []
+    for name, value in asked.items():
+        matrix = _matrix(value)
+        if not bool(torch.isfinite(matrix).all()):
+            infinite.append(name)
+            continue
+        if value.ndim < 2 or min(matrix.shape) < LEAST_SIDE:
+            continue
+        size = float(matrix.square().sum())
+        if size == 0.0:
+            silent += [] if BEGINS_AT_ZERO in name else [name]
+            continue
+        flat = max(flat, Sign("flat", _two_directions(matrix) / size, name), key=_by_value)
+        if not any(part in name.lower() for part in TABLES):
+            loud = max(loud, Sign("loud", float(matrix.norm(dim=1).median()), name), key=_by_value)
+    return [
+        flat, loud, Sign("silent", len(silent), silent[0] if silent else ""),
+        Sign("infinite", len(infinite), infinite[0] if infinite else ""),
+    ]  # fmt: skip
+
+
+def since(asked: Weights, last: Weights) -> list[Sign]:
+    """``leap`` and newly ``silent`` of a model beside the last one, tensors that both have alone."""
+    pairs = {name: (_matrix(asked[name]), _matrix(last[name])) for name in asked
+             if name in last and tuple(asked[name].shape) == tuple(last[name].shape)}  # fmt: skip
+    sizes = [_rms(before) for name, (_, before) in pairs.items() if last[name].ndim >= 2 and bool(before.any())]
+    usual = float(np.median(sizes)) if sizes else 1.0
+    leap, silent = Sign("leap", 0.0), []
+    for name, (now, before) in pairs.items():
+        leap = max(leap, Sign("leap", _rms(now - before) / max(_rms(before), usual, 1e-12), name), key=_by_value)
+        if before.any() and not now.any():
+            silent.append(name)
+    return [leap, Sign("silent", len(silent), silent[0] if silent else "")]
+
+
+def of_gradient(module: nn.Module, loss: Callable[[], Tensor]) -> Sign:
+    """``bare``: of the layer where there are most, how many different inputs come back as they are.
+
+    ``loss()`` runs the module on a few of the silo's own examples and returns a scalar. Linear layers that are trained
+    are looked at, those of adapters by the layer they are on, but not the output over a vocabulary: its rows show what
+    stood before each token of an answer in any model. Nothing is changed, no gradient is kept.
+    """
+    outputs = {id(get()) for part in module.modules() if (get := getattr(part, "get_output_embeddings", None))}
+    layers = {
+        name: layer for name, layer in module.named_modules() if _is_looked_at(layer) and id(layer) not in outputs
+    }
+    kept: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def keep(name: str, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if output.requires_grad and name not in kept:
+            kept[name] = (inputs[0].detach(), output)
+
+    handles = [
+        layer.register_forward_hook(lambda _, inputs, output, name=name: keep(name, inputs, output))
+        for name, layer in layers.items()
+    ]
+    try:
+        value = loss()
+        wanted = [output for _, output in kept.values()]
+        slopes = torch.autograd.grad(value, wanted, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    best = Sign("bare", 0)
+    for (name, (inputs, _)), slope in zip(kept.items(), slopes, strict=True):
+        if slope is not None:
+            found = bare(inputs.flatten(0, -2), slope.detach().flatten(0, -2))
+            best = max(best, Sign("bare", found, name), key=_by_value)
+    return best
+
+
+def bare(inputs: Tensor, slopes: Tensor) -> int:
+    """How many of a layer's ``inputs`` (T, d) its weight's gradient ``slopes`` (T, k)ᵀ inputs shows, each alone."""
+    rows = slopes.T.double() @ inputs.double()  # (k, d)
+    rows = rows[: 2 * MOST_COMPARED]
+    known = inputs.double()
+    known = known[known.norm(dim=1) > 1e-9 * known.norm(dim=1).max().clamp_min(1e-300)]
+    if len(known) < LEAST_SIDE:
+        return 0
+    known = known[:: -(-len(known) // MOST_COMPARED)]
+    known = known / known.norm(dim=1, keepdim=True)
+    most = 0
+    for candidates in (rows, rows[:-1] - rows[1:]):
+        sizes = candidates.norm(dim=1)
+        there = candidates[sizes > 1e-6 * sizes.max().clamp_min(1e-300)]
+        if not len(there):
+            continue
+        cosine, which = (there / there.norm(dim=1, keepdim=True) @ known.T).abs().max(1)
+        shown = known[which[cosine > SAME].unique()]
+        alike = (shown @ shown.T).abs() > ALIKE
+        most = max(most, int((alike.triu(1).sum(0) == 0).sum()))
+    return most
+
+
+def _is_looked_at(layer: nn.Module) -> bool:
+    """A linear layer whose weight is trained, or that trained adapters are on."""
+    base = getattr(layer, "base_layer", layer)
+    if not isinstance(base, nn.Linear) or min(base.weight.shape) < LEAST_SIDE:
+        return False
+    return base.weight.requires_grad or (base is not layer and any(p.requires_grad for p in layer.parameters()))
+
+
+def _two_directions(matrix: Tensor) -> float:
+    """The squared size of the two largest directions of a matrix."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        _, sizes, _ = torch.svd_lowrank(matrix, q=6, niter=2)
+    return float(sizes[:2].square().sum())
+
+
+def _matrix(value: Tensor | NDArray[Any]) -> Tensor:
+    """Rows of float32, whatever it was."""
+    tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=np.float32))
+    return tensor.float().cpu().flatten(1) if tensor.ndim >= 2 else tensor.float().cpu().reshape(1, -1)
+
+
+def _rms(value: Tensor) -> float:
+    return float(value.square().mean().sqrt())
+
+
+def _by_value(sign: Sign) -> float:
+    return sign.value

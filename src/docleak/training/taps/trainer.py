@@ -1,0 +1,154 @@
+"""What one local epoch of ``transformers``' Trainer, or of TRL's SFTTrainer, would send if it were a client's round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from docleak.models.base import dropout_rate, trainable
+from docleak.training.taps.recorder import Recorder, Sent
+
+#: torch's classes by the names of LocalPlan.
+OPTIMISERS = {"AdamW": "adamw", "SGD": "sgd"}
+
+
+class TrainerTap(TrainerCallback):  # type: ignore[misc]
+    """A callback, ``callbacks=[TrainerTap("updates")]``, that records a training's first epoch as a client's update.
+
+    Weights before and after of what is trained (all of a model, or its adapters), the optimiser, the rate of every
+    step, batch size, and which examples of the data set each step saw. One copy of these weights is held in memory
+    until the epoch ends. ``client`` is what the report calls it; see ``Recorder`` for ``limit_gb``. Refused at once: a
+    directory that holds another training. Later faults are warnings, and the training goes on.
+    """
+
+    def __init__(self, directory: str | Path, *, client: str = "trainer", limit_gb: float = 10.0) -> None:
+        self.recorder, self.client = Recorder(directory, limit_gb=limit_gb), client
+        self._start: dict[str, Tensor] = {}
+        self._rates: list[float] = []
+        self._batches: list[list[int]] = []
+        self._restore: Callable[[], None] = lambda: None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Copy the weights before."""
+        if state.is_world_process_zero:
+            self._safely(lambda: self._begin(model, kwargs.get("train_dataloader")))
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """Note the rate of the step."""
+        if self._start:
+            self._safely(lambda: self._rates.append(float(optimizer.param_groups[0]["lr"])))
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Record the update."""
+        self._safely(lambda: self._record(args, state, **kwargs))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The same for a training that ended within its first epoch; then wait for the disk."""
+        self._safely(lambda: self._record(args, state, **kwargs))
+        self.recorder.settle()
+
+    def _safely(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as fault:  # a user's training must not end because it is watched
+            self._start = {}
+            self.recorder.warn(f"this training's epoch is not recorded: {type(fault).__name__}: {fault}")
+
+    def _begin(self, model: Any, loader: Any) -> None:
+        self._start = _copied(model)
+        if any(value.numel() == 0 for value in self._start.values()) or not self._start:
+            self._start = {}
+            self.recorder.warn("the weights are shared out among processes, or none is trained; nothing is recorded.")
+            return
+        if (sampler := getattr(loader, "batch_sampler", None)) is not None:
+            self._restore = _watched(sampler, self._batches)
+
+    def _record(self, args: Any, state: Any, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
+        start, self._start = self._start, {}
+        self._restore()
+        if not start:
+            return
+        received, steps = _copied(model), len(self._rates)
+        details = {**_told(args, model, optimizer), **self._seen(args.gradient_accumulation_steps)}
+        details |= {"steps": steps, "learning_rates": self._rates, **self._source(model)}
+        if args.world_size > 1:
+            details["processes"] = args.world_size
+        self.recorder.record(Sent(
+            1, self.client, sum(value.nbytes for value in (*start.values(), *received.values())),
+            lambda: (_numpy(start), _numpy(received)), details=details, kind=self.recorder.kind,
+            examples=len({number for batch in details.get("batches", ()) for number in batch}),
+        ))  # fmt: skip
+
+    def _seen(self, accumulated: int) -> dict[str, Any]:
+        """The examples of each step, by their numbers in the data set; nothing where the loader did not tell."""
+        used = self._batches[: len(self._rates) * accumulated]
+        if not used or not all(isinstance(number, int) for batch in used for number in batch):
+            return {}
+        steps = range(0, len(used), accumulated)
+        return {"batches": [[n for batch in used[at : at + accumulated] for n in batch] for at in steps]}
+
+    def _source(self, model: Any) -> dict[str, Any]:
+        """The model that the audit is to load; of adapters a folder beside the updates, which names their base."""
+        adapters = getattr(model, "peft_config", None)
+        if not adapters:
+            name = str(getattr(model, "name_or_path", "") or "")
+            return {"model": str(Path(name).absolute()) if Path(name).is_dir() else name} if name else {}
+        folder = self.recorder.folder / "model"
+        model.save_pretrained(str(folder))
+        return {"model": str(folder)}
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().to("cpu", copy=True) for name, value in trainable(model)}
+
+
+def _numpy(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    return {
+        name: (value.float() if value.dtype == torch.bfloat16 else value).numpy() for name, value in tensors.items()
+    }
+
+
+def _told(args: Any, model: nn.Module, optimizer: Any) -> dict[str, Any]:
+    """What Trainer knows of its steps, by the names of LocalPlan; of an optimiser that is not imitated, its class."""
+    inner = getattr(optimizer, "optimizer", optimizer)
+    groups, kind = inner.param_groups, OPTIMISERS.get(type(inner).__name__)
+    decays = sorted({float(group.get("weight_decay", 0.0)) for group in groups if group["params"]})
+    told: dict[str, Any] = {
+        "recorded_by": "docleak.TrainerTap", "optimizer_class": type(inner).__name__,
+        "learning_rate": float(args.learning_rate), "weight_decay": decays[-1] if decays else 0.0,
+        "batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        "epochs": 1, "max_norm": float(args.max_grad_norm or 0.0), "dropout": dropout_rate(model) > 0,
+        "precision": "fp16" if args.fp16 else "bf16" if args.bf16 else "float32",
+    }  # fmt: skip
+    if kind and not any(group.get("momentum") for group in groups):
+        told["optimiser"] = kind
+    if args.per_device_train_batch_size == 1:  # accumulated gradients of examples that no others are padded to
+        told["padding"] = "none"
+    if len(decays) > 1:
+        told["weight_decays"] = decays
+    return told
+
+
+def _watched(sampler: Any, batches: list[list[int]]) -> Callable[[], None]:
+    """``sampler`` noting in ``batches`` what it gives out, until the returned function is called.
+
+    Its class is exchanged for one below it, so that whoever asks what it is hears the same.
+    """
+    kind = type(sampler)
+
+    def noting(self: Any) -> Iterator[Any]:
+        for batch in kind.__iter__(self):
+            batches.append(list(batch))
+            yield batch
+
+    sampler.__class__ = type(kind.__name__, (kind,), {"__iter__": noting})
+
+    def restore() -> None:
+        sampler.__class__ = kind
+
+    return restore

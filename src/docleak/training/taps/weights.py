@@ -1,0 +1,123 @@
+"""An update as two files of weights, before and after: for trainings that no tap was put into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from docleak.errors import FederationError, ModelError
+from docleak.files import read_json_object
+from docleak.models.files import WEIGHTS, tensors_in
+from docleak.training.federated.capture import CapturedUpdate
+from docleak.training.federated.names import naming
+
+#: Adapters' files, before a whole model's.
+FILES = ("adapter_model.safetensors", "adapter_model.bin", *WEIGHTS)
+#: Where trainings keep a state beside other things.
+NESTED = ("state_dict", "model_state_dict", "model", "module")
+CLIENT = "given"
+
+
+@dataclass(frozen=True)
+class WeightsPair(CapturedUpdate):
+    """The weights in the files or folders ``before`` and ``after``: an update that was not recorded, but kept."""
+
+    before: Path = Path()
+    after: Path = Path()
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.before} and {self.after}"
+
+    def start(self) -> dict[str, NDArray[Any]]:
+        """The weights before."""
+        return self._named(weights_in(self.before))
+
+    def start_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the weights before, by name."""
+        return {name: value.shape for name, value in self.start().items()}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the weights after, by name."""
+        return {name: value.shape for name, value in self._arrays().items()}
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return self._named(_after(self.before, self.after))
+
+
+def weights_pair(before: Path, after: Path) -> WeightsPair:
+    """FederationError where a file holds no weights, both hold the same, or none of one is in the other."""
+    begun, ended = weights_in(before), _after(before, after)
+    lacking = [name for name in ended if name not in begun or begun[name].shape != ended[name].shape]
+    if len(lacking) == len(ended):
+        raise FederationError(
+            f"{before} and {after} have no weights in common: {_some(begun)} and {_some(ended)}. Expected the same "
+            "model before and after training."
+        )
+    if lacking:
+        raise FederationError(
+            f"{after} has {len(lacking)} of {len(ended)} tensors that {before} has not, or in another shape, first "
+            f"{lacking[0]!r}. Expected the same model before and after training, or a part of it after."
+        )
+    if all(np.array_equal(begun[name], value) for name, value in ended.items()):
+        raise FederationError(f"{before} and {after} hold the same weights: nothing was trained between them.")
+    return WeightsPair(after.parent, 1, CLIENT, "weights", 0, {}, {}, before, after)
+
+
+@lru_cache(maxsize=2)
+def weights_in(source: Path) -> Mapping[str, NDArray[Any]]:
+    """Floating-point tensors by name, as float32 or wider: of a .safetensors file, a state that torch.save wrote
+    (loaded with weights_only, so that nothing in it is run), or a folder that save_pretrained wrote."""
+    try:
+        if source.is_dir():
+            tensors = _of_folder(source)
+        elif source.is_file():
+            tensors = tensors_in(source)
+        else:
+            raise FederationError(f"{source} is not there; expected a file or folder of weights.")
+    except ModelError as fault:
+        raise FederationError(str(fault)) from fault
+    for key in NESTED:
+        nested: Any = tensors.get(key)
+        if isinstance(nested, Mapping) and nested:
+            tensors = dict(nested)
+            break
+    arrays = {
+        str(name): (value.double() if value.element_size() == 8 else value.float()).numpy()
+        for name, value in tensors.items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    }
+    if not arrays:
+        raise FederationError(f"{source} holds no tensors by name; expected a state of weights.")
+    return arrays
+
+
+def _of_folder(folder: Path) -> dict[str, Tensor]:
+    there = [name for name in FILES if (folder / name).is_file()]
+    if not there:
+        raise FederationError(f"{folder} has no weights; expected one of {', '.join(FILES)} in it.")
+    if not there[0].endswith(".index.json"):
+        return tensors_in(folder / there[0])
+    index = read_json_object(folder / there[0], error=FederationError, advice="Save the model again.")
+    shards = sorted({Path(str(name)).name for name in dict(index.get("weight_map", {})).values()})
+    return {name: value for shard in shards for name, value in tensors_in(folder / shard).items()}
+
+
+def _after(before: Path, after: Path) -> dict[str, NDArray[Any]]:
+    """By the names of the weights before, where those differ by what a wrapper adds."""
+    begun, ended = weights_in(before), weights_in(after)
+    shapes = {name: value.shape for name, value in ended.items()}
+    names = naming(shapes, [{name: value.shape for name, value in begun.items()}])
+    return {names.get(name, name): value for name, value in ended.items()}
+
+
+def _some(names: Mapping[str, Any]) -> str:
+    return f"{len(names)} ({', '.join(sorted(names)[:2])} ...)"

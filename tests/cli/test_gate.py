@@ -1,0 +1,147 @@
+"""What the documents show of the gate is run, on an undefended and on a defended model; what else runs are told as."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+import yaml
+
+from docleak.cli import main
+from docleak.report.redaction import private_values
+from docleak.report.schema import Results
+from docleak.runs.run import Run
+
+GATE = (Path(__file__).parents[2] / "docs" / "gate.md").read_text("utf-8")
+POLICY, = re.findall(r"^```toml\n(.*?)^```", GATE, re.MULTILINE | re.DOTALL)  # fmt: skip
+GITHUB, GITLAB = (yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", GATE, re.MULTILINE | re.DOTALL))
+AUDIT, CHECK = (step["run"] for step in GITHUB["jobs"]["leak"]["steps"] if str(step.get("run")).startswith("docleak"))
+DEFENCES = {"plain": "none", "defended": GITHUB["jobs"]["leak"]["env"]["DEFENSE"]}
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the runs of both, by the command lines of the documents."""
+    where = tmp_path_factory.mktemp("gate")
+    with contextlib.chdir(where), pytest.MonkeyPatch.context() as patch:
+        (where / "policy.toml").write_text(POLICY)
+        for name, defence in DEFENCES.items():
+            line = AUDIT.replace('"$MODEL"', GITHUB["jobs"]["leak"]["env"]["MODEL"]).replace('"$DEFENSE"', defence)
+            words = shlex.split(line.replace("--out leak", f"--out {name}"))
+            patch.setattr(sys, "argv", [*words, "--workers", "1"])
+            with pytest.raises(SystemExit) as stop, contextlib.redirect_stdout(io.StringIO()):
+                main()
+            assert not stop.value.code
+        yield where
+
+
+@pytest.fixture
+def call(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    monkeypatch.chdir(runs)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["docleak", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return (int(stop.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_the_gate_fails_on_the_undefended_and_passes_on_the_defended(call: Call, runs: Path) -> None:
+    for name, code in (("plain", 1), ("defended", 0)):
+        words = shlex.split(CHECK.replace("check leak", f"check {name}"))
+        assert call(*words[1:])[0] == code
+        results = json.loads((runs / "docleak.sarif").read_text())["runs"][0]["results"]
+        assert len(results) == code and f'failures="{code}"' in (runs / "junit.xml").read_text()
+    assert [line for line in GITLAB["leak"]["script"] if line.startswith("docleak audit")] == [AUDIT]
+
+
+def test_what_cannot_be_told_or_read_is_neither(call: Call, runs: Path) -> None:
+    (runs / "other.toml").write_text("[[rule]]\nmeasure = 'memorisation'\nat_most = 1\n")
+    code, out, _ = call("check", "defended", "--policy", "other.toml", "--json")
+    assert code == 2 and json.loads(out)["outcome"] == "could not tell"
+    for words in (("defended", "--policy", "none.toml"), ("nothing", "--policy", "policy.toml")):
+        code, out, err = call("check", *words)
+        assert (code, out) == (2, "") and err.startswith("docleak: ")
+
+
+def test_two_runs_side_by_side(call: Call, runs: Path) -> None:
+    code, out, _ = call("compare", "plain", "defended", "--json", "--markdown", "beside.md")
+    found = json.loads(out)
+    assert code == 0 and [one["setting"] for one in found["changed"]] == ["exposure.defense"]
+    read = next(one for one in found["differences"] if one["measure"] == "fields-read")
+    assert read["paired"] and read["difference"]["value"] == read["difference"]["low"] == -1
+    assert -0.1 < read["difference"]["high"] < 0 and "so the two differ" in " ".join(found["lines"])
+    assert "| paired |" in (runs / "beside.md").read_text()
+    assert "No setting differs." in call("compare", "plain", "plain")[1]
+
+
+def test_a_redacted_edition_holds_no_true_value(call: Call, runs: Path) -> None:
+    (runs / "about.toml").write_text('organisation = "Example SE"\nfields = {total = "amounts"}\n')
+    call("report", "plain", "--about", "about.toml")
+    full = (runs / "plain" / "report.html").read_text("utf-8")
+    assert call("report", "plain", "--about", "about.toml", "--redacted")[0] == 0
+    values = private_values(Run(runs / "plain").units())
+    assert len(values) > 15 and sum(value in full for value in values) > 15, "the full edition shows them"
+    page, results = ((runs / "plain" / name).read_bytes() for name in ("report-redacted.html", "results-redacted.json"))
+    for value in values:
+        assert (
+            value.encode() not in page and value.encode() not in results and json.dumps(value).encode() not in results
+        )
+    assert b"<img" not in page and b"base64" not in page and b"Example SE" in page and b"[redacted]" not in page
+    assert "models" not in json.loads(results) and Results.model_validate_json(results).redacted
+    assert (runs / "plain" / "report.html").read_text("utf-8") == full
+
+
+def test_the_first_page(call: Call, runs: Path) -> None:
+    import hashlib
+
+    call("report", "defended")
+    page = (runs / "defended" / "report.html").read_text("utf-8")
+    digest = hashlib.sha256((runs / "defended" / "results.json").read_bytes()).hexdigest()
+    first = page[page.index('<section class="first"') : page.index("</section>")]
+    for words in (digest, "no proof of confidentiality", "GDPR Art. 32(1)(d)", "to be filled in", "Signature",
+                  "not measured in this run; run docleak defend"):  # fmt: skip
+        assert words in first
+    assert "28/2024" not in first, "the opinion is about models"
+    alts = re.findall(r'<img [^>]*alt="([^"]*)"', page)
+    assert alts and len(set(alts)) == len(alts)
+    (runs / "wrong.toml").write_text("organization = 'x'\ndata = 'x'\n")
+    code, _, err = call("report", "defended", "--about", "wrong.toml")
+    assert code == 1 and "organization" in err and "data" in err
+
+
+def test_a_model_card_is_renewed_and_keeps_what_it_said(call: Call, runs: Path) -> None:
+    card = runs / "README.md"
+    card.write_text("---\nlicense: mit\ntags:\n- ocr\n---\n# Mine\n\nText.\n")
+    for name in ("plain", "defended"):
+        assert call("report", name, "--model-card", "README.md")[0] == 0
+    _, front, text = card.read_text().split("---\n", 2)
+    data = yaml.safe_load(front)
+    assert data["license"] == "mit" and data["tags"] == ["ocr", "docleak", "privacy-audit"]
+    assert data["docleak"]["verdict"] == "none" and text.count("## Privacy audit") == 1 and "# Mine" in text
+    card.write_text("---\n- [\n---\n")
+    code, _, err = call("report", "plain", "--model-card", "README.md")
+    assert code == 1 and "front matter" in err
+
+
+def test_units_as_a_table(call: Call, runs: Path) -> None:
+    call("report", "plain", "--units", "units.csv")
+    frame: Any = pandas.read_csv(runs / "units.csv")
+    assert len(frame) == 6 and "self_test.passed" in frame
+    assert call("report", "plain", "--units", "units.txt")[0] == 1
+    pytest.importorskip("pyarrow")
+    call("report", "plain", "--units", "units.parquet")
+    assert len(pandas.read_parquet(runs / "units.parquet")) == 6

@@ -1,0 +1,48 @@
+"""``docleak guard``: an honest checkpoint passes, a manipulated one is refused with reasons and exit code 1."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from docleak.models import load_model
+
+Command = Callable[..., tuple[Any, str, str]]
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sent") / "model"
+    model = load_model("vt5-start")
+    with torch.no_grad():
+        matrix = model.module.t5.encoder.block[0].layer[1].DenseReluDense.wi_0.weight
+        matrix.copy_(matrix[:1].expand_as(matrix))
+    model.save(str(folder))
+    return folder
+
+
+def test_an_honest_model_passes(command: Command) -> None:
+    code, out, err = command("guard", "vt5-start", "--last", "vt5-start", "--pages", "2", "--json")
+    assert code == 0, err
+    value = json.loads(out)
+    assert not value["refused"] and {"flat", "leap", "bare"} <= {sign["sign"] for sign in value["signs"]}
+
+
+def test_bins_are_refused_with_reasons(command: Command, sent: Path) -> None:
+    code, out, err = command("guard", str(sent), "--last", "vt5-start", "--pages", "2")
+    assert code == 1 and "Guard: refused." in out
+    assert "wi_0.weight is two directions" in err and "Traceback" not in err
+    code, out, err = command("guard", str(sent), "--pages", "2", "--json")
+    assert code == 1 and json.loads(out)["refused"]
+
+
+def test_models_and_pages_that_are_not_there(command: Command) -> None:
+    code, out, err = command("guard", "vt5-strt")
+    assert (code, out) == (1, "") and "Did you mean 'vt5-start'" in err
+    code, out, err = command("guard", "vt5-start", "--documents", "folder:nowhere")
+    assert (code, out) == (1, "") and "nowhere" in err

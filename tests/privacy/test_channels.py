@@ -1,0 +1,50 @@
+"""The planner's answers against measured ones, what decides them, and what closes a channel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from docleak.errors import PrivacyError
+from docleak.privacy.channels import Shape, State, plan
+from scripts.plan_measured import compared
+
+OPEN = Shape(width=1024, words=200, patches=100, rank=16, rounds=9, tower_width=1152)
+
+
+def states(shape: Shape) -> list[State]:
+    return [channel.state for channel in plan(shape)]
+
+
+def test_ranks_and_widths_decide() -> None:
+    assert states(OPEN) == [State.OPEN] * 3
+    assert states(replace(OPEN, rounds=1))[:2] == [State.CLOSED] * 2
+    assert states(replace(OPEN, pages=4)) == [State.UNTOLD, State.UNTOLD, State.CLOSED]
+    assert states(replace(OPEN, pages=4, rank=0))[:2] == [State.CLOSED] * 2
+    assert states(replace(OPEN, adapted=0))[:2] == [State.CLOSED] * 2
+    assert states(replace(OPEN, frozen_a=True))[:2] == [State.CLOSED] * 2
+    assert states(replace(OPEN, tower_width=128))[2] is State.CLOSED
+    assert states(replace(OPEN, tiles=4))[2] is State.CLOSED
+    assert set(states(replace(OPEN, aggregation="dp"))) == {State.UNTOLD}
+    assert states(replace(OPEN, rank=0, table=True, optimiser="adamw", pages=64))[0] is State.OPEN
+
+
+def test_what_closes_a_channel_closes_it() -> None:
+    words, page, picture = plan(OPEN)
+    assert words.change == page.change == "freeze LoRA's A" and picture.change == "freeze the tower"
+    (table, *_) = plan(replace(OPEN, rank=0, table=True))
+    assert "differential privacy" in table.change
+
+
+def test_all_faults_are_said_at_once() -> None:
+    with pytest.raises(PrivacyError, match=r"width is 0.*optimiser is 'lion'.*"):
+        Shape(width=0, optimiser="lion")
+
+
+def test_open_and_closed_are_so_on_configurations_drawn_at_random() -> None:
+    """The first of the two hundred in docs/results/plan.md."""
+    rows = [row for seed in range(16) for row in compared(seed)]
+    answered = [row for row in rows if row[1] is not State.UNTOLD]
+    wrong = [(name, said, shape) for name, said, opened, shape, _ in answered if (said is State.OPEN) != opened]
+    assert len(answered) >= 16 and len(wrong) <= 0.1 * len(answered), wrong

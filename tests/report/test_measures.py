@@ -1,0 +1,161 @@
+"""Measures, differences between two runs, and rules on intervals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from docleak.errors import PolicyError, RunError
+from docleak.metrics.estimate import Estimate
+from docleak.report.gate_files import junit, sarif
+from docleak.report.measure import CLAIMED, EXPLAINED, FIELDS, MEMORY, SHOWN, Measure, difference, share_of
+from docleak.report.policy import Outcome, Policy, Rule, check, overall, read_policy
+from docleak.report.schema import checked, json_schema
+from docleak.report.severity import Part, Severity
+from docleak.report.severity import overall as verdict_of
+
+NOTHING = verdict_of([Part("model", Severity.NONE, "Nothing.")], "Nothing.")
+
+
+def held(rule: dict[str, Any], *measures: Measure, verdict: Any = NOTHING) -> Outcome:
+    return overall(check(Policy(rule=(Rule(**rule),)), measures, verdict))
+
+
+def fields(value: float | None, low: float | None = None, high: float | None = None, **more: Any) -> Measure:
+    return Measure(FIELDS, "model", Estimate(value, low, high, n=10, groups=5), **more)
+
+
+@pytest.mark.parametrize(
+    ("measure", "bound", "outcome"),
+    [
+        (fields(0.1, 0.05, 0.2), 0.2, Outcome.PASS),
+        (fields(0.1, 0.05, 0.21), 0.2, Outcome.UNTOLD),
+        (fields(0.3, 0.15, 0.4), 0.2, Outcome.UNTOLD),
+        (fields(0.3, 0.21, 0.4), 0.2, Outcome.FINDING),
+        (fields(0.0, 0.0, 0.1, doubts=("The self-test failed.",)), 0.2, Outcome.UNTOLD),
+        (fields(0.3, 0.21, 0.4, doubts=("The self-test failed.",)), 0.2, Outcome.FINDING),
+        (fields(0.0), 0.2, Outcome.UNTOLD),  # one document
+        (fields(1.0), 0.2, Outcome.FINDING),  # what was read was read
+        (fields(0.1, 0.0, 0.2), 0.0, Outcome.FINDING),
+        (fields(None), 0.2, Outcome.UNTOLD),
+        (fields(0.1, 0.1, 0.1), 0.2, Outcome.UNTOLD),  # every resample gave the same
+    ],
+)
+def test_a_rule_is_about_the_ends_of_the_interval(measure: Measure, bound: float, outcome: Outcome) -> None:
+    assert held({"measure": FIELDS, "at_most": bound}, measure) is outcome
+
+
+def test_what_was_not_measured_is_no_pass() -> None:
+    assert held({"measure": MEMORY, "at_most": 1.0}, fields(0.0, 0.0, 0.1)) is Outcome.UNTOLD
+    assert held({"measure": FIELDS, "at_most": 1.0, "of": "other*"}, fields(0.0, 0.0, 0.1)) is Outcome.UNTOLD
+
+
+def test_epsilon_claimed_and_shown() -> None:
+    claim = {"measure": CLAIMED, "at_most": 8}
+    assert held(claim, Measure(CLAIMED, "model", Estimate.exactly(8.0))) is Outcome.PASS
+    assert held(claim, Measure(CLAIMED, "model", Estimate.exactly(8.1))) is Outcome.FINDING
+    assert held(claim, Measure(CLAIMED, "model", Estimate(None), unbounded=True)) is Outcome.FINDING
+    shown = Measure(SHOWN, "model", Estimate.exactly(1.0), most=3.7)
+    assert [held({"measure": SHOWN, "at_most": b}, shown) for b in (0.5, 2.0, 8.0)] == [
+        Outcome.FINDING, Outcome.PASS, Outcome.UNTOLD,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("severity", "worst", "outcome"),
+    [("none", "none", Outcome.PASS), ("partial", "none", Outcome.FINDING), ("partial", "partial", Outcome.PASS),
+     ("severe", "partial", Outcome.FINDING), ("untold", "partial", Outcome.UNTOLD),
+     ("unmeasured", "partial", Outcome.UNTOLD)],
+)  # fmt: skip
+def test_a_rule_on_the_verdict(severity: str, worst: str, outcome: Outcome) -> None:
+    verdict = verdict_of([Part("model", Severity(severity), "So.")], "So.")
+    assert held({"measure": "verdict", "at_worst": worst}, verdict=verdict) is outcome
+
+
+def test_a_finding_weighs_more_than_no_telling() -> None:
+    rules = Policy(rule=(Rule(measure=FIELDS, at_most=0.2), Rule(measure=MEMORY, at_most=0.2)))
+    found = check(rules, [fields(0.9, 0.8, 1.0)], NOTHING)
+    assert [one.outcome for one in found] == [Outcome.FINDING, Outcome.UNTOLD] and overall(found).code == 1
+    assert [outcome.code for outcome in Outcome] == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "rule"), ("[[rule]]\nmeasure = 'fields-red'\nat_most = 1", "fields-read"), ("[[rule", "cannot be read"),
+     ("[[rule]]\nmeasure = 'fields-read'\nat_worst = 'none'", "at_most"),
+     ("[[rule]]\nmeasure = 'fields-read'\nat_most = nan", "finite"),
+     ("[[rule]]\nmeasure = 'fields-read'\nat_most = 1\nbelow = 2", "below")],
+)  # fmt: skip
+def test_a_policy_that_is_none(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(text)
+    with pytest.raises(PolicyError, match=said):
+        read_policy(tmp_path / "policy.toml")
+
+
+def test_files_for_continuous_integration(tmp_path: Path) -> None:
+    file = tmp_path / "my policy.toml"
+    file.write_text("# mine\n[[rule]]\nmeasure = 'fields-read'\nat_most = 0.2\n"
+                    "[[rule]]\nmeasure = 'memorisation'\nat_most = 0\n")  # fmt: skip
+    found = check(read_policy(file), [fields(0.9, 0.8, 1.0), fields(0.0, 0.0, 0.1)], NOTHING)
+    root = ElementTree.fromstring(junit(found, "run <1>\x00"))
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("3", "1", "1")
+    assert [[kind.tag for kind in case] for case in root.iter("testcase")] == [["failure"], [], ["error"]]
+    log = json.loads(sarif(found, Path("my policy.toml")))
+    assert log["version"] == "2.1.0" and set(log) == {"$schema", "version", "runs"}
+    (run,) = log["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert len({rule["id"] for rule in rules}) == len(rules) == 2
+    for result in run["results"]:  # section 3.27 of the standard
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert (result["kind"], result["level"]) in {("fail", "error"), ("open", "none")}
+        place = result["locations"][0]["physicalLocation"]
+        assert place["artifactLocation"]["uri"] == "my%20policy.toml"
+        assert result["message"]["text"] and set(result["partialFingerprints"]) == {"docleak/v1"}
+    assert [r["locations"][0]["physicalLocation"]["region"]["startLine"] for r in run["results"]] == [2, 5]
+
+
+def counted(values: list[float], names: str = "abcdefghij") -> Measure:
+    by = {name: (value * 4, 4) for name, value in zip(names, values, strict=True)}
+    return Measure(FIELDS, "model", share_of(by, np.random.default_rng(0)), by=by)
+
+
+def test_paired_intervals_are_of_the_differences() -> None:
+    hard = np.linspace(0, 0.9, 10)
+    first, second = counted(list(hard)), counted(list(hard + 0.1))
+    paired = difference(first, second, np.random.default_rng(0), same=True)
+    apart = difference(first, second, np.random.default_rng(0), same=False)
+    assert paired.paired and paired.estimate.value == pytest.approx(0.1)
+    assert not paired.estimate.high or paired.estimate.high < 0.11, "the same change of every document"
+    assert not apart.paired and apart.estimate.low is not None and apart.estimate.low < 0 < (apart.estimate.high or 0)
+    noisy = counted([min(1.0, v + d) for v, d in zip(hard, [0.05, 0.15] * 5, strict=True)])
+    one = difference(first, noisy, np.random.default_rng(0), same=True).estimate
+    assert one.low is not None and one.high is not None and 0 < one.low < 0.1 < one.high < 0.2
+    other = difference(first, counted(list(hard), "klmnopqrst"), np.random.default_rng(0), same=True)
+    assert not other.paired
+
+
+def test_equal_runs_differ_by_nothing_that_could_be_told() -> None:
+    every, none = counted([1.0] * 10), counted([0.0] * 10)
+    same = difference(every, every, np.random.default_rng(0), same=True).estimate
+    assert same.value == 0 and same.low is not None and same.low < 0 < (same.high or 0)
+    fall = difference(every, none, np.random.default_rng(0), same=True).estimate
+    assert fall.value == -1 and fall.high is not None and -1 < fall.high < 0
+    single = Measure(EXPLAINED, "model", Estimate.exactly(0.5))
+    assert difference(single, single, np.random.default_rng(0), same=True).estimate.low is None
+
+
+def test_the_schema_is_published_and_holds() -> None:
+    published = Path(__file__).parents[2] / "docs" / "results.schema.json"
+    assert json.loads(published.read_text()) == json.loads(json.dumps(json_schema())), "write docleak schema there"
+    least = {"format": "docleak-results-1", "redacted": False, "measures": [], "runs": [],
+             "verdict": {"severity": "none", "label": "", "sentence": "", "parts": []}}  # fmt: skip
+    assert json.loads(checked({**least, "mine": {"words": 3}}))["mine"] == {"words": 3}
+    for wrong in ({"measures": [{"measure": "fields-read"}]}, {"verdict": {}}, {"format": "docleak-results-0"},
+                  {"models": [{"model": "a"}]}, {"falls": 3}):  # fmt: skip
+        with pytest.raises(RunError, match="docleak-results-1"):
+            checked({**least, **wrong})

@@ -1,0 +1,58 @@
+"""Whether a page was in an update: told where it can be, and not told where nothing says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from docleak.errors import AttackError, DocumentError
+from docleak.studies.engine import carry_out
+from docleak.studies.presence.config import PresenceConfig
+from docleak.studies.presence.study import PresenceStudy, cutoff_of, told
+from docleak.studies.registry import read_runs
+
+LAYER = "decoder.model.decoder.layers.1.fc1.weight"
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"optimiser": "adamw", "learning_rate": 1e-3, "precision": "bfloat16", "layer": LAYER}]
+)
+def test_pages_of_the_update_are_told_from_others(settings: dict[str, object], tmp_path: Path) -> None:
+    run = carry_out(PresenceStudy(PresenceConfig(pages=8, controls=2, **settings)), tmp_path / "run")
+    (reading,) = read_runs([run])
+    values = reading.tables["presence"].rows[0].values
+    assert values["alignment_auc"].value == 1.0 and values["alignment_auc"].n == 8
+    if not settings:
+        assert values["residual_auc"].value == 1.0 and values["residual_errors"].value == 0.0
+        assert values["rank"] < values["width"]
+        gap = [(min(p["residual"] for p in r["inside"]), max(p["residual"] for p in r["outside"])) for r in run.units()]
+        assert all(inside > outside + 2 for inside, outside in gap)
+    assert "by loss AUC" in reading.parts[0].sentence
+
+
+def test_scores_that_know_nothing_are_near_one_half() -> None:
+    rng = np.random.default_rng(0)
+    kinds = ("inside", "outside", "controls")
+    records = [{kind: [{"loss": float(v)} for v in rng.normal(size=4)] for kind in kinds} for _ in range(50)]
+    auc, wrong = told(records, "loss", rng)
+    assert auc.low < 0.5 < auc.high and wrong.low < 0.5 <= wrong.high
+
+
+def test_the_cut_goes_into_a_gap_of_residuals_and_nowhere_else() -> None:
+    controls = np.array([0.9, 1.0, 1.1])
+    assert 2.0 < cutoff_of("residual", np.array([0.5, 2.0, 10.0, 11.0]), controls) < 10.0
+    assert cutoff_of("residual", np.array([0.5, 2.0, 3.0]), controls) == controls.mean() + 3 * controls.std()
+    assert cutoff_of("alignment", np.array([0.5, 2.0, 10.0]), controls) == controls.mean() + 3 * controls.std()
+
+
+def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AttackError, match="no round of 2 x 4"):
+        PresenceConfig(pages=6, batch_size=4)
+    with pytest.raises(AttackError, match="expected sgd or adamw"):
+        PresenceConfig(optimiser="adam")
+    with pytest.raises(AttackError, match="trains no linear layer"):
+        PresenceStudy(PresenceConfig(layer="no.such.weight")).facts()
+    with pytest.raises(DocumentError):
+        _ = PresenceStudy(PresenceConfig(documents="funsd:" + str(tmp_path))).pages

@@ -1,0 +1,61 @@
+"""``docleak audit servers``: what a server reads, beside the guard's opinion, in a report that calls it active."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from docleak.errors import AttackError
+from docleak.report.severity import Severity
+from docleak.studies.engine import carry_out
+from docleak.studies.registry import report_on
+from docleak.studies.servers.config import ServersConfig
+from docleak.studies.servers.study import ServersStudy, share, summed
+
+CONFIG = ServersConfig(models=("vt5-start",), servers=("decepticons", "adapter-bins"), clients=2, public=4)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return carry_out(ServersStudy(CONFIG), tmp_path_factory.mktemp("servers") / "run").path
+
+
+def test_the_report_names_an_active_server_what_it_read_and_the_guard(run: Path) -> None:
+    page, (reading,) = report_on([run])
+    read, held = sorted(reading.parts, key=lambda part: part.severity is Severity.UNMEASURED)
+    assert read.severity is Severity.SEVERE and "an active server reads" in read.sentence
+    assert "The guard refuses it" in read.sentence
+    assert held.said == "No hold" and "no LoRA" in held.sentence
+    assert "manipulates the model that it sends" in reading.counted and "refuses 1 of the 1 models" in reading.counted
+    html = page.read_text()
+    assert "it does NOT keep to the protocol" in html and "sum of 2 clients" in html
+    row = reading.tables["servers"].to_frame().set_index("server").filter(like="decepticons", axis=0)
+    assert float(row["tokens"].iloc[0]) > 0.5 and row["guard"].iloc[0] == "refused"
+
+
+def test_a_sum_in_fixed_point_is_rounded_and_refuses_what_it_cannot_hold() -> None:
+    import torch
+
+    gradients = [{"w": torch.tensor([0.25, -1.0])}, {"w": torch.tensor([0.5, 1e-12])}]
+    assert summed(gradients, 0.0)["w"].tolist() == [0.75, pytest.approx(-1.0)]
+    assert summed(gradients, 2.0)["w"].tolist() == [0.75, -1.0]
+    from docleak.errors import FederationError
+
+    with pytest.raises(FederationError, match="cannot hold it"):
+        summed(gradients, 0.01)
+
+
+def test_intervals_are_those_of_counts() -> None:
+    none, all_ = share(0, 200, "rounds"), share(200, 200, "rounds")
+    assert (none.value, none.low) == (0.0, 0.0) and none.high == pytest.approx(1 - 0.025 ** (1 / 200))
+    assert all_.high == 1.0 and all_.low == pytest.approx(0.025 ** (1 / 200))
+    assert np.isclose(share(1, 2, "rounds").value or 0, 0.5)
+
+
+def test_what_cannot_be_asked() -> None:
+    with pytest.raises(AttackError, match="unknown server"):
+        ServersConfig(servers=("imprnt",))
+    with pytest.raises(AttackError, match="one of each"):
+        ServersConfig(servers=())

@@ -1,0 +1,84 @@
+"""Words of a client that sends adapters alone, over rounds: read in one audit of its captured updates."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from docleak.documents.folder import save
+from docleak.documents.synthetic import make_pages
+from docleak.models import load_model
+from docleak.models.lora import Lora, adapt
+from docleak.studies.engine import carry_out
+from docleak.studies.updates.config import UpdatesConfig
+from docleak.studies.updates.study import UpdatesStudy
+from docleak.training.federated.capture import write_update
+from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_locally
+from tests.wide import make_wide
+
+pytest.importorskip("peft", reason="the extra adapters is not installed")
+SIZE = 56, 84
+
+
+def small(folder: Path) -> None:
+    """A checkpoint's processor told to make pages of SIZE, so that a page is six vectors."""
+    file = folder / "preprocessor_config.json"
+    if not file.exists():
+        file = folder / "processor_config.json"
+    settings = json.loads(file.read_text())
+    images = settings.get("image_processor", settings)
+    images["max_pixels"] = images["size"]["longest_edge"] = SIZE[0] * SIZE[1]
+    images["min_pixels"] = images["size"]["shortest_edge"] = 28 * 28
+    file.write_text(json.dumps(settings))
+
+
+def captured(folder: Path, *, rounds: int, plan: LocalPlan) -> Path:
+    """A capture of one client over ``rounds``, the server's rate 1."""
+    make_wide(
+        "qwen2_vl", folder / "base", text={"hidden_size": 96, "num_attention_heads": 8}, vision={"hidden_size": 96}
+    )
+    small(folder / "base")
+    adapt(str(folder / "base"), folder / "adapters", Lora.parsed("r=8,targets=q_proj+k_proj+v_proj"), seed=3)
+    pages = make_pages(1, seed=2)
+    save(pages, folder / "pages")
+    model = load_model(str(folder / "adapters"))
+    for number in range(1, rounds + 1):
+        start = parameters_of(model)
+        done = train_locally(model, pages, plan, client="one", rng=np.random.default_rng(number))
+        write_update(
+            folder / "capture", round=number, client="one", start=start, received=done.update.delta, kind="delta",
+            examples=1, details={**asdict(plan), "model": str(folder / "adapters")},
+        )  # fmt: skip
+        set_parameters(model, {name: value - done.update.delta[name] for name, value in start.items()})
+    return folder / "capture"
+
+
+def audited(folder: Path, capture: Path, number: int) -> dict[str, Any]:
+    config = UpdatesConfig(
+        str(capture), documents=str(folder / "pages"), round=number, attack="random", budget=1, steps=(),
+        batch_sizes=(), allow_failed_self_test=True,
+    )  # fmt: skip
+    run = carry_out(UpdatesStudy(config), folder / f"run-{number}")
+    return {**run.units()[0]["words"], "reading": UpdatesStudy.read([run], np.random.default_rng(0))}
+
+
+SGD = LocalPlan(batch_size=1, max_steps=1, optimiser="sgd", learning_rate=0.3, weight_decay=0.0, dropout=False)
+
+
+def test_words_come_out_of_adapters_over_rounds(tmp_path: Path) -> None:
+    """Round 1 alone moves B only; what the other rounds add is used whichever round is audited."""
+    words = audited(tmp_path, captured(tmp_path, rounds=6, plan=SGD), 1)
+    assert words["rounds"] == 6 and words["found"] == words["right"] == words["true"] and words["exact"], words
+    said = " ".join(words["reading"].lines)
+    assert "span of its first layer's updates over 6 rounds" in said and "can be sure" in said
+
+
+def test_of_the_first_round_alone_the_server_is_not_sure(tmp_path: Path) -> None:
+    words = audited(tmp_path, captured(tmp_path, rounds=1, plan=SGD), 1)
+    assert not words["exact"] and words["found"] == words["right"] < words["true"]
+    assert "cannot be sure" in " ".join(words["reading"].lines)

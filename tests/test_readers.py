@@ -1,0 +1,48 @@
+"""The training of tiny vision-language models: packed questions are those that the model is asked one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from docleak.documents.synthetic import make_page
+from docleak.models import load_model, pixels_of
+from docleak.models.donut import Donut
+from docleak.training.reading import answer_cells
+from scripts.readers.packing import Packer, attend
+from scripts.readers.start import FAMILIES, STRIDE, reader_start
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_packed_questions_have_the_losses_of_lone_ones(family: str) -> None:
+    donut = load_model("donut-start")
+    assert isinstance(donut, Donut)
+    model = reader_start(family, donut, seed=0)
+    page = model.fit(make_page(0, seed=0))
+    questions, pixels = page.questions[:2], pixels_of(page.image)[None]
+    packer, kept = Packer(model), dict[str, Tensor]()
+    packed = packer.pack([page], [questions])
+    with torch.no_grad():
+        lone = model.loss(pixels, [model.encode(page, question) for question in questions], [0, 0])
+        text = model.module.model.language_model
+        ALL_ATTENTION_FUNCTIONS["packed"] = attend(text, len(packer.picture), kept)
+        text.config._attn_implementation = "packed"
+        _, out = packer.run(pixels, packed)
+        logits = model.module.lm_head(out.last_hidden_state)
+    says = packed.labels[0, 1:] >= 0
+    losses = F.cross_entropy(logits[0, :-1][says], packed.labels[0, 1:][says], reduction="none")
+    ends = (packed.labels[0, 1:][says] == model.tokenizer.eos_token_id).nonzero()[:, 0] + 1
+    both = [part.mean() for part in losses.split(torch.diff(ends, prepend=torch.zeros(1).long()).tolist())]
+    torch.testing.assert_close(torch.stack(both), lone, rtol=1e-4, atol=1e-4)
+
+    grey = model.picture(pixels)["pixel_values"].mean(1, keepdim=True)
+    of_tower, of_page = (
+        F.avg_pool2d(x, STRIDE).flatten() for x in (grey, model.normalise(pixels).mean(1, keepdim=True))
+    )
+    torch.testing.assert_close(of_tower[packer.order], of_page, rtol=1e-4, atol=1e-5)
+    path = [cell for question in questions for cell in answer_cells(page, question, packer.grid)]
+    assert packed.pointing[:, 2].tolist() == [int(packer.places[cell]) for cell in path]
+    assert (packed.ids[0, packed.pointing[:, 2]] == model.module.config.image_token_id).all()

@@ -1,0 +1,41 @@
+"""The examples of recorded updates, run whole against the real frameworks: Flower, Trainer, SFTTrainer, NVFlare."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: Example -> the package that it needs beside docleak's own, and what it says.
+EXAMPLES = {
+    "trainer_callback.py": ("", "the server reads 160 (100"),
+    "trainer_callback.py --lora": ("peft", "Words: not read"),
+    "flower_quickstart.py": ("flwr", "the server reads 110 (100"),
+    "flower_quickstart.py --client": ("flwr", "Round 1, client 0"),
+    "sft_trainer.py": ("trl", "Round 1, client trainer"),
+    "nvflare_filter.py": ("nvflare", "Round 1, client site-1"),
+    "nvflare_filter.py percentile": ("nvflare", "Round 1, client site-1"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_records_and_is_audited_at_the_first_command(example: str, tmp_path: Path) -> None:
+    """All of them: pytest -m slow tests/test_taps_examples.py, with trl and nvflare installed or on PYTHONPATH."""
+    needed, said = EXAMPLES[example]
+    if needed and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed: pip install -c constraints.txt {needed}")
+    name, *options = example.split()
+    paths = [str(ROOT / "src"), str(ROOT / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), str(tmp_path), *options], capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
+    assert "Verdict: " in run.stdout and said in run.stdout, run.stdout
+    assert next((tmp_path / "audit").glob("report.html")).is_file()

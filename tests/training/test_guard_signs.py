@@ -1,0 +1,137 @@
+"""The guard: what it sees in weights, in changes and in a gradient, and that it remembers only what it let through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from docleak.errors import PrivacyError
+from docleak.training.guard.guard import LAST, Guard, inspect
+from docleak.training.guard.signs import bare, of_gradient
+
+WIDTH = 24
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(WIDTH, 64), nn.GELU(), nn.Linear(64, WIDTH))
+
+
+def weights(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in module.named_parameters()}
+
+
+def only(opinion: object, *words: str) -> None:
+    reasons = opinion.reasons  # type: ignore[attr-defined]
+    assert len(reasons) == len(words), reasons
+    assert all(word in reason for word, reason in zip(words, reasons, strict=True)), reasons
+
+
+def test_an_honest_step_passes_and_bins_zeros_leaps_and_additions_do_not() -> None:
+    last = weights(network())
+    step = {name: value + 0.01 * torch.randn(value.shape) for name, value in last.items()}
+    assert not inspect(step, last).refused and not inspect(step).refused
+    bins = {**step, "0.weight": step["0.weight"][:1].expand(64, -1).clone()}
+    only(inspect(bins), "two directions")
+    only(inspect({**step, "2.weight": torch.zeros(WIDTH, 64)}, last), "all zeros")
+    only(inspect({**step, "0.weight": 30 * step["0.weight"]}, last), "moved by")
+    only(
+        inspect({**step, "imprint.bias": torch.zeros(3)}, last),
+        "built otherwise: 1 tensors that the last model had not",
+    )
+    only(inspect({**step, "0.bias": torch.zeros(63)}, last), "0.bias has shape (63,), and had (64,)")
+    only(inspect({**step, "0.bias": torch.full((64,), torch.nan)}), "not finite")
+    only(inspect({**step, "0.weight": 1e4 * step["0.weight"]}), "have length")
+    adapters = {"q.lora_A.default.weight": torch.randn(8, 24), "q.lora_B.default.weight": torch.zeros(24, 8)}
+    assert not inspect(adapters).refused  # they begin so
+
+
+def test_bare_counts_the_inputs_that_a_gradient_shows_as_they_are() -> None:
+    inputs = torch.randn(40, WIDTH, dtype=torch.float64)
+    dense = torch.randn(40, 64, dtype=torch.float64)
+    assert bare(inputs, dense) == 0
+    alone = torch.zeros(40, 64, dtype=torch.float64)
+    alone[torch.arange(12), torch.arange(12)] = 1.0  # rows 0 to 11 are one input each
+    assert bare(inputs, alone) == 12
+    cumulative = torch.ones(40, 40, dtype=torch.float64).tril()  # row k is the sum of inputs k and after
+    assert bare(inputs, cumulative) == 39 or bare(inputs, cumulative) == 40
+    assert bare(inputs[:1].expand(40, -1), alone) <= 1  # the same input counts once
+    assert bare(inputs[:4], alone[:4]) == 0  # too few to say anything
+
+
+def test_a_gradient_is_tried_without_leaving_anything_behind() -> None:
+    module = network()
+    x = torch.randn(50, WIDTH)
+    sign = of_gradient(module, lambda: module(x).square().mean())
+    assert sign.value <= 2
+    with torch.no_grad():  # traps: every row is passed by very few inputs
+        module[0].weight.mul_(40)
+        module[0].bias.copy_(-torch.quantile(x @ module[0].weight.T, 0.98, dim=0))
+    caught = of_gradient(module, lambda: module(x).square().mean())
+    assert caught.value > 10 and caught.where == "0"
+    assert all(p.grad is None for p in module.parameters()) and not module[0]._forward_hooks
+    only(inspect(weights(module), module=module, loss=lambda: module(x).square().mean()), "would come back as they are")
+
+
+def test_a_guard_remembers_what_it_let_through_and_nothing_else(tmp_path: Path) -> None:
+    guard, first = Guard(tmp_path / "kept"), weights(network())
+    assert not guard.check(first).refused
+    assert guard.check({name: 5 * value for name, value in first.items()}).refused
+    again = Guard(tmp_path / "kept")
+    assert again.last is not None and np.array_equal(again.last["0.weight"], first["0.weight"].numpy())
+    assert not again.check({name: value.numpy() * 1.01 for name, value in first.items()}).refused
+    with pytest.raises(PrivacyError, match=r"the guard refuses to train .* moved by"):
+        again.check({name: -3 * value for name, value in first.items()}).require()
+    (tmp_path / "kept" / LAST).write_bytes(b"no tensors")
+    with pytest.raises(PrivacyError, match="without the last model no change can be seen"):
+        Guard(tmp_path / "kept").check(first)
+
+
+def test_a_trainer_asks_first() -> None:
+    from docleak.training.guard.trainer import GuardCallback
+
+    module = network()
+    callback = GuardCallback(Guard(), loss=lambda model: model(torch.ones(30, WIDTH)).mean())
+    callback.on_train_begin(None, None, None, model=module)
+    assert callback.opinion is not None and not callback.opinion.refused
+    with torch.no_grad():
+        module[0].weight.zero_()
+    with pytest.raises(PrivacyError, match="all zeros"):
+        callback.on_train_begin(None, None, None, model=module)
+
+
+def test_a_flower_client_is_not_reached_by_a_refused_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from docleak.training.federated.flower.guard import guard_mod
+
+    for name in ("task_id", "run_id", "node_id"):  # as in a process of Flower's, where messages are made
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+    app = ClientApp(mods=[guard_mod(tmp_path / "guard")])
+    reached = []
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        reached.append(message)
+        return Message(RecordDict({}), reply_to=message)
+
+    def ask(arrays: dict[str, torch.Tensor]) -> Message:
+        record = ArrayRecord({name: Array(value.numpy()) for name, value in arrays.items()})
+        message = Message(RecordDict({"arrays": record}), dst_node_id=1, message_type="train")
+        return app(message, Context(1, 1, {}, RecordDict({}), {}))
+
+    first = weights(network())
+    assert not ask(first).has_error() and len(reached) == 1
+    reply = ask({name: 9 * value for name, value in first.items()})
+    assert reply.has_error() and len(reached) == 1
+    assert "guard" in reply.error.reason and "moved" not in reply.error.reason  # the reasons stay with the silo
+    assert "moved by" in capsys.readouterr().out

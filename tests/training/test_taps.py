@@ -1,0 +1,227 @@
+"""Taps of other people's trainings: refused at once or never in the way; names, partial sends, half precision, disk."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.serverapp.strategy import FedAvg
+from safetensors.torch import save_file
+
+import docleak
+from docleak.errors import FederationError
+from docleak.training.federated.capture import CapturedUpdate, read_updates
+from docleak.training.federated.flower.grid import LocalGrid
+from docleak.training.federated.flower.tap import _record
+from docleak.training.federated.names import naming
+from docleak.training.taps.recorder import Recorder, Sent, plain
+from docleak.training.taps.weights import weights_pair
+
+START = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a.bias": np.zeros(3, np.float32)}
+SHAPES = {name: value.shape for name, value in START.items()}
+
+
+def strategy() -> FedAvg:
+    return FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+
+
+def trained(folder: Path, replies: dict[str, dict[str, Any]], *, mods: Any = (), rounds: int = 1) -> Any:
+    """A real strategy and ClientApp, recorded: each reply has these array records; the training's result."""
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        records = {key: ArrayRecord({name: Array(value) for name, value in arrays.items()}) for key, arrays in
+                   replies.items()}  # fmt: skip
+        numbers = MetricRecord({"num-examples": 2, "partition-id": 5})
+        return Message(RecordDict({**records, "metrics": numbers}), reply_to=message)
+
+    tapped = docleak.tap(strategy(), folder)
+    arrays = ArrayRecord({name: Array(value) for name, value in START.items()})
+    grid = LocalGrid(app, {70: {"partition-id": "5"}})
+    return tapped.start(grid, arrays, num_rounds=rounds, train_config=ConfigRecord({"lr": 0.5}))
+
+
+def one(folder: Path) -> CapturedUpdate:
+    (update,) = read_updates(folder)
+    return update
+
+
+def moved(by: float) -> dict[str, Any]:
+    return {name: value + np.float32(by) for name, value in START.items()}
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.WARNING, logger="docleak.tap")
+    return caplog
+
+
+def test_what_cannot_be_recorded_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FederationError, match=r"older interface.*Use its namesake in flwr.serverapp.strategy"):
+        docleak.tap(LegacyFedAvg(), tmp_path / "a")  # type: ignore[type-var]
+    with pytest.raises(FederationError, match=r"str is no strategy of flwr\.serverapp"):
+        docleak.tap("FedAvg", tmp_path / "a")  # type: ignore[type-var]
+    with pytest.raises(FederationError, match="limit_gb is 0; expected gigabytes"):
+        docleak.tap(FedAvg(), tmp_path / "a", limit_gb=0)
+    tapped = docleak.tap(FedAvg(), tmp_path / "b")
+    with pytest.raises(FederationError, match="recorded already"):
+        docleak.tap(tapped, tmp_path / "c")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "a.tex").write_text("x")
+    with pytest.raises(FederationError, match=r"holds a\.tex"):
+        docleak.tap(FedAvg(), tmp_path / "thesis")
+
+
+def test_a_second_training_does_not_overwrite_the_first(tmp_path: Path) -> None:
+    trained(tmp_path / "u", {"arrays": moved(1.0)}, rounds=2)
+    with pytest.raises(FederationError, match="holds 2 rounds of an earlier training"):
+        docleak.tap(FedAvg(), tmp_path / "u")
+    (first, _) = read_updates(tmp_path / "u")
+    np.testing.assert_array_equal(first.received()["a.bias"], moved(1.0)["a.bias"])
+    assert first.details["lr"] == 0.5 and first.details["recorded_by"] == "docleak.tap" and first.examples == 2
+
+
+@pytest.mark.parametrize(
+    ("replies", "warning"),
+    [
+        ({"arrays": {**moved(1.0), "a.bias": np.float32([np.nan, 0, 0])}}, "'a.bias' with values that are not finite"),
+        ({"arrays": {name: value for name, value in moved(1.0).items() if name == "x"}}, "not recorded"),
+    ],
+)
+def test_a_training_goes_on_whatever_comes(
+    replies: dict[str, Any], warning: str, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    """Flower's strategy is given the reply as it came; what it makes of it is its own affair."""
+    trained(tmp_path / "u", replies)
+    assert warning in said.text
+    with pytest.raises(FederationError, match="holds no update yet"):
+        read_updates(tmp_path / "u")
+
+
+def test_of_two_array_records_that_of_the_model_is_recorded(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder(tmp_path / "u", waiting=True)
+    LocalGrid(ClientApp(), {7: {}})  # without a grid no message can be made
+    content = RecordDict({
+        "control": ArrayRecord({"c": Array(np.ones(2, np.float32))}),
+        "arrays": ArrayRecord({name: Array(value) for name, value in moved(1.0).items()}),
+    })  # fmt: skip
+    asked = Message(RecordDict(), dst_node_id=7, message_type="train")
+    asked.metadata.__dict__["_message_id"] = "m"
+    start = {name: Array(value) for name, value in START.items()}
+    _record(recorder, 3, Message(content, reply_to=asked), start, {})
+    update = one(tmp_path / "u")
+    assert set(update.shapes()) == set(START) and update.round == 3
+    assert "2 array records came; 'arrays' is recorded" in said.text
+
+
+def test_adapters_wrappers_and_lists_are_recorded_by_the_names_that_were_sent(
+    tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(tmp_path / "u", waiting=True)
+    sends = {
+        "part": {"a.bias": START["a.bias"] + 1}, "wrapped": {f"module.{n}": v for n, v in moved(1.0).items()},
+        "list": {str(i): v for i, v in enumerate(moved(1.0).values())}, "more": {**moved(1.0), "b": np.ones(2)},
+    }  # fmt: skip
+    for client, arrays in sends.items():
+        recorder.record(Sent(1, client, 48, lambda arrays=arrays: (START, arrays)))  # type: ignore[misc]
+    updates = {update.client: update for update in read_updates(tmp_path / "u")}
+    assert set(updates["part"].shapes()) == {"a.bias"}
+    for client in ("wrapped", "list", "more"):
+        assert updates[client].shapes() == SHAPES
+    assert updates["more"].details["left_out"] == ["b"] and "first 'b'" in said.text
+    recorder.record(Sent(1, "part", 48, lambda: (START, moved(5.0))))
+    assert "recorded before, and is left as it was" in said.text
+
+
+def test_recording_ends_at_the_limit_and_the_training_goes_on(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder(tmp_path / "u", limit_gb=200e-9)
+    for number in range(1, 9):
+        recorder.record(Sent(number, "a", 100, lambda: (START, moved(1.0))))
+    recorder.settle()
+    assert 1 <= len(read_updates(tmp_path / "u")) <= 2
+    assert said.text.count("recording ends before round") == 1 and "limit_gb" in said.text
+    assert "about 0.0 MB for each client's update" in said.text, "an estimate that a hundred updates exceed is said"
+
+
+def test_a_client_mod_records_what_leaves_and_whose_it_is(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
+    def clipping(message: Message, context: Context, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        reply.content["arrays"] = ArrayRecord({n: Array(v - np.float32(0.5)) for n, v in moved(1.0).items()})
+        return reply
+
+    mods = (docleak.tap_client(tmp_path / "client"), clipping)
+    trained(tmp_path / "server", {"arrays": moved(1.0)}, mods=mods)
+    at_client, at_server = one(tmp_path / "client"), one(tmp_path / "server")
+    assert (at_client.client, at_server.client, at_client.examples) == ("5", "70", 2)
+    for update in (at_client, at_server):
+        np.testing.assert_array_equal(update.received()["a.bias"], START["a.bias"] + 0.5)
+        assert int(update.details["partition-id"]) == 5
+    again = LocalGrid(ClientApp(mods=[docleak.tap_client(tmp_path / "client")]), {70: {"partition-id": "5"}})
+    assert again is not None, "a client's processes begin anew in the same folder"
+
+
+def test_bfloat16_is_kept_as_float32() -> None:
+    values = torch.tensor([1.5, -2.25, 3e38]).bfloat16()
+    bits = values.view(torch.int16).numpy().view("V2")
+    np.testing.assert_array_equal(plain(bits), values.float().numpy())
+    assert plain(np.float16([1.5])).dtype == np.float16
+
+
+def test_names_are_mapped_where_it_is_sure() -> None:
+    lora = {"q.lora_A.default.weight": (2, 3), "q.lora_B.default.weight": (3, 2)}
+    assert naming({"base_model.model.q.lora_A.weight": (2, 3)}, [lora]) == {
+        "base_model.model.q.lora_A.weight": "q.lora_A.default.weight"
+    }
+    assert naming({"0": (2, 3), "1": (3,)}, [SHAPES]) == {"0": "a.weight", "1": "a.bias"}
+    assert naming({"1": (3,), "0": (2, 3)}, [SHAPES]) == {"0": "a.weight", "1": "a.bias"}
+    assert naming({"0": (9,), "1": (3,)}, [SHAPES]) == {}, "other shapes: another model"
+    assert naming({"module.a.bias": (4,)}, [SHAPES]) == {}
+    assert naming({"module.a.bias": (3,), "model.a.bias": (3,)}, [SHAPES]) == {}, "two for one"
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt", "bin", "folder"])
+def test_weights_before_and_after_are_an_update(suffix: str, tmp_path: Path) -> None:
+    tensors = [{n: torch.from_numpy(v.copy()) for n, v in arrays.items()} for arrays in (START, moved(1.0))]
+    places = [tmp_path / f"{name}.{suffix}" for name in ("before", "after")]
+    for place, state in zip(places, tensors, strict=True):
+        if suffix == "safetensors":
+            save_file({name: value.bfloat16() for name, value in state.items()}, place)
+        elif suffix == "folder":
+            place.mkdir()
+            torch.save(state, place / "pytorch_model.bin")
+        else:
+            torch.save({"state_dict": {f"module.{n}": v for n, v in state.items()}, "epoch": 3}, place)
+    update = weights_pair(*places)
+    assert (update.kind, update.round, update.client) == ("weights", 1, "given")
+    assert {name.removeprefix("module."): value.tolist() for name, value in update.delta().items()} == {
+        "a.weight": [[-1.0] * 3] * 2, "a.bias": [-1.0] * 3
+    }  # fmt: skip
+    with pytest.raises(FederationError, match="hold the same weights"):
+        weights_pair(places[0], places[0])
+    with pytest.raises(FederationError, match="is not there; expected a file or folder"):
+        weights_pair(places[0], tmp_path / "nowhere")
+
+
+def test_files_that_are_no_weights_are_refused_and_not_run(tmp_path: Path) -> None:
+    torch.save({"a": SimpleNamespace(x=1)}, tmp_path / "objects.pt")
+    torch.save({"epoch": 3}, tmp_path / "numbers.pt")
+    save_file({"other": torch.ones(2)}, tmp_path / "other.safetensors")
+    save_file({name: torch.from_numpy(value) for name, value in START.items()}, tmp_path / "start.safetensors")
+    for name, match in (
+        ("objects.pt", "holds more than plain weights"), ("numbers.pt", "holds no tensors by name"),
+        ("other.safetensors", "no weights in common"),
+    ):  # fmt: skip
+        with pytest.raises(FederationError, match=match):
+            weights_pair(tmp_path / "start.safetensors", tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FederationError, match=r"empty has no weights; expected one of adapter_model\.safetensors"):
+        weights_pair(tmp_path / "empty", tmp_path / "empty")
