@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from docleak.documents.synthetic import make_page
-from docleak.models import load_model, pixels_of
+from docleak.documents.synthetic import make_page, make_pages
+from docleak.models import load_model, model_card, pixels_of
 from docleak.models.donut import Donut
+from docleak.training.checkpoints import measure
 from docleak.training.reading import answer_cells
 from scripts.readers.packing import Packer, attend
 from scripts.readers.start import FAMILIES, STRIDE, reader_start
@@ -46,3 +47,10 @@ def test_packed_questions_have_the_losses_of_lone_ones(family: str) -> None:
     path = [cell for question in questions for cell in answer_cells(page, question, packer.grid)]
     assert packed.pointing[:, 2].tolist() == [int(packer.places[cell]) for cell in path]
     assert (packed.ids[0, packed.pointing[:, 2]] == model.module.config.image_token_id).all()
+
+
+def test_the_shipped_reader_answers_what_it_never_saw() -> None:
+    assert model_card("llava-trained")["anls"] > 0.9
+    unseen = make_pages(5, seed=77, split="validation")  # neither those of its training, nor those of its card
+    found = measure(load_model("llava-trained"), unseen)
+    assert found["anls_questions"] >= 20 and found["anls"] > 0.75

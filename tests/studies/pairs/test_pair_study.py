@@ -229,7 +229,9 @@ def test_the_report_shows_both_modalities_and_says_how_bad_it_is(tmp_path: Path)
     for row in reading.tables["attacks"].rows:
         for text in row.facts["texts"]:
             assert all(html.escape(text[side], quote=False).split()[0] in page for side in ("read", "true"))
-    places = [page.index(f'<section id="{name}">') for name in ("verdict", "pairs", "attacks", "threat", "limits")]
+    places = [
+        page.index(f'<section id="{name}"') for name in ("numbers-of-all", "attacks", "threat", "limits", "pairs")
+    ]
     assert places == sorted(places)
     assert "Against stage 1 alone" in page
     units = [u for u in run.units() if "scores" in u]

@@ -98,7 +98,7 @@ def reading_of(
     run: Run, claim: str, text: str, facts: Mapping[str, Any], tables: Mapping[str, Table], body: Any
 ) -> Reading:
     """The part says what holds for the model, ``claim``; nothing is measured of what it gives away."""
-    epsilon = facts["lineage"].get("epsilon")
+    claimed = [lineage.get("epsilon")] if (lineage := facts.get("lineage")) else []  # several trainings: none in common
     part = Part("training", Severity.UNMEASURED, claim, label="Trained, not attacked")
     return Reading(
         question="What was trained, and what does that promise?",
@@ -106,7 +106,7 @@ def reading_of(
         parts=(part,), counted=f"What holds for the model: {claim}",
         sections=(Section("training", "Training", "How the training went", body),), lines=tuple(text.splitlines()),
         results={"training": facts}, tables=tables, limits=LIMITS, runs=(run_facts(run.path, run.manifest()),),
-        measures=(Measure(CLAIMED, "training", Estimate.exactly(epsilon), unbounded=epsilon is None),),
+        measures=tuple(Measure(CLAIMED, "training", Estimate.exactly(e), unbounded=e is None) for e in claimed),
         scope=Scope("A training, not attacked", "what its lineage records", "nobody: nothing was attacked", model=True,
                     remedy="docleak audit answers"),
     )  # fmt: skip
