@@ -7,6 +7,7 @@ from pathlib import Path
 
 from docleak.documents import Page, load_pages
 from docleak.errors import DocumentError, FederationError
+from docleak.spec import pair
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.party import open_party
@@ -16,15 +17,11 @@ PARTITION = ("partition-id", "partition_id", "pid", "cid")
 
 
 def told_folders(clients: Sequence[str]) -> dict[str, str]:
-    """Client -> the folder of its pages, of those of ``--client`` that say one: ID=FOLDER."""
-    told = dict[str, str]()
-    for text in clients:
-        client, mark, folder = text.partition("=")
-        if mark and not (client and folder):
-            raise FederationError(f"--client is {text!r}; expected ID, or ID=FOLDER with the client's pages.")
-        if mark:
-            told[client] = folder
-    return told
+    """Client -> the folder of its pages, of ``--client ID=FOLDER``; "" where it says none: ``--client ID``."""
+    expected = "ID, or ID=FOLDER with the client's pages"
+    pairs = (pair(text, what="--client", expected=expected, error=FederationError) if "=" in text else (text, "")
+             for text in clients)  # fmt: skip
+    return dict(pairs)
 
 
 def names_of(update: CapturedUpdate) -> tuple[str, ...]:

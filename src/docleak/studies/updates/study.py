@@ -71,7 +71,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
     @cached_property
     def folders(self) -> dict[str, str]:
         """Client -> the folder of its pages, where --client says it."""
-        return told_folders(self.config.clients)
+        return {client: folder for client, folder in told_folders(self.config.clients).items() if folder}
 
     @cached_property
     def chosen(self) -> list[CapturedUpdate]:
@@ -80,8 +80,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         rounds = sorted({update.round for update in self.captured})
         number = config.round or rounds[0]
         there = [update for update in self.captured if update.round == number]
-        wanted = {client.partition("=")[0] if client.partition("=")[0] in self.folders else client
-                  for client in config.clients}  # fmt: skip
+        wanted = set(told_folders(config.clients))
         missing = sorted(wanted - {update.client for update in there})
         if not there or missing:
             raise FederationError(
