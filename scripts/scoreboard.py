@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +75,18 @@ def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:
     return "\n".join(["# Scoreboard\n", EXPLAINED, f"**{whole}**\n", *parts, rest]).rstrip() + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def write_page(
+    about: str | None, page: Callable[[Path, Mapping[str, Recipe]], str], arguments: Sequence[str] | None = None
+) -> None:
+    """A command FOLDER --out PAGE, which writes what ``page`` makes of the tables in FOLDER."""
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="where the stored tables are")
     parser.add_argument("--out", type=Path, required=True, help="the page")
     given = parser.parse_args(arguments)
     if not given.folder.is_dir():
         parser.error(f"{given.folder} is no folder; expected docs/results")
-    write_atomically(given.out, scoreboard(given.folder, list_recipes()).encode())
+    write_atomically(given.out, page(given.folder, list_recipes()).encode())
 
 
 if __name__ == "__main__":
-    main()
+    write_page(__doc__, scoreboard)

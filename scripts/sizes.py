@@ -8,15 +8,13 @@ left out. Nothing is computed.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docleak.files import write_atomically
 from docleak.metrics.estimate import Estimate
-from docleak.recipes import Recipe, list_recipes
-from scripts.scoreboard import stored
+from docleak.recipes import Recipe
+from scripts.scoreboard import stored, write_page
 
 EXPLAINED = """\
 The same rows with docleak's tiny networks, with networks of the published size and random weights (which have learned
@@ -64,15 +62,5 @@ def _compared(recipe: Recipe, tables: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where the stored tables are")
-    parser.add_argument("--out", type=Path, required=True, help="the page")
-    given = parser.parse_args(arguments)
-    if not given.folder.is_dir():
-        parser.error(f"{given.folder} is no folder; expected docs/results")
-    write_atomically(given.out, sizes(given.folder, list_recipes()).encode())
-
-
 if __name__ == "__main__":
-    main()
+    write_page(__doc__, sizes)
