@@ -92,8 +92,9 @@ def test_the_loss_is_twice_differentiable_in_the_pixels(model: DocumentModel) ->
     assert float(second.abs().max()) > 0
     if isinstance(model, T5Reader | VisionLanguage):
         # T5's and Qwen's norms and softmaxes round to float32 inside: the steepest direction stands out above that.
-        # The tiny Qwen3.5's linear attention is steep: over longer steps than 1e-4 it is no parabola any more.
-        step = {"qwen3_5": 1e-4}.get(model.architecture, 3e-2 if isinstance(model, T5Reader) else 1e-2)
+        # The tiny Qwen3.5's linear attention is steep, and so is a LLaVA that was trained: over longer steps than these
+        # they are no parabolas any more.
+        step = {"qwen3_5": 1e-4, "llava": 1e-3}.get(model.architecture, 3e-2 if isinstance(model, T5Reader) else 1e-2)
         direction, rel = second / second.norm(), 2e-3
     else:
         direction = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0), dtype=pixels.dtype)
