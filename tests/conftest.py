@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from PIL import ImageDraw, ImageFont
 from docleak.documents import Field, Page, Question, Word
 
 torch.set_num_threads(1)
+gc.set_threshold(20_000, 20, 20)
 
 SHARED_DATA = Path(__file__).parents[1].parent / "shared" / "data"
 
@@ -45,6 +47,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files of FIRST before all others; within a file nothing moves."""
     places = {Path(__file__).parent / name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected lives until the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,9 @@ from docleak.documents.page import Image
 
 #: Larger pages are shrunk to this many pixels on their longer side.
 PAGE_SIDE = 1000
+#: So many PNGs are kept, by what they show.
+KEPT = 256
+_PNGS: dict[tuple[tuple[int, ...], bytes], bytes] = {}
 
 
 def picture(image: Image, alt: str, scale: int = 1) -> dict[str, Any]:
@@ -28,10 +31,18 @@ def picture(image: Image, alt: str, scale: int = 1) -> dict[str, Any]:
 
 
 def png_of(image: Image) -> bytes:
-    """The picture as a PNG file."""
-    buffer = io.BytesIO()
-    PIL.Image.fromarray(np.ascontiguousarray(image)).save(buffer, format="PNG", optimize=True)
-    return buffer.getvalue()
+    """The picture as a PNG file. Of the last KEPT pictures it is kept: a run is read for its table, its verdict and its
+    page, and making PNGs small is most of a reading."""
+    pixels = np.ascontiguousarray(image)
+    name = (pixels.shape, hashlib.sha256(pixels).digest())
+    if (png := _PNGS.pop(name, None)) is None:
+        buffer = io.BytesIO()
+        PIL.Image.fromarray(pixels).save(buffer, format="PNG", optimize=True)
+        png = buffer.getvalue()
+    _PNGS[name] = png  # last, as the one that was asked for last
+    if len(_PNGS) > KEPT:
+        del _PNGS[next(iter(_PNGS))]
+    return png
 
 
 def decoded(png: bytes) -> Image:
