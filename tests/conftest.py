@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected lives until the end: the garbage collector need not look at it again and again."""
+    """What was imported and collected lives until the end: the garbage collector need not look at it again."""
     gc.collect()
     gc.freeze()
 
