@@ -70,7 +70,7 @@ def test_a_fault_in_the_reference_is_seen_wherever_epsilon_is_printed(monkeypatc
 def test_what_prv_cannot_count_is_bracketed_or_bounded_or_said() -> None:
     known = Mechanism(0.7715, 10, 1.0, 0.2)
     opinion = opinion_on((known,), DELTA, 0.05, Accountant.PLD)
-    assert opinion is not None and opinion.low < epsilon_of([known], DELTA) < opinion.high
+    assert opinion is not None and opinion[1] < epsilon_of([known], DELTA) < opinion[2]
     assert "puts it between" in guarantee(known, DELTA).sentence()
     hidden = replace(known, participation=Participation.HIDDEN)
     assert "opacus" in guarantee(hidden, DELTA).sentence() and "between" not in guarantee(hidden, DELTA).sentence()

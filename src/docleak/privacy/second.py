@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
 from importlib.metadata import version
@@ -38,13 +38,8 @@ class Accountant(StrEnum):
 PACKAGES = {Accountant.PLD: "dp-accounting", Accountant.PRV: "opacus", Accountant.RDP: "dp-accounting"}
 
 
-@dataclass(frozen=True)
-class Opinion:
-    """Where an accountant puts epsilon: from ``low`` to ``high``, the same where it counts the mechanism itself."""
-
-    low: float
-    high: float
-    by: Accountant
+#: Who puts epsilon where: from the first number to the second, the same where it counts the mechanism itself.
+Opinion = tuple[Accountant, float, float]
 
 
 def second_opinion(parts: Sequence[Mechanism], delta: float, epsilon: float, first: Accountant = Accountant.PLD) -> str:
@@ -56,15 +51,16 @@ def second_opinion(parts: Sequence[Mechanism], delta: float, epsilon: float, fir
     found = opinion_on(tuple(parts), delta, error, first)
     if found is None:
         return ", no second accountant here counts it"
-    by = f"{found.by.upper()} accountant of {PACKAGES[found.by]} {version(PACKAGES[found.by])}"
+    accountant, low, high = found
+    by = f"{accountant.upper()} accountant of {PACKAGES[accountant]} {version(PACKAGES[accountant])}"
     room = SHARE * epsilon + BESIDE
-    above = f" (up to {error:.2g} too much)" if found.by is Accountant.PRV else ""
-    where = f"counts {found.high:.4g}{above}" if found.low == found.high else (
-        f"counts {found.high:.4g} at most" if not found.low else
-        f"counts {found.low:.4g} at least" if math.isinf(found.high) else
-        f"puts it between {found.low:.4g} and {found.high:.4g}"
+    above = f" (up to {error:.2g} too much)" if accountant is Accountant.PRV else ""
+    where = f"counts {high:.4g}{above}" if low == high else (
+        f"counts {high:.4g} at most" if not low else
+        f"counts {low:.4g} at least" if math.isinf(high) else
+        f"puts it between {low:.4g} and {high:.4g}"
     )  # fmt: skip
-    if found.low - room <= epsilon <= found.high + room:
+    if low - room <= epsilon <= high + room:
         return f", and {by} {where}"
     return (
         f". WARNING: the {by} {where}, more than {SHARE:.0%} + {BESIDE:g} away: the two contradict each other. Rely on "
@@ -82,7 +78,7 @@ def opinion_on(parts: tuple[Mechanism, ...], delta: float, error: float, first: 
     if first is not Accountant.PLD:
         with quiet():
             epsilon = epsilon_of(parts, delta)
-        return Opinion(epsilon, epsilon if first is Accountant.PRV else math.inf, Accountant.PLD)
+        return Accountant.PLD, epsilon, epsilon if first is Accountant.PRV else math.inf
     plain = [_added_or_removed(m) for m in parts]
     if any(m is None for m in plain):
         return None
@@ -92,7 +88,7 @@ def opinion_on(parts: tuple[Mechanism, ...], delta: float, error: float, first: 
     if low is None or all(m.independent for m in known):
         return low
     high = _counted(tuple(m if m.independent else replace(m, client_rate=1.0) for m in known), delta, error)
-    return None if high is None else Opinion(low.low, high.high, low.by)
+    return None if high is None else (low[0], low[1], high[2])
 
 
 def _added_or_removed(mechanism: Mechanism) -> Mechanism | None:
@@ -110,14 +106,14 @@ def _counted(parts: tuple[Mechanism, ...], delta: float, error: float) -> Opinio
         try:
             prv_fits(parts, delta, error)
             epsilon = epsilon_of_prv(parts, delta, error)
-            return Opinion(epsilon, epsilon, Accountant.PRV)
+            return Accountant.PRV, epsilon, epsilon
         except (PrivacyError, MissingExtraError, RuntimeError, ValueError, ArithmeticError, MemoryError):
             pass
         try:
             epsilon = epsilon_of_rdp(parts, delta)
         except (MissingExtraError, ValueError, ArithmeticError):
             return None
-    return Opinion(0.0, epsilon, Accountant.RDP) if math.isfinite(epsilon) else None
+    return (Accountant.RDP, 0.0, epsilon) if math.isfinite(epsilon) else None
 
 
 def by_rdp(mechanism: Mechanism, delta: float) -> float:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from docleak.errors import RunError
+from docleak.metrics.estimate import Estimate
 
 SCHEMA = "docleak-results-1"
 Json = dict[str, JsonValue]
@@ -25,17 +27,11 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Number(Strict):
+@dataclass(frozen=True)
+class Number(Estimate):
     """A measured number; see ``docleak.metrics.estimate.Estimate``."""
 
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    n: int = 0
-    groups: int = 0
-    missing: int = 0
-    of: str = ""
-    why: str = ""
+    __pydantic_config__ = Strict.model_config
 
 
 class PartOf(Strict):
