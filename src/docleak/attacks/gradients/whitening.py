@@ -56,13 +56,18 @@ class Moments:
         self.columns = math.prod(shape[1:]) if len(shape) > 1 else shape[0]
         self.left: Tensor | float = 0.0
         self.right: Tensor | float = 0.0
-        self.power = 0.0
 
     def add(self, variation: Tensor) -> None:
         d = variation.reshape(self.rows, self.columns)
         self.left = self.left + _second_moment(d)
-        self.right = self.right + _second_moment(d.T)
-        self.power += float(d.square().sum())
+        self.right = self.right + (_second_moment(d.T) if self.rows > 1 else d[0].square())
+
+    @property
+    def power(self) -> float:
+        """The sum of all squares."""
+        if isinstance(self.left, float):  # of no draw
+            return self.left
+        return float((self.left if self.left.ndim == 1 else self.left.diagonal()).sum())
 
 
 def _second_moment(d: Tensor) -> Tensor:
@@ -96,7 +101,6 @@ class Whitener:
         self.shape = (len(self.rows), len(self.columns))
         rows, columns = self.shape
         self.left = _inverse_root(left, damping, noise * columns) if moments.rows > 1 else None
-        right = right if moments.rows > 1 or right.ndim == 1 else right.diagonal()
         self.right = _inverse_root(right, damping, noise * rows)
         self.scale = 1.0
         self.noise_power = variance * _power(self.left) * _power(self.right)
