@@ -34,7 +34,7 @@ def png_of(image: Image) -> bytes:
     """The picture as a PNG file. Of the last KEPT pictures it is kept: a run is read for its table, its verdict and its
     page, and making PNGs small is most of a reading."""
     pixels = np.ascontiguousarray(image)
-    name = (pixels.shape, hashlib.sha256(pixels).digest())
+    name = (pixels.shape, hashlib.sha256(pixels.data).digest())
     if (png := _PNGS.pop(name, None)) is None:
         buffer = io.BytesIO()
         PIL.Image.fromarray(pixels).save(buffer, format="PNG", optimize=True)
