@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -35,7 +34,6 @@ from docleak.models.tiny import donut_start
 from docleak.options import options_of
 from docleak.spec import items
 from docleak.studies.gradient.config import GradientConfig
-from tests.forking import Forked, docleak_with
 
 
 @dataclass(frozen=True)
@@ -297,6 +295,15 @@ def test_an_attack_on_pages_of_another_size(docleak: Docleak, tmp_path: Path) ->
     failed(docleak(*words), "another config", "image_size: [131, 150] there, null asked for")
 
 
+FULL = """
+import os, resource, sys
+limit = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+from docleak.cli import main
+main()
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "unfinished", "more"),
@@ -309,19 +316,16 @@ def test_a_full_disk_stops_the_audit_and_a_rerun_goes_on(
     donut_start(seed=0, size=(96, 112)).save(str(tmp_path / "model"))
     small_pages(tmp_path / "pages")
     words = ("audit", "--attacks", "random", "--model", "model", "--documents", "pages", "--pages", "2", "--out", "run")
-
-    def full() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        docleak_with(*words, *more)()
-
-    process = Forked(full, tmp_path, more={"PYTHONDONTWRITEBYTECODE": "1"})
-    code = process.wait()
-    out, err = process.communicate()
-    assert code == 1, err
-    assert "docleak: cannot write" in err and "a limit on the size of files was reached" in err
-    assert "run the same command again" in err and "Traceback" not in err
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    full = subprocess.run(
+        [sys.executable, "-c", FULL, str(limit), *words, *more],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert full.returncode == 1, full.stderr
+    assert "docleak: cannot write" in full.stderr and "a limit on the size of files was reached" in full.stderr
+    assert "run the same command again" in full.stderr and "Traceback" not in full.stderr
     if "--json" in more:
-        assert set(json.loads(out)) == {"error"}
+        assert set(json.loads(full.stdout)) == {"error"}
     left = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
     assert not [file for file in left if file.name.startswith(".docleak")], "half a file was left"
     assert not (tmp_path / "run" / "report.html").exists()
