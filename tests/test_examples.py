@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,10 +16,11 @@ import pytest
 import docleak
 from docleak.errors import DocleakError
 from docleak.studies.engine import carry_out
-from tests.forking import Forked, docleak_with
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(EXAMPLES)])}
+SCRIPT = "import docleak\nfrom projection_residual import ProjectionStudy\n"
 
 
 @pytest.fixture
@@ -51,11 +53,12 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_written(example: 
 
 def test_a_killed_run_goes_on(example: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = Forked(lambda: docleak.audit(study=example.ProjectionStudy, count=16, out=out), tmp_path)
+    code = SCRIPT + f"docleak.audit(study=ProjectionStudy, count=16, out={str(out)!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], env=ENVIRONMENT)
     until = time.monotonic() + 120
     while len(list(out.glob("units/*/unit.json"))) < 2 and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
+    process.send_signal(signal.SIGKILL)
     process.wait()
     before = {file: file.stat().st_mtime_ns for file in out.glob("units/*/unit.json")}
     assert len(before) >= 2
@@ -69,13 +72,9 @@ def test_docleak_report_joins_it_with_other_runs(example: ModuleType, tmp_path: 
     """By the command line, which finds the study by the kind that the runs noted."""
     for batch_size in (1, 2):
         docleak.audit(study=example.ProjectionStudy, count=8, batch_size=batch_size, out=tmp_path / str(batch_size))
-
-    def report() -> None:
-        del sys.modules["projection_residual"]  # to be found on the path
-        docleak_with("report", "1", "2", "--out", "both")()
-
-    command = Forked(report, tmp_path)
-    assert command.wait() == 0, command.communicate()[1]
+    command = [sys.executable, "-c", "from docleak.cli import main; main()", "report", "1", "2", "--out", "both"]
+    run = subprocess.run(command, env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
     page = (tmp_path / "both" / "report.html").read_text()
     assert "batches of 1" in page and "batches of 2" in page
     joined = docleak.load_run([tmp_path / "1", tmp_path / "2"])

@@ -10,15 +10,11 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import PIL.Image
 import pytest
 from safetensors.numpy import save_file
-
-from docleak.models import load_model
-from tests.forking import Forked, docleak_with
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 
@@ -35,17 +31,7 @@ def kills() -> ModuleType:
 
 
 @pytest.mark.slow
-def test_killed_commands_go_on_as_if_nothing_had_happened(
-    kills: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In processes that are forked: none is killed while it still imports PyTorch."""
-
-    def started(kind: Any, place: Path) -> Forked:
-        place.mkdir(parents=True, exist_ok=True)
-        return Forked(docleak_with(*kind.words.split(), "--out", "out"), place, log=place / "log")
-
-    load_model("vt5-start")  # what commands would import each
-    monkeypatch.setattr(kills, "started", started)
+def test_killed_commands_go_on_as_if_nothing_had_happened(kills: ModuleType, tmp_path: Path) -> None:
     outcomes = kills.kill_all(["train", "data"], 2, 3, tmp_path / "work", 10.0, lambda outcomes: None)
     assert not any(outcome.faults for outcome in outcomes)
     assert {outcome.kind for outcome in outcomes} == {"train", "data"}

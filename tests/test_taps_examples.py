@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import runpy
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.forking import Forked
-
-FOLDER = Path(__file__).parents[1] / "examples"
-#: The examples' own, with the shortest attacks that there are: their whitening takes 17 evaluations.
-QUICK = ("--steps=1", "--batch-sizes=1", "--budget=18", "--picture-budget=18")
+ROOT = Path(__file__).parents[1]
 #: Example -> the package that it needs beside docleak's own, and what it says.
 EXAMPLES = {
     "trainer_callback.py": ("", "the server reads 160 (100"),
@@ -35,16 +31,11 @@ def test_an_example_records_and_is_audited_at_the_first_command(example: str, tm
     if needed and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed: pip install -c constraints.txt {needed}")
     name, *options = example.split()
-
-    def run() -> None:
-        sys.path.insert(0, str(FOLDER))
-        importlib.import_module("somebodys_app").QUICK = QUICK  # type: ignore[attr-defined]
-        sys.argv = [name, str(tmp_path), *options]
-        runpy.run_path(str(FOLDER / name), run_name="__main__")
-
-    process = Forked(run, tmp_path)
-    code = process.wait(600)
-    out, err = process.communicate()
-    assert code == 0, out[-2000:] + err[-4000:]
-    assert "Verdict: " in out and said in out, out
+    paths = [str(ROOT / "src"), str(ROOT / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), str(tmp_path), *options], capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
+    assert "Verdict: " in run.stdout and said in run.stdout, run.stdout
     assert next((tmp_path / "audit").glob("report.html")).is_file()
