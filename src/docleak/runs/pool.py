@@ -131,15 +131,22 @@ def _context() -> BaseContext:
 
 
 def _on_cluster(work: Work[Task], tasks: Sequence[Task], cluster: str) -> Iterator[tuple[Task, Exception | None]]:
-    from dask.distributed import as_completed
+    from dask.distributed import KilledWorker, as_completed
 
     with cluster_at(cluster) as client:
         client.wait_for_workers(1, timeout=60)
         shared = client.scatter(work, broadcast=True)
         futures = {client.submit(_remote, shared, task, pure=False): task for task in tasks}
         for future in as_completed(list(futures)):  # type: ignore[no-untyped-call]
-            error = future.exception()  # of the cluster itself: a worker that died, say
-            yield futures[future], error if error is not None else future.result()
+            task, error = futures.pop(future), future.exception()
+            error = future.result() if error is None else error
+            future.release()  # the result of a task that is done is not made again when its worker dies
+            if isinstance(error, KilledWorker):
+                error = RunError(
+                    f"{task}: several workers of the cluster ended while they were at it (out of memory, or killed). "
+                    "What is finished is kept: the same command goes on from there."
+                )
+            yield task, error
 
 
 @contextmanager
