@@ -1,4 +1,4 @@
-"""How costs grow, measured on tiny things: pixels, parameters, silos, rounds, providers; and what that says of large ones.
+"""How costs grow, measured on tiny things: pixels, parameters, silos, rounds, providers; and what large ones take.
 
     python -m scripts.scale pixels parameters rounds providers   growth, in this process (2 CPU minutes)
     python -m scripts.scale silos --folder work                  10, 100 and 1,000 silos (3 CPU minutes)
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -231,7 +231,7 @@ def accountants() -> list[dict[str, Any]]:
 
 
 def sizes() -> dict[str, int]:
-    """Parameters of a vision-language model of 7 billion, by its configuration on the meta device, and of LoRA on it."""
+    """Parameters of a vision-language model of 7 billion, by its configuration on the meta device, and of LoRA."""
     import transformers as t
 
     with torch.device("meta"):
@@ -244,7 +244,7 @@ def sizes() -> dict[str, int]:
     }  # fmt: skip
 
 
-def law(rows: list[Mapping[str, float]], key: str) -> tuple[float, float, float]:
+def law(rows: Sequence[Mapping[str, float]], key: str) -> tuple[float, float, float]:
     """The exponent of ``key`` in size, and its 95 % interval, by least squares in logarithms (Student's t)."""
     from scipy.stats import t
 

@@ -1,6 +1,6 @@
 """A training over Flower's SuperLink with many SuperNodes on this machine, each silo's processes of its own.
 
-    python -m scripts.scale nodes --folder work --count 20       15 CPU seconds and about half a GB a node; loopback only
+    python -m scripts.scale nodes --folder work --count 20       half a GB a node; loopback only
 
 Nodes are started one after the other, so that not all of them import PyTorch at once. It stops by itself where less
 than MEMORY_LEFT would be left. Every process that it starts it also ends.

@@ -117,7 +117,7 @@ class Guard:
         return self._last
 
     def begin(self, start: Weights) -> None:
-        """Take ``start``, which one has from elsewhere (a public checkpoint), for the last model where there is none."""
+        """Take ``start``, a public checkpoint, for the last model where there is none."""
         if self.last is None:
             self._remember(start)
 

@@ -15,8 +15,8 @@ from docleak.training.federated.federation import impossible
 from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.discretion import KEEP
-from docleak.training.federated.flower.guard import GUARDED
 from docleak.training.federated.flower.grid import LocalGrid, OnSilo
+from docleak.training.federated.flower.guard import GUARDED
 from docleak.training.federated.flower.strategy import FederatedStrategy, OnRound
 from docleak.training.federated.local import parameters_of
 from docleak.training.federated.party import fingerprint, fresh_model_of, open_party, private_units
