@@ -2,8 +2,7 @@
 
     python -m scripts.scale nodes --folder work --count 20       half a GB a node; loopback only
 
-Nodes are started one after the other, so that not all of them import PyTorch at once. It stops by itself where less
-than MEMORY_LEFT would be left. Every process that it starts it also ends.
+It ends by itself where less than MEMORY_LEFT would be left. Every process that it starts it also ends.
 """
 
 from __future__ import annotations
@@ -29,6 +28,8 @@ from docleak.training.federated.record import load_run
 #: Bytes that stay free on this machine, or the nodes are ended.
 MEMORY_LEFT = 3 * 2**30
 PATIENCE = 2_400.0
+#: Seconds between the starts of two nodes.
+STAGGER = 5.0
 FEDERATION = Federation(rounds=1, holdout=0.0, seed=1, local=LocalPlan(max_steps=1, batch_size=1))
 
 
@@ -36,7 +37,7 @@ FEDERATION = Federation(rounds=1, holdout=0.0, seed=1, local=LocalPlan(max_steps
 class Nodes:
     """What a training over so many SuperNodes took: seconds until all were started, of the whole training and of its
     round, bytes of memory (each page of memory divided among those who share it) of a node, of the server, and how many
-    processes there were."""
+    processes there were. ``seconds_processor`` are of all that lived, or were waited for, at the last look."""
 
     count: int
     seconds_starting: float = 0.0
@@ -70,8 +71,10 @@ def nodes(folder: Path, count: int) -> Nodes:
         for port, (name, pages) in zip(ports, silos.items(), strict=True):
             at = {"SILO": str(pages), "NODE_PORT": str(port)}
             silos_at_work.append(_started(stack, here, name, out / "silos" / name / "start.sh", at))
+            time.sleep(STAGGER)
+        for port in ports:
             _wait_for(port)
-            print(f"{name}: {_available() / 2**30:.1f} GB left", flush=True)
+            print(f"{_available() / 2**30:.1f} GB left", flush=True)
         found.seconds_starting, began = time.perf_counter() - began, time.perf_counter()
         training = _started(stack, here, "train", out / "server/train.sh", {})
         while training.poll() is None and time.perf_counter() - began < PATIENCE:
@@ -80,8 +83,6 @@ def nodes(folder: Path, count: int) -> Nodes:
         found.seconds_training = time.perf_counter() - began
         if training.poll() != 0:
             raise SystemExit(f"the training ended with {training.poll()}: see {here}/train.log")
-    usage = os.times()
-    found.seconds_processor = usage.children_user + usage.children_system
     (row,) = load_run(out / "server/run").rows()
     found.silos_averaged, found.seconds_round = len(row.clients), row.seconds_training + row.seconds_averaging
     print(found, flush=True)
@@ -111,7 +112,7 @@ def _look(found: Nodes, silos: list[subprocess.Popen[bytes]], server: list[subpr
     if _available() < MEMORY_LEFT:
         raise SystemExit(f"less than {MEMORY_LEFT / 2**30:.0f} GB is left; ended")
     sizes = {process.pid: 0.0 for process in (*silos, *server)}
-    alive = 0
+    alive, ticks = 0, 0
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -120,11 +121,13 @@ def _look(found: Nodes, silos: list[subprocess.Popen[bytes]], server: list[subpr
             if group in sizes:
                 lines = (entry / "smaps_rollup").read_text().splitlines()
                 sizes[group] += sum(1024.0 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-                alive += 1
+                spent = (entry / "stat").read_text().rpartition(")")[2].split()
+                alive, ticks = alive + 1, ticks + sum(map(int, spent[11:15]))
         except OSError:  # it has ended
             continue
     found.bytes_of_a_node = max(found.bytes_of_a_node, sum(sizes[one.pid] for one in silos) / len(silos))
     found.bytes_of_the_server = max(found.bytes_of_the_server, sum(sizes[one.pid] for one in server))
+    found.seconds_processor = max(found.seconds_processor, ticks / os.sysconf("SC_CLK_TCK"))
     found.processes = max(found.processes, alive)
 
 
