@@ -13,9 +13,9 @@ from docleak.attacks.registries import SERVERS
 from docleak.attacks.servers.view import PublicPages, Sent
 from docleak.documents.folder import save
 from docleak.documents.page import Page
-from docleak.documents.synthetic import make_pages
 from docleak.errors import FederationError
 from docleak.models import load_model
+from docleak.studies.gradient.case import pages_for
 from docleak.studies.servers.study import of_tokens, tensors
 from docleak.training.federated.capture import read_updates
 from docleak.training.federated.federation import Federation
@@ -36,7 +36,7 @@ FEDERATION = Federation(MODEL, rounds=1, holdout=0.0, local=STEP)
 @pytest.fixture(scope="module")
 def pages() -> list[Page]:
     """The silo's one question, and the server's own pages."""
-    own, *public = make_pages(9, seed=3)
+    own, *public = pages_for(load_model(MODEL), "synthetic", count=9, seed=3)
     return [replace(own, questions=own.questions[:1]), *public]
 
 

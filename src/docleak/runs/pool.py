@@ -143,7 +143,7 @@ def _on_cluster(work: Work[Task], tasks: Sequence[Task], cluster: str) -> Iterat
             future.release()  # the result of a task that is done is not made again when its worker dies
             if isinstance(error, KilledWorker):
                 error = RunError(
-                    f"{task}: several workers of the cluster ended while they were at it (out of memory, or killed). "
+                    f"{task}: workers of the cluster ended while they were at it (out of memory, or killed). "
                     "What is finished is kept: the same command goes on from there."
                 )
             yield task, error
