@@ -9,6 +9,7 @@ from typing import Any
 
 from docleak.files import write_atomically
 from docleak.models.sizes import MOST_MODEL_PIXELS
+from docleak.privacy.accounting import rounded_up
 from scripts.scale import DRAWN, PAPER_ROUNDS, PAPER_SILOS, SHARE, law
 
 TEMPLATES = Path(__file__).parent / "scale_pages"
@@ -68,8 +69,12 @@ def nodes(numbers: Numbers) -> str:
     if "nodes" not in numbers:
         return ""
     n = numbers["nodes"]
-    mib = {"node_mib": n["bytes_of_a_node"] / 2**20, "server_mib": n["bytes_of_the_server"] / 2**20}
-    return (TEMPLATES / "nodes.md").read_text().format(**n, **mib)
+    more = {
+        "twenty": 20 * n["bytes_of_a_node"] / 1e9,
+        "node_mib": n["bytes_of_a_node"] / 2**20,
+        "server_mib": n["bytes_of_the_server"] / 2**20,
+    }
+    return (TEMPLATES / "nodes.md").read_text().format(**n, **more)
 
 
 def planned(numbers: Numbers) -> dict[str, Any]:
@@ -77,7 +82,6 @@ def planned(numbers: Numbers) -> dict[str, Any]:
     sizes, pixels, silos, rounds = (numbers[part] for part in ("sizes", "pixels", "silos", "rounds"))
     providers, parameters = numbers["providers"], numbers["parameters"]
     count, lora, second = sizes["parameters"], sizes["lora"], pixels[-1]["seconds"]
-    exponent = law(pixels, "seconds")[0]
     left = (rounds[-1]["bytes"] - rounds[0]["bytes"]) / (rounds[-1]["size"] - rounds[0]["size"])
     pages = [
         f"| {n:,} | {1 - 0.025 ** (1 / n):.2%} | {BUDGET * n * second / 3600:,.1f} |" for n in (20, 100, 400, 4_000)
@@ -88,8 +92,8 @@ def planned(numbers: Numbers) -> dict[str, Any]:
         "byte_table": "\n".join(byte_row(name, some) for name, some in (("everything", count), ("LoRA", lora))),
         "model_bytes": size(4 * count), "evaluation_bytes": size(4 * count * PAPER_SILOS),
         "largest_bytes": size(4 * sizes["largest"]), "pair_bytes": size(8 * count), "lora_bytes": size(4 * lora),
-        "second": f"{second:.2f}", "pixels": f"{pixels[-1]['size']:,}", "exponent": f"{exponent:.2f}",
-        "second_large": f"{second * (LARGE / pixels[-1]['size']) ** exponent:.0f}",
+        "second": f"{second:.2f}", "pixels": f"{pixels[-1]['size']:,}",
+        "second_large": f"{second + (LARGE - pixels[-1]['size']) * onward(pixels, 'seconds'):.0f}",
         "core_years": f"{BUDGET * second * 1e6 / 86400 / 365.25:,.1f}", "page_table": "\n".join(pages),
         "epsilon_table": "\n".join(epsilon_row(row) for row in numbers["accountants"]),
         "most_rounds": f"{PAPER_ROUNDS[-1]:,}", "taken": f"{PAPER_ROUNDS[-1] * SHARE:.0f}",
@@ -113,12 +117,12 @@ def byte_row(name: str, count: int) -> str:
 def epsilon_row(row: Mapping[str, Any]) -> str:
     """One mechanism by three accountants."""
     how = (
-        "each by a coin of its own"
-        if row["unit"] == "client" or "unit_rate" in row["rates"]
-        else "by silo, coins known"
+        "provider, by a coin of its own"
+        if "unit_rate" in row["rates"]
+        else "silo, or provider with its silo; coins known"
     )
-    cells = [f"{row[name]:.3g}" if isinstance(row.get(name), float) else "-" for name in ("pld", "prv", "rdp")]
-    return f"| {row['unit']}; {how} | {row['noise']} | {row['rounds']:,} | {' | '.join(cells)} |"
+    cells = [rounded_up(row[name]) if isinstance(row.get(name), float) else "-" for name in ("pld", "prv", "rdp")]
+    return f"| {how} | {row['noise']} | {row['rounds']:,} | {' | '.join(cells)} |"
 
 
 def each(rows: Sequence[Mapping[str, float]]) -> float:
@@ -126,9 +130,14 @@ def each(rows: Sequence[Mapping[str, float]]) -> float:
     return float((rows[-1]["seconds"] - rows[0]["seconds"]) / (rows[-1]["size"] - rows[0]["size"]))
 
 
+def onward(rows: Sequence[Mapping[str, float]], key: str) -> float:
+    """``key`` of one more of what grows, between the last two sizes."""
+    return float((rows[-1][key] - rows[-2][key]) / (rows[-1]["size"] - rows[-2]["size"]))
+
+
 def reaches(rows: Sequence[Mapping[str, float]], most: float) -> float:
-    """The size at which bytes are ``most``, going on from the last row by the law."""
-    return float(rows[-1]["size"] * (most / rows[-1]["bytes"]) ** (1 / law(rows, "bytes")[0]))
+    """The size at which bytes are ``most``, in a straight line through the last two sizes."""
+    return rows[-1]["size"] + (most - rows[-1]["bytes"]) / onward(rows, "bytes")
 
 
 def about(value: float) -> str:
