@@ -217,11 +217,15 @@ def test_other_weights_under_the_same_name_are_refused(tmp_path: Path, monkeypat
 def dask_workers(count: int) -> Iterator[str]:
     """The address of a scheduler on loopback with so many worker processes, which nobody starts again."""
     distributed = pytest.importorskip("dask.distributed", reason="the cluster extra is not installed")
+    dask = pytest.importorskip("dask")
     root = Path(__file__).parents[2]  # classes of tests are imported by their name
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
-    with distributed.LocalCluster(
-        n_workers=0, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None
-    ) as cluster:
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(
+            n_workers=0, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None
+        ) as cluster,
+    ):
         command = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny"]
         more = ["--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"]
         workers = [subprocess.Popen([*command, *more], env=environment, stderr=subprocess.DEVNULL)
@@ -237,8 +241,9 @@ def dask_workers(count: int) -> Iterator[str]:
 
 
 def test_units_run_on_a_dask_cluster_of_processes_one_of_which_is_killed(tmp_path: Path) -> None:
-    study, failing = StandIn(StandInConfig("waits", 6)), StandIn(StandInConfig("fails"))
-    run, other = begin(study, tmp_path / "a"), begin(failing, tmp_path / "b")
+    hows = ("waits", "fails", "dies")
+    study, failing, ending = (StandIn(StandInConfig(how, 6 if how == "waits" else 4)) for how in hows)
+    run, other, last = (begin(one, tmp_path / how) for one, how in zip((study, failing, ending), hows, strict=True))
 
     def kill() -> None:
         deadline = time.monotonic() + 120
@@ -253,23 +258,13 @@ def test_units_run_on_a_dask_cluster_of_processes_one_of_which_is_killed(tmp_pat
         killer.start()
         compute([Assignment(study, run)], workers=1, cluster=address, keep_going=True)
         compute([Assignment(failing, other)], workers=1, cluster=address, keep_going=True)
+        with pytest.raises(RunError, match="1: workers of the cluster ended while they were at it"):
+            compute([Assignment(ending, last)], workers=1, cluster=address)
     killer.join()
     assert counts(run) == {"0": 1, "1": 2, "2": 1, "3": 1, "4": 1, "5": 1}  # what was done is not done again
     assert len(run.units()) == 6 and not run.failures()
     assert os.getpid() not in {unit["process"] for unit in run.units()}
     assert len(other.units()) == 3 and other.failures() == {"1": "DocleakError: planted 2"}
-
-
-def test_a_unit_that_ends_its_workers_is_told_in_words(tmp_path: Path) -> None:
-    dask = pytest.importorskip("dask", reason="the cluster extra is not installed")
-    study = StandIn(StandInConfig("dies", 2))
-    run = begin(study, tmp_path)
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        dask_workers(1) as address,
-        pytest.raises(RunError, match="1: workers of the cluster ended while they were at it"),
-    ):
-        compute([Assignment(study, run)], workers=1, cluster=address)
 
 
 def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
