@@ -133,10 +133,11 @@ def _context() -> BaseContext:
 
 def _on_cluster(work: Work[Task], tasks: Sequence[Task], cluster: str) -> Iterator[tuple[Task, Exception | None]]:
     import cloudpickle
-    from dask.distributed import KilledWorker, as_completed
 
     pickled = cloudpickle.dumps(work)  # with each task: what is scattered is lost with the workers that had it
     with cluster_at(cluster) as client:
+        from dask.distributed import KilledWorker, as_completed
+
         client.wait_for_workers(1, timeout=60)
         futures = {client.submit(_remote, pickled, task, pure=False): task for task in tasks}
         for future in as_completed(list(futures)):  # type: ignore[no-untyped-call]
