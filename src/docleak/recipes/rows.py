@@ -123,10 +123,9 @@ def reproduce(
         assignments = [Assignment(study, begin(study, path, command=command)) for path, study in studies.items()]
         for assignment in assignments:
             assignment.study.prepare(assignment.run, watcher.said)
-        alone = [assignment.run for assignment in assignments if assignment.study.stoppable]
-        if taken := sum(_take_over(run, out) for run in alone):
-            watcher.said(f"{taken} units were computed for tables beside {out.name}: taken over")
         begun = [row for row in rows if row.run.path in studies]
+        if taken := sum(_take_over(row.run, out) for row in begun if row.study.stoppable):
+            watcher.said(f"{taken} units were computed for tables beside {out.name}: taken over")
         compute(
             assignments, workers=workers, watcher=watcher, cluster=cluster, keep_going=True,
             settled=(lambda: settled(recipe.statements, begun, scale)) if until_decided else None,
