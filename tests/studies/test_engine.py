@@ -241,9 +241,8 @@ def dask_workers(count: int) -> Iterator[str]:
 
 
 def test_units_run_on_a_dask_cluster_of_processes_one_of_which_is_killed(tmp_path: Path) -> None:
-    hows = ("waits", "fails", "dies")
-    study, failing, ending = (StandIn(StandInConfig(how, 6 if how == "waits" else 4)) for how in hows)
-    run, other, last = (begin(one, tmp_path / how) for one, how in zip((study, failing, ending), hows, strict=True))
+    study, failing = StandIn(StandInConfig("waits", 6)), StandIn(StandInConfig("fails"))
+    run, other = begin(study, tmp_path / "a"), begin(failing, tmp_path / "b")
 
     def kill() -> None:
         deadline = time.monotonic() + 120
@@ -256,10 +255,11 @@ def test_units_run_on_a_dask_cluster_of_processes_one_of_which_is_killed(tmp_pat
     killer = threading.Thread(target=kill)
     with dask_workers(2) as address:
         killer.start()
-        compute([Assignment(study, run)], workers=1, cluster=address, keep_going=True)
-        compute([Assignment(failing, other)], workers=1, cluster=address, keep_going=True)
         with pytest.raises(RunError, match="workers of the cluster that had it ended"):
-            compute([Assignment(ending, last)], workers=1, cluster=address)
+            compute([Assignment(study, run)], workers=1, cluster=address)
+        assert len(run.units()) == 5
+        compute([Assignment(study, run)], workers=1, cluster=address)  # goes on, on the other worker
+        compute([Assignment(failing, other)], workers=1, cluster=address, keep_going=True)
     killer.join()
     assert counts(run) == {"0": 1, "1": 2, "2": 1, "3": 1, "4": 1, "5": 1}  # what was done is not done again
     assert len(run.units()) == 6 and not run.failures()
