@@ -18,10 +18,11 @@ from docleak.attacks.answers.asking import AnswersView, Item, ask
 from docleak.documents import Page
 from docleak.documents.files import require_new
 from docleak.documents.folder import save
-from docleak.files import drafted_folder, reported, write_atomically, write_json, write_png
+from docleak.errors import ModelError
+from docleak.files import drafted_folder, read_json_object, reported, write_atomically, write_json, write_png
 from docleak.models import load_model, pixels_of
 from docleak.models.base import DocumentModel, trainable
-from docleak.models.lora import Lora, adapt
+from docleak.models.lora import ADAPTER, Lora, adapt
 from docleak.models.shipped import CHECKPOINTS
 from docleak.studies.benchmark.files import ABOUT, CASE, CASES, KEY, MODELS, edition_of, seal
 from docleak.studies.benchmark.tracks import (
@@ -60,7 +61,7 @@ def export(
     truth: dict[str, dict[str, Any]] = {}
     pages: list[Page] = []
     with reported(folder), drafted_folder(folder) as draft:
-        exact: dict[str, bytes] = {}
+        exact = {"tracks": repr(tracks).encode()}
         for track in tracks:
             source = _model_of(track, draft / MODELS)
             for case in track.names():
@@ -93,7 +94,10 @@ def _model_of(track: Track, models: Path) -> str:
         return str(models / track.model)
     adapters = models / f"{track.model}-lora"
     if not adapters.exists():
-        adapt(track.model, adapters, Lora(track.rank, 2 * track.rank, TARGETS), seed=ADAPTERS_SEED)
+        adapt(str(models / track.model), adapters, Lora(track.rank, 2 * track.rank, TARGETS), seed=ADAPTERS_SEED)
+        told = read_json_object(adapters / ADAPTER, error=ModelError, advice="")
+        write_json(adapters / ADAPTER, {**told, "base_model_name_or_path": track.model})  # no path of this machine
+        (adapters / "docleak.json").unlink()
     return str(adapters)
 
 
@@ -181,4 +185,4 @@ def _answers(
     write_json(place / CASE, {
         "track": track.name, "sent": track.sent, "replies": "replies.jsonl", "providers": sorted(release.members),
     })  # fmt: skip
-    return {"members": release.members}, [], {}
+    return {"members": release.members}, list(release.trained), {}

@@ -71,13 +71,13 @@ def opened(folder: Path) -> Benchmark:
 
 
 def edition_of(folder: Path, exact: Mapping[str, bytes]) -> str:
-    """Sixteen hexadecimal digits over the cases' descriptions and models, and ``exact``: pixels, by name.
+    """Sixteen hexadecimal digits over the cases' descriptions, the models and ``exact``: tracks and pixels, by name.
 
     Updates are not in it: machines round their last digits differently. The manifest has them.
     """
     digest = hashlib.sha256(str(VERSION).encode())
-    paths = [path for path in folder.rglob("*") if path.name == CASE or path.relative_to(folder).parts[0] == MODELS]
-    parts = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths if path.is_file()} | dict(exact)
+    paths = [*folder.rglob(CASE), *folder.glob(f"{MODELS}/*/*.safetensors"), *folder.glob(f"{MODELS}/*/tokenizer.json")]
+    parts = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths} | dict(exact)
     for name, content in sorted(parts.items()):
         digest.update(f"\0{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:16]
