@@ -89,6 +89,14 @@ def test_the_closed_form_reads_files_alone_and_is_scored(made: tuple[Path, Path]
     assert 0 <= found["answers-vt5"][AUC] <= 1
 
 
+def test_answers_of_two_entries_do_not_mix(made: tuple[Path, Path], entered: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="holds answers of 'docleak benchmark attack --attack closed-form"):
+        enter(opened(made[0]), entered, "random", budget=1, seed=0)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="Pass a new folder"):
+        enter(opened(made[0]), tmp_path, "random", budget=1, seed=0)
+
+
 def test_an_entry_of_another_framework(made: tuple[Path, Path], tmp_path: Path) -> None:
     """The example imports nothing of docleak."""
     assert "import docleak" not in EXAMPLE.read_text() and "from docleak" not in EXAMPLE.read_text()

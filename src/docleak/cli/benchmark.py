@@ -56,16 +56,26 @@ def attack(
     name: Annotated[str, typer.Option("--attack", help="An attack on gradients; see docleak attack --list.")],
     budget: Annotated[int, typer.Option(help="Gradient evaluations per case.")] = 30,
     seed: Annotated[int, typer.Option(help="Of the attack's own random numbers.")] = 0,
+    commit: Annotated[str, typer.Option(help="What code made the answers, for the leaderboard.")] = "",
     json_output: Json = False,
 ) -> None:
     """Enter one of docleak's attacks, which reads FOLDER alone and writes ANSWERS; finished cases are kept."""
+    import docleak
     from docleak.attacks.registries import ATTACKS
     from docleak.studies.benchmark.entering import enter
     from docleak.studies.benchmark.files import opened
 
     ATTACKS.load(name)
     with counter(quiet=json_output) as on_case:
-        entry = enter(opened(folder), answers, name, budget=budget, seed=seed, on_case=on_case)
+        entry = enter(
+            opened(folder),
+            answers,
+            name,
+            budget=budget,
+            seed=seed,
+            commit=commit or f"docleak {docleak.__version__}",
+            on_case=on_case,
+        )
     emit(entry, f"Answers of {entry['name']} are in {answers}.", json_output=json_output)
 
 

@@ -25,7 +25,7 @@ from docleak.attacks.registries import ATTACKS
 from docleak.documents.files import to_box
 from docleak.documents.page import Word
 from docleak.errors import AttackError, RunError
-from docleak.files import drafted_folder, parse_json, write_json, write_png
+from docleak.files import drafted_folder, parse_json, read_json_object, write_json, write_png
 from docleak.models import load_model, pixels_of
 from docleak.models.base import DocumentModel, Encoded, image_of, trainable
 from docleak.models.vlm.model import VisionLanguage
@@ -57,8 +57,21 @@ def enter(
 ) -> dict[str, Any]:  # fmt: skip
     """Answer every case by one of docleak's attacks on gradients, and the releases by AZK; returns entry.json.
 
-    The text is read by algebra first, of all but the floor's. Cases that ``answers`` has already are left as they are.
+    The text is read by algebra first, of all but the floor's. Cases that ``answers`` has already are left as they are;
+    RunError where they are of another entry.
     """
+    entry = {
+        "name": f"docleak {attack}", "version": benchmark.about["version"], "edition": benchmark.edition,
+        "about": f"docleak benchmark attack --attack {attack} --budget {budget} --seed {seed}", "commit": commit,
+    }  # fmt: skip
+    if answers.is_dir() and any(answers.iterdir()):
+        there = read_json_object(answers / ENTRY, error=RunError, advice="Pass a new folder.")
+        if {**there, "commit": commit} != entry:
+            raise RunError(
+                f"{answers} holds answers of {there.get('about')!r}, edition {there.get('edition')}; pass a new folder "
+                "or one of this attack, budget, seed and edition to go on with."
+            )
+    write_json(answers / ENTRY, entry)
     for done, (name, case) in enumerate(benchmark.cases.items()):
         on_case(done, len(benchmark.cases), name)
         if (answers / name / ANSWER).is_file():
@@ -70,11 +83,6 @@ def enter(
             for number, pixels in enumerate(pictures):
                 write_png(draft / f"page-{number}.png", image_of(pixels))
             write_json(draft / ANSWER, {**said, "seconds": round(time.perf_counter() - started, 2)})
-    entry = {
-        "name": f"docleak {attack}", "version": benchmark.about["version"], "edition": benchmark.edition,
-        "about": f"docleak benchmark attack --attack {attack} --budget {budget} --seed {seed}", "commit": commit,
-    }  # fmt: skip
-    write_json(answers / ENTRY, entry)
     return entry
 
 
@@ -164,11 +172,3 @@ def _members(
     table = provider_features(replies)
     guess = AZK.run(ProvidersView(table, table.providers), {}, seed=seed)
     return {"scores": dict(zip(guess.providers, guess.scores.tolist(), strict=True))}, ()
-
-
-def without_answers(answers: Path) -> None:
-    """RunError where the folder holds something else than an entry."""
-    if answers.is_dir() and any(answers.iterdir()) and not any(answers.glob(f"*/{ANSWER}")):
-        raise RunError(
-            f"{answers} holds other files than answers; pass a new folder, or one of an entry to go on with."
-        )

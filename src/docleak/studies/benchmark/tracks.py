@@ -62,8 +62,8 @@ TRACKS = (
           pages=2, steps=4, learning_rate=0.1),
     Track("lora-llava", "llava-trained", "LoRA adapters of rank 8 after each of six rounds of one SGD step", "delta",
           rounds=6, learning_rate=1.0, rank=8),
-    Track("answers-vt5", "vt5-public", "what a fine-tuned VT5 answers about 24 providers, half of them members",
-          "answers", cases=1, providers=24),
+    Track("answers-vt5", "vt5-public", "what a fine-tuned VT5 answers about 40 providers, half of them members",
+          "answers", cases=1, providers=40, asked=3),
 )  # fmt: skip
 
 
