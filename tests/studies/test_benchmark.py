@@ -21,7 +21,7 @@ from docleak.studies.benchmark import leaderboard
 from docleak.studies.benchmark.entering import enter
 from docleak.studies.benchmark.export import export
 from docleak.studies.benchmark.files import ABOUT, MANIFEST, opened
-from docleak.studies.benchmark.scoring import AUC, FIELDS, PSNR, TOKENS, read_answers, read_key, score
+from docleak.studies.benchmark.scoring import AUC, FIELDS, PSNR, TOKENS, TPR, read_answers, read_key, score
 from docleak.studies.benchmark.tracks import TRACKS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "benchmark_entry.py"
@@ -134,7 +134,8 @@ def test_missing_cases_are_named_and_count_as_zero_only_if_asked(made: tuple[Pat
     with pytest.raises(RunError, match=r"2 of 5 cases have no answer: gradient-layoutlmv3-1, answers-vt5-0\. Answer"):
         scored(made, mine)
     found = scored(made, mine, missing_as_zero=True)
-    assert found["gradient-layoutlmv3"][TOKENS] == 0.5 and found["answers-vt5"][AUC] == 0.5
+    assert found["gradient-layoutlmv3"][TOKENS] == 0.5
+    assert found["answers-vt5"] == {AUC: None, TPR: None}, "a track that was not entered"
 
 
 Spoil = Callable[[Path], object]

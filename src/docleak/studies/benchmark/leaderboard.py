@@ -61,7 +61,10 @@ def table_of(track: str, about: str, rows: list[Mapping[str, Any]]) -> Table:
     measured = {row["name"]: {k: Estimate.of_json(v) for k, v in row["tracks"][track].items()} for row in rows}
     heads = list(next(iter(measured.values())))
     columns = {head: Column(head, 1 if head == PSNR else 2) for head in heads}
-    order = sorted(measured, key=lambda name: [-(measured[name][head].value or 0.0) for head in heads])
+    entered = [name for name, values in measured.items() if values[heads[0]].value is not None]
+    order = sorted(entered, key=lambda name: [-(measured[name][head].value or 0.0) for head in heads])
+    if not order:
+        return Table(f"{track}: {about}", columns, [], "Nobody entered.", first="entry")
     first = measured[order[0]]
     n = "; ".join(f"{head}: {first[head].n} {first[head].of}".rstrip() for head in heads)
     caption = f"Of {first[heads[0]].groups} cases or providers ({n}), 95 % intervals over them."

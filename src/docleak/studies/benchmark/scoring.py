@@ -168,19 +168,25 @@ def score(
     """Track -> what was measured of it, with 95 % intervals over its cases (of answers: over providers).
 
     A case without an answer counts as one in which nothing was read, if ``missing_as_zero``; else RunError names all of
-    them. What a case's answer leaves out was not read; a page without a picture is its blank form.
+    them. A track of which no case was answered is then not entered, and has no numbers. What a case's answer leaves out
+    was not read; a page without a picture is its blank form.
     """
     if given.missing and not missing_as_zero:
         raise RunError(
             f"{len(given.missing)} of {len(benchmark.cases)} cases have no answer: {', '.join(given.missing)}. Answer "
             "them, or pass --missing-as-zero, which counts them as not read."
         )
-    return {
-        track: _membership(benchmark, given, key, names[0])
-        if benchmark.cases[names[0]]["sent"] == "answers"
-        else _updates(benchmark, given, key, names, engine)
-        for track, names in benchmark.of_track().items()
-    }
+    found: dict[str, dict[str, Estimate]] = {}
+    for track, names in benchmark.of_track().items():
+        of_answers = benchmark.cases[names[0]]["sent"] == "answers"
+        if not set(names) & set(given.answers):
+            heads = (AUC, TPR) if of_answers else (FIELDS, TOKENS, PSNR)
+            found[track] = dict.fromkeys(heads, Estimate(None, why="not entered"))
+        elif of_answers:
+            found[track] = _membership(benchmark, given, key, names[0])
+        else:
+            found[track] = _updates(benchmark, given, key, names, engine)
+    return found
 
 
 def _updates(
@@ -230,10 +236,10 @@ def _mean(cases: Sequence[Sequence[float]], of: str, *, share: bool = True) -> E
 
 
 def _membership(benchmark: Benchmark, given: HandedIn, key: Key, name: str) -> dict[str, Estimate]:
-    """How well the scores tell members from others; equal scores, which tell nothing, where there is no answer."""
+    """How well the scores tell members from others."""
     members, names = key.cases[name]["members"], sorted(benchmark.cases[name]["providers"])
-    said = given.answers.get(name, Answer()).scores
-    scores = np.array([said.get(one, 0.0) for one in names], dtype=np.float64)
+    said = given.answers[name].scores
+    scores = np.array([said[one] for one in names], dtype=np.float64)
     truth = np.array([bool(members[one]) for one in names])
     rates = membership_rates(scores, scores > np.median(scores), truth, rng=np.random.default_rng(0))
     return {AUC: rates["auc"], TPR: rates["tpr_at_10_fpr"]}
