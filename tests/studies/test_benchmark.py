@@ -161,6 +161,7 @@ ONE = "gradient-layoutlmv3-0"
         (lambda a: (a / ONE / "page-7.png").write_bytes(b""), "page-7.png is not asked for"),
         (lambda a: (a / ONE / "answer.json").unlink(), "answer.json is missing, and other files are there"),
         (lambda a: (a / "gradient-9").mkdir(), "gradient-9: there is no such case"),
+        (lambda a: (a / ONE / "page-7.png").symlink_to(EXAMPLE), "page-7.png is a link, which is not followed"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_scored_is_refused(spoil: Spoil, said: str, made: tuple[Path, Path], mine: Path) -> None:

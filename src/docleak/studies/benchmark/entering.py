@@ -124,19 +124,23 @@ def _read(
     if attack != FLOOR:
         said, knowledge = _text(got)
     if attack != FLOOR and (case["sent"] == "delta" or len(case["pages"]) > 1):
-        return {**said, "notes": ["no picture: of several steps or pages, docleak's entry reads words alone"]}, ()
+        return _noted(said, "no picture: of several steps or pages, docleak's entry reads words alone"), ()
     try:
         run = ATTACKS.load(attack).run
         found = run(got.view, knowledge, budget=budget, generator=generator_of(seed, "attack", name))
     except AttackError as fault:
-        return {**said, "notes": [str(fault)]}, ()
+        return _noted(said, str(fault)), ()
     return said, list(found.pixels)
+
+
+def _noted(said: Mapping[str, Any], note: str) -> dict[str, Any]:
+    return {**said, "notes": [*said.get("notes", ()), note]}
 
 
 def _text(got: Received) -> tuple[dict[str, Any], Knowledge]:
     """What linear algebra reads, as an answer, and the knowledge that comes of it."""
     model, notes = got.model, list[str]()
-    if len(got.knowledge.inputs) == 1 and got.view.local is None and model.architecture in RECOVERABLE:
+    if len(got.knowledge.inputs) == 1 and model.architecture in RECOVERABLE:
         try:
             found = recover(got.view, got.knowledge)
             example, read = found.inputs[0], model.transcript(found.inputs[0])

@@ -63,6 +63,8 @@ def opened(folder: Path) -> Benchmark:
     about = read_json_object(folder / ABOUT, error=RunError, advice=ADVICE)
     if about.get("version") != VERSION:
         raise RunError(f"{folder} is version {about.get('version')} of the benchmark; this docleak scores {VERSION}.")
+    if strange := [name for name in about["cases"] if f"{CASES}/{name}/{CASE}" not in told]:
+        raise RunError(f"{folder / ABOUT} names the case {strange[0]!r}, of which there is no {CASE}. {ADVICE}")
     cases = {
         str(name): read_json_object(folder / CASES / str(name) / CASE, error=RunError, advice=ADVICE)
         for name in about["cases"]

@@ -12,7 +12,7 @@ from docleak.files import read_json_object, write_atomically, write_json
 from docleak.metrics import Estimate
 from docleak.report.table import Column, Row, Table
 from docleak.studies.benchmark.files import Benchmark
-from docleak.studies.benchmark.scoring import PSNR, HandedIn
+from docleak.studies.benchmark.scoring import AUC, PSNR, HandedIn
 
 Scores = Mapping[str, Mapping[str, Estimate]]
 ADVICE = "It is what docleak benchmark score writes; pass another file."
@@ -67,7 +67,8 @@ def table_of(track: str, about: str, rows: list[Mapping[str, Any]]) -> Table:
         return Table(f"{track}: {about}", columns, [], "Nobody entered.", first="entry")
     first = measured[order[0]]
     n = "; ".join(f"{head}: {first[head].n} {first[head].of}".rstrip() for head in heads)
-    caption = f"Of {first[heads[0]].groups} cases or providers ({n}), 95 % intervals over them."
+    of = "providers" if AUC in heads else "cases"
+    caption = f"n: {n}. Intervals of 95 % over {first[heads[0]].groups} {of}."
     return Table(f"{track}: {about}", columns, [Row(name, measured[name]) for name in order], caption, first="entry")
 
 

@@ -102,8 +102,11 @@ def read_answers(folder: Path, benchmark: Benchmark) -> HandedIn:
         )
     answers: dict[str, Answer] = {}
     pictures: dict[str, dict[int, Image]] = {}
-    faults = [f"{path.name}: there is no such case" for path in sorted(folder.iterdir())
-              if path.is_dir() and path.name not in benchmark.cases]  # fmt: skip
+    faults = [
+        f"{path.name} is a link, which is not followed" for path in sorted(folder.rglob("*")) if path.is_symlink()
+    ]
+    faults += [f"{path.name}: there is no such case" for path in sorted(folder.iterdir())
+               if path.is_dir() and path.name not in benchmark.cases]  # fmt: skip
     for name, case in benchmark.cases.items():
         if not (folder / name / ANSWER).is_file():
             if (folder / name).is_dir() and any((folder / name).iterdir()):
