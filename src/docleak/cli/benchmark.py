@@ -109,5 +109,6 @@ def score(
     row = board.row_of(given, scores, f"{engine.name} {engine.version}")
     if leaderboard is not None:
         board.enlisted(leaderboard, benchmark, row)
-    tables = [board.table_of(track, about, [row]).to_text() for track, about in benchmark.about["tracks"].items()]
-    emit(row, "\n\n".join(tables), json_output=json_output)
+    tables = [board.table_of(track, about, [row]) for track, about in benchmark.about["tracks"].items()]
+    said = "\n\n".join(f"{table.title}\n{table.to_text()}\n{table.caption}" for table in tables)
+    emit(row, said, json_output=json_output)
