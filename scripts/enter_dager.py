@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -62,7 +63,8 @@ def main(checkout: Path, folder: Path, answers: Path) -> None:
     told = (
         "get_layer_decomp and check_if_in_span of insait-institute/dager-gradient-inversion, by scripts/enter_dager.py"
     )
-    entry = {"name": "DAGER", "version": about["version"], "edition": about["edition"], "about": told}
+    entry = {"name": "DAGER", "version": about["version"], "edition": about["edition"], "about": told,
+             "commit": f"theirs {commit}"}  # fmt: skip
     (answers / "entry.json").write_text(json.dumps(entry))
 
 

@@ -177,7 +177,7 @@ def score(
     if given.missing and not missing_as_zero:
         raise RunError(
             f"{len(given.missing)} of {len(benchmark.cases)} cases have no answer: {', '.join(given.missing)}. Answer "
-            "them, or pass --missing-as-zero, which counts them as not read."
+            "them, or pass --missing-as-zero, which counts them as not read, and whole tracks as not entered."
         )
     found: dict[str, dict[str, Estimate]] = {}
     for track, names in benchmark.of_track().items():
