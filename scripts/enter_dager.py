@@ -60,6 +60,8 @@ def main(checkout: Path, folder: Path, answers: Path) -> None:
         said = {"tokens": near.any(0).nonzero().flatten().tolist(), "seconds": round(time.perf_counter() - started, 2)}
         (answers / name).mkdir(parents=True, exist_ok=True)
         (answers / name / "answer.json").write_text(json.dumps(said))
+    git = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     told = (
         "get_layer_decomp and check_if_in_span of insait-institute/dager-gradient-inversion, by scripts/enter_dager.py"
     )
