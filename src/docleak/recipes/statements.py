@@ -31,6 +31,8 @@ from docleak.report.table import Column, Row, Table
 from docleak.studies.study import TableRow
 
 CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "cannot tell"
+#: Parts that a row has at least, however early all is decided.
+LEAST = 3
 #: How two rows can stand to each other.
 RELATIONS = ("above", "below", "like")
 #: key -> type, in a recipe's file.
@@ -138,6 +140,14 @@ def decide(statements: Sequence[Statement], rows: Sequence[TableRow], scale: str
             if all(name in here for name in needed) and (not statement.models or model in statement.models):
                 found.append(_decided(statement, target, [here[name] for name in needed]))
     return found
+
+
+def settled(statements: Sequence[Statement], rows: Sequence[TableRow], scale: str) -> set[int]:
+    """The numbers of the rows that no open statement needs, once they have LEAST parts."""
+    wanted = {(one.target, name) for one in decide(statements, rows, scale) if one.verdict == OPEN
+              for name in (one.statement.row, one.statement.other)}  # fmt: skip
+    return {number for number, row in enumerate(rows)
+            if (row.target, row.name) not in wanted and len(row.run.units()) >= LEAST}  # fmt: skip
 
 
 def _decided(statement: Statement, target: str, rows: Sequence[TableRow]) -> Decision:
