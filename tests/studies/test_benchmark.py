@@ -22,7 +22,7 @@ from docleak.studies.benchmark.entering import enter
 from docleak.studies.benchmark.export import export
 from docleak.studies.benchmark.files import ABOUT, MANIFEST, opened
 from docleak.studies.benchmark.scoring import AUC, FIELDS, PSNR, TOKENS, TPR, read_answers, read_key, score
-from docleak.studies.benchmark.tracks import TRACKS
+from docleak.studies.benchmark.tracks import TRACKS, VERSION
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "benchmark_entry.py"
 KNOWN = {track.name: track for track in TRACKS}
@@ -212,3 +212,20 @@ def test_the_leaderboard_keeps_one_row_of_a_name(made: tuple[Path, Path], entere
     file.write_text(file.read_text().replace(benchmark.edition, "0" * 16))
     with pytest.raises(RunError, match="is of edition 0000000000000000"):
         leaderboard.enlisted(file, benchmark, row)
+
+
+BOARD = Path(__file__).parents[2] / "docs" / "results" / "leaderboard.json"
+
+
+def test_the_committed_leaderboard_is_of_the_committed_numbers() -> None:
+    board = json.loads(BOARD.read_text())
+    assert BOARD.with_suffix(".md").read_text() == leaderboard.as_page(board)
+    assert board["benchmark"]["version"] == VERSION and board["benchmark"]["seed"] == 0
+    assert board["benchmark"]["tracks"] == {track.name: track.about for track in TRACKS}
+
+
+@pytest.mark.slow
+def test_the_benchmark_is_frozen(tmp_path: Path) -> None:
+    """Forms, models, tracks and case files are those that the committed rows are of; else VERSION goes up."""
+    about = export(tmp_path / "b", tmp_path / "k", seed=0, public=True)
+    assert about["edition"] == json.loads(BOARD.read_text())["benchmark"]["edition"]
