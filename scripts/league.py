@@ -3,7 +3,7 @@
     python -m scripts.league
 
 Numbers come from docs/results/bench.json (``python -m bench beside_breaching imprint``) and docs/results/spans.md
-(``python scripts/beside_dager.py``). Won and lost are said where the whole 95 % interval, or both quartiles of a time's
+(``python scripts/beside_dager.py``) and the leaderboard's. Won and lost are said where the whole 95 % interval, or both quartiles of a time's
 ratio, lie on one side.
 """
 
@@ -22,8 +22,11 @@ from docleak.metrics import Estimate
 from docleak.metrics.estimate import ratio_interval
 from docleak.metrics.membership import clopper_pearson
 from docleak.report.table import Column, Row, Table
+from docleak.studies.benchmark.scoring import TOKENS
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
+#: Rows of the leaderboard.
+PEERS, OURS = ("DAGER",), "docleak closed-form"
 WON, LOST, OPEN = "won", "lost", "cannot tell"
 COLUMNS = {
     "case": Column("model and gradient"), "budget": Column("budget"), "measure": Column("measured"),
@@ -40,7 +43,7 @@ the ratio of times, lie on that side, else *cannot tell*; **equal** where the co
 """
 TAIL = """
 Not measured: memory; breaching's cases 0, 1, 4, 6, 9 and 10 as they stand (they need ImageNet, CIFAR-10 or wikitext,
-which are not here); LeakPro; Privacy Meter. No row is about documents: no peer that was run reads document models,
+which are not here); LeakPro; Privacy Meter. Only the last rows are about documents: few peers read document models,
 which is what [the benchmark](../benchmark.md) is for.
 """
 
@@ -117,6 +120,24 @@ def of_dager(page: str) -> list[Row]:
     return rows
 
 
+def of_benchmark(board: Mapping[str, Any]) -> list[Row]:
+    """Peers' tokens on the benchmark's documents, beside docleak's closed form."""
+    rows = {row["name"]: row["tracks"] for row in board["rows"]}
+    found = []
+    for peer in PEERS:
+        for track, measured in rows[peer].items():
+            if TOKENS not in measured or (theirs := Estimate.of_json(measured[TOKENS])).value is None:
+                continue
+            ours = Estimate.of_json(rows[OURS][track][TOKENS])
+            found.append(Row(f"{peer}, in the benchmark", {
+                "case": f"{track}: {board['benchmark']['tracks'][track]}", "budget": "algebra", "measure": TOKENS,
+                "theirs": theirs.text(2), "ours": ours.text(2),
+                "difference": f"{(ours.value or 0.0) - theirs.value:+.2f}", "n": theirs.groups,
+                "verdict": "equal" if ours.value == theirs.value else OPEN,
+            }))  # fmt: skip
+    return found
+
+
 def page_of(results: Path) -> str:
     """The page, from the numbers in ``results``."""
     bench = json.loads((results / "bench.json").read_text(encoding="utf-8"))
@@ -124,6 +145,7 @@ def page_of(results: Path) -> str:
         *of_breaching(bench["beside_breaching"]["numbers"]),
         *of_imprint(bench["imprint"]["numbers"]),
         *of_dager((results / "spans.md").read_text(encoding="utf-8")),
+        *of_benchmark(json.loads((results / "leaderboard.json").read_text(encoding="utf-8"))),
     ]
     counts = [sum(row.values["verdict"] == one for row in rows) for one in (WON, "equal", LOST, OPEN)]
     said = "{} rows: {} won, {} equal, {} lost, {} cannot tell.\n".format(len(rows), *counts)
