@@ -2,9 +2,9 @@
 
     python -m scripts.league
 
-Numbers come from docs/results/bench.json (``python -m bench beside_breaching imprint``) and docs/results/spans.md
-(``python scripts/beside_dager.py``) and the leaderboard's. Won and lost are said where the whole 95 % interval, or both quartiles of a time's
-ratio, lie on one side.
+Numbers come from docs/results/bench.json (``python -m bench beside_breaching imprint``), docs/results/spans.md
+(``python scripts/beside_dager.py``) and the benchmark's leaderboard. Won and lost are said where the whole 95 %
+interval, or both quartiles of a time's ratio, lie on one side.
 """
 
 from __future__ import annotations
