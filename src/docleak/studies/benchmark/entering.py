@@ -89,7 +89,7 @@ def enter(
 def receive(folder: Path, case: Mapping[str, Any]) -> Received:
     """What an attack on gradients takes, of one case's files and its model."""
     place, model = folder / CASES / str(case["name"]), load_model(str(folder / MODELS / str(case["model"])))
-    templates, masks, encoded = [], [], list[Encoded]()
+    templates, masks, encoded = list[Tensor](), list[Tensor](), list[Encoded]()
     for page in case["pages"]:
         template, mask = (np.asarray(Pillow.open(place / page[one]).convert("RGB")) for one in ("template", "private"))
         words = [Word(word["text"], to_box(word["box"])) for word in page["words"]]

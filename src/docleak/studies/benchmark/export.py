@@ -107,7 +107,7 @@ def _updates(
     """Write one case of updates; returns its truth, pages, and the pixels that everybody may see."""
     model = load_model(source)
     pages = pages_behind(model, track, case, seed)
-    shown, forms, exact = [], [], {}
+    shown, forms, exact = list[dict[str, Any]](), list[Page](), dict[str, bytes]()
     for number, page in enumerate(pages):
         template, mask, words = public_side(page)
         names = f"template-{number}.png", f"private-{number}.png"

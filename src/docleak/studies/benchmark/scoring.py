@@ -231,10 +231,11 @@ def _f1(said: Collection[int], true: Collection[int]) -> float:
 def _mean(cases: Sequence[Sequence[float]], of: str, *, share: bool = True) -> Estimate:
     """Over all values, with an interval over cases."""
     kept = [values for values in cases if values]
-    sums, counts = (np.array([kind(values) for values in kept]) for kind in (sum, len))
+    sums = np.array([sum(values) for values in kept], dtype=np.float64)
+    counts = np.array([len(values) for values in kept], dtype=np.int64)
     if not kept:
         return Estimate(None, of=of, why="nothing was there to measure")
-    low, high = ratio_interval(sums.astype(float), counts, np.random.default_rng(0), 0.95, 2000, share)
+    low, high = ratio_interval(sums, counts, np.random.default_rng(0), 0.95, 2000, share)
     return Estimate(float(sums.sum() / counts.sum()), low, high, int(counts.sum()), len(kept), of=of)
 
 
