@@ -235,8 +235,10 @@ def table_of(decisions: Sequence[Decision]) -> Table:
     """A row per statement and model."""
     rows = [
         Row(one.statement.says, {"model": one.target, "quantity": one.quantity.text(3), "verdict": one.verdict,
-                                 "n": float(one.quantity.groups) if one.quantity.groups else "-", "how": one.how})
+                                 "n": float(one.quantity.groups) if one.quantity.groups else "-",
+                                 "how": f"{one.how}: {' against '.join(filter(None, (said.row, said.other)))}"})
         for one in decisions
+        for said in (one.statement,)
     ]  # fmt: skip
     caption = (
         "95 % intervals. A statement is confirmed where the whole interval says so, refuted where none of it does. "
