@@ -121,6 +121,12 @@ def test_rows_that_do_not_say_page_by_page_are_compared_by_their_intervals(tmp_p
     assert found[0].quantity.low == pytest.approx(found[0].quantity.value - 0.2)
 
 
+def test_an_interval_without_width_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [stated("heads", "good", "between", bounds=(0.9, 1.0))]
+    monkeypatch.setattr(CoinsStudy, "numbers", lambda self, run: {"heads": Estimate(1.0, 1.0, 1.0, 3, 3)})
+    assert decide(said, table(tmp_path, *said, apart=True), "tiny")[0].verdict == OPEN
+
+
 def test_a_table_stops_at_the_page_that_decides_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     good = stated("heads", "good", "above", "fair")
     planned = table(tmp_path, good, until=True)

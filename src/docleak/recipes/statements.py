@@ -156,8 +156,11 @@ def _decided(statement: Statement, target: str, rows: Sequence[TableRow]) -> Dec
 
 
 def _verdict(quantity: Estimate, wanted: tuple[float, float]) -> str:
-    """Whether the interval lies in what is wanted, or outside of it; a number without one is what it is."""
-    if quantity.value is None:
+    """Whether the interval lies in what is wanted, or outside of it; a number without one is what it is.
+
+    An interval without width is what resampling makes of a few equal parts: it decides nothing.
+    """
+    if quantity.value is None or (quantity.low is not None and quantity.low == quantity.high):
         return OPEN
     low = quantity.value if quantity.low is None else quantity.low
     high = quantity.value if quantity.high is None else quantity.high
@@ -176,7 +179,7 @@ def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate,
     share = statement.column in studies[0].shares
     if shared and (share or (len(rows) == 2 and not statement.by)):
         planned = max([len(shared), *(study.planned_parts() for study in studies)])
-        of = studies[0].parts
+        of = studies[0].parts or "parts"
         if len(rows) == 1:
             values = [parts[0][name] for name in shared]
             low, high = mean_over_time(values, planned=planned)
