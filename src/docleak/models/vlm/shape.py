@@ -27,8 +27,8 @@ def shape_of(source: str) -> dict[str, Any]:
         targets, base = told.get("target_modules"), str(told.get("base_model_name_or_path"))
         if not isinstance(targets, list) or not isinstance(told.get("r"), int):
             raise ModelError(
-                f"{ADAPTER} of {source!r} has r={told.get('r')!r} and target_modules={targets!r}; expected a number and "
-                "a list of names. Say --rank and --adapted instead of --model."
+                f"{ADAPTER} of {source!r} has r={told.get('r')!r} and target_modules={targets!r}; expected a number, "
+                "and a list of names. Say --rank and --adapted instead of --model."
             )
         adapted = sum(any(str(t).split(".")[-1] == name for t in targets) for name in PROJECTIONS)
         found = {"rank": told["r"], "adapted": adapted}
@@ -42,10 +42,11 @@ def shape_of(source: str) -> dict[str, Any]:
     found |= {"width": text["hidden_size"], "vocabulary": text["vocab_size"]}
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))
     found["table"] = file is None and not tied
-    counted = config.get("image_seq_length") or config.get("mm_tokens_per_image")
+    side, patch, kind = vision.get("image_size"), vision.get("patch_size"), config.get("model_type")
+    squared = (side // patch) ** 2 if isinstance(side, int) and isinstance(patch, int) else 0
+    counted = config.get("mm_tokens_per_image") or config.get("image_seq_length")
+    counted = squared if squared and kind in ("llava", "paligemma") else counted
     found |= {"patches": counted} if isinstance(counted, int) else {}
-    side, patch = vision.get("image_size"), vision.get("patch_size")
-    whole = vision.get("model_type") == "siglip_vision_model" and isinstance(side, int) and isinstance(patch, int)
-    if file is None and whole:
-        found |= {"tower_width": vision["hidden_size"], "tower_patches": (side // patch) ** 2}
+    if file is None and squared and vision.get("model_type") == "siglip_vision_model":
+        found |= {"tower_width": vision["hidden_size"], "tower_patches": squared}
     return found
