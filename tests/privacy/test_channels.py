@@ -22,8 +22,9 @@ def test_ranks_and_widths_decide() -> None:
     assert states(replace(OPEN, rounds=1))[:2] == [State.CLOSED] * 2
     assert states(replace(OPEN, pages=4)) == [State.UNTOLD, State.UNTOLD, State.CLOSED]
     assert states(replace(OPEN, pages=4, rank=0))[:2] == [State.CLOSED] * 2
-    assert states(replace(OPEN, adapted=0))[:2] == [State.CLOSED] * 2
+    assert states(replace(OPEN, adapted=0))[:2] == [State.CLOSED, State.UNTOLD]
     assert states(replace(OPEN, frozen_a=True))[:2] == [State.CLOSED] * 2
+    assert states(replace(OPEN, frozen_a=True, rank=128))[:2] == [State.UNTOLD] * 2
     assert states(replace(OPEN, tower_width=128))[2] is State.CLOSED
     assert states(replace(OPEN, tiles=4))[2] is State.CLOSED
     assert set(states(replace(OPEN, aggregation="dp"))) == {State.UNTOLD}
