@@ -1,4 +1,4 @@
-"""Membership of pages under what clients do: ``python scripts/presence_table.py`` writes docs/results/presence.md.
+"""Membership of pages under what clients do: ``python scripts/presence_table.py --out FILE`` writes a table.
 
 A small Qwen2-VL (width 240, random weights, pages of 56 x 84 pixels), whole and by LoRA (rank 16 on query, key, value).
 """
@@ -36,7 +36,7 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 HEAD = """# Was this page in this update?
 
-`python scripts/presence_table.py`: {count} pages in updates and as many others, 2 in each update, seed 5, one CPU
+`python scripts/presence_table.py`: {count} pages in updates and as many others, 2 in each update, seed {seed}, one CPU
 thread, torch {torch}. A small Qwen2-VL, width 240, random weights, pages of 56 x 84 pixels. *Errors* are the share of
 wrong decisions, of both kinds, at a cut-off set by two pages a round that are known to be out (their mean and 3
 standard deviations, or a gap of a factor of 10 above all of them). The loss sees no update. 95 % intervals over pages.
@@ -67,7 +67,9 @@ def make(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pages", type=int, default=400)
-    parser.add_argument("--out", type=Path, default=Path("docs/results/presence.md"))
+    parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--rows", default="", help="Only rows with this in their name; A|B takes either.")
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--runs", type=Path, default=None, help="Where runs are kept, to go on with.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -76,15 +78,19 @@ def main() -> None:
         make(folder)
     lines = []
     for name, settings in ROWS.items():
+        if not any(part in name for part in arguments.rows.split("|")):
+            continue
         source, started = "lora" if name.startswith("LoRA") else "base", time.perf_counter()
-        config = PresenceConfig(model=str(folder / source), pages=arguments.pages, controls=2, seed=5, **settings)
-        run = carry_out(PresenceStudy(config), folder / name.replace(", ", "-").replace(" ", "-"))
+        config = PresenceConfig(
+            model=str(folder / source), pages=arguments.pages, controls=2, seed=arguments.seed, **settings
+        )
+        run = carry_out(PresenceStudy(config), folder / f"{name.replace(', ', '-').replace(' ', '-')}-{arguments.seed}")
         (reading,) = read_runs([run])
         row = reading.tables["presence"].rows[0].values
         parts = [row[f"{score}_{what}"] for score in ("residual", "alignment", "loss") for what in ("auc", "errors")]
         lines.append(f"| {name} | {' | '.join(part.text(3) for part in parts)} | {row['rank']:.0f} of {row['width']} |")
         print(lines[-1], f"{time.perf_counter() - started:.0f} s", flush=True)
-        head = HEAD.format(count=arguments.pages // 2, torch=torch.__version__)
+        head = HEAD.format(count=arguments.pages // 2, seed=arguments.seed, torch=torch.__version__)
         write_atomically(arguments.out, (head + "\n".join([*lines, ""])).encode())
 
 

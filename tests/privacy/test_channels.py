@@ -22,8 +22,10 @@ def test_ranks_and_widths_decide() -> None:
     assert states(replace(OPEN, rounds=1))[:2] == [State.CLOSED] * 2
     assert states(replace(OPEN, pages=4)) == [State.UNTOLD, State.UNTOLD, State.CLOSED]
     assert states(replace(OPEN, pages=4, rank=0))[:2] == [State.CLOSED] * 2
-    assert states(replace(OPEN, adapted=0))[:2] == [State.CLOSED] * 2
+    assert states(replace(OPEN, adapted=0))[:2] == [State.CLOSED, State.UNTOLD]
     assert states(replace(OPEN, frozen_a=True))[:2] == [State.CLOSED] * 2
+    assert states(replace(OPEN, rounds=1, rank=128))[:2] == [State.UNTOLD] * 2
+    assert states(replace(OPEN, frozen_a=True, rank=128))[:2] == [State.UNTOLD] * 2
     assert states(replace(OPEN, tower_width=128))[2] is State.CLOSED
     assert states(replace(OPEN, tiles=4))[2] is State.CLOSED
     assert set(states(replace(OPEN, aggregation="dp"))) == {State.UNTOLD}
@@ -47,4 +49,4 @@ def test_open_and_closed_are_so_on_configurations_drawn_at_random() -> None:
     rows = [row for seed in range(16) for row in compared(seed)]
     answered = [row for row in rows if row[1] is not State.UNTOLD]
     wrong = [(name, said, shape) for name, said, opened, shape, _ in answered if (said is State.OPEN) != opened]
-    assert len(answered) >= 16 and len(wrong) <= 0.1 * len(answered), wrong
+    assert len(answered) >= 8 and len(wrong) <= 0.1 * len(answered), wrong

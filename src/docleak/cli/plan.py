@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
+from click.core import ParameterSource
 
 from docleak.cli.output import emit
 from docleak.privacy.channels import Shape, as_text
@@ -15,6 +16,9 @@ DEFAULT = Shape()
 
 
 def plan(
+    context: typer.Context,
+    model: Annotated[str, typer.Option(help="Read width, words, rank, modules and tower from this model's, or its "
+                                       "adapters', configuration; what is said beside it counts.")] = "",
     width: Annotated[int, typer.Option(help="Width of the language model.")] = DEFAULT.width,
     vocabulary: Annotated[int, typer.Option(help="Its tokens.")] = DEFAULT.vocabulary,
     words: Annotated[int, typer.Option(help="Different words a page, prompt and answer included.")] = DEFAULT.words,
@@ -47,6 +51,15 @@ def plan(
         width, vocabulary, words, patches, rank, adapted, frozen_a, table, tower_width, tower_patches, tiles, pages,
         local_steps, rounds, clients, optimiser, precision, aggregation,
     )  # fmt: skip
+    read = {}
+    if model:
+        from docleak.models.vlm.shape import shape_of
+
+        read = {name: value for name, value in shape_of(model).items()
+                if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE}  # fmt: skip
+        shape = replace(shape, **read)
     found = planned(shape)
     value = {"shape": asdict(shape), "channels": [asdict(channel) for channel in found]}
-    emit(value, as_text(found), json_output=json_output)
+    said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in read.items())
+    text = f"Read from {model}: {said}.\n{as_text(found)}" if read else as_text(found)
+    emit(value, text, json_output=json_output)

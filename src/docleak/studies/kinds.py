@@ -74,6 +74,9 @@ STUDIES: dict[str, Kind] = {
         "What each defence leaves of the leak, and what it costs: the same attack under each, the model trained under "
         "each.",
     ),
+    "adapters": Kind(
+        "docleak.studies.adapters.study:AdapterStudy", "", "What vision-language models and their adapters give away."
+    ),
     "attention": Kind("docleak.studies.attention.study:AttentionStudy", "", "Where models look while they answer."),
     "training": Kind("docleak.studies.training.rounds:RoundsStudy", "", "Federated and central trainings."),
     "trainings": Kind(

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
-import PIL.Image
 import pytest
 import torch
-from torch import Tensor
 
 from docleak.attacks.gradients.matching import relative
 from docleak.attacks.gradients.selftest import self_test
@@ -18,7 +15,8 @@ from docleak.attacks.gradients.view import GradientView
 from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
-from docleak.models import load_model, pixels_of, trainable
+from docleak.models import load_model, pixels_of
+from docleak.models.vlm.alone import fed_alone, gradient_alone
 from docleak.models.vlm.model import VisionLanguage
 from docleak.models.vlm.processor import common
 from docleak.models.vlm.tiny import FAMILIES, make_tiny
@@ -29,43 +27,12 @@ def page_of(model: VisionLanguage) -> Page:
     return model.fit(make_pages(1, seed=3)[0])
 
 
-def as_trained(model: VisionLanguage, page: Page, number: int = 0) -> dict[str, Tensor]:
-    """What a client that uses transformers alone feeds the network with: whole conversations through the processor."""
-    inner: Any = model.processor.inner
-    asked, said = page.questions[number].text, page.questions[number].answers[0]
-    picture = PIL.Image.fromarray(page.image)
-    if model.architecture == "paligemma":
-        return dict(inner(images=[picture], text=[f"<image>answer en {asked}"], suffix=[said], return_tensors="pt"))
-    if model.architecture == "florence2":
-        inputs = dict(inner(images=[picture], text=[asked], return_tensors="pt"))
-        return {**inputs, "labels": model.tokenizer([f"<s>{said}</s>"], return_tensors="pt")["input_ids"]}
-    if model.architecture == "got_ocr2":
-        text = model.processor.prompt.format(image="<imgpad>", question=asked)  # type: ignore[union-attr]
-        inputs = dict(inner(images=[picture], text=[f"{text}{said}<|im_end|>"], return_tensors="pt"))
-        mark = "assistant\n"
-    else:
-        turns = [
-            {"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": asked}]},
-            {"role": "assistant", "content": [{"type": "text", "text": said}]},
-        ]
-        inputs = dict(inner.apply_chat_template(turns, tokenize=True, return_dict=True, return_tensors="pt"))
-        mark = "Assistant:" if model.architecture in ("idefics3", "smolvlm") else "assistant\n"
-    labels = inputs["input_ids"].clone()
-    start = len(model.tokenizer.decode(labels[0]).rpartition(mark)[0])
-    places = [len(model.tokenizer.decode(labels[0, :t])) for t in range(labels.shape[1] + 1)]
-    first = next(t for t, place in enumerate(places) if place >= start + len(mark))
-    labels[0, :first] = -100
-    if model.tokenizer.decode(labels[0, -1:]) == "\n":  # behind what ends the answer
-        labels[0, -1] = -100
-    return {**inputs, "labels": labels}
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_loss_and_gradient_are_those_of_transformers(family: str, folder: Path) -> None:
     """A client that never heard of docleak computes the gradient; docleak's own fits it to 1e-6."""
     model = model_of(family, folder)
     page = page_of(model)
-    fed = as_trained(model, page)
+    fed = fed_alone(model, page, page.questions[0])
     example = model.encode(page, page.questions[0])
     ids, labels = fed["input_ids"][0], fed["labels"][0]
     assert torch.equal(example.tensors["input_ids"], ids[: len(example.tensors["input_ids"])])
@@ -73,9 +40,7 @@ def test_tokens_loss_and_gradient_are_those_of_transformers(family: str, folder:
     loss = model.module(**fed, use_cache=False).loss
     pixels = pixels_of(page.image)[None]
     torch.testing.assert_close(model.loss(pixels, [example])[0], loss, rtol=1e-5, atol=1e-5)
-    named = dict(trainable(model.module))
-    values = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    theirs = {name: torch.zeros_like(named[name]) if v is None else v for name, v in zip(named, values, strict=True)}
+    theirs = gradient_alone(model, page, page.questions[0])
     test = self_test(GradientView(model, theirs), pixels, [example])
     assert test.passed and test.distance < 1e-6
     blank = torch.ones_like(pixels)

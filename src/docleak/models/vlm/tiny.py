@@ -250,14 +250,32 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
 }  # fmt: skip
 
 
+def _wider(tiny: Tiny, width: int) -> Tiny:
+    """The family with a language model ``width`` wide, and a tower of SigLIP's kind or Qwen3-VL's 288 wide, which is
+    more than its patches; an encoder and decoder (Florence-2) stays as it is."""
+    if "d_model" in tiny.text:
+        return tiny
+    text = {**tiny.text, "hidden_size": width}
+    if "rope_parameters" in text:  # Qwen's heads share the width
+        text["num_attention_heads"] = width // TEXT["head_dim"]
+    vision = {**tiny.vision, **{key: width for key in ("out_hidden_size", "projection_dim") if key in tiny.vision}}
+    if "embed_dim" in vision:  # Qwen2-VL's name for the tower's own
+        vision["hidden_size"] = width
+    elif vision.get("model_type") == "siglip_vision_model" or "num_position_embeddings" in vision:
+        vision["hidden_size"] = 288
+    config = {**tiny.config, **({"projection_dim": width} if "projection_dim" in tiny.config else {})}
+    return replace(tiny, text=text, vision=vision, config=config)
+
+
 def make_tiny(
-    family: str, out: Path, *, seed: int, initialisation: Initialisation = "spread", narrow: bool = True
+    family: str, out: Path, *, seed: int, initialisation: Initialisation = "spread", narrow: bool = True, width: int = 0
 ) -> dict[str, Any]:
     """Write the tiny model of a family to ``out``, whole or not at all, weights drawn with ``seed``; returns its card.
 
     "spread" weights make the gradient depend on where the ink is (``models.start``); "default" ones are those of
-    ``transformers``. ModelError for an unknown family, for an ``out`` that holds something, and unless ``narrow``: no
-    published size is known here.
+    ``transformers``. ``width`` is the language model's, a multiple of 12, where spans are to have room; 0: as it is.
+    ModelError for an unknown family, for an ``out`` that holds something, and unless ``narrow``: no published size is
+    known here.
     """
     import transformers as t
 
@@ -268,7 +286,7 @@ def make_tiny(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ModelError(f"{out} is there already; expected a new or empty folder.")
     t.utils.logging.disable_progress_bar()
-    tiny = FAMILIES[family]()
+    tiny = _wider(FAMILIES[family](), width) if width else FAMILIES[family]()
     named = dict(tiny.tokens)
     tokenizer = character_tokenizer(tags=(), eos=named.pop("eos_token", "</s>"), named=named)
     images, settings = tiny.images

@@ -38,7 +38,8 @@ def obstacle(model: DocumentModel, tensors: Collection[str], batch_size: int) ->
     names = [name for name, _ in model.module.named_parameters()]
     table, weight = _ending(names, TABLES), _ending(names, WEIGHTS)
     if not table or not weight:
-        return f"the tower of this {model.architecture} has no table of positions: its patches are not told apart"
+        said = "has no table of positions that is known here: its patches are not told apart"
+        return f"the tower of this {model.architecture} {said}"
     if table not in tensors or weight not in tensors:
         return f"the gradient lacks {table} or {weight}: the tower is frozen, so its pixels have no closed form"
     if batch_size != 1:

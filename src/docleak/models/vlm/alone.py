@@ -1,0 +1,59 @@
+"""A client that uses ``transformers`` alone: what it feeds the network with, and the gradient it sends.
+
+Nothing of docleak's adapter is in it, so that an adapter can be held against it (the self-test of a gradient that
+docleak computed itself is 0, and says nothing).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import PIL.Image
+import torch
+from torch import Tensor
+
+from docleak.documents.page import Page, Question
+from docleak.models.base import IGNORED, trainable
+from docleak.models.vlm.model import VisionLanguage
+
+
+def fed_alone(model: VisionLanguage, page: Page, question: Question) -> dict[str, Tensor]:
+    """The whole conversation through the processor of ``transformers``, labels of the answer's tokens alone.
+
+    ``page`` is fitted to the model. The prompts of PaliGemma, Florence-2 and GOT-OCR2 are those that docleak knows.
+    """
+    inner: Any = model.processor.inner
+    asked, said = question.text, question.answers[0]
+    picture = PIL.Image.fromarray(page.image)
+    if model.architecture == "paligemma":
+        return dict(inner(images=[picture], text=[f"<image>answer en {asked}"], suffix=[said], return_tensors="pt"))
+    if model.architecture == "florence2":
+        inputs = dict(inner(images=[picture], text=[asked], return_tensors="pt"))
+        return {**inputs, "labels": model.tokenizer([f"<s>{said}</s>"], return_tensors="pt")["input_ids"]}
+    if model.architecture == "got_ocr2":
+        text = model.processor.prompt.format(image="<imgpad>", question=asked)  # type: ignore[union-attr]
+        inputs = dict(inner(images=[picture], text=[f"{text}{said}<|im_end|>"], return_tensors="pt"))
+        mark = "assistant\n"
+    else:
+        turns = [
+            {"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": asked}]},
+            {"role": "assistant", "content": [{"type": "text", "text": said}]},
+        ]
+        inputs = dict(inner.apply_chat_template(turns, tokenize=True, return_dict=True, return_tensors="pt"))
+        mark = "Assistant:" if model.architecture in ("idefics3", "smolvlm") else "assistant\n"
+    labels = inputs["input_ids"].clone()
+    start = len(model.tokenizer.decode(labels[0]).rpartition(mark)[0])
+    places = [len(model.tokenizer.decode(labels[0, :t])) for t in range(labels.shape[1] + 1)]
+    first = next(t for t, place in enumerate(places) if place >= start + len(mark))
+    labels[0, :first] = IGNORED
+    if model.tokenizer.decode(labels[0, -1:]) == "\n":  # behind what ends the answer
+        labels[0, -1] = IGNORED
+    return {**inputs, "labels": labels}
+
+
+def gradient_alone(model: VisionLanguage, page: Page, question: Question) -> dict[str, Tensor]:
+    """The gradient of the loss that ``transformers`` itself computes of this, by the network's names."""
+    loss: Tensor = model.module(**fed_alone(model, page, question), use_cache=False).loss
+    named = dict(trainable(model.module))
+    values = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {name: torch.zeros_like(named[name]) if v is None else v for name, v in zip(named, values, strict=True)}

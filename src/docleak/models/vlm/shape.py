@@ -1,0 +1,52 @@
+"""What ``docleak plan`` has to know of a model, from its configuration alone: no weights are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docleak.errors import ModelError
+from docleak.files import read_json_object
+from docleak.models.loading import config_of, locate
+
+#: The first layer's projections, by the ends of their names.
+PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+
+
+def shape_of(source: str) -> dict[str, Any]:
+    """Fields of ``privacy.channels.Shape`` that the configuration of a model, or of LoRA on it, says.
+
+    ``patches`` is there where the configuration counts a page's picture vectors, the tower's size where it is SigLIP's
+    and trained. ModelError for models that are no decoder of pictures and words, and for targets that are a pattern.
+    """
+    from docleak.models.lora import ADAPTER, adapter_file
+
+    where, revision = locate(source)
+    file, base, found = adapter_file(where, revision), source, {"rank": 0, "adapted": len(PROJECTIONS)}
+    if file is not None:
+        told = read_json_object(file, error=ModelError, advice="Save the adapters again.")
+        targets, base = told.get("target_modules"), str(told.get("base_model_name_or_path"))
+        if not isinstance(targets, list) or not isinstance(told.get("r"), int):
+            raise ModelError(
+                f"{ADAPTER} of {source!r} has r={told.get('r')!r} and target_modules={targets!r}; expected a number, "
+                "and a list of names. Say --rank and --adapted instead of --model."
+            )
+        adapted = sum(any(str(t).split(".")[-1] == name for t in targets) for name in PROJECTIONS)
+        found = {"rank": told["r"], "adapted": adapted}
+    config = config_of(base)
+    text, vision = config.get("text_config") or {}, config.get("vision_config") or {}
+    if not all(isinstance(text.get(name), int) for name in ("hidden_size", "vocab_size")):
+        raise ModelError(
+            f"config.json of {base!r} has no text_config with a hidden_size and a vocab_size: it is no decoder of "
+            "pictures and words. Say --width and --vocabulary instead of --model."
+        )
+    found |= {"width": text["hidden_size"], "vocabulary": text["vocab_size"]}
+    tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))
+    found["table"] = file is None and not tied
+    side, patch, kind = vision.get("image_size"), vision.get("patch_size"), config.get("model_type")
+    squared = (side // patch) ** 2 if isinstance(side, int) and isinstance(patch, int) else 0
+    counted = config.get("mm_tokens_per_image") or config.get("image_seq_length")
+    counted = squared if squared and kind in ("llava", "paligemma") else counted
+    found |= {"patches": counted} if isinstance(counted, int) else {}
+    if file is None and squared and vision.get("model_type") == "siglip_vision_model":
+        found |= {"tower_width": vision["hidden_size"], "tower_patches": squared}
+    return found

@@ -1,0 +1,31 @@
+"""What a configuration says of a planned training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from docleak.errors import ModelError
+from docleak.models.vlm.shape import shape_of
+from docleak.models.vlm.tiny import make_tiny
+
+
+def test_a_whole_model_and_its_adapters(tmp_path: Path) -> None:
+    make_tiny("llava", tmp_path / "base", seed=0)
+    whole = shape_of(str(tmp_path / "base"))
+    assert whole == {"rank": 0, "adapted": 3, "width": 48, "vocabulary": whole["vocabulary"], "table": True,
+                     "patches": 256, "tower_width": 48, "tower_patches": 256}  # fmt: skip
+    adapters = tmp_path / "adapters"
+    adapters.mkdir()
+    told = {"base_model_name_or_path": str(tmp_path / "base"), "r": 4, "target_modules": ["q_proj", "model.v_proj"]}
+    (adapters / "adapter_config.json").write_text(json.dumps(told))
+    found = shape_of(str(adapters))
+    assert (found["rank"], found["adapted"], found["table"], found["width"]) == (4, 2, False, 48)
+    assert "tower_width" not in found
+    (adapters / "adapter_config.json").write_text(json.dumps({**told, "target_modules": ".*_proj"}))
+    with pytest.raises(ModelError, match="a list of names"):
+        shape_of(str(adapters))
+    with pytest.raises(ModelError, match="no decoder of pictures and words"):
+        shape_of("donut-start")
