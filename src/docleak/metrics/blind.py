@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -34,6 +34,8 @@ def blind_auc(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_], *
 
     Two logistic regressions, on words and answers (whole ones, and letters of them) and on numbers of the page (boxes,
     counts, a small picture), learn from four fifths and rank the others; a document's score is the mean of its ranks.
+    Documents of a provider that has some on both sides are in one fifth: a classifier that learned one's label would
+    say the other's, and no attack is told labels.
     AttackError for fewer than FOLDS documents of a kind.
     """
     fewest = int(min(members.sum(), (~members).sum()))
@@ -44,13 +46,24 @@ def blind_auc(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_], *
         )
     texts = [_text(pages) for pages in documents]
     numbers = np.stack([np.mean([_numbers(page) for page in pages], axis=0) for pages in documents])
-    scores = np.zeros(len(texts))
-    for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(numbers, members):
+    scores, folds = np.zeros(len(texts)), StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
+    for train, test in folds.split(numbers, members, _together(documents, members)):
         told = [_ranks(_words(seed), [texts[i] for i in train], members[train], [texts[i] for i in test]),
                 _ranks(_places(seed), numbers[train], members[train], numbers[test])]  # fmt: skip
         scores[test] = np.mean(told, axis=0)
     rates = membership_rates(scores, scores > 0.5, members, rng=np.random.default_rng(seed))
     return replace(rates["auc"], of="documents")
+
+
+def _together(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_]) -> list[str]:
+    """The group of each document: its provider, if on both sides and no larger than half a fold, else itself."""
+    names = [pages[0].provider for pages in documents]
+    sides = [
+        {name for name, inside in zip(names, members.tolist(), strict=True) if inside is side} for side in (True, False)
+    ]
+    most = max(2, len(names) // (2 * FOLDS))
+    shared = {name for name in sides[0] & sides[1] if name and names.count(name) <= most}
+    return [f"provider {name}" if name in shared else str(number) for number, name in enumerate(names)]
 
 
 def _words(seed: int) -> Pipeline:

@@ -139,7 +139,9 @@ def test_a_value_is_ranked_among_others_and_the_page_shows_it(pages: list[Page])
     shown = heat_map(page, {place: ranked})
     plain = heat_map(page, {})
     assert shown.shape == plain.shape and (shown != plain).any() and COLOURS[0][0] == 0.0
-    rows = [replace(ranked, document=f"d{n}", member=n % 2 == 0, above=0.0 if n % 2 == 0 else float(n)) for n in range(20)]
+    rows = [
+        replace(ranked, document=f"d{n}", member=n % 2 == 0, above=0.0 if n % 2 == 0 else float(n)) for n in range(20)
+    ]
     found = known_in(rows, seed=0)
     assert found[""]["known"].value == 1 and found[""]["others"].value == 0 and (found[""]["gap"].low or 0) > 0.5
     assert found[field.key]["chance"].value == pytest.approx(0.05) and (found[""]["beyond"].low or 0) > 0.5
@@ -166,7 +168,7 @@ def test_what_is_concluded() -> None:
     assert severity_of(record(0.45)) == "none" and severity_of(record(0.45, others=60)) == "untold"
     refused = record(0.9, differs=("no model",), known=0.1)
     assert severity_of(refused) == "untold" and "differ without" in sentences(refused)[0]
-    assert "20.0 % [10.0, 30.0]" in sentences(record(0.55))[0] and "0.90 is not excluded" in sentences(record(0.45))[0]
+    assert "20.0 % [10.0, 30.0]" in sentences(record(0.55))[0] and "up to 0.90 is not excluded" in sentences(record(0.45))[0]
 
 
 def test_intervals_hold_for_all_scores_together(pages: list[Page]) -> None:

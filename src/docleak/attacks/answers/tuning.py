@@ -6,7 +6,7 @@ one nearest to the output; every question starts from the released weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,17 +46,19 @@ def tune(model: DocumentModel, items: Sequence[Item], tuning: Tuning = Tuning())
     try:
         weight = _last_linear(model, items[0])
         rate = _step_size(model, items[:: max(1, len(items) // tuning.sampled)], weight)
-        return [_moved(model, item, weight, rate, tuning) for item in items]
+        return [_moved(_loss_of(model, item), weight, rate, tuning) for item in items]
     finally:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(flags[name])
         module.train(training)
 
 
-def _loss(model: DocumentModel, item: Item) -> Tensor:
+def _loss_of(model: DocumentModel, item: Item) -> Callable[[], Tensor]:
+    """The loss on one question, a scalar, with the weights as they are when it is called."""
     page = model.fit(item.page)
-    device = next(model.module.parameters()).device
-    return model.loss(pixels_of(page.image, device)[None], [model.encode(page, item.question)])[0]
+    pixels = pixels_of(page.image, next(model.module.parameters()).device)[None]
+    inputs = [model.encode(page, item.question)]
+    return lambda: model.loss(pixels, inputs)[0]
 
 
 def _last_linear(model: DocumentModel, item: Item) -> nn.Parameter:
@@ -65,7 +67,7 @@ def _last_linear(model: DocumentModel, item: Item) -> nn.Parameter:
     linear = [p.weight for p in model.module.modules() if isinstance(p, nn.Linear) and id(p.weight) not in tied]
     for weight in linear:
         weight.requires_grad_(True)
-    gradients = torch.autograd.grad(_loss(model, item), linear, allow_unused=True)
+    gradients = torch.autograd.grad(_loss_of(model, item)(), linear, allow_unused=True)
     model.module.requires_grad_(False)
     used = [w for w, g in zip(linear, gradients, strict=True) if g is not None and bool(g.any())]
     if not used:
@@ -76,27 +78,25 @@ def _last_linear(model: DocumentModel, item: Item) -> nn.Parameter:
 def _step_size(model: DocumentModel, items: Sequence[Item], weight: nn.Parameter) -> float:
     sizes = []
     for item in items:
-        loss = _loss(model, item)
+        loss = _loss_of(model, item)()
         (gradient,) = torch.autograd.grad(loss, weight)
         sizes.append(float(loss) / max(float(gradient.square().sum()), 1e-12))
     return float(np.median(sizes))
 
 
-def _moved(model: DocumentModel, item: Item, weight: nn.Parameter, rate: float, tuning: Tuning) -> Moved:
-    start = weight.detach().clone()
-    before, steps = _loss(model, item), 0
+def _moved(loss: Callable[[], Tensor], weight: nn.Parameter, rate: float, tuning: Tuning) -> Moved:
+    start, before, steps = weight.detach().clone(), loss(), 0
     try:
         while steps < tuning.steps:
             (gradient,) = torch.autograd.grad(before, weight)
             with torch.no_grad():
                 weight -= rate * gradient
             steps += 1
-            if steps == tuning.steps:
-                break
-            after = _loss(model, item)
-            if not float(before) - float(after) >= tuning.tolerance:
-                break
-            before = after
+            if steps < tuning.steps:
+                after = loss()
+                if not float(before) - float(after) >= tuning.tolerance:
+                    break
+                before = after
         return Moved(float((weight - start).norm()), steps)
     finally:
         with torch.no_grad():

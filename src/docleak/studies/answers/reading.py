@@ -123,6 +123,9 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         Section("evidence-answers", "Evidence", "Evidence: look for yourself", evidence, annex=True),
         Section("numbers-answers", "Tables", "The whole tables", numbers),
     ]  # fmt: skip
+    if of:
+        scores = Section("comparison", "Documents and fields", "Which documents, and which fields", numbers, open=True)
+        sections = [scores, *sections[1:3]]
     if beside:
         body = Markup("").join([verdicts, side_by_side, threat, evidence])
         heading = "And the finished model: whose documents did it see?"
@@ -319,6 +322,8 @@ def _verdict(record: Record) -> dict[str, Any]:
 def _for_machines(record: Record) -> dict[str, Any]:
     said = {"severity": severity_of(record), "label": said_of(record), "sentence": headline_of(record)}
     numbers = {of: record[of]["numbers"] for of in ("gap", *TABLES, "utility") if of in record}
+    if "documents" in record:
+        said |= {name: record["documents"][name] for name in ("controls", "differs", "references")}
     return {"release": record["label"], "control": record["control"], **said, "bill": record["bill"], **numbers}
 
 

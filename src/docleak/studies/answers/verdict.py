@@ -197,20 +197,21 @@ def _of_documents(record: Record) -> list[str]:
     found = f"at 1 % false alarms it finds {_range(rate)} of them" if rate.value is not None else (
         f"what it finds at 1 % false alarms cannot be had: {rate.why}"
     )  # fmt: skip
-    told = (auc.low or 0.0) > 0.5
+    told, most = (auc.low or 0.0) > 0.5, max(number["auc"].high or 1.0 for number in scores.values())
     line = f"Was a document trained on? The best of {len(scores)} scores, {name}, has AUC {auc.text(2)} over {sizes}; "
-    line += found if told else f"chance is within, and up to {auc.high or 1.0:.2f} is not excluded"
+    line += found if told else f"chance is within, and an AUC up to {most:.2f} is not excluded"
     return [f"{line}. Without the release: {blind}; 1/2 is within."]
 
 
 def _of_fields(record: Record) -> list[str]:
     if not (of := numbers_in(record, "fields").get("")):
         return [f"Fields: {why}." for why in record.get("fields", {}).get("remarks", {}).values()]
+    more = "more than all of these" if fields_known(record) else "not told apart from these"
     before = f", before the training {_range(of['before'])}" if "before" in of else ""
     return [
         f"Private fields taken off their page: the true value ranks first among those of other documents in "
         f"{_range(of['known'])} of {of['known'].n} fields of members{before}; of others' in {_range(of['others'])} of "
-        f"{of['others'].n}; by chance in {100 * (of['chance'].value or 0):.1f} %."
+        f"{of['others'].n}; by chance in {100 * (of['chance'].value or 0):.1f} %: {more}."
     ]
 
 
