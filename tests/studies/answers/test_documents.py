@@ -168,7 +168,8 @@ def test_what_is_concluded() -> None:
     assert severity_of(record(0.45)) == "none" and severity_of(record(0.45, others=60)) == "untold"
     refused = record(0.9, differs=("no model",), known=0.1)
     assert severity_of(refused) == "untold" and "differ without" in sentences(refused)[0]
-    assert "20.0 % [10.0, 30.0]" in sentences(record(0.55))[0] and "up to 0.90 is not excluded" in sentences(record(0.45))[0]
+    assert "20.0 % [10.0, 30.0]" in sentences(record(0.55))[0]
+    assert "up to 0.90 is not excluded" in sentences(record(0.45))[0]
 
 
 def test_intervals_hold_for_all_scores_together(pages: list[Page]) -> None:

@@ -61,10 +61,12 @@ def _loss_of(model: DocumentModel, item: Item) -> Callable[[], Tensor]:
     return lambda: model.loss(pixels, inputs)[0]
 
 
-def _last_linear(model: DocumentModel, item: Item) -> nn.Parameter:
+def _last_linear(model: DocumentModel, item: Item) -> Tensor:
     """The weight of the last linear layer that the loss depends on, tied embeddings apart."""
     tied = {id(part.weight) for part in model.module.modules() if isinstance(part, nn.Embedding)}
-    linear = [p.weight for p in model.module.modules() if isinstance(p, nn.Linear) and id(p.weight) not in tied]
+    linear: list[Tensor] = [
+        p.weight for p in model.module.modules() if isinstance(p, nn.Linear) and id(p.weight) not in tied
+    ]
     for weight in linear:
         weight.requires_grad_(True)
     gradients = torch.autograd.grad(_loss_of(model, item)(), linear, allow_unused=True)
@@ -72,19 +74,20 @@ def _last_linear(model: DocumentModel, item: Item) -> nn.Parameter:
     used = [w for w, g in zip(linear, gradients, strict=True) if g is not None and bool(g.any())]
     if not used:
         raise AttackError(f"no linear layer of {model.name!r} has a gradient; its fine-tuning cannot be measured.")
-    return used[-1].requires_grad_(True)
+    used[-1].requires_grad_(True)
+    return used[-1]
 
 
-def _step_size(model: DocumentModel, items: Sequence[Item], weight: nn.Parameter) -> float:
+def _step_size(model: DocumentModel, items: Sequence[Item], weight: Tensor) -> float:
     sizes = []
     for item in items:
         loss = _loss_of(model, item)()
         (gradient,) = torch.autograd.grad(loss, weight)
-        sizes.append(float(loss) / max(float(gradient.square().sum()), 1e-12))
+        sizes.append(float(loss.detach()) / max(float(gradient.square().sum()), 1e-12))
     return float(np.median(sizes))
 
 
-def _moved(loss: Callable[[], Tensor], weight: nn.Parameter, rate: float, tuning: Tuning) -> Moved:
+def _moved(loss: Callable[[], Tensor], weight: Tensor, rate: float, tuning: Tuning) -> Moved:
     start, before, steps = weight.detach().clone(), loss(), 0
     try:
         while steps < tuning.steps:
@@ -94,7 +97,7 @@ def _moved(loss: Callable[[], Tensor], weight: nn.Parameter, rate: float, tuning
             steps += 1
             if steps < tuning.steps:
                 after = loss()
-                if not float(before) - float(after) >= tuning.tolerance:
+                if not float(before.detach() - after.detach()) >= tuning.tolerance:
                     break
                 before = after
         return Moved(float((weight - start).norm()), steps)

@@ -67,7 +67,7 @@ def attacks_of(
 
 
 OF_DIVISION = Need(lambda config: not config.members, "--division, and --members names documents")
-OF_DOCUMENTS = Need(lambda config: {*DOCUMENTS} & {*config.measures}, "--members and --others")
+OF_DOCUMENTS = Need(lambda config: bool({*DOCUMENTS} & {*config.measures}), "--members and --others")
 
 
 def asks_for_keys(config: AnswersConfig) -> bool:

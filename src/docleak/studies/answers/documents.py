@@ -61,11 +61,8 @@ class Sides:
         return {**self.members, **self.others}
 
 
-def asked_about(
-    sides: Sides, target: Asker, references: Sequence[Asker], model: DocumentModel
-) -> tuple[list[Asked], list[str]]:
-    """What the target and the references make of every question that has an answer, and what its fine-tuning moves; and
-    the answers that the target gave, in the same order."""
+def asked_about(sides: Sides, target: Asker, references: Sequence[Asker], model: DocumentModel) -> list[Asked]:
+    """What the target and the references make of every question that has an answer, and what its fine-tuning moves."""
     named = [
         (name, Item(page, question))
         for name, pages in sides.all().items() for page in pages for question in page.questions if question.answers
@@ -82,7 +79,7 @@ def asked_about(
         rows.append(Asked(name, item.question.key or item.question.text, first,
                           nls(said[number].text, item.question.answers), moved[number].distance, moved[number].steps,
                           tuple(rest)))  # fmt: skip
-    return rows, [one.text for one in said]
+    return rows
 
 
 def attacks_for(asked: Sequence[Asked]) -> list[DocumentAttack]:
