@@ -119,20 +119,21 @@ def test_a_page_on_both_sides_and_a_side_without_questions_are_refused(pages: li
 def test_tuning_moves_what_is_learnt_less_and_leaves_the_model_as_it_was(pages: list[Page]) -> None:
     model = load_model(MODEL)
     before = {name: value.clone() for name, value in model.module.state_dict().items()}
-    items = [Item(page, page.questions[0]) for page in pages[:6]]
+    trained = [p.requires_grad for p in model.module.parameters()]
+    items = [Item(page, page.questions[0]) for page in pages[:4]]
     wrong = [Item(i.page, replace(i.question, answers=("zq 77 zq",))) for i in items]
     moved = tune(model, [*items, *wrong], Tuning(steps=2))
-    known, strange = (np.median([one.distance for one in part]) for part in (moved[:6], moved[6:]))
+    known, strange = (np.median([one.distance for one in part]) for part in (moved[:4], moved[4:]))
     assert strange > known > 0 and {one.steps for one in moved} <= {1, 2}
     assert all(bool((value == before[name]).all()) for name, value in model.module.state_dict().items())
-    assert all(p.requires_grad for p in model.module.parameters())
-    assert tune(model, items, Tuning(steps=2)) == tune(model, items, Tuning(steps=2))
+    assert [p.requires_grad for p in model.module.parameters()] == trained
+    assert tune(model, items[:2], Tuning(steps=2, sampled=1)) == tune(model, items[:2], Tuning(steps=2, sampled=1))
 
 
 def test_a_value_is_ranked_among_others_and_the_page_shows_it(pages: list[Page]) -> None:
     page, model = pages[0], load_model(MODEL)
-    place, field = next((n, f) for n, f in enumerate(page.fields) if f.private and f.words)
-    question = next(iter(q.text for q in page.questions))
+    question = page.questions[0].text
+    place, field = next((n, f) for n, f in enumerate(page.fields) if f.key == page.questions[0].key)
     assert likelier(model, page, question, field, ["zq 77 zq zq"] * 3) < 3
     assert likelier(model, page, question, field, [field.value] * 4) == 2, "ties count half"
     ranked = Ranked("d", 0, place, field.key, True, 19, 0.0, 7.0)

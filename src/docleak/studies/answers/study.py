@@ -268,6 +268,8 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             (Release(target.name, source, target),), target.data, source, control=False, measures=(measure,),
             keys=keys if measure == "disclosure" else (key,), attacks=(attack,), seed=seed, **row,
         )  # fmt: skip
+        if measure in DOCUMENTS:
+            raise RecipeError(f"no row measures {measure}: docleak audit answers --members --others does.")
         if max(config.minimum) > MOST_MINIMUM:
             raise RecipeError(f"minimum is {config.minimum}; expected numbers of questions up to {MOST_MINIMUM}.")
         return cls(config, device=device)
