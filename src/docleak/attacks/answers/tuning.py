@@ -100,7 +100,7 @@ def _moved(loss: Callable[[], Tensor], weight: Tensor, rate: float, tuning: Tuni
                 if not float(before.detach() - after.detach()) >= tuning.tolerance:
                     break
                 before = after
-        return Moved(float((weight - start).norm()), steps)
+        return Moved(float((weight.detach() - start).norm()), steps)
     finally:
         with torch.no_grad():
             weight.copy_(start)
