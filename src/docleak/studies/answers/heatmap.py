@@ -153,7 +153,7 @@ def heat_map(page: Page, ranked: Mapping[int, Ranked]) -> Image:
         width = pen.textlength(text, font)
         left = min(factor * x1 + 4, size[0] - width - 2)
         pen.rectangle((left - 1, factor * y0 - 2, left + width + 1, factor * y0 + 16), fill=(255, 255, 255, 220))
-        pen.text((left, factor * y0 - 2), text, fill=colour, font=font)
+        pen.text((left, factor * y0 - 2), text, fill=(40, 40, 40), font=font)
     total = max((one.others for one in ranked.values()), default=0) + 1
     pen.text((8, size[1] + 4), f"Rank of the true value among at most {total}, it being taken off the page "
              "(before the training)", fill="black", font=font)  # fmt: skip
