@@ -62,7 +62,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     about = "fields read back out of extraction models"
     Config = WeightsConfig
     permissions = ("calibrate",)
-    columns = weights_rows.COLUMNS
+    columns, parts = weights_rows.COLUMNS, "documents"
     extra: ClassVar = {**weights_rows.EXTRA, "preset": "str"}
     options = ("documents", "pages", "seed")
     checkpoints = ("resnet", "tuned_on")
