@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from docleak.attacks.registries import ANSWERS, ATTACKS, IMAGES, METRICS, PAIRS, TEXTS, WEIGHTS
+from docleak.attacks.registries import ANSWERS, ATTACKS, DOCUMENTS, IMAGES, METRICS, PAIRS, TEXTS, WEIGHTS
 from docleak.cli import main
 from docleak.defenses import DEFENSES
 from docleak.errors import AttackError, DefenseError, RunError
@@ -51,7 +51,7 @@ class Louder(GradientNoise):
 '''
 REGISTRIES: dict[str, Registry[Any]] = {
     "attacks": ATTACKS, "pairs": PAIRS, "images": IMAGES, "texts": TEXTS, "weights": WEIGHTS, "answers": ANSWERS,
-    "metrics": METRICS, "defenses": DEFENSES,
+    "metrics": METRICS, "defenses": DEFENSES, "documents": DOCUMENTS,
 }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_every_entry_is_there_and_the_table_says_what_it_says(registry: str, nam
     known = REGISTRIES[registry]
     thing, entry = known.load(name), known.entries[name]
     assert entry.summary and entry.target.startswith("docleak.")
-    if registry in ("attacks", "pairs", "texts"):
+    if registry in ("attacks", "pairs", "texts", "documents"):
         assert (thing.summary, thing.paper) == (entry.summary, entry.paper)
     if registry in ("attacks", "pairs", "weights", "answers"):
         assert thing.name == name

@@ -2,8 +2,8 @@
 
 Updates of several local steps are gradient views with ``local`` steps: they are attacked by the attacks on gradients.
 Other packages add attacks as entry points of ``docleak.attacks``, named ``gradients/NAME``, ``pairs/NAME``,
-``servers/NAME``, ``weights/NAME`` or ``answers/NAME``; a NAME alone is one on gradients. A new one of docleak's own is
-a file and a line of ``registries.toml``.
+``servers/NAME``, ``weights/NAME``, ``documents/NAME`` or ``answers/NAME``; a NAME alone is one on gradients. A new one
+of docleak's own is a file and a line of ``registries.toml``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from docleak.attacks.answers.attack import AnswersAttack
+    from docleak.attacks.answers.documents import DocumentAttack
     from docleak.attacks.gradients import Attack
     from docleak.attacks.pairs import AttackOnPairs
     from docleak.attacks.pairs.text import TextAttack
@@ -64,6 +65,15 @@ WEIGHTS: Registry[WeightsAttack] = Registry(
 )
 #: What a field's attempts are chosen and the fields sorted by: the greater, the likelier was the field trained on.
 METRICS: Registry[Callable[[Attempt], float]] = Registry("membership metric", AttackError, _entries("metrics"))
+#: What documents are sorted by: the greater, the likelier was one trained on.
+DOCUMENTS: Registry[DocumentAttack] = Registry(
+    "attack on documents",
+    AttackError,
+    _entries("documents"),
+    protocol="docleak.attacks.answers.documents:DocumentAttack",
+    group=GROUP,
+    view="documents",
+)
 ANSWERS: Registry[AnswersAttack] = Registry(
     "attack on answers",
     AttackError,

@@ -29,11 +29,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {"gradient": {"models": ("donut-start
 PARTS: dict[str, tuple[str, str, Mapping[str, Any], tuple[str, ...]]] = {
     "membership": (
         "answers", "which providers were in the training of a released model; Tito et al. (2024), section 5.2",
-        {"measures": ("gap", "membership")}, (),
+        {"measures": ("gap", "membership")}, ("members", "others", "references"),
     ),
     "memorisation": (
         "answers", "what a released model says that its page no longer shows; Tito et al. (2024), section 5.1",
-        {"measures": ("memorisation", "disclosure")}, ("attacks", "minimum", "seeds"),
+        {"measures": ("memorisation", "disclosure")},
+        ("attacks", "minimum", "seeds", "members", "others", "references"),
     ),
     "canaries": ("canaries", "what one private training provably leaks of canary providers; Steinke et al. (2023)", {},
                  ()),
@@ -109,7 +110,9 @@ def _named(text: str) -> StudyCommand:
 def _command(text: str, study: str, about: str) -> StudyCommand:
     asked = spec.names(text)
     name = spec.split_name(asked[0])[0]
-    fixed, without = PARTS[name][2:] if name in PARTS else (_fixed(study, asked), ())
+    fixed, without = (
+        PARTS[name][2:] if name in PARTS else (_fixed(study, asked), PARTS["membership"][3] * (study == "answers"))
+    )
     work = Work(STUDIES[study], f"docleak-{name.lower()}", PRESETS.get(study, {}), fixed, without)
     return StudyCommand(text, work, path=f"attack {name}", panel=PANELS[study], about=about and f"{about}.")
 

@@ -99,7 +99,7 @@ def azk(table: FeatureTable, config: AzkConfig = AzkConfig(), *, seed: int) -> G
     alike get score 0 and are called non-members: nothing speaks for any of them. Raises AttackError for fewer than two
     providers.
     """
-    scores, weights = _two_clusters(table.select(config.groups), config, seed)
+    scores, weights = two_clusters(table.select(config.groups), config, seed)
 
     def means(weights: NDArray[np.float64]) -> list[float]:
         return [round(float(np.average(table.column(name), weights=weights)), 9) for name in GROUPS["G1"]]
@@ -147,7 +147,7 @@ def cls2(table: FeatureTable, config: AzkConfig = AzkConfig(), *, seed: int) -> 
     memorisation: as a similarity, more of it speaks for a member.
     """
     feature = table.column("delta_nls_memory")
-    scores, weights = _two_clusters(feature[:, None], config, seed)
+    scores, weights = two_clusters(feature[:, None], config, seed)
     rising = np.average(feature, weights=weights) >= np.average(feature, weights=1 - weights)
     return _guess("CLS2", table, scores if rising else -scores)
 
@@ -170,7 +170,7 @@ def _guess(attack: str, table: FeatureTable, scores: NDArray[np.float64]) -> Gue
     return Guess(attack, table.providers, scores, scores > 0)
 
 
-def _two_clusters(
+def two_clusters(
     features: NDArray[np.float64], config: AzkConfig, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(P,) scores, above 0 in the second of two clusters, and (P,) weights in it, 0 to 1; features are (P, F)."""

@@ -16,11 +16,14 @@ from docleak.registry import Choice
 from docleak.studies.answers.targets import NONE, Data, Target
 
 #: What can be measured of a release, and of these what asks no model.
-MEASURES = ("gap", "membership", "memorisation", "disclosure", "utility", "noise", "division", "spread", "keys")
-WITHOUT_MODEL = MEASURES[5:]
+MEASURES = ("gap", "membership", "memorisation", "disclosure", "utility", "noise", "division", "spread", "keys",
+            "documents", "fields")  # fmt: skip
+WITHOUT_MODEL = MEASURES[5:9]
 #: What attacks on membership, and on what a model remembers, measure alone.
 MEMBERSHIP, MEMORISATION = ("gap", "membership"), ("memorisation", "disclosure")
-#: What an audit measures.
+#: What is measured of two sets of documents, of which no division says more.
+DOCUMENTS = MEASURES[9:]
+#: What an audit of a division measures.
 AUDITED = MEASURES[:5]
 KEYS = ("provider_name", "provider_email", "provider_tax_number", "registration_id")
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+(),-]{0,80}")
@@ -63,9 +66,14 @@ def attacks_of(
     )
 
 
+OF_DIVISION = Need(lambda config: not config.members, "--division, and --members names documents")
+OF_DOCUMENTS = Need(lambda config: bool({*DOCUMENTS} & {*config.measures}), "--members and --others")
+
+
 def asks_for_keys(config: AnswersConfig) -> bool:
     """Whether anything hides keys: what a model remembers, or a vote on membership."""
-    return bool({*MEMORISATION} & {*config.measures}) or any(attack.votes for attack in config.attacks)
+    asked = any(attack.votes for attack in config.attacks) and not config.members
+    return bool({*MEMORISATION} & {*config.measures}) or asked
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,8 @@ class AnswersConfig:
 
     ``division`` says whose documents the releases saw: a folder, docleak's own ("shipped"), or how one is made.
     ``public`` is the model that they started from, "" if that is unknown; as a ``control`` it is attacked like them.
+    Without a division, ``members`` are documents that the releases were trained on and ``others`` are not, as
+    ``load_pages`` opens them; ``references`` are models that saw neither, beside the public one.
     ``measures`` are some of MEASURES. ``keys`` are those that are hidden and asked for, the first of them for G4, too.
     Membership is attacked by ``attacks`` (names, objects, or "module:object" of your own) over ``minimum`` numbers of
     questions s and so many ``seeds``. Asked is about so many ``providers`` of the division, drawn by the seed; 0: all.
@@ -91,6 +101,11 @@ class AnswersConfig:
     ))  # fmt: skip
     public: str = option("", "The public model that the releases started from; none: unknown. Without it: that of "
                          "docleak's own example, unknown of others.")  # fmt: skip
+    members: str = option("", "Documents that the releases were trained on: a folder or FORMAT:PATH. With --others "
+                          "instead of --division: was this document trained on?")  # fmt: skip
+    others: str = option("", "Documents like these that they were not trained on.")
+    references: tuple[str, ...] = option((), "Models that saw neither, comma-separated, beside the public one.",
+                                         need=OF_DOCUMENTS)  # fmt: skip
     control: bool = True
     measures: tuple[str, ...] = AUDITED
     keys: tuple[str, ...] = option(
@@ -100,11 +115,12 @@ class AnswersConfig:
     )
     attacks: tuple[Choice, ...] = option(
         attacks_of(), "Attacks on membership, comma-separated: AZK, APK:known=0.3,searched=10, AZK+CLS1+CLS2, ... "
-        "(known: share of the providers it is told about; searched: forests it compares).",
+        "(known: share of the providers it is told about; searched: forests it compares).", need=OF_DIVISION,
     )  # fmt: skip
-    minimum: tuple[int, ...] = option((0, 5, 10), "Providers with more than so many questions; several numbers.")
-    seeds: int = option(5, "Draws of whom APK knows; results are means.", range=Range(1, 10_000))
-    providers: int = option(0, "Ask about so many providers, drawn by the seed; 0: all.", range=COUNT)
+    minimum: tuple[int, ...] = option((0, 5, 10), "Providers with more than so many questions; several numbers.",
+                                      need=OF_DIVISION)  # fmt: skip
+    seeds: int = option(5, "Draws of whom APK knows; results are means.", range=Range(1, 10_000), need=OF_DIVISION)
+    providers: int = option(0, "Ask about so many providers, drawn by the seed; 0: all.", range=COUNT, need=OF_DIVISION)
     part: str = ""
     seed: int = option(0, "Seed of data, training and draws.", range=SEED)
 
@@ -116,6 +132,11 @@ class AnswersConfig:
             raise AttackError(
                 f"releases are called {', '.join(map(repr, labels)) or '(none)'}; expected at least one, each with a "
                 f"name of its own of letters, digits, spaces and '. _ + - ( ) ,', and none called {CONTROL!r}."
+            )
+        if bool(self.members) != bool(self.others) or (self.members and {*self.measures} - {*DOCUMENTS}):
+            raise AttackError(
+                "--members and --others go together: documents that the releases were trained on, and others that they "
+                "were not. They are all that is asked about."
             )
         if unknown := [name for name in self.measures if name not in MEASURES]:
             raise AttackError(f"nothing is called {unknown[0]!r} here; known measures: {', '.join(MEASURES)}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from docleak.attacks.answers.features import Reply, provider_features
 from docleak.attacks.answers.memorisation import Asker, hidden_items
 from docleak.documents.blue_red import RED_NEGATIVE, TEST, VALIDATION
 from docleak.documents.blue_red_files import BlueRed
+from docleak.documents.loaders import load_pages
 from docleak.documents.page import Image, Page
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError, RecipeError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.memorisation import Outcome, Remembered, beyond_public, remembered
+from docleak.models.base import DocumentModel
 from docleak.models.loading import load_model
 from docleak.privacy.budget import noise_for
 from docleak.privacy.empirical import LowerBound, held_against
@@ -28,6 +30,8 @@ from docleak.privacy.mechanism import Mechanism, Participation, Unit
 from docleak.privacy.second import Accountant
 from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.counting import by_key, by_provider, part_of, size_of
+from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of
+from docleak.studies.answers.heatmap import heat_maps, known_in, ranked_fields
 from docleak.studies.answers.membership import features_of, guessed, measure, measured_epsilon, without_public
 from docleak.studies.answers.memorisation import (
     CONFIDENT,
@@ -111,17 +115,28 @@ class Bench:
 
     @cached_property
     def ask_target(self) -> Asker:
-        return self._asker(self.bill.model)
+        return self.asker(self.bill.model)
 
     @cached_property
     def ask_public(self) -> Asker | None:
         """None where the public model is unknown."""
         public = self.config.public
-        return self.ask_target if public == self.bill.model else self._asker(public) if public else None
+        return self.ask_target if public == self.bill.model else self.asker(public) if public else None
 
-    def _asker(self, model: str) -> Asker:
+    @cached_property
+    def model(self) -> DocumentModel:
+        """The release."""
+        return load_model(self.bill.model, device=self.device)
+
+    def asker(self, model: str) -> Asker:
+        """Asks that model, or finds what it said before."""
         view = AnswersView(load_model(model, device=self.device), scores=True)
         return remembering(view, self.place / "replies")
+
+    @cached_property
+    def sides(self) -> Sides:
+        """Documents that were trained on, and others."""
+        return Sides.of(*(load_pages(of, seed=self.config.seed) for of in (self.config.members, self.config.others)))
 
     @cached_property
     def replies(self) -> tuple[list[Reply], list[Reply] | None]:
@@ -141,8 +156,7 @@ class Bench:
 def gap(bench: Bench) -> Found:
     """ACC and ANLS on RED, the difference between positive and negative (Tables 1 and 9), and what of it the training
     added to the public model's."""
-    target, public = bench.replies
-    members = bench.red.members
+    (target, public), members = bench.replies, bench.red.members
     found = outcomes(target, members)
     accuracy, anls = together(found, bench.rng())
     numbers = {"red_acc": accuracy, "red_anls": anls, **sides(remembered(found, rng=bench.rng()))}
@@ -337,6 +351,25 @@ def keys(bench: Bench) -> Found:
     return Found({"": numbers}, {"counts": counts})
 
 
+def documents(bench: Bench) -> Found:
+    """Whether a document was trained on: the AUC of every score, and of controls that must tell nothing."""
+    c, sides = bench.config, bench.sides
+    references = [name for name in (c.public, *c.references) if name]
+    asked = asked_about(sides, bench.ask_target, [bench.asker(name) for name in references], bench.model)
+    return Found(rates_of(sides, asked, seed=c.seed), {"references": references, **facts_of(sides, asked, seed=c.seed)})
+
+
+def fields(bench: Bench) -> Found:
+    """Which private fields the model knows that their page no longer shows, by rank among values of other documents."""
+    c, sides = bench.config, bench.sides
+    if bench.model.architecture == "layoutlmv3":
+        return Found({}, {}, {"Not asked": "it points at words of the page, and cannot say what was taken off"})
+    reference = load_model(c.public, device=bench.device) if c.public else None
+    if not (ranked := ranked_fields(sides, bench.model, reference, rng=bench.rng())):
+        return Found({}, {}, {"Not asked": "no private field has 4 values that other documents have in its place"})
+    return Found(known_in(ranked, seed=c.seed), {"rows": [asdict(one) for one in ranked]}, {}, heat_maps(sides, ranked))
+
+
 def together(found: Sequence[Outcome], rng: np.random.Generator) -> tuple[Estimate, Estimate]:
     """ACC and ANLS over all outcomes, whoever they are about; intervals over providers."""
     return remembered([replace(outcome, member=True) for outcome in found], rng=rng).positive
@@ -362,4 +395,6 @@ MEASURED: dict[str, Callable[[Bench], Found]] = {
     "division": division,
     "spread": spread,
     "keys": keys,
+    "documents": documents,
+    "fields": fields,
 }

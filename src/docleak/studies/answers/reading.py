@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from docleak.attacks.registries import DOCUMENTS
 from docleak.documents.blue_red_files import ISSUERS
 from docleak.errors import RunError
 from docleak.metrics.estimate import Estimate
@@ -24,6 +25,7 @@ from docleak.studies.answers.shipped import SHIPPED
 from docleak.studies.answers.verdict import (
     Record,
     best_attack,
+    best_score,
     headline_of,
     measured_in,
     numbers_in,
@@ -41,6 +43,19 @@ THREAT = {
     ],
     "cannot": ["see the training, its updates, or any page of it"],
 }
+DOCUMENT_THREAT = {
+    "adversary": "whoever holds the released model and a document, and suspects that it was trained on",
+    "sees": ["answers and losses (loss, reference, rmia, informia)", "its weights (distance, docmia)"],
+    "knows": ["the document, with questions and their answers", "models that saw neither set, where some are given"],
+    "cannot": ["see the training, its updates, or who was a member; the auditor, who knows it, evaluates"],
+}
+DOCUMENT_LIMITS = (
+    "A score that fails is not all scores: stronger ones exist, and more questions about a document tell more.",
+    "Members and others are as the auditor says. The blind baseline finds differences that a linear classifier of "
+    "words, boxes and pictures learns from so many documents; others may be left.",
+    "Ranks of fields: the rest of a page may tell its value; compare with others, and with before the training.",
+    "Intervals are over documents, not over trainings.",
+)
 LIMITS = (
     "An attack that fails is not all attacks: stronger ones exist, and more documents of a provider tell more.",
     "A measured epsilon is a lower bound from one training; 0 proves nothing.",
@@ -51,6 +66,9 @@ COMPARED = {
     "anls": Column("Useful: ANLS", 1, percent=True),
     "gap": Column("Members answered better by", 1, percent=True),
     "beyond": Column("Beyond the public model", 1, percent=True),
+    "documents": Column("Documents told apart: AUC"),
+    "known": Column("Hidden fields ranked first, members'", 1, percent=True),
+    "unknown": Column("Others'", 1, percent=True),
     "memory": Column("Hidden answer told of members", 1, percent=True),
     "others": Column("Of others", 1, percent=True),
     "attack": Column("Best attack right", 1, percent=True),
@@ -62,6 +80,8 @@ COMPARED = {
 #: Hidden answers, and pictures, that are shown of a release.
 EXPOSED, EXAMPLES = 8, 2
 SCORES = "Scores of the attacks: members and others."
+HEAT = ("Private fields by how well the model knows them, the value taken off the page: red ranks first.",
+        "The same of a document that was not trained on.")  # fmt: skip
 HIDDEN = "A page as it is, and as it was asked about: what was removed is tinted."
 
 
@@ -77,14 +97,22 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         for r in released
     ]
     members, providers = _counts(released)
-    division = run.config["division"]
+    division, of = run.config["division"], released[0].get("documents")
     asked = f"asked about {providers} providers" if providers else "asked about the test documents"
+    lead = f"{asked}, {members} of which were in the training. None of these documents was trained on."
+    material = f"documents of {providers} providers, {members} of which were in the training"
+    if of:
+        members, asked = of["members"], f"asked about {of['members'] + of['others']} documents"
+        lead, material = (
+            f"{asked}, {members} of which were trained on.",
+            f"{members} documents trained on, {of['others']} not",
+        )
     verdicts = render("verdicts.html.j2", verdicts=[_verdict(record) for record in records])
     side_by_side = render(
         "releases.html.j2", chart=chart(records), table=comparison(records),
         chance=next((best.chance for best in map(best_attack, released) if best), None),
     )  # fmt: skip
-    threat = render("threat.html.j2", model=THREAT)
+    threat = render("threat.html.j2", model=DOCUMENT_THREAT if of else THREAT)
     evidence = render("released.html.j2", releases=[_shown(run, record) for record in records])
     tables = {name: table for name, make in TABLES.items() if (table := make(records)).rows}
     numbers = Markup("").join(render("table.html.j2", table=table) for table in tables.values())
@@ -95,6 +123,9 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         Section("evidence-answers", "Evidence", "Evidence: look for yourself", evidence, annex=True),
         Section("numbers-answers", "Tables", "The whole tables", numbers),
     ]  # fmt: skip
+    if of:
+        scores = Section("comparison", "Documents and fields", "Which documents, and which fields", numbers, open=True)
+        sections = [scores, *sections[1:3]]
     if beside:
         body = Markup("").join([verdicts, side_by_side, threat, evidence])
         heading = "And the finished model: whose documents did it see?"
@@ -102,9 +133,9 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
     spoken = released if beside else records
     lines = [line for r in spoken for line in (f"{r['label']}:", *(f"  {sentence}" for sentence in sentences(r)))]
     return Reading(
-        question="Whose documents did the model see, and what does it remember of them?",
-        lead=f"{len(released)} model{'s' * (len(released) != 1)}, {asked}, {members} of which were in the training. "
-        "None of these documents was trained on.",
+        question="Was this document trained on, and which of its fields does the model know?" if of else
+        "Whose documents did the model see, and what does it remember of them?",
+        lead=f"{len(released)} model{'s' * (len(released) != 1)}, {lead}",
         parts=tuple(parts),
         counted=f"{len(released)} released model{'s' * (len(released) != 1)}, {asked}.",
         articles=Markup("") if beside else verdicts,
@@ -112,14 +143,15 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         lines=tuple(lines),
         results={"releases": [_for_machines(record) for record in records]},
         tables={"releases": comparison(records), **tables},
-        limits=LIMITS,
+        limits=DOCUMENT_LIMITS if of else LIMITS,
         runs=(run_facts(run.path, run.manifest()),),
         measures=tuple(one for record in released for one in measures_of(record)),
         scope=Scope(
             system=f"Released model{'s' * (len(released) != 1)} {', '.join(r['label'] for r in released)}",
-            material=f"documents of {providers} providers, {members} of which were in the training",
+            material=material,
             adversary="whoever may ask the released model", model=True,
-            categories=tuple(sorted({key for r in released for key in numbers_in(r, "memorisation")})),
+            categories=tuple(sorted({key for r in released for name in ("memorisation", "fields")
+                                     for key in numbers_in(r, name) if key})),
             remedies=tuple(line for record in released for line in compared_with(record, released)),
             remedy="docleak train federated --epsilon 8 --denominator 20, then docleak audit answers of both releases",
         ),
@@ -145,6 +177,9 @@ def comparison(records: Sequence[Record]) -> Table:
         values = {
             "anls": useful.get("anls"), "gap": gap.get("gap_acc"),
             "beyond": None if record["control"] else gap.get("beyond_acc"), "memory": memory.get("positive_acc"),
+            "documents": best_score(record)[1] if "documents" in record else None,
+            "known": numbers_in(record, "fields").get("", {}).get("known"),
+            "unknown": numbers_in(record, "fields").get("", {}).get("others"),
             "others": memory.get("negative_acc"), "attack": best.accuracy if best else None,
             "auc": max((auc for auc in aucs if auc is not None), default=None), "measured": measured_in(record),
             "claimed": record["bill"]["epsilon"], "gigabytes": useful.get("gigabytes"),
@@ -240,7 +275,40 @@ def disclosure_table(records: Sequence[Record]) -> Table:
     return Table("Asked of documents that do not show it", columns, rows, " ".join(remarks), first="asked for")
 
 
+def documents_table(records: Sequence[Record]) -> Table:
+    """A row per release and score, and per control, whose interval has to hold 1/2."""
+    columns = {"auc": Column("AUC"), "tpr_at_10_fpr": Column("TPR at 10 % FPR", 1, percent=True),
+               "tpr_at_1_fpr": Column("TPR at 1 % FPR", 1, percent=True)}  # fmt: skip
+    rows, whys = [], dict[str, None]()
+    for record in records:
+        of = record.get("documents", {"controls": {}})
+        for name, told in of["controls"].items():
+            note = "tells the sets apart: nothing is concluded" if name in of["differs"] else "control"
+            rows.append(Row(f"{record['label']}: {name}", {"auc": Estimate.of_json(told)}, note=note, quiet=True))
+        for name, numbers in numbers_in(record, "documents").items():
+            rows.append(Row(f"{record['label']}: {name}", numbers, note=DOCUMENTS.summaries()[name]))
+            whys |= dict.fromkeys(number.why for number in numbers.values() if number.why)
+    caption = "Intervals over documents: of controls 95 % each, of scores 95 % for all of a release together. "
+    return Table("Documents", columns, rows, caption + " ".join(f"{why}." for why in whys), first="score", open=True)
+
+
+def fields_table(records: Sequence[Record]) -> Table:
+    """A row per release and kind of field."""
+    heads = {"known": "members'", "before": "members', before the training", "others": "others'", "gap": "difference",
+             "beyond": "beyond before", "chance": "chance"}  # fmt: skip
+    rows = [
+        Row(f"{record['label']}: {key or 'all'}", {name: of.get(name) for name in heads},
+            note=f"{of['known'].n} and {of['others'].n} fields")
+        for record in records for key, of in numbers_in(record, "fields").items()
+    ]  # fmt: skip
+    there = {name for row in rows for name, value in row.values.items() if _is_there(value)}
+    columns = {name: Column(head, 1, percent=True) for name, head in heads.items() if name in there}
+    caption = "How often the true value, taken off the page, ranks first among those of other documents"
+    return Table("Fields", columns, rows, caption, first="field", open=True)
+
+
 TABLES: dict[str, Callable[[Sequence[Record]], Table]] = {
+    "documents": documents_table, "fields": fields_table,
     "membership": membership_table, "memorisation": memorisation_table, "disclosure": disclosure_table,
 }  # fmt: skip
 
@@ -254,6 +322,8 @@ def _verdict(record: Record) -> dict[str, Any]:
 def _for_machines(record: Record) -> dict[str, Any]:
     said = {"severity": severity_of(record), "label": said_of(record), "sentence": headline_of(record)}
     numbers = {of: record[of]["numbers"] for of in ("gap", *TABLES, "utility") if of in record}
+    if "documents" in record:
+        said |= {name: record["documents"][name] for name in ("controls", "differs", "references")}
     return {"release": record["label"], "control": record["control"], **said, "bill": record["bill"], **numbers}
 
 
@@ -263,10 +333,12 @@ def _shown(run: Run, record: Record) -> dict[str, Any]:
     told = [row for row in record.get("memorisation", {}).get("answers", ()) if row["member"] and row["accuracy"] == 1]
     unique = {(row["key"], row["provider"]): row for row in sorted(told, key=lambda row: row["confidence"] or 0)}
     exposed = sorted(unique.values(), key=lambda row: -(row["confidence"] or 0))[:EXPOSED]
-    names = [name for name in ("scores", *(f"example-{n:03d}" for n in range(EXAMPLES))) if name in record["images"]]
+    wanted = ("scores", *(f"example-{n:03d}" for n in range(EXAMPLES)))
+    heat = {name: HEAT["other" in name] for name in record["images"] if name.startswith("heat-")}
+    names = [*heat, *(name for name in wanted if name in record["images"])]
     pictures = [
         {**picture(run.read_image(record["unit"], record["images"][name]), f"{label} ({record['label']}, {name})"),
          "label": label}
-        for name in names for label in [SCORES if name == "scores" else HIDDEN]
+        for name in names for label in [heat.get(name, SCORES if name == "scores" else HIDDEN)]
     ]  # fmt: skip
     return {"label": record["label"], "exposed": exposed, "pictures": pictures}

@@ -21,7 +21,15 @@ from docleak.models.loading import title_of
 from docleak.report.page import Reading
 from docleak.runs.run import Run
 from docleak.studies.answers import shipped
-from docleak.studies.answers.config import CONTROL, MEMBERSHIP, WITHOUT_MODEL, AnswersConfig, Release, attacks_of
+from docleak.studies.answers.config import (
+    CONTROL,
+    DOCUMENTS,
+    MEMBERSHIP,
+    WITHOUT_MODEL,
+    AnswersConfig,
+    Release,
+    attacks_of,
+)
 from docleak.studies.answers.measures import MEASURED, Bench
 from docleak.studies.answers.reading import read_run
 from docleak.studies.answers.red import draw_providers, pages_of
@@ -73,12 +81,21 @@ class AnswersStudy(TableStudy[AnswersConfig]):
     @classmethod
     def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> AnswersConfig:
         """Without a release, docleak's own example with its public model; AttackError for half of what is needed."""
-        said = dict(given)
+        said, fixed = dict(given), dict(fixed)
         public = said.pop("public", "")
+        if {"members", "others"} & said.keys():
+            if "releases" not in said or "division" in said:
+                raise AttackError(
+                    "--members and --others say of a --release which documents it saw, instead of --division. Give "
+                    "--release LABEL=MODEL, and no --division."
+                )
+            said["division"] = ""
+            fixed |= {"measures": DOCUMENTS, "control": False}
         if "releases" in said and "division" not in said:
             raise AttackError(
                 "--release is given without --division, so nobody knows whose documents it saw. Divide them first: "
-                "docleak data make OUT --blue-red; then train on OUT/silos."
+                "docleak data make OUT --blue-red; then train on OUT/silos. Or say which documents it saw: --members "
+                "FOLDER --others FOLDER."
             )
         if "division" in said and "releases" not in said:
             raise AttackError(
@@ -105,7 +122,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
     def identity(self) -> dict[str, str]:
         """What the configuration names is hashed anyway; a folder that is no division is refused here."""
         division = self.config.division
-        if isinstance(division, str) and division != shipped.SHIPPED:
+        if isinstance(division, str) and division not in ("", shipped.SHIPPED):
             read_blue_red(Path(division))
         return {}
 
@@ -251,6 +268,8 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             (Release(target.name, source, target),), target.data, source, control=False, measures=(measure,),
             keys=keys if measure == "disclosure" else (key,), attacks=(attack,), seed=seed, **row,
         )  # fmt: skip
+        if measure in DOCUMENTS:
+            raise RecipeError(f"no row measures {measure}: docleak audit answers --members --others does.")
         if max(config.minimum) > MOST_MINIMUM:
             raise RecipeError(f"minimum is {config.minimum}; expected numbers of questions up to {MOST_MINIMUM}.")
         return cls(config, device=device)

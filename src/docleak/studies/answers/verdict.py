@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from docleak.metrics.estimate import Estimate
-from docleak.report.severity import Severity
+from docleak.report.severity import Severity, worst
 
 Record = Mapping[str, Any]
 LABELS = {
@@ -15,6 +15,13 @@ LABELS = {
     Severity.PARTIAL: "Tells members from others",
     Severity.NONE: "Nothing found",
 }
+#: The same of documents, and where controls forbid a conclusion.
+FIELDS_KNOWN, TOLD, DIFFERENT = (
+    "Knows fields of its documents", "Tells its documents from others", "The sets differ without the model"
+)  # fmt: skip
+#: AUC from which documents are told apart severely, and so many others without which "nothing found" is not said: they
+#: do not resolve a false positive rate of 1 %.
+CLEARLY, ENOUGH = 0.75, 100
 #: Instead of the label of PARTIAL where membership does not show, and of a control.
 DISCLOSES, YARDSTICK = "Says values of its training", "Control: trained on none of them"
 
@@ -42,6 +49,40 @@ def severity_of(record: Record) -> Severity:
     A value of the training that only the target gives, asked of documents that do not show it, is at least PARTIAL.
     NONE needs all that was asked for to have been measured with an interval, UNTOLD is where some could not be.
     """
+    if "documents" in record:
+        return worst([_of_severity(record), *([_of_providers(record)] if "gap" in record else [])])
+    return _of_providers(record)
+
+
+def _of_severity(record: Record) -> Severity:
+    """Of documents: the fields that are known beyond others' and beyond the public model's, else the best score."""
+    if record["documents"]["differs"]:
+        return Severity.UNTOLD
+    low = best_score(record)[1].low or 0.0
+    if fields_known(record) or low >= CLEARLY:
+        return Severity.SEVERE
+    if low > 0.5:
+        return Severity.PARTIAL
+    return Severity.NONE if record["documents"]["others"] >= ENOUGH else Severity.UNTOLD
+
+
+def best_score(record: Record) -> tuple[str, Estimate]:
+    """The score of documents with the highest lower end, and its AUC."""
+    found = {name: of["auc"] for name, of in numbers_in(record, "documents").items()}
+    name = max(found, key=lambda one: (found[one].low or 0.0, found[one].value or 0.0))
+    return name, found[name]
+
+
+def fields_known(record: Record) -> bool:
+    """Whether values taken off members' pages rank first oftener than by chance, than others', and than they did."""
+    of = numbers_in(record, "fields").get("", {})
+    return bool(of) and (of["known"].low or 0.0) > (of["chance"].value or 1.0) and all(
+        (of[name].low or 0.0) > 0 for name in ("gap", "beyond") if name in of
+    )  # fmt: skip
+
+
+def _of_providers(record: Record) -> Severity:
+    """Of providers."""
     lows = [of["gap_acc"].low for of in numbers_in(record, "memorisation").values()]
     if any((low or 0) > 0 for low in lows):
         return Severity.SEVERE
@@ -61,6 +102,10 @@ def said_of(record: Record) -> str:
     severity = severity_of(record)
     if record["control"]:
         return YARDSTICK
+    if "documents" in record and _of_severity(record) is severity and severity is not Severity.NONE:
+        if record["documents"]["differs"]:
+            return DIFFERENT
+        return severity.label if severity is Severity.UNTOLD else FIELDS_KNOWN if fields_known(record) else TOLD
     if severity is Severity.PARTIAL and not _tells_members(record):
         return DISCLOSES
     return LABELS.get(severity, severity.label)
@@ -68,13 +113,16 @@ def said_of(record: Record) -> str:
 
 def headline_of(record: Record) -> str:
     """What the severity rests on: what it remembers, or else what tells members from others."""
+    if "documents" in record and _of_severity(record) is severity_of(record):
+        return " ".join([*_of_documents(record), *_of_fields(record)])
     rest = [*_of_disclosure(record), *_of_gap(record), *_of_membership(record)]
     return " ".join(_of_memory(record) if severity_of(record) is Severity.SEVERE or not rest else rest)
 
 
 def sentences(record: Record) -> list[str]:
     """What one release gave away, in plain words."""
-    return [line for of in (_of_memory, _of_disclosure, _of_gap, _of_membership, _of_privacy) for line in of(record)]
+    every = (_of_documents, _of_fields, _of_memory, _of_disclosure, _of_gap, _of_membership, _of_privacy)
+    return [line for of in every for line in of(record)]
 
 
 def best_attack(record: Record) -> Best | None:
@@ -133,6 +181,40 @@ def _of_memory(record: Record) -> list[str]:
     return lines
 
 
+def _of_documents(record: Record) -> list[str]:
+    if "documents" not in record:
+        return []
+    of, (name, auc) = record["documents"], best_score(record)
+    controls = {what: Estimate.of_json(told) for what, told in of["controls"].items()}
+    blind = "; ".join(f"{what}: AUC {told.text(2)}" for what, told in controls.items())
+    if of["differs"]:
+        return [
+            f"The two sets of documents differ without asking the model ({blind}), so that no score says what training "
+            "left behind. Draw both from one pile, by a coin for each document."
+        ]
+    scores, sizes = numbers_in(record, "documents"), f"{of['members']} documents trained on and {of['others']} others"
+    rate = scores[name]["tpr_at_1_fpr"]
+    found = f"at 1 % false alarms it finds {_range(rate)} of them" if rate.value is not None else (
+        f"what it finds at 1 % false alarms cannot be had: {rate.why}"
+    )  # fmt: skip
+    told, most = (auc.low or 0.0) > 0.5, max(number["auc"].high or 1.0 for number in scores.values())
+    line = f"Was a document trained on? The best of {len(scores)} scores, {name}, has AUC {auc.text(2)} over {sizes}; "
+    line += found if told else f"chance is within, and an AUC up to {most:.2f} is not excluded"
+    return [f"{line}. Without the release: {blind}; 1/2 is within."]
+
+
+def _of_fields(record: Record) -> list[str]:
+    if not (of := numbers_in(record, "fields").get("")):
+        return [f"Fields: {why}." for why in record.get("fields", {}).get("remarks", {}).values()]
+    more = "more than all of these" if fields_known(record) else "not told apart from these"
+    before = f", before the training {_range(of['before'])}" if "before" in of else ""
+    return [
+        f"Private fields taken off their page: the true value ranks first among those of other documents in "
+        f"{_range(of['known'])} of {of['known'].n} fields of members{before}; of others' in {_range(of['others'])} of "
+        f"{of['others'].n}; by chance in {100 * (of['chance'].value or 0):.1f} %: {more}."
+    ]
+
+
 def _of_disclosure(record: Record) -> list[str]:
     found = _disclosed(record)
     parts = ", ".join(f"{key.replace('_', ' ')} {told} in {asked} questions" for key, (told, asked) in found.items())
@@ -168,7 +250,7 @@ def _of_membership(record: Record) -> list[str]:
 
 def _of_privacy(record: Record) -> list[str]:
     if "membership" not in record:
-        return []
+        return [f"Claimed: {record['bill']['claim']}"] if record["bill"]["epsilon"] is not None else []
     measured, bill = record["membership"]["remarks"].get("Measured"), record["bill"]
     lines = [f"Measured: {measured}" if measured else "Without a public model no epsilon is measured."]
     if bill["epsilon"] is not None:

@@ -1,0 +1,104 @@
+"""The blind baseline of membership: what a classifier tells of two sets of documents that asks no model at all.
+
+Where it tells them apart, so may an attack, without the model having learned anything: the sets differ in the words,
+boxes or pictures of their pages. Then no AUC of an attack says what training left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import PIL.Image
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedGroupKFold
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from docleak.documents.page import Page
+from docleak.errors import AttackError
+from docleak.metrics.estimate import Estimate
+from docleak.metrics.membership import membership_rates
+
+#: Parts into which the documents are divided, and side of the picture that is looked at, in pixels.
+FOLDS, SIDE = 5, 12
+
+
+def blind_auc(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_], *, seed: int) -> Estimate:
+    """AUC with its 95 % interval of telling members (D,) by the pages of each document.
+
+    Two logistic regressions, on words and answers (whole ones, and letters of them) and on numbers of the page (boxes,
+    counts, a small picture), learn from four fifths and rank the others; a document's score is the mean of its ranks.
+    Documents of a provider that has some on both sides are in one fifth: a classifier that learned one's label would
+    say the other's, and no attack is told labels.
+    AttackError for fewer than FOLDS documents of a kind.
+    """
+    fewest = int(min(members.sum(), (~members).sum()))
+    if fewest < FOLDS:
+        raise AttackError(
+            f"the sets have {int(members.sum())} and {int((~members).sum())} documents; expected {FOLDS} or more of "
+            "each, so that a blind classifier can be trained beside the attack."
+        )
+    texts = [_text(pages) for pages in documents]
+    numbers = np.stack([np.mean([_numbers(page) for page in pages], axis=0) for pages in documents])
+    scores, folds = np.zeros(len(texts)), StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
+    for train, test in folds.split(numbers, members, _together(documents, members)):
+        told = [_ranks(_words(seed), [texts[i] for i in train], members[train], [texts[i] for i in test]),
+                _ranks(_places(seed), numbers[train], members[train], numbers[test])]  # fmt: skip
+        scores[test] = np.mean(told, axis=0)
+    rates = membership_rates(scores, scores > 0.5, members, rng=np.random.default_rng(seed))
+    return replace(rates["auc"], of="documents")
+
+
+def _together(documents: Sequence[Sequence[Page]], members: NDArray[np.bool_]) -> list[str]:
+    """The group of each document: its provider, if on both sides and no larger than half a fold, else itself."""
+    names = [pages[0].provider for pages in documents]
+    sides = [
+        {name for name, inside in zip(names, members.tolist(), strict=True) if inside is side} for side in (True, False)
+    ]
+    most = max(2, len(names) // (2 * FOLDS))
+    shared = {name for name in sides[0] & sides[1] if name and names.count(name) <= most}
+    return [f"provider {name}" if name in shared else str(number) for number, name in enumerate(names)]
+
+
+def _words(seed: int) -> Pipeline:
+    words = TfidfVectorizer(binary=True, token_pattern=r"\S+")
+    letters = TfidfVectorizer(binary=True, analyzer="char_wb", ngram_range=(3, 3))
+    joined = FeatureUnion([("words", words), ("letters", letters)])
+    return make_pipeline(joined, LogisticRegression(solver="liblinear", random_state=seed))
+
+
+def _places(seed: int) -> Pipeline:
+    return make_pipeline(StandardScaler(), LogisticRegression(C=0.1, solver="liblinear", random_state=seed))
+
+
+def _ranks(classifier: Pipeline, learned: Any, members: NDArray[np.bool_], asked: Any) -> NDArray[np.float64]:
+    """What the classifier says of the documents of a fold, as ranks in 0..1."""
+    said = classifier.fit(learned, members).decision_function(asked)
+    return np.asarray((rankdata(said) - 0.5) / len(said))
+
+
+def _text(pages: Sequence[Page]) -> str:
+    """Words, and questions under marks of their own; never empty."""
+    return " ".join(
+        ["page"]
+        + [word.text for page in pages for word in page.words]
+        + [f"asked:{part}" for page in pages for q in page.questions for part in (q.key or "", *q.answers)]
+    )
+
+
+def _numbers(page: Page) -> NDArray[np.float64]:
+    """Sizes, counts, where the words stand, and the picture in SIDE x SIDE grey values."""
+    boxes = np.array([word.box for word in page.words], dtype=np.float64).reshape(-1, 4)
+    places = boxes / np.array([page.width, page.height, page.width, page.height])
+    lengths = [len(word.text) for word in page.words]
+    digits = [sum(c.isdigit() for c in word.text) for word in page.words]
+    told = [page.width, page.height, len(boxes), len(page.questions), len(page.fields), sum(lengths), sum(digits)]
+    spread = [*places.mean(0), *places.std(0)] if len(boxes) else [0.0] * 8
+    small = PIL.Image.fromarray(page.image).convert("L").resize((SIDE, SIDE), PIL.Image.Resampling.BOX)
+    return np.array([*told, *spread, *np.asarray(small, dtype=np.float64).ravel() / 255])

@@ -1,0 +1,150 @@
+"""Whether a document was trained on, held against the truth: scores of documents, and controls that ask no target.
+
+Members and others come from the auditor, who knows which is which; scores see neither. Where a classifier that asks no
+model, or a model that saw neither set, tells them apart, the sets differ, and nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from docleak.attacks.answers.asking import Item, nls
+from docleak.attacks.answers.documents import Asked, DocumentAttack, documents_in
+from docleak.attacks.answers.memorisation import Asker
+from docleak.attacks.answers.tuning import tune
+from docleak.attacks.registries import DOCUMENTS
+from docleak.documents.page import Page
+from docleak.errors import AttackError
+from docleak.metrics.blind import blind_auc
+from docleak.metrics.estimate import Estimate
+from docleak.metrics.membership import membership_rates
+from docleak.models.base import DocumentModel
+
+LEVEL, RESAMPLES = 0.95, 4000
+RATES = ("auc", "tpr_at_10_fpr", "tpr_at_1_fpr")
+#: What the controls are called.
+BLIND, UNTRAINED = "no model asked: words, boxes, picture", "model that saw neither: loss"
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Documents that were trained on, and others; name -> pages, under names that tell nothing."""
+
+    members: Mapping[str, Sequence[Page]]
+    others: Mapping[str, Sequence[Page]]
+
+    @classmethod
+    def of(cls, members: Sequence[Page], others: Sequence[Page]) -> Sides:
+        """Documents with a question that has an answer. AttackError for a side without any, and for a page of both."""
+        shared = {_content(page) for page in members} & {_content(page) for page in others}
+        if shared:
+            raise AttackError(
+                f"{len(shared)} pages are among the members and among the others: same picture, same words. Leave them "
+                "out of one; a document was trained on or it was not."
+            )
+        sides = tuple(_documents(pages, mark) for mark, pages in (("m", members), ("o", others)))
+        if not all(sides):
+            raise AttackError(
+                f"{len(sides[0])} of {len(members)} pages of members and {len(sides[1])} of {len(others)} of others "
+                "make documents with a question and its answer; expected some of each. Add questions to pages.jsonl."
+            )
+        return cls(*sides)
+
+    def all(self) -> dict[str, Sequence[Page]]:
+        """Both, members first."""
+        return {**self.members, **self.others}
+
+
+def asked_about(sides: Sides, target: Asker, references: Sequence[Asker], model: DocumentModel) -> list[Asked]:
+    """What the target and the references make of every question that has an answer, and what its fine-tuning moves."""
+    named = [
+        (name, Item(page, question))
+        for name, pages in sides.all().items() for page in pages for question in page.questions if question.answers
+    ]  # fmt: skip
+    items = [item for _, item in named]
+    said, others = target(items), [reference(items) for reference in references]
+    moved = tune(model, items)
+    rows = []
+    for number, (name, item) in enumerate(named):
+        losses = [of[number].loss for of in (said, *others)]
+        if any(loss is None or not math.isfinite(loss) for loss in losses):
+            raise AttackError(f"a model gives no finite loss on question {item.question.text!r} of {item.page.name!r}.")
+        first, *rest = [float(loss or 0.0) for loss in losses]
+        rows.append(Asked(name, item.question.key or item.question.text, first,
+                          nls(said[number].text, item.question.answers), moved[number].distance, moved[number].steps,
+                          tuple(rest)))  # fmt: skip
+    return rows
+
+
+def attacks_for(asked: Sequence[Asked]) -> list[DocumentAttack]:
+    """Those of the registry that can be made: without references fewer."""
+    loaded = [DOCUMENTS.load(name) for name in DOCUMENTS]
+    return [attack for attack in loaded if asked[0].references or not attack.reference]
+
+
+def rates_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, dict[str, Estimate]]:
+    """Attack -> AUC and true positive rates over documents, with intervals that hold together for all attacks: each of
+    k at 1 - 0.05 / k (Bonferroni), so that the best of them may be looked at."""
+    attacks = attacks_for(asked)
+    level = 1 - (1 - LEVEL) / len(attacks)
+    return {attack.name: _rates(attack.run(asked), asked, sides, level, seed) for attack in attacks}
+
+
+def facts_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, Any]:
+    """How much was asked, what the controls say, which of them tell the sides apart ("differs": their interval does not
+    hold 1/2), and a row per document with its scores."""
+    names, pages = documents_in(asked), sides.all()
+    columns = {attack.name: attack.run(asked).tolist() for attack in attacks_for(asked)}
+    controls = controls_of(sides, asked, seed=seed)
+    rows = [
+        {"document": pages[name][0].document or pages[name][0].name, "member": int(name in sides.members),
+         **{attack: of[row] for attack, of in columns.items()}}
+        for row, name in enumerate(names)
+    ]  # fmt: skip
+    odd = [name for name, of in controls.items() if of.low is None or of.high is None or not of.low <= 0.5 <= of.high]
+    return {
+        "members": len(sides.members), "others": len(sides.others), "questions": len(asked), "scores": rows,
+        "controls": {name: of.to_json() for name, of in controls.items()}, "differs": odd,
+    }  # fmt: skip
+
+
+def controls_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, Estimate]:
+    """AUC of who asks no model, and by the loss of the first reference, which saw neither set."""
+    documents = sides.all()
+    members = np.array([name in sides.members for name in documents])
+    found = {BLIND: blind_auc(list(documents.values()), members, seed=seed)}
+    if asked[0].references:
+        blank = [replace(one, loss=one.references[0]) for one in asked]
+        found[UNTRAINED] = _rates(DOCUMENTS.load("loss").run(blank), asked, sides, LEVEL, seed)["auc"]
+    return found
+
+
+def _rates(
+    scores: np.ndarray[tuple[int, ...], np.dtype[np.float64]], asked: Sequence[Asked], sides: Sides, level: float,
+    seed: int,
+) -> dict[str, Estimate]:  # fmt: skip
+    members = np.array([name in sides.members for name in documents_in(asked)])
+    rng = np.random.default_rng(seed)
+    found = membership_rates(scores, scores > np.median(scores), members, rng=rng, level=level, resamples=RESAMPLES)
+    return {name: replace(found[name], of="documents") for name in RATES}
+
+
+def _documents(pages: Sequence[Page], mark: str) -> dict[str, list[Page]]:
+    """Pages by document, those without an answered question left out. ``mark`` keeps names of two sides apart; they
+    are hashed, so that neither they nor their order tell an attack anything."""
+    groups: dict[str, list[Page]] = {}
+    for page in pages:
+        told = f"{mark} {page.provider} {page.document or page.name}"
+        groups.setdefault(hashlib.sha256(told.encode()).hexdigest()[:16], []).append(page)
+    return {name: of for name, of in groups.items() if any(q.answers for page in of for q in page.questions)}
+
+
+def _content(page: Page) -> bytes:
+    words = "\0".join(word.text for word in page.words)
+    return hashlib.sha256(page.image.tobytes() + words.encode()).digest()

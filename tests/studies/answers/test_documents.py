@@ -1,0 +1,200 @@
+"""Membership of documents: scores on planted leaks, controls that forbid conclusions, fields, and a whole audit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from docleak.attacks.answers.asking import Item
+from docleak.attacks.answers.documents import Asked, document_features, documents_in
+from docleak.attacks.answers.tuning import Tuning, tune
+from docleak.attacks.registries import DOCUMENTS
+from docleak.documents import Page
+from docleak.documents.folder import save
+from docleak.documents.synthetic import make_pages
+from docleak.errors import AttackError
+from docleak.metrics.blind import blind_auc
+from docleak.metrics.estimate import Estimate
+from docleak.metrics.membership import auc
+from docleak.models import load_model
+from docleak.studies.answers.config import parse_release
+from docleak.studies.answers.documents import Sides, facts_of, rates_of
+from docleak.studies.answers.heatmap import COLOURS, Ranked, heat_map, known_in, likelier
+from docleak.studies.answers.study import AnswersStudy
+from docleak.studies.answers.verdict import said_of, sentences, severity_of
+from docleak.studies.engine import carry_out
+
+MODEL = "vt5-public"
+
+
+def asked(leak: float, count: int = 60, seed: int = 0, references: bool = True) -> tuple[list[Asked], np.ndarray]:
+    """``count`` documents of 3 questions, every other one a member, whose questions the target knows by ``leak``."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        for question in range(3):
+            hard = float(rng.uniform(0.5, 3))
+            gain = leak * (number % 2 == 0) * rng.uniform(0.5, 1)
+            loss = max(0.01, hard * (1 - gain) + rng.normal(0, 0.05))
+            before = (hard + float(rng.normal(0, 0.05)),) if references else ()
+            rows.append(Asked(f"d{number:03d}", f"k{question}", loss, 1 - loss / 4, loss / 3, 2 + (loss > 1), before))
+    return rows, np.arange(count) % 2 == 0
+
+
+@pytest.fixture(scope="module")
+def pages() -> list[Page]:
+    return [replace(page, questions=page.questions[:2]) for page in make_pages(44, seed=3)]
+
+
+@pytest.fixture(scope="module")
+def folders(pages: list[Page], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    home = tmp_path_factory.mktemp("sides")
+    for name, part in (("in", pages[:6]), ("out", pages[6:12])):
+        save(part, home / name)
+    return {name: f"folder:{home / name}" for name in ("in", "out")}
+
+
+@pytest.mark.parametrize("name", list(DOCUMENTS))
+def test_a_planted_leak_is_found_and_none_where_there_is_none(name: str) -> None:
+    attack = DOCUMENTS.load(name)
+    rows, members = asked(0.9)
+    assert auc(attack.run(rows), members) > (0.75 if name in ("loss", "distance", "docmia") else 0.97)
+    held = [auc(attack.run(asked(0.0, seed=seed)[0]), members) for seed in range(12)]
+    assert 0.4 < np.mean(held) < 0.6
+    if attack.reference:
+        with pytest.raises(AttackError, match="reference model"):
+            attack.run(asked(0.9, references=False)[0])
+
+
+def test_a_reference_takes_out_what_is_hard_for_every_model() -> None:
+    rows, members = asked(0.3)
+    scores = {name: auc(DOCUMENTS.load(name).run(rows), members) for name in ("loss", "reference", "informia")}
+    assert scores["reference"] > scores["loss"] + 0.1 and scores["informia"] > scores["loss"] + 0.1
+
+
+def test_the_order_of_questions_and_the_names_of_documents_tell_nothing() -> None:
+    rows, _ = asked(0.5, count=12)
+    for name in DOCUMENTS:
+        attack = DOCUMENTS.load(name)
+        before = dict(zip(documents_in(rows), attack.run(rows), strict=True))
+        turned = [replace(one, document=f"x{one.document}") for one in reversed(rows)]
+        after = dict(zip(documents_in(turned), attack.run(turned), strict=True))
+        assert [after[f"x{key}"] for key in before] == pytest.approx(list(before.values()))
+    table = document_features(rows)
+    assert table.values.shape == (12, 12) and (table.questions == 3).all()
+    first = [one.loss for one in rows if one.document == "d000"]
+    assert table.values[0, :3].tolist() == pytest.approx([np.mean(first), min(first), max(first)])
+
+
+def test_the_blind_baseline_sees_other_vendors_and_nothing_in_a_fair_draw(pages: list[Page]) -> None:
+    members = np.arange(44) < 22
+    fair = [blind_auc([[page] for page in np.random.default_rng(seed).permutation(np.array(pages, dtype=object))],
+                      members, seed=seed) for seed in range(3)]  # fmt: skip
+    assert sum((one.low or 1) <= 0.5 <= (one.high or 0) for one in fair) >= 2
+    other = [[renamed(page) if inside else page] for page, inside in zip(pages, members, strict=True)]
+    assert (blind_auc(other, members, seed=0).low or 0) > 0.6
+    with pytest.raises(AttackError, match="4 and 40 documents; expected 5"):
+        blind_auc([[page] for page in pages], np.arange(44) < 4, seed=0)
+
+
+def renamed(page: Page) -> Page:
+    """The page of another vendor: its first word."""
+    first = replace(page.words[0], text="Zyxwvut")
+    return replace(page, words=(first, *page.words[1:]), fields=())
+
+
+def test_a_page_on_both_sides_and_a_side_without_questions_are_refused(pages: list[Page]) -> None:
+    with pytest.raises(AttackError, match="1 pages are among the members and among the others"):
+        Sides.of(pages[:3], [pages[2], pages[4]])
+    with pytest.raises(AttackError, match="0 of 2 pages of members"):
+        Sides.of([replace(page, questions=()) for page in pages[:2]], pages[4:6])
+    sides = Sides.of(pages[:3], pages[3:8])
+    assert (len(sides.members), len(sides.others)) == (3, 5) and len(sides.all()) == 8
+
+
+def test_tuning_moves_what_is_learnt_less_and_leaves_the_model_as_it_was(pages: list[Page]) -> None:
+    model = load_model(MODEL)
+    before = {name: value.clone() for name, value in model.module.state_dict().items()}
+    trained = [p.requires_grad for p in model.module.parameters()]
+    items = [Item(page, page.questions[0]) for page in pages[:4]]
+    wrong = [Item(i.page, replace(i.question, answers=("zq 77 zq",))) for i in items]
+    moved = tune(model, [*items, *wrong], Tuning(steps=2))
+    known, strange = (np.median([one.distance for one in part]) for part in (moved[:4], moved[4:]))
+    assert strange > known > 0 and {one.steps for one in moved} <= {1, 2}
+    assert all(bool((value == before[name]).all()) for name, value in model.module.state_dict().items())
+    assert [p.requires_grad for p in model.module.parameters()] == trained
+    assert tune(model, items[:2], Tuning(steps=2, sampled=1)) == tune(model, items[:2], Tuning(steps=2, sampled=1))
+
+
+def test_a_value_is_ranked_among_others_and_the_page_shows_it(pages: list[Page]) -> None:
+    page, model = pages[0], load_model(MODEL)
+    question = page.questions[0].text
+    place, field = next((n, f) for n, f in enumerate(page.fields) if f.key == page.questions[0].key)
+    assert likelier(model, page, question, field, ["zq 77 zq zq"] * 3) < 3
+    assert likelier(model, page, question, field, [field.value] * 4) == 2, "ties count half"
+    ranked = Ranked("d", 0, place, field.key, True, 19, 0.0, 7.0)
+    shown = heat_map(page, {place: ranked})
+    plain = heat_map(page, {})
+    assert shown.shape == plain.shape and (shown != plain).any() and COLOURS[0][0] == 0.0
+    rows = [
+        replace(ranked, document=f"d{n}", member=n % 2 == 0, above=0.0 if n % 2 == 0 else float(n)) for n in range(20)
+    ]
+    found = known_in(rows, seed=0)
+    assert found[""]["known"].value == 1 and found[""]["others"].value == 0 and (found[""]["gap"].low or 0) > 0.5
+    assert found[field.key]["chance"].value == pytest.approx(0.05) and (found[""]["beyond"].low or 0) > 0.5
+
+
+def record(low: float, others: int = 120, differs: tuple[str, ...] = (), known: float = -0.1) -> dict[str, Any]:
+    numbers = {"rmia": {"auc": Estimate(0.7, low, 0.9), "tpr_at_1_fpr": Estimate(0.2, 0.1, 0.3)}}
+    share = {"known": Estimate(0.4, 0.3, 0.5, 90), "others": Estimate(0.1, 0.0, 0.2, 90),
+             "gap": Estimate(0.3, known, 0.5), "chance": Estimate.exactly(0.05)}  # fmt: skip
+    saved = [{part: {name: one.to_json() for name, one in of.items()} for part, of in parts.items()}
+             for parts in (numbers, {"": share})]  # fmt: skip
+    return {
+        "label": "x", "control": False, "bill": {"epsilon": None, "claim": ""},
+        "documents": {"numbers": saved[0], "differs": list(differs), "members": 120, "others": others,
+                      "controls": {"no model": Estimate(0.5, 0.4, 0.6).to_json()}},
+        "fields": {"numbers": saved[1], "remarks": {}},
+    }  # fmt: skip
+
+
+def test_what_is_concluded() -> None:
+    assert severity_of(record(0.55)) == "partial" and said_of(record(0.55)) == "Tells its documents from others"
+    assert severity_of(record(0.8)) == severity_of(record(0.55, known=0.1)) == "severe"
+    assert said_of(record(0.45, known=0.1)) == "Knows fields of its documents"
+    assert severity_of(record(0.45)) == "none" and severity_of(record(0.45, others=60)) == "untold"
+    refused = record(0.9, differs=("no model",), known=0.1)
+    assert severity_of(refused) == "untold" and "differ without" in sentences(refused)[0]
+    assert "20.0 % [10.0, 30.0]" in sentences(record(0.55))[0]
+    assert "up to 0.90 is not excluded" in sentences(record(0.45))[0]
+
+
+def test_intervals_hold_for_all_scores_together(pages: list[Page]) -> None:
+    sides = Sides.of(pages[:22], pages[22:])
+    names = {name: number for number, name in enumerate(sides.all())}
+    rows = [replace(one, document=name) for one in asked(0.9, count=44)[0] for name, n in names.items()
+            if one.document == f"d{n:03d}"]  # fmt: skip
+    found = rates_of(sides, rows, seed=0)
+    assert set(found) == set(DOCUMENTS) and found["rmia"]["tpr_at_1_fpr"].value is None
+    assert "it takes 100" in found["rmia"]["tpr_at_1_fpr"].why
+    told = facts_of(sides, rows, seed=0)
+    assert len(told["controls"]) == 2 and len(told["scores"]) == 44
+    assert sum(row["member"] for row in told["scores"]) == 22
+
+
+def test_a_whole_audit(folders: dict[str, str], tmp_path: Path) -> None:
+    given = {"releases": (parse_release(f"a={MODEL}"),), "members": folders["in"], "others": folders["out"]}
+    study = AnswersStudy(AnswersStudy.of_options({**given, "public": MODEL}, {}))
+    run = carry_out(study, tmp_path / "run")
+    (one,) = run.units()
+    assert one["documents"]["numbers"]["reference"]["auc"]["value"] == 0.5, "its own start tells it nothing"
+    reading = AnswersStudy.read([run], np.random.default_rng(0))
+    assert [part.severity for part in reading.parts] == ["untold"] and set(reading.tables) >= {"documents"}
+    assert "12 documents" in reading.lead and "loss, reference" in str(reading.sections)
+    for wrong, said in (({"others": ""}, "go together"), ({"division": "x"}, "instead of --division")):
+        with pytest.raises(AttackError, match=said):
+            AnswersStudy.of_options({**given, **wrong}, {})
