@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.test_seen import CHROMIUM, violations
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -23,6 +25,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "--recover-text" in (tmp_path / "reference" / "commands.html").read_text()
     assert "docleak.audit" in (tmp_path / "python.html").read_text()
     assert "Measure what leaks" in (tmp_path / "reference" / "api.html").read_text()
+    notebook = (tmp_path / "notebooks" / "audit.html").read_text()
+    assert notebook.count('src="data:image/png') == 2 and 'href="attack.html"' in notebook
+    if CHROMIUM:
+        assert violations(notebook, tmp_path / "notebooks", 1) == []
     assert (tmp_path / "sample" / "report.html").is_file() and "results/gi-dqa/table1.html" in page
 
 
