@@ -65,9 +65,10 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """What may be wider than a phone is scrolled by keyboard, too."""
+    """What may be wider than a phone is scrolled by keyboard, too. Material takes the attribute off ``code`` itself."""
     html = html.replace("<table>", '<div class="wide" tabindex="0"><table>').replace("</table>", "</table></div>")
-    return html.replace("<pre><span></span><code>", '<pre><span></span><code tabindex="0">')
+    code = r"(<pre><span></span><code>)(.*?)(</code></pre>)"
+    return re.sub(code, r'\1<span tabindex="0">\2</span>\3', html, flags=re.DOTALL)
 
 
 def notebook(path: Path) -> str:
