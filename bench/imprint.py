@@ -132,7 +132,7 @@ def measure() -> dict[str, Any]:
 def as_markdown(numbers: dict[str, Any]) -> str:
     """A table, and whether the target is met."""
     lines = [
-        "### Imprint (Robbing the Fed), beside breaching 0.1.2", "",
+        "## Imprint (Robbing the Fed), beside breaching 0.1.2", "",
         f"breaching's minimal example (ResNet-18 with random weights, {SIDE} x {SIDE}) on {PICTURES} of docleak's "
         f"scenes at once, {CASES} such batches; read means PSNR of {READ:g} dB or more. breaching is told how many "
         "pictures there are.", "",

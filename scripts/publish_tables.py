@@ -3,8 +3,9 @@
     python scripts/publish_tables.py RUN[@COMMIT]...
 
 COMMIT is what the run was made with, by default the present one. Each RUN is a folder that ``docleak reproduce`` wrote.
-The table goes to docs/results/PAPER/TABLE.md and its pictures beside it; what stands there below the line "What it
-shows" is kept. Paths of the machine are left out.
+The table goes to docs/results/PAPER/TABLE.md (of another scale than tiny: TABLE-SCALE.md), its pictures and its
+table.json, from which the scoreboard is made, beside it; what stands on the page below the line "What it shows" is
+kept. Paths of the machine are left out.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ HEADING = "## What it shows"
 
 def publish(run: Path, commit: str) -> Path:
     """Copy one finished table; returns the page."""
-    recipe = json.loads((run / "recipe.json").read_text())["recipe"]
-    page = ROOT / "docs" / "results" / f"{recipe}.md"
+    told = json.loads((run / "recipe.json").read_text())
+    recipe, scale = told["recipe"], "" if told["scale"] == "tiny" else f"-{told['scale']}"
+    page = ROOT / "docs" / "results" / f"{recipe}{scale}.md"
     page.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(run / "table.json", page.with_suffix(".json"))
     text = (run / "table.md").read_text().replace("## ", "# ", 1).replace("### ", "## ")
     text = re.sub(r"--out \S+", "--out RUN", text)
     text = re.sub(r"(\w+):/\S+/(\w+)", r"\1:DATA/\2", text)

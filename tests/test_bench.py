@@ -57,6 +57,16 @@ def test_the_committed_page_is_of_the_committed_numbers(bench: Any) -> None:
     assert (results / "bench.md").read_text() == bench.as_markdown(bench.read(results))
 
 
+def test_the_league_is_of_the_committed_numbers(bench: Any) -> None:
+    from scripts import league
+
+    results = ROOT / "docs" / "results"
+    assert (results / "league.md").read_text() == league.page_of(results)
+    assert [league.verdict(*ends) for ends in ((0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1), (None, None))] == [
+        "won", "lost", "cannot tell", "cannot tell"
+    ]  # fmt: skip
+
+
 def test_what_is_no_benchmark_is_refused(bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench.main(["secure", "speed"], results=tmp_path)

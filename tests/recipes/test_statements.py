@@ -16,7 +16,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.recipes import Recipe, Row, list_recipes
 from docleak.recipes.recipe import read_recipe
 from docleak.recipes.rows import reproduce, rows_of, write_table
-from docleak.recipes.statements import CONFIRMED, OPEN, REFUTED, Statement, decide
+from docleak.recipes.statements import CONFIRMED, LEAST, OPEN, REFUTED, Statement, decide
 from docleak.report.page import Reading
 from docleak.report.table import Column
 from docleak.runs.run import Run
@@ -69,10 +69,13 @@ class CoinsStudy(TableStudy[CoinsConfig]):
         return cls(CoinsConfig(**{**settings, **{k: v for k, v in changes.items() if k in ("pages", "seed")}}))
 
 
-def table(tmp_path: Path, *statements: Statement, until: bool = False, **fixed: Any) -> list[TableRow]:
+def table(
+    tmp_path: Path, *statements: Statement, until: bool = False, beside: bool = False, **fixed: Any
+) -> list[TableRow]:
     """Three coins, thrown."""
     rows = tuple(Row(name, ("m",), {"bias": bias}) for name, bias in (("fair", 0.5), ("good", 1.0), ("same", 0.5)))
     recipe = Recipe("coins", "Coins", "", "", rows, fixed, {"tiny": {"models": {"m": "x"}}}, statements=statements)
+    tmp_path = tmp_path if beside else tmp_path / "alone"
     planned = rows_of(recipe, CoinsStudy, "tiny", tmp_path, {})
     reproduce(recipe, planned, tmp_path, scale="tiny", workers=1, until_decided=until)
     write_table(recipe, "tiny", planned, tmp_path, {})
@@ -98,9 +101,9 @@ def test_paired_differences_confirm_refute_or_leave_open(tmp_path: Path) -> None
     }
     planned = table(tmp_path, *said)
     assert {one.statement: one.verdict for one in decide(list(said), planned, "tiny")} == said
-    text = (tmp_path / "table.md").read_text()
+    text = (tmp_path / "alone/table.md").read_text()
     assert "| fair above good | m | -" in text and "share of the same coins where it is so" in text
-    saved = json.loads((tmp_path / "table.json").read_text())["statements"]
+    saved = json.loads((tmp_path / "alone/table.json").read_text())["statements"]
     assert saved[0]["verdict"] == CONFIRMED and saved[0]["quantity"]["groups"] == 30 and saved[0]["above"] == "fair"
 
 
@@ -122,12 +125,42 @@ def test_a_table_stops_at_the_page_that_decides_and_goes_on_where_it_stopped(tmp
     good = stated("heads", "good", "above", "fair")
     planned = table(tmp_path, good, until=True)
     thrown = [len(row.run.units()) for row in planned]
-    assert len(set(thrown)) == 1 and 6 < thrown[0] < 30
+    assert 6 < thrown[0] == thrown[1] < 30 and thrown[2] == LEAST  # the third is in no statement
     assert decide([good], planned, "tiny")[0].verdict == CONFIRMED
     again = table(tmp_path, good, until=True)
     assert [len(row.run.units()) for row in again] == thrown  # nothing more is computed
     never = table(tmp_path / "other", stated("heads", "same", "above", "fair"), until=True)
-    assert [len(row.run.units()) for row in never] == [30, 30, 30]
+    assert [len(row.run.units()) for row in never] == [30, LEAST, 30]
+
+
+def test_a_row_stops_when_no_open_statement_needs_it(tmp_path: Path) -> None:
+    said = stated("heads", "good", "above", "fair"), stated("heads", "same", "above", "fair")
+    thrown = [len(row.run.units()) for row in table(tmp_path, *said, until=True)]
+    assert thrown[0] == thrown[2] == 30 and LEAST < thrown[1] < 30
+
+
+def test_units_of_a_table_beside_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = stated("heads", "good", "above", "fair")
+    first = table(tmp_path / "first", good, beside=True)
+    picture = first[0].run.folder("coin-000") / "truth.png"
+    picture.write_bytes(b"a picture")
+    (first[1].run.folder("coin-004") / "unit.json").unlink()  # was not finished there
+    (first[2].run.path / "run.json").write_text("{")  # damaged there
+    computed: list[str] = []
+    original = CoinsStudy.compute
+
+    def compute(self: CoinsStudy, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Any]]:
+        computed.append(f"{run.path.name}/{unit.id}")
+        return original(self, unit, run, tell)
+
+    monkeypatch.setattr(CoinsStudy, "compute", compute)
+    second = table(tmp_path / "second", good, beside=True)
+    assert computed == ["01-m/coin-004"]  # the third has the coins of the first
+    assert (second[0].run.folder("coin-000") / "truth.png").read_bytes() == b"a picture"
+    assert second[0].run.units() == first[0].run.units()
+    computed.clear()
+    table(tmp_path / "third", good, beside=True, seed=1)  # other coins
+    assert len(computed) == 90
 
 
 def test_what_cannot_stop_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +202,7 @@ def test_the_scoreboard_counts_what_stored_tables_say(tmp_path: Path) -> None:
     table(tmp_path / "run", stated("heads", "good", "above", "fair"), stated("heads", "same", "above", "fair"))
     folder = tmp_path / "results"
     folder.mkdir()
-    (folder / "coins.json").write_text((tmp_path / "run" / "table.json").read_text())
+    (folder / "coins.json").write_text((tmp_path / "run/alone/table.json").read_text())
     recipe = Recipe("coins", "Coins", "A paper", "", (), {}, {}, statements=(stated("heads", "good", "above", "fair"),))
     text = scoreboard(folder, {"coins": recipe, "other": recipe})
     assert "2 statements on one model each: 1 confirmed, 0 refuted, 1 cannot tell" in text

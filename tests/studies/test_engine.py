@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +28,8 @@ from docleak.studies.study import Study, Tell, Unit
 
 @dataclass(frozen=True)
 class StandInConfig:
-    """``how`` the unit "1" comes to its end: fine, dies, dies-once, fails, killed, or in stages."""
+    """``how`` the unit "1" comes to its end: fine, dies, dies-once, waits to be killed once, fails, killed, or in
+    stages."""
 
     how: str = "fine"
     count: int = 4
@@ -49,6 +56,9 @@ class StandIn(Study[StandInConfig]):
         how = self.config.how if unit.id == "1" else "fine"
         if how == "dies" or (how == "dies-once" and number == 1):
             os._exit(1)
+        if how == "waits" and number == 1:
+            (run.path / "waiting").write_text(str(os.getpid()))
+            time.sleep(120)
         if how == "killed":
             raise Killed
         if how == "fails" or (how == "stages" and number <= 3):
@@ -203,16 +213,58 @@ def test_other_weights_under_the_same_name_are_refused(tmp_path: Path, monkeypat
 # -- on a cluster -----------------------------------------------------------------------------------------------------
 
 
-def test_units_run_on_a_dask_cluster(tmp_path: Path) -> None:
+@contextmanager
+def dask_workers(count: int) -> Iterator[str]:
+    """The address of a scheduler on loopback with so many worker processes, which nobody starts again."""
     distributed = pytest.importorskip("dask.distributed", reason="the cluster extra is not installed")
-    study = StandIn(StandInConfig("fails"))
-    run = begin(study, tmp_path)
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None
-    ) as cluster:
-        address = cluster.scheduler_address
-        compute([Assignment(study, run)], workers=1, cluster=address, keep_going=True)
-    assert len(run.units()) == 3 and run.failures() == {"1": "DocleakError: planted 2"}
+    dask = pytest.importorskip("dask")
+    root = Path(__file__).parents[2]  # classes of tests are imported by their name
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(
+            n_workers=0, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None
+        ) as cluster,
+    ):
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny"]
+        more = ["--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"]
+        workers = [subprocess.Popen([*command, *more], env=environment, stderr=subprocess.DEVNULL)
+                   for _ in range(count)]  # fmt: skip
+        try:
+            with distributed.Client(cluster.scheduler_address) as client:
+                client.wait_for_workers(count, timeout=120)
+            yield cluster.scheduler_address
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+
+
+def test_units_run_on_a_dask_cluster_of_processes_one_of_which_is_killed(tmp_path: Path) -> None:
+    study, failing = StandIn(StandInConfig("waits", 6)), StandIn(StandInConfig("fails"))
+    run, other = begin(study, tmp_path / "a"), begin(failing, tmp_path / "b")
+
+    def kill() -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not (run.path / "waiting").is_file():
+            time.sleep(0.1)
+        while time.monotonic() < deadline and len(run.units()) < 5:
+            time.sleep(0.1)
+        os.kill(int((run.path / "waiting").read_text()), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    with dask_workers(2) as address:
+        killer.start()
+        with pytest.raises(RunError, match="workers of the cluster that had it ended"):
+            compute([Assignment(study, run)], workers=1, cluster=address)
+        assert len(run.units()) == 5
+        compute([Assignment(study, run)], workers=1, cluster=address)  # goes on, on the other worker
+        compute([Assignment(failing, other)], workers=1, cluster=address, keep_going=True)
+    killer.join()
+    assert counts(run) == {"0": 1, "1": 2, "2": 1, "3": 1, "4": 1, "5": 1}  # what was done is not done again
+    assert len(run.units()) == 6 and not run.failures()
+    assert os.getpid() not in {unit["process"] for unit in run.units()}
+    assert len(other.units()) == 3 and other.failures() == {"1": "DocleakError: planted 2"}
 
 
 def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_a_deployment_equals_the_embedded_federation_and_refuses_strangers(tmp_p
             first, second = silos
             with (
                 running([str(out / "silos" / first / "start.sh")], logs[first], SILO=str(silos[first]),
-                        NODE_PORT=str(nodes[0])),
+                        NODE_PORT=str(nodes[0]), GUARD="true"),
                 running([str(out / "silos" / second / "start.sh")], logs[second], SILO=str(silos[second]),
                         NODE_PORT=str(nodes[1])),
             ):  # fmt: skip
@@ -93,6 +93,8 @@ def test_a_deployment_equals_the_embedded_federation_and_refuses_strangers(tmp_p
         for name, value in getattr(embedded, part).items():
             assert (getattr(deployed, part)[name] == value).all(), f"{part} of {name} differs"
     assert (server / "run" / "model" / "config.json").is_file()
+    (remembered,) = (out / "silos" / first / "guard").iterdir()  # of the latest training, by the guarded silo alone
+    assert (remembered / "last.safetensors").is_file() and not (out / "silos" / second / "guard").exists()
     alike = train_embedded(FederatedRun.open(tmp_path / "embedded-hidden", HIDDEN), silos, evaluate_every=0)
     masked = load_run(server / "hidden").state()
     assert masked is not None and masked.round == 1

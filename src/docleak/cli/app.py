@@ -10,7 +10,7 @@ import typer
 import typer.main
 
 import docleak
-from docleak.cli import data, deploy, models
+from docleak.cli import benchmark, data, deploy, models
 from docleak.cli.attack import AttackGroup, DefendCommand
 from docleak.cli.audit import AuditGroup
 from docleak.cli.budget import budget
@@ -35,6 +35,7 @@ app.command(rich_help_panel=PANEL)(reproduce)
 app.command(rich_help_panel=TRAIN)(budget)
 app.command(rich_help_panel=TRAIN)(plan)
 app.command(rich_help_panel=TRAIN)(guard)
+app.add_typer(benchmark.app, name="benchmark", rich_help_panel=PANEL)
 app.add_typer(deploy.app, name="deploy", rich_help_panel=TRAIN)
 app.add_typer(data.app, name="data", rich_help_panel=MATERIAL)
 app.add_typer(models.app, name="models", rich_help_panel=MATERIAL)

@@ -96,6 +96,9 @@ def node(
     port: Annotated[int, typer.Option(help="Port of the node itself, on loopback.")] = 9094,
     model: Annotated[str, typer.Option(help="The model, where the server's name of it means nothing here.")] = "",
     secure_threshold: Annotated[int, typer.Option(help="Silos that a secure sum must be over, at least.")] = 2,
+    guard: Annotated[
+        bool, typer.Option("--guard", help="Inspect each model before training it; refuse a manipulated one.")
+    ] = False,
     any_code: Annotated[
         bool, typer.Option("--any-code", help="Execute whatever code the server sends, not docleak's own app only.")
     ] = False,
@@ -105,7 +108,7 @@ def node(
 
     run_node(
         folder, pages, name=name, server=server, port=port, model=model, least_threshold=secure_threshold,
-        any_code=any_code,
+        any_code=any_code, guard=guard,
     )  # fmt: skip
 
 

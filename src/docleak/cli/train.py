@@ -72,6 +72,10 @@ class Federated(Options):
     timeout: float = option(
         21600.0, "Seconds a silo has for a message; then it is stopped.", group=FEDERATED, range=Range(1, 86_400 * 7)
     )
+    guard: bool = option(
+        False, "Silos inspect each model before they train it, and refuse a manipulated one (docleak guard).",
+        group=FEDERATED,
+    )  # fmt: skip
     capture: bool = option(True, "Record each update in OUT/updates, for docleak audit updates.", group=RUN, both=True)
 
 
@@ -127,7 +131,7 @@ def federated(options: Federated, said: Said) -> None:
             else synthetic_silos(options.out / "silos", options.clients, options.documents, seed=settings.seed)
         )
 
-    _train(options, federation, settings.evaluate_every, count, silos, timeout=options.timeout)
+    _train(options, federation, settings.evaluate_every, count, silos, timeout=options.timeout, guard=options.guard)
 
 
 def central(options: Central, said: Said) -> None:
@@ -167,7 +171,7 @@ def _train(
     evaluate_every: int,
     count: int,
     silos: Callable[[], Mapping[str, Path]],
-    **how: float,
+    **how: Any,
 ) -> None:
     """Train, draw the curves, and say what came of it; or what it would cost."""
     import numpy as np

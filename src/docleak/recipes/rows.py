@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from docleak.documents.visible import in_markdown, without_html
-from docleak.errors import RecipeError
+from docleak.errors import DocleakError, RecipeError
 from docleak.files import TEMPORARY, read_stored, reported, write_atomically, write_json
 from docleak.models.loading import short_name
 from docleak.recipes.recipe import Recipe
-from docleak.recipes.statements import OPEN, decide
+from docleak.recipes.statements import decide, settled
 from docleak.recipes.statements import table_of as decided_table
 from docleak.report.pictures import data_uri
 from docleak.report.table import Column, Row, Table
@@ -107,7 +107,9 @@ def reproduce(
     watcher: Watcher = SILENCE,
 ) -> None:
     """Compute what is missing; returns when every unit is finished or given up, or, ``until_decided``, as soon as no
-    statement of the recipe is open, which is looked at page by page.
+    statement of the recipe is open. That is looked at page by page, and a row stops when no open statement needs it.
+
+    Units that a table beside this one has computed under the same configuration are taken over.
 
     Runs that other tables share are waited for while another process is at work in them.
     """
@@ -121,11 +123,34 @@ def reproduce(
         assignments = [Assignment(study, begin(study, path, command=command)) for path, study in studies.items()]
         for assignment in assignments:
             assignment.study.prepare(assignment.run, watcher.said)
+        begun = [row for row in rows if row.run.path in studies]
+        if taken := sum(_take_over(row.run, out) for row in begun if row.study.stoppable):
+            watcher.said(f"{taken} units were computed for tables beside {out.name}: taken over")
         compute(
             assignments, workers=workers, watcher=watcher, cluster=cluster, keep_going=True,
-            enough=(lambda: all(one.verdict != OPEN for one in decide(recipe.statements, rows, scale)))
-            if until_decided else None,
+            settled=(lambda: settled(recipe.statements, begun, scale)) if until_decided else None,
         )  # fmt: skip
+
+
+def _take_over(run: Run, out: Path) -> int:
+    """Copy to ``run`` the finished units of the same run in the tables beside ``out``; returns how many."""
+    taken = 0
+    for file in sorted(out.resolve().parent.glob(f"*/{ROWS}/*/run.json")):
+        beside = Run(file.parent)
+        if file.parents[2] == out.resolve() or not _same(run, beside):
+            continue
+        for unit in (str(record["unit"]) for record in beside.units()):
+            if not run.has(unit):
+                run.take_over(unit, beside)
+                taken += 1
+    return taken
+
+
+def _same(run: Run, beside: Run) -> bool:
+    try:
+        return run.same_as(beside)
+    except DocleakError:  # a damaged folder of another table is that table's matter
+        return False
 
 
 def _require_stoppable(recipe: Recipe, rows: Sequence[TableRow]) -> None:

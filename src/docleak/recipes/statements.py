@@ -31,6 +31,8 @@ from docleak.report.table import Column, Row, Table
 from docleak.studies.study import TableRow
 
 CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "cannot tell"
+#: Parts that a row has at least, however early all is decided.
+LEAST = 3
 #: How two rows can stand to each other.
 RELATIONS = ("above", "below", "like")
 #: key -> type, in a recipe's file.
@@ -140,6 +142,14 @@ def decide(statements: Sequence[Statement], rows: Sequence[TableRow], scale: str
     return found
 
 
+def settled(statements: Sequence[Statement], rows: Sequence[TableRow], scale: str) -> set[int]:
+    """The numbers of the rows that no open statement needs, once they have LEAST parts."""
+    wanted = {(one.target, name) for one in decide(statements, rows, scale) if one.verdict == OPEN
+              for name in (one.statement.row, one.statement.other)}  # fmt: skip
+    return {number for number, row in enumerate(rows)
+            if (row.target, row.name) not in wanted and len(row.run.units()) >= LEAST}  # fmt: skip
+
+
 def _decided(statement: Statement, target: str, rows: Sequence[TableRow]) -> Decision:
     quantity, how = _quantity(statement, rows)
     return Decision(statement, target, _verdict(quantity, statement.wanted), quantity, how)
@@ -225,8 +235,10 @@ def table_of(decisions: Sequence[Decision]) -> Table:
     """A row per statement and model."""
     rows = [
         Row(one.statement.says, {"model": one.target, "quantity": one.quantity.text(3), "verdict": one.verdict,
-                                 "n": float(one.quantity.groups) if one.quantity.groups else "-", "how": one.how})
+                                 "n": float(one.quantity.groups) if one.quantity.groups else "-",
+                                 "how": f"{one.how}: {' against '.join(filter(None, (said.row, said.other)))}"})
         for one in decisions
+        for said in (one.statement,)
     ]  # fmt: skip
     caption = (
         "95 % intervals. A statement is confirmed where the whole interval says so, refuted where none of it does. "

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
+from functools import lru_cache
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import BaseContext
@@ -131,15 +132,24 @@ def _context() -> BaseContext:
 
 
 def _on_cluster(work: Work[Task], tasks: Sequence[Task], cluster: str) -> Iterator[tuple[Task, Exception | None]]:
-    from dask.distributed import as_completed
+    import cloudpickle
 
+    pickled = cloudpickle.dumps(work)  # with each task: what is scattered is lost with the workers that had it
     with cluster_at(cluster) as client:
+        from dask.distributed import KilledWorker, as_completed
+
         client.wait_for_workers(1, timeout=60)
-        shared = client.scatter(work, broadcast=True)
-        futures = {client.submit(_remote, shared, task, pure=False): task for task in tasks}
+        futures = {client.submit(_remote, pickled, task, pure=False): task for task in tasks}
         for future in as_completed(list(futures)):  # type: ignore[no-untyped-call]
-            error = future.exception()  # of the cluster itself: a worker that died, say
-            yield futures[future], error if error is not None else future.result()
+            task, error = futures.pop(future), future.exception()
+            error = future.result() if error is None else error
+            future.release()  # the result of a task that is done is not made again when its worker dies
+            if isinstance(error, KilledWorker):
+                error = RunError(
+                    f"{task}: workers of the cluster that had it ended (out of memory, or killed). "
+                    "What is finished is kept: the same command goes on from there."
+                )
+            yield task, error
 
 
 @contextmanager
@@ -159,9 +169,17 @@ def cluster_at(address: str) -> Iterator[Any]:
         client.close()  # type: ignore[no-untyped-call]
 
 
-def _remote(work: Work[Task], task: Task) -> Exception | None:
+@lru_cache(maxsize=1)
+def _unpickled(pickled: bytes) -> Any:
+    """What a worker of a cluster does to its tasks: one object, which may keep things from task to task."""
+    import cloudpickle
+
+    return cloudpickle.loads(pickled)
+
+
+def _remote(pickled: bytes, task: Task) -> Exception | None:
     _one_thread()
-    return _error(work, task, lambda *event: None)
+    return _error(_unpickled(pickled), task, lambda *event: None)
 
 
 def _one_thread() -> None:

@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from docleak.documents.page import Image
 from docleak.errors import RunError
 from docleak.files import (
     TEMPORARY,
+    drafted_folder,
     json_values,
     private_folder,
     read_json_object,
@@ -176,6 +178,17 @@ class Run:
                 write_png(_inside(folder, file), image)
             saved = {"images": files, "snapshots": self._snapshots(folder), **record, "unit": unit_id}
             write_json(folder / "unit.json", json_values(saved, f"unit {unit_id!r}"))
+
+    def same_as(self, other: Run) -> bool:
+        """Whether both were begun for the same: build of docleak, environment, configuration, weights and pages."""
+        ours, theirs = self.manifest(), other.manifest()
+        return all(ours.get(key) == theirs.get(key) for key in (*build(), "kind", "config", "identity", "sources",
+                                                                "environment"))  # fmt: skip
+
+    def take_over(self, unit_id: str, other: Run) -> None:
+        """Copy a finished unit of a run that is the ``same_as`` this one; RunError if that cannot be done."""
+        with reported(self.path), drafted_folder(self.folder(unit_id)) as draft:
+            shutil.copytree(other.folder(unit_id), draft, dirs_exist_ok=True)
 
     def write_snapshot(self, unit_id: str, evaluation: int, image: Image) -> str:
         """Save how far an attack has come after so many gradient evaluations; returns the name for the record."""

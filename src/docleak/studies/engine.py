@@ -125,10 +125,10 @@ def compute(
     watcher: Watcher = SILENCE,
     cluster: str = "",
     keep_going: bool = False,
-    enough: Callable[[], bool] | None = None,
+    settled: Callable[[], Collection[int]] | None = None,
 ) -> None:
-    """Every unit that is missing, in turns over all assignments, whose runs the caller has claimed; after each turn,
-    until there is ``enough``."""
+    """Every unit that is missing, in turns over all assignments, whose runs the caller has claimed. ``settled`` is
+    asked after each turn which assignments, by number, need no more of theirs."""
     work, tasks = Computing(assignments), tasks_of(assignments)
     finished = {task.label for task in tasks if _finished(assignments[task.number], task)}
     watcher.began({task.label: task.unit.size for task in tasks}, finished)
@@ -137,17 +137,15 @@ def compute(
             _forget(assignments[task.number], task, failures=not keep_going)
     while True:
         left = [task for task in tasks if not _over(assignments[task.number], task)]
-        tried = [task for task in left if _attempts(assignments[task.number], task)]
-        fresh = [task for task in left if task not in tried]
+        if settled is not None and left and left[0].unit.turn > tasks[0].unit.turn:
+            done = settled()
+            left = [task for task in left if task.number not in done]
         if not left:
             return
-        if enough is not None:
-            turn = left[0].unit.turn
-            if turn > tasks[0].unit.turn and enough():
-                return
-            left = [task for task in left if task.unit.turn == turn]
-            fresh = [task for task in fresh if task in left]
-            tried = [task for task in tried if task in left]
+        if settled is not None:
+            left = [task for task in left if task.unit.turn == left[0].unit.turn]
+        tried = [task for task in left if _attempts(assignments[task.number], task)]
+        fresh = [task for task in left if task not in tried]
         # Whoever was running when a worker died is suspected until it has run alone.
         batch, at_once = (fresh, workers) if fresh else (tried[:1], 1)
         apart = not fresh or (keep_going and workers > 1)

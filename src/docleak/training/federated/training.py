@@ -30,7 +30,8 @@ class Training:
 
     ``evaluate_every`` so many rounds, and after the last, silos are asked for scores (0: never). ``capture`` records
     what the server receives, for ``docleak audit updates``, ``board`` writes TensorBoard's files. A silo has
-    ``timeout`` seconds for a message. ``start_is_public`` declares a start of which nothing is recorded.
+    ``timeout`` seconds for a message, and, with ``guard``, inspects a model before it trains it. ``start_is_public``
+    declares a start of which nothing is recorded.
     """
 
     federation: Federation
@@ -39,6 +40,7 @@ class Training:
     board: bool = False
     timeout: float = TURN_SECONDS
     start_is_public: bool = False
+    guard: bool = False
 
 
 def train(
@@ -77,7 +79,7 @@ def train(
     train_embedded(
         run, found, device=device, evaluate_every=training.evaluate_every,
         capture=out / UPDATES if training.capture else None, on_silo=on_begin(run, found), on_round=on_round,
-        timeout=training.timeout,
+        timeout=training.timeout, guard=training.guard,
     )  # fmt: skip
     if board is not None:
         board.close()

@@ -116,6 +116,11 @@ class Guard:
             self._last = _loaded(self.folder / LAST)
         return self._last
 
+    def begin(self, start: Weights) -> None:
+        """Take ``start``, a public checkpoint, for the last model where there is none."""
+        if self.last is None:
+            self._remember(start)
+
     def check(
         self, asked: Weights, *, module: nn.Module | None = None, loss: Callable[[], Tensor] | None = None
     ) -> Opinion:

@@ -18,6 +18,8 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
+#: Entry of the node's configuration (``flower.guard``, which brings PyTorch), and the guard's folder.
+GUARDED = "guard"
 NODE = "docleak.training.federated.flower.node"
 
 
@@ -61,10 +63,12 @@ def run_node(
     model: str = "",
     least_threshold: int = 2,
     any_code: bool = False,
+    guard: bool = False,
 ) -> None:
     """A silo's node, connected to the gate at ``server`` (host:port); ``port`` is its own, on loopback.
 
-    It executes no code of the server but docleak's own app, unless ``any_code`` allows it to.
+    It executes no code of the server but docleak's own app, unless ``any_code`` allows it to. With ``guard`` it
+    inspects every model before it trains it, and remembers the last one in ``folder``/guard.
 
     FederationError, before anything is started, for what ``check_folder`` refuses.
     """
@@ -73,6 +77,7 @@ def run_node(
     config = {
         "silo": str(pages.resolve()), "name": name, "keep": str(here), "secure-key": str(here / PINNED / name),
         "secure-pinned": str(here / PINNED), **({"model": model} if model else {}),
+        **({GUARDED: str(here / GUARDED)} if guard else {}),
     }  # fmt: skip
     if wrong := [value for value in config.values() if '"' in value or "\\" in value]:
         raise FederationError(f"{wrong[0]} holds a quotation mark or a backslash, which Flower's nodes cannot be told.")

@@ -20,6 +20,7 @@ from docleak.privacy.randomness import Randomness
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.flower.discretion import answered, keep_of
+from docleak.training.federated.flower.guard import GUARDED, inspect_first
 from docleak.training.federated.flower.messages import (
     array_record,
     arrays_in,
@@ -109,6 +110,10 @@ def trained(
         masking = MaskedRound(delivery, identities(context.node_config), context)
     # The sum is over the threshold of silos at least, so that many shares make the whole noise.
     shares = masking.threshold if masking else int(config["clients"])
+    if folder := context.node_config.get(GUARDED):
+        inspect_first(
+            Path(str(folder)), arrays_in(message.content), party, model, federation, on_note=partial(_tell, party)
+        )
     _counted(context, federation, number=int(config["round"]), shares=shares)
     metrics: dict[str, float] = {}
     if federation.privacy is not None:

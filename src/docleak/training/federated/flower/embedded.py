@@ -16,6 +16,7 @@ from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.discretion import KEEP
 from docleak.training.federated.flower.grid import LocalGrid, OnSilo
+from docleak.training.federated.flower.guard import GUARDED
 from docleak.training.federated.flower.strategy import FederatedStrategy, OnRound
 from docleak.training.federated.local import parameters_of
 from docleak.training.federated.party import fingerprint, fresh_model_of, open_party, private_units
@@ -38,11 +39,13 @@ def train_embedded(
     on_round: OnRound = lambda row, scores: None,
     randomness: Callable[[], Randomness] = Randomness.fresh,
     timeout: float = TURN_SECONDS,
+    guard: bool = False,
 ) -> ServerState:
     """Train (or go on training) over the silos' folders in this process; the state after the last round.
 
     A silo that takes longer than ``timeout`` seconds for a message is stopped. One whose folder has limits of its own
-    (``docleak deploy silo``) keeps its ledger there, and to them.
+    (``docleak deploy silo``) keeps its ledger there, and to them. With ``guard`` silos inspect a model before they
+    train it; those of one process are sent the same one, and share a guard, in the run's folder.
 
     ``randomness`` makes the streams of a private training; anything else than fresh ones is for tests. With secure
     aggregation the silos' keys are made here: one process has nobody to hide from, and shows what a server would see.
@@ -68,9 +71,10 @@ def train_embedded(
         logging.getLogger("flwr").setLevel(logging.WARNING)
         model = fresh_model_of(run.federation, device)
         nodes = {
-            number: {"silo": str(path), "name": name, **({KEEP: str(path)} if has_limits(path) else {})}
+            number: {"silo": str(path), "name": name, **({KEEP: str(path)} if has_limits(path) else {}),
+                     **({GUARDED: str(run.path / GUARDED)} if guard else {})}
             for number, (name, path) in enumerate(sorted(silos.items()), start=1)
-        }
+        }  # fmt: skip
         own = make_identities(sorted(silos), entropy=secrets.token_bytes) if run.federation.secure else {}
         app = client_app(device, randomness, lambda config: own[str(config["name"])])
         grid = LocalGrid(app, nodes, on_silo=on_silo)

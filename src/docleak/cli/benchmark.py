@@ -1,0 +1,114 @@
+"""``docleak benchmark``: the frozen benchmark, attacked and scored through files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from docleak.cli.output import counter, emit
+from docleak.errors import RunError
+
+app = typer.Typer(help="A frozen benchmark in files, for attacks of any framework.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Folder = Annotated[Path, typer.Argument(help="The benchmark's folder.")]
+Answers = Annotated[Path, typer.Argument(help="The entry's folder: entry.json, and a folder for each case.")]
+Key = Annotated[Path | None, typer.Option(help="Folder of the key; without it FOLDER.key.")]
+
+
+def _key_of(folder: Path, key: Path | None) -> Path:
+    return key or folder.with_name(f"{folder.resolve().name}.key")
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(help="New folder, for attackers.")],
+    key: Key = None,
+    seed: Annotated[int, typer.Option(help="Draws pages, clients and members; it is public.")] = 0,
+    private: Annotated[
+        bool, typer.Option("--private", help="Draw a secret seed of 128 bits, which stands in the key alone.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Make the benchmark: what an attack may see in FOLDER, the truth in a key apart.
+
+    Of a public seed anybody can make the key, so its leaderboard is on honour; --private makes a closed one.
+    """
+    import secrets
+
+    from docleak.studies.benchmark.export import export as make
+
+    hidden = _key_of(folder, key)
+    with counter(quiet=json_output) as on_case:
+        drawn = secrets.randbits(128) if private else seed
+        about = make(folder, hidden, seed=drawn, public=not private, on_case=on_case)
+    said = f"Version {about['version']}, edition {about['edition']}: {len(about['cases'])} cases in {folder}."
+    emit({**about, "folder": str(folder), "key": str(hidden)}, f"{said}\nThe key is in {hidden}: keep it apart.",
+         json_output=json_output)  # fmt: skip
+
+
+@app.command()
+def attack(
+    folder: Folder,
+    answers: Answers,
+    name: Annotated[str, typer.Option("--attack", help="An attack on gradients; see docleak attack --list.")],
+    budget: Annotated[int, typer.Option(help="Gradient evaluations per case.")] = 30,
+    seed: Annotated[int, typer.Option(help="Of the attack's own random numbers.")] = 0,
+    commit: Annotated[str, typer.Option(help="What code made the answers, for the leaderboard.")] = "",
+    json_output: Json = False,
+) -> None:
+    """Enter one of docleak's attacks, which reads FOLDER alone and writes ANSWERS; finished cases are kept."""
+    import docleak
+    from docleak.attacks.registries import ATTACKS
+    from docleak.studies.benchmark.entering import enter
+    from docleak.studies.benchmark.files import opened
+
+    ATTACKS.load(name)
+    with counter(quiet=json_output) as on_case:
+        entry = enter(
+            opened(folder),
+            answers,
+            name,
+            budget=budget,
+            seed=seed,
+            commit=commit or f"docleak {docleak.__version__}",
+            on_case=on_case,
+        )
+    emit(entry, f"Answers of {entry['name']} are in {answers}.", json_output=json_output)
+
+
+@app.command()
+def score(
+    folder: Folder,
+    answers: Answers,
+    key: Key = None,
+    leaderboard: Annotated[
+        Path | None, typer.Option(help="JSON file to put the row into; the page stands beside it, as .md.")
+    ] = None,
+    missing_as_zero: Annotated[
+        bool, typer.Option("--missing-as-zero", help="Count cases without an answer as not read, instead of refusing.")
+    ] = False,
+    ocr: Annotated[str, typer.Option(help="What reads the pictures: rapidocr, tesseract, or trocr:DIR.")] = "rapidocr",
+    json_output: Json = False,
+) -> None:
+    """Hold answers against the key; files that were changed, or answer another edition, are refused."""
+    from docleak.metrics import load_engine
+    from docleak.studies.benchmark import leaderboard as board
+    from docleak.studies.benchmark.files import opened
+    from docleak.studies.benchmark.scoring import read_answers, read_key
+    from docleak.studies.benchmark.scoring import score as measure
+
+    if leaderboard is not None and leaderboard.suffix != ".json":
+        raise RunError(f"--leaderboard is {leaderboard}; expected a file that ends in .json.")
+    benchmark = opened(folder)
+    given, engine = read_answers(answers, benchmark), load_engine(ocr)
+    scores = measure(benchmark, given, read_key(_key_of(folder, key), benchmark), engine,
+                     missing_as_zero=missing_as_zero)  # fmt: skip
+    row = board.row_of(given, scores, f"{engine.name} {engine.version}")
+    if leaderboard is not None:
+        board.enlisted(leaderboard, benchmark, row)
+    tables = [board.table_of(track, about, [row]) for track, about in benchmark.about["tracks"].items()]
+    said = "\n\n".join(f"{table.title}\n{table.to_text()}\n{table.caption}" for table in tables)
+    emit(row, said, json_output=json_output)

@@ -1,0 +1,1 @@
+"""A frozen benchmark in files: made, attacked through files alone, scored. Any framework's attack can enter it."""
