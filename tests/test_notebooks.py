@@ -17,7 +17,7 @@ def shown(notebook: dict[str, Any]) -> list[list[set[str]]]:
     return [[{output["output_type"], *output.get("data", ())} for output in cell["outputs"]] for cell in cells]
 
 
-@pytest.mark.parametrize("name", ["audit", "defence", "frame"])
+@pytest.mark.parametrize("name", ["attack", "audit", "defence", "frame"])
 def test_a_notebook_runs_and_shows_what_is_stored(name: str, tmp_path: Path) -> None:
     path = NOTEBOOKS / f"{name}.ipynb"
     notebook = json.loads(path.read_text())
