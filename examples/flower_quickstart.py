@@ -3,7 +3,7 @@
     python examples/flower_quickstart.py OUT [--client]
 
 The folder is an app as Flower's templates lay it out, and its two apps are Flower's own objects; their messages are
-handed over in this process, since Flower's simulation needs ray, and its own environment for each run. ``--client``
+handed over in this process, since Flower's simulation needs ray; under ``flwr run`` it records the same. ``--client``
 records at the clients instead of at the server, with docleak.tap_client.
 """
 

@@ -1,8 +1,9 @@
 """What must hold before a release: python scripts/release_check.py [--here].
 
-Builds sdist and wheel, checks them, installs the wheel into a new environment outside the repository, and uses it
-there: its version, and an audit of one page. ``--here`` takes the dependencies of the environment that runs this
-instead of installing them; then only docleak itself is new. Ends with exit code 1 at the first thing that fails.
+Asks whether all files name one version, builds sdist and wheel, checks them, installs the wheel into a new environment
+outside the repository, and uses it there: its version, and an audit of one page. ``--here`` takes the dependencies of
+the environment that runs this instead of installing them; then only docleak itself is new. Ends with exit code 1 at the
+first thing that fails.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import site
+import re
 import subprocess
 import sys
 import venv
@@ -45,6 +46,23 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+def version() -> str:
+    """The one version that the package, the changelog's newest section, CITATION.cff and the README name."""
+    places = {
+        "src/docleak/__init__.py": r'__version__ = "([^"]+)"',
+        "CHANGELOG.md": r"^## ([0-9][^ ]*)",
+        "CITATION.cff": r"^version: (.+)$",
+        "README.md": r"\*\*Version ([^ *]+)\*\*",
+    }
+    named = {
+        file: found[1] if (found := re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)) else "none"
+        for file, pattern in places.items()
+    }
+    if len({*named.values()}) > 1:
+        sys.exit(f"release_check: the version differs: {', '.join(f'{file} {said}' for file, said in named.items())}.")
+    return named["CITATION.cff"]
+
+
 def build(into: Path) -> tuple[Path, Path]:
     """(sdist, wheel), the wheel out of the unpacked sdist, so that what is not in the sdist is missed."""
     sdist = into / run(sys.executable, "-c", BUILD, "sdist", into, cwd=ROOT).split()[-1]
@@ -59,17 +77,19 @@ def installed(wheel: Path, folder: Path, *, here: bool) -> Path:
     python = folder / "bin" / "python"
     if here:
         places = run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=folder).strip()
-        (Path(places) / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+        there = [path for path in sys.path if Path(path).name == "site-packages"]
+        (Path(places) / "dependencies.pth").write_text("\n".join(there) + "\n")
     options = ["--no-deps"] if here else ["--constraint", str(ROOT / "constraints.txt")]
     run(python, "-m", "pip", "install", "--quiet", *options, wheel, cwd=folder)
     return folder / "bin"
 
 
 def main() -> None:
-    """Build, check, install, use."""
+    """Ask, build, check, install, use."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--here", action="store_true", help="use this environment's dependencies")
     here = parser.parse_args().here
+    print(f"version {version()}")
     with TemporaryDirectory(prefix="docleak-release-") as name:
         folder = Path(name)
         sdist, wheel = build(folder)

@@ -1,12 +1,13 @@
 """What mkdocs adds to docs/ when it builds the site (a hook of mkdocs.yml).
 
-Generated are the command line out of its own help, the recipes, the list of results and the changelog. Links out of
-docs/ become text. Pages that the navigation does not name get a place in it: results by their folder, others under
-"More".
+Generated are the command line out of its own help, the recipes, the list of results, the changelog, and pages of the
+notebooks with what they show. Links out of docs/ become text. Pages that the navigation does not name get a place in
+it: results by their folder, others under "More".
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from html import escape
@@ -35,6 +36,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/results.md": result_list(results),
         "reference/changelog.md": (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](../"),
     }
+    made |= {
+        str(Path(file.src_uri).with_suffix(".md")): notebook(DOCS / file.src_uri)
+        for file in files
+        if file.src_uri.endswith(".ipynb")
+    }
     for uri, text in made.items():
         files.append(File.generated(config, uri, content=text))
     nav: list[Any] = config.nav or []
@@ -54,7 +60,36 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
         target = (DOCS / page.file.src_uri).parent.joinpath(link[2]).resolve()
         return link[1] if target.exists() and not target.is_relative_to(DOCS) else link[0]
 
+    markdown = re.sub(r"(\]\([^):\s]+)\.ipynb\)", r"\1.md)", markdown)
     return re.sub(r"\[([^\]]+)\]\((\.\./[^)#\s]+)\)", told, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """What may be wider than a phone is scrolled by keyboard, too. Material takes the attribute off ``code`` itself."""
+    html = html.replace("<table>", '<div class="wide" tabindex="0"><table>').replace("</table>", "</table></div>")
+    code = r"(<pre><span></span><code>)(.*?)(</code></pre>)"
+    return re.sub(code, r'\1<span tabindex="0">\2</span>\3', html, flags=re.DOTALL)
+
+
+def notebook(path: Path) -> str:
+    """A notebook's text, code and stored outputs as Markdown; pictures are in the page."""
+    parts = []
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += [_output(output, escape(cell["metadata"].get("alt", ""))) for output in cell.get("outputs", [])]
+    parts.insert(1, f'<a href="{path.name}" download>This notebook</a>, to run it yourself.')
+    return "\n\n".join(parts) + "\n"
+
+
+def _output(output: Any, alt: str) -> str:
+    shown = output.get("data", {"text/plain": output.get("text")})
+    if "image/png" in shown:
+        return f'<img class="shown" alt="{alt}" src="data:image/png;base64,{shown["image/png"]}">'
+    if "text/html" in shown:
+        table = re.search(r"<table.*</table>", "".join(shown["text/html"]), re.DOTALL)
+        return re.sub(r"\n\s*", "", table[0]).replace(' border="1" class="dataframe"', "") if table else ""
+    return f"```text\n{''.join(shown['text/plain']).rstrip()}\n```"
 
 
 def unlisted(files: Files) -> list[str]:

@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipes": {*COMPUTING, "runs", "report", "studies"},
     "front": {*COMPUTING, "runs", "report", "studies", "recipes"},
     "cli": {*COMPUTING, "runs", "report", "studies", "recipes"},
+    "__main__": {"cli"},
 }
 LONGEST_MODULE = 400
 MOST_TOP_LEVEL_NAMES = 20

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import docleak
+from scripts import release_check
+from tests.report.test_seen import CHROMIUM, violations
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -23,6 +27,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "--recover-text" in (tmp_path / "reference" / "commands.html").read_text()
     assert "docleak.audit" in (tmp_path / "python.html").read_text()
     assert "Measure what leaks" in (tmp_path / "reference" / "api.html").read_text()
+    notebook = (tmp_path / "notebooks" / "audit.html").read_text()
+    assert notebook.count('src="data:image/png') == 2 and 'href="attack.html"' in notebook
+    if CHROMIUM:
+        assert violations(notebook, tmp_path / "notebooks", 1) == []
     assert (tmp_path / "sample" / "report.html").is_file() and "results/gi-dqa/table1.html" in page
 
 
@@ -30,3 +38,14 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 def test_links_of_the_front_pages_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]+)", (ROOT / name).read_text())
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_all_files_name_one_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert release_check.version() == docleak.__version__
+    for file in ("src/docleak/__init__.py", "CHANGELOG.md", "CITATION.cff", "README.md"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text((ROOT / file).read_text())
+    (tmp_path / "CITATION.cff").write_text("version: 9.9.9\n")
+    monkeypatch.setattr(release_check, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match=r"CITATION.cff 9\.9\.9"):
+        release_check.version()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -39,3 +40,6 @@ def test_an_example_records_and_is_audited_at_the_first_command(example: str, tm
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
     assert "Verdict: " in run.stdout and said in run.stdout, run.stdout
     assert next((tmp_path / "audit").glob("report.html")).is_file()
+    if name == "sft_trainer.py":  # no dropout: everything of the round is known
+        unit = json.loads((tmp_path / "audit" / "units" / "round-0001--trainer" / "unit.json").read_text())
+        assert unit["check"]["self_test"]["passed"] and not unit["check"]["doubts"]

@@ -114,6 +114,8 @@ def test_version(docleak: Docleak) -> None:
 
     result = docleak("--version")
     assert (result.code, result.out) == (0, f"docleak {package.__version__}\n")
+    run = subprocess.run([sys.executable, "-m", "docleak", "--version"], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, result.out)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

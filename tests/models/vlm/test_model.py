@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from docleak.attacks.gradients.local_steps import Batching
 from docleak.attacks.gradients.matching import relative
 from docleak.attacks.gradients.selftest import self_test
 from docleak.attacks.gradients.view import GradientView
@@ -20,6 +21,7 @@ from docleak.models.vlm.alone import fed_alone, gradient_alone
 from docleak.models.vlm.model import VisionLanguage
 from docleak.models.vlm.processor import common
 from docleak.models.vlm.tiny import FAMILIES, make_tiny
+from docleak.training.taps.trainer import labels_of
 from tests.models.vlm.conftest import model_of
 
 
@@ -47,6 +49,32 @@ def test_tokens_loss_and_gradient_are_those_of_transformers(family: str, folder:
     view = GradientView(model, theirs)
     assert self_test(view, blank, [example]).distance > 1e-3
     assert float(relative(view)(theirs)) == 0
+
+
+@pytest.mark.parametrize(("family", "behind"), [("qwen2_vl", ["\n"]), ("paligemma", [])])
+def test_labels_may_go_on_behind_the_answer_or_begin_before_it(family: str, behind: list[str], folder: Path) -> None:
+    """As TRL trains prompts and completions, and as language modelling does; a tap tells which from a batch."""
+    model = model_of(family, folder)
+    page = page_of(model)
+    fed = as_trained(model, page)
+    example = model.encode(page, page.questions[0])
+    ids, answer = fed["input_ids"][0], int((fed["labels"][0] == -100).int().cumprod(0).sum())
+    assert [model.tokenizer.decode([token]) for token in model.processor.behind()] == behind
+    assert labels_of(fed, model.tokenizer) == "answer"
+    answer_end = ids[-1 - len(behind)] if behind else ids[answer]
+    for how, first in (("turn", answer), ("all", 1)):
+        trained = model.labelled(example, whole=how == "all")
+        labels = torch.where(torch.arange(len(ids)) < first, -100, ids)
+        assert torch.equal(trained.tensors["input_ids"], ids) and torch.equal(trained.tensors["labels"], labels)
+        told = {**fed, "labels": labels[None]}
+        if behind or how == "all":  # nothing is behind an answer: both are one
+            assert labels_of(told, model.tokenizer) == how
+        loss, pixels = model.module(**told, use_cache=False).loss, pixels_of(page.image)[None]
+        one = Batching(labels=how, mean="tokens").loss(model, pixels, [example], [0])
+        torch.testing.assert_close(one, loss, rtol=1e-5, atol=1e-5)
+    assert labels_of({**fed, "labels": None}, model.tokenizer) == ""
+    without_end = torch.where(labels == answer_end, -100, labels)
+    assert labels_of({**fed, "labels": without_end[None]}, model.tokenizer) == ("" if behind else "answer")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

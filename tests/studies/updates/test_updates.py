@@ -474,7 +474,8 @@ def test_how_a_batchs_loss_is_made_is_told_or_that_of_transformers(small: Path) 
     assert batching_of("", model, OF_TRANSFORMERS) == Batching(LONGEST, "tokens")
     assert batching_of("padding=max_length,mean=examples", model, OF_TRANSFORMERS) == Batching(256, "examples")
     assert batching_of("padding=none", model, OF_TRANSFORMERS).padding == UNPADDED
-    for wrong in ("padding=left", "mean=sum", "padding=-7"):
+    assert batching_of("", model, OF_TRANSFORMERS, {"labels": "turn"}).labels == "turn"
+    for wrong in ("padding=left", "mean=sum", "padding=-7", "labels=some"):
         with pytest.raises(FederationError, match="expected padding longest, max_length, none or a number"):
             batching_of(wrong, model, Batching())
 

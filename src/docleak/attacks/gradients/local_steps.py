@@ -92,6 +92,9 @@ class Optimiser:
 
 #: ``Batching.padding``: every example as if alone, or padded to the longest of its batch.
 UNPADDED, LONGEST = -1, 0
+#: ``Batching.labels``: the answer and the token that ends it; also what the chat template writes behind that token, as
+#: TRL takes it of prompts and completions; everything that is read, as in language modelling.
+LABELS = ("answer", "turn", "all")
 
 
 @dataclass(frozen=True)
@@ -102,16 +105,18 @@ class Batching:
     ``transformers`` does by itself, or UNPADDED as docleak's own clients, whose losses do not depend on neighbours. It
     matters to models whose loss sees padding (LayoutLMv3's). ``mean`` is over "examples", as docleak's own clients
     take it, or over all labelled "tokens" of the batch, as the losses of ``transformers``' generative models.
+    ``labels``, one of LABELS, says of which tokens a vision-language model's loss is taken; others have no choice.
     """
 
     padding: int = UNPADDED
     mean: str = "examples"
+    labels: str = "answer"
 
     def __post_init__(self) -> None:
-        if self.padding < UNPADDED or self.mean not in ("examples", "tokens"):
+        if self.padding < UNPADDED or self.mean not in ("examples", "tokens") or self.labels not in LABELS:
             raise AttackError(
-                f"padding to {self.padding} tokens and a mean over {self.mean!r}; expected a number of tokens, and "
-                "examples or tokens."
+                f"padding to {self.padding} tokens, a mean over {self.mean!r}, labels {self.labels!r}; expected a "
+                f"number of tokens, examples or tokens, and one of {', '.join(LABELS)}."
             )
 
     def loss(self, model: DocumentModel, pixels: Tensor, inputs: Sequence[Encoded], owners: Sequence[int]) -> Tensor:
@@ -120,6 +125,9 @@ class Batching:
         if padded is not None and self.padding != UNPADDED:
             longest = max(len(example.tensors["input_ids"]) for example in inputs)
             inputs = [padded(example, self.padding or longest) for example in inputs]
+        labelled = getattr(model, "labelled", None)
+        if labelled is not None and self.labels != "answer":
+            inputs = [labelled(example, whole=self.labels == "all") for example in inputs]
         losses = model.loss(pixels, inputs, owners)
         counts = [int((e.tensors["labels"] != IGNORED).sum()) for e in inputs if "labels" in e.tensors]
         if self.mean == "examples" or not counts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -156,6 +157,28 @@ class VisionLanguage:
 
     def _text(self, ids: Tensor) -> str:
         return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
+
+    def labelled(self, example: Encoded, *, whole: bool) -> Encoded:
+        """``example`` with what the chat template writes behind an answer's last token, read and labelled too; with
+        ``whole`` all that is read is labelled, but for the first token, which nothing precedes.
+
+        The encoder of a model of two sides reads the prompt, so that ``whole`` adds nothing to it.
+        """
+        tensors, tail = dict(example.tensors), torch.tensor(self.processor.behind(), dtype=torch.long)
+        if self.two_sided:
+            last = tensors["labels"][-1:] if len(tail) else tail
+            tensors["decoder_input_ids"] = torch.cat([tensors["decoder_input_ids"], last, tail[:-1]])
+        else:
+            tensors["input_ids"] = torch.cat([tensors["input_ids"], tail])
+            of_answer = ANSWER_TYPES.get(self.architecture, {})
+            tensors |= {
+                name: F.pad(tensors[name], (0, len(tail)), value=of_answer.get(name, 0))
+                for name in self._types(example)
+            }
+        tensors["labels"] = torch.cat([tensors["labels"], tail])
+        if whole and not self.two_sided:
+            tensors["labels"] = torch.cat([torch.tensor([IGNORED]), tensors["input_ids"][1:]])
+        return replace(example, tensors=tensors)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         factor, offset = self.picture.channels

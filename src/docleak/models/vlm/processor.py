@@ -77,15 +77,25 @@ class Processor:
 
     def answer_ids(self, question: str, answer: str) -> list[int]:
         """The tokens of an answer and of what ends it: by the template, or the end of text where there is none."""
-        if self.prompt is None:
-            before = self.inner.apply_chat_template(_turns(question), add_generation_prompt=True)
-            turns = [*_turns(question), {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
-            whole = self.inner.apply_chat_template(turns)
-            said = whole.removeprefix(before)
-            if said != whole and answer in said:
-                return self._ids(said.rstrip("\n"))
+        if (said := self._said(question, answer)) is not None:
+            return self._ids(said.rstrip("\n"))
         marks = {"bos": self.tokenizer.bos_token, "eos": self.tokenizer.eos_token}
         return self._ids(self.said.format(answer=answer, **marks))
+
+    def behind(self) -> list[int]:
+        """The tokens that the template writes behind an answer's last one: a line break, or none."""
+        said = self._said("?", "0") or ""
+        return self._ids(said)[len(self._ids(said.rstrip("\n"))) :]
+
+    def _said(self, question: str, answer: str) -> str | None:
+        """An answer and all that the template writes behind it; None where it does not write it so."""
+        if self.prompt is not None:
+            return None
+        before = self.inner.apply_chat_template(_turns(question), add_generation_prompt=True)
+        turns = [*_turns(question), {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
+        whole = self.inner.apply_chat_template(turns)
+        said = str(whole).removeprefix(str(before))
+        return said if said != whole and answer in said else None
 
     def _ids(self, text: str) -> list[int]:
         return [int(token) for token in self.tokenizer(text, add_special_tokens=False)["input_ids"]]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from docleak import spec
-from docleak.attacks.gradients.local_steps import LONGEST, UNPADDED, Batching
+from docleak.attacks.gradients.local_steps import LABELS, LONGEST, UNPADDED, Batching
 from docleak.documents import Page
 from docleak.errors import AttackError, DocumentError, FederationError
 from docleak.models.base import DocumentModel, dropout_rate, trainable
@@ -29,9 +29,9 @@ from docleak.training.objectives.table import QUESTIONS, objective_of
 #: What others call the keys of LocalPlan.
 ALIASES = {"lr": "learning_rate", "optimizer": "optimiser", "local_epochs": "epochs", "clip_norm": "max_norm"}
 #: Keys of --local beside those of LocalPlan: how the client's own code makes a batch's loss.
-BATCHING = ("padding", "mean")
+BATCHING = ("padding", "mean", "labels")
 #: What a capture may say of it; anything else is another program's word.
-SAID = ("none", "longest", "max_length", "examples", "tokens")
+SAID = ("none", "longest", "max_length", "examples", "tokens", *LABELS)
 #: What transformers does by itself: pad to the longest of a batch, and average over its tokens.
 OF_TRANSFORMERS = Batching(LONGEST, "tokens")
 #: Without these nothing can be said of how the client trained.
@@ -186,10 +186,11 @@ def batching_of(
     local: str, model: DocumentModel, default: Batching, details: Mapping[str, Any] | None = None
 ) -> Batching:
     """How the client makes a batch's loss: ``default``, unless a capture's ``details`` or ``local`` say
-    padding=longest, max_length, none or a number of tokens, or mean=examples or tokens."""
+    padding=longest, max_length, none or a number of tokens, mean=examples or tokens, or labels=answer, turn or all."""
     recorded = {key: str((details or {}).get(key)) for key in BATCHING}
     told = {key: value for key, value in recorded.items() if value in SAID} | _told(local)
     padding = told.get("padding", str(default.padding)).lower()
+    mean, labels = told.get("mean", default.mean), told.get("labels", default.labels)
     lengths = {
         "none": UNPADDED,
         "no": UNPADDED,
@@ -197,11 +198,11 @@ def batching_of(
         "max_length": getattr(model, "max_tokens", LONGEST),
     }
     try:
-        return Batching(lengths[padding] if padding in lengths else int(padding), told.get("mean", default.mean))
+        return Batching(lengths[padding] if padding in lengths else int(padding), mean, labels)
     except (ValueError, AttackError) as fault:
         raise FederationError(
-            f"--local says padding={padding},mean={told.get('mean', default.mean)}; expected padding longest, "
-            "max_length, none or a number of tokens, and a mean over examples or tokens."
+            f"--local says padding={padding},mean={mean},labels={labels}; expected padding longest, "
+            "max_length, none or a number of tokens, a mean over examples or tokens, and labels answer, turn or all."
         ) from fault
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients.algebra.bag import tables_of
-from docleak.attacks.gradients.local_steps import EPSILON, LONGEST, UNPADDED
+from docleak.attacks.gradients.local_steps import EPSILON, LABELS, LONGEST, UNPADDED
 from docleak.models.base import dropout_rate
 from docleak.spec import split_name
 from docleak.studies.updates.round import ImitatedRound, agreement, assumed, gap
@@ -86,7 +86,15 @@ class Diagnosis:
         found = [*self._traces()]
         searches: list[Callable[[], Iterator[Cause]]] = [self._rates, self._clients]
         if all(cause.weight < TRACED for cause in found):  # else no plan reproduces what was sent
-            first = (self._decays, self._paddings, self._means, self._orders, self._clippings, self._sizes)
+            first = (
+                self._decays,
+                self._paddings,
+                self._labels,
+                self._means,
+                self._orders,
+                self._clippings,
+                self._sizes,
+            )
             tried = [partial(self._first, trials) for trials in first]
             searches += [self._optimisers, tried[0], self._decayed, *tried[1:]]
         for trials in searches:
@@ -315,6 +323,11 @@ class Diagnosis:
             if length != now.padding and (length <= 0 or longest <= length <= most):
                 said = {LONGEST: "longest", UNPADDED: "none", most: "max_length"}.get(length, str(length))
                 yield _reproduced("padding", f"padding={said}"), self._batched(padding=length)
+
+    def _labels(self) -> Tries:
+        for labels in LABELS if hasattr(self.trial.truth.model, "labelled") else ():
+            if labels != self.trial.batching.labels:
+                yield _reproduced("labels", f"labels={labels}"), self._batched(labels=labels)
 
     def _means(self) -> Tries:
         other = "tokens" if self.trial.batching.mean == "examples" else "examples"

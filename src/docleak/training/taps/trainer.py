@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from docleak.models.base import dropout_rate, trainable
+from docleak.models.base import IGNORED, dropout_rate, trainable
 from docleak.training.taps.recorder import Recorder, Sent
 
 #: torch's classes by the names of LocalPlan.
@@ -31,12 +31,13 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         self._start: dict[str, Tensor] = {}
         self._rates: list[float] = []
         self._batches: list[list[int]] = []
+        self._labels = ""
         self._restore: Callable[[], None] = lambda: None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Copy the weights before."""
         if state.is_world_process_zero:
-            self._safely(lambda: self._begin(model, kwargs.get("train_dataloader")))
+            self._safely(lambda: self._begin(model, kwargs.get("train_dataloader"), kwargs.get("processing_class")))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """Note the rate of the step."""
@@ -59,7 +60,7 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
             self._start = {}
             self.recorder.warn(f"this training's epoch is not recorded: {type(fault).__name__}: {fault}")
 
-    def _begin(self, model: Any, loader: Any) -> None:
+    def _begin(self, model: Any, loader: Any, processing: Any) -> None:
         self._start = _copied(model)
         if any(value.numel() == 0 for value in self._start.values()) or not self._start:
             self._start = {}
@@ -67,6 +68,18 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
             return
         if (sampler := getattr(loader, "batch_sampler", None)) is not None:
             self._restore = _watched(sampler, self._batches)
+        tokenizer = getattr(processing, "tokenizer", processing)
+        if hasattr(tokenizer, "get_added_vocab"):
+            self._look(model, tokenizer)
+
+    def _look(self, model: nn.Module, tokenizer: Any) -> None:
+        """Note of the first batch that reaches the network what its loss is taken of."""
+
+        def first(module: nn.Module, args: Any, inputs: dict[str, Any]) -> None:
+            seen.remove()
+            self._safely(lambda: setattr(self, "_labels", labels_of(inputs, tokenizer)))
+
+        seen = model.register_forward_pre_hook(first, with_kwargs=True)
 
     def _record(self, args: Any, state: Any, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
         start, self._start = self._start, {}
@@ -75,6 +88,8 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
             return
         received, steps = _copied(model), len(self._rates)
         details = {**_told(args, model, optimizer), **self._seen(args.gradient_accumulation_steps)}
+        if self._labels:
+            details["labels"] = self._labels
         details |= {"steps": steps, "learning_rates": self._rates, **self._source(model)}
         if args.world_size > 1:
             details["processes"] = args.world_size
@@ -101,6 +116,28 @@ class TrainerTap(TrainerCallback):  # type: ignore[misc]
         folder = self.recorder.folder / "model"
         model.save_pretrained(str(folder))
         return {"model": str(folder)}
+
+
+def labels_of(inputs: Mapping[str, Any], tokenizer: Any) -> str:
+    """Which of ``Batching.labels`` the labels (B, T) of a batch are; "" where they are none of them, or not there.
+
+    Only where the network reads prompt and answer as one row can that be told.
+    """
+    ids, labels, mask = (inputs.get(name) for name in ("input_ids", "labels", "attention_mask"))
+    if ids is None or labels is None or ids.shape != labels.shape:
+        return ""
+    there = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    if bool((labels[:, 1:][there[:, 1:]] != IGNORED).all()):
+        return "all"
+    special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
+    rows = [row[row != IGNORED].tolist() for row in labels]
+    ends = [[place for place, token in enumerate(row) if token in special] for row in rows]
+    if not all(ends):
+        return ""
+    behind = {tokenizer.decode(row[end[-1] + 1 :]) for row, end in zip(rows, ends, strict=True)}
+    if behind == {""}:
+        return "answer"
+    return "turn" if all(text and not text.strip() for text in behind) else ""
 
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:
