@@ -56,7 +56,7 @@ def test_labels_may_go_on_behind_the_answer_or_begin_before_it(family: str, behi
     """As TRL trains prompts and completions, and as language modelling does; a tap tells which from a batch."""
     model = model_of(family, folder)
     page = page_of(model)
-    fed = as_trained(model, page)
+    fed = fed_alone(model, page, page.questions[0])
     example = model.encode(page, page.questions[0])
     ids, answer = fed["input_ids"][0], int((fed["labels"][0] == -100).int().cumprod(0).sum())
     assert [model.tokenizer.decode([token]) for token in model.processor.behind()] == behind
