@@ -28,7 +28,7 @@ from docleak.studies.answers.documents import Sides
 #: Documents of a side whose fields are ranked, other values of each field at most and at least, pages that are drawn.
 DRAWN, VALUES, LEAST, SHOWN = 30, 19, 4, 2
 #: From known to chance: the share of the other values that rank above the true one, and the colour of the field.
-COLOURS = ((0.0, "known: first", (200, 30, 30)), (0.1, "in the first tenth", (240, 140, 40)),
+COLOURS = ((0.0, "first", (200, 30, 30)), (0.1, "in the first tenth", (240, 140, 40)),
            (0.5, "in the first half", (235, 205, 90)), (1.0, "in the second half", (120, 150, 180)))  # fmt: skip
 WIDTH, LINE = 520, 24
 #: Losses nearer than this are one, in nats: places in a batch differ in their last bits.
