@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,20 @@ def renamed(page: Page) -> Page:
     """The page of another vendor: its first word."""
     first = replace(page.words[0], text="Zyxwvut")
     return replace(page, words=(first, *page.words[1:]), fields=())
+
+
+def test_documents_that_are_not_two_sets_are_refused_before_a_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from docleak.cli import main
+
+    for members, others in (("/nowhere", "synthetic"), ("synthetic", "synthetic")):
+        out = tmp_path / "run"
+        words = ["audit", "answers", "--release", "m=vt5-public", "--members", members, "--others", others]
+        monkeypatch.setattr(sys, "argv", ["docleak", *words, "--out", str(out)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 1 and not out.exists()
 
 
 def test_a_page_on_both_sides_and_a_side_without_questions_are_refused(pages: list[Page]) -> None:

@@ -19,6 +19,7 @@ from docleak.attacks.answers.documents import Asked, DocumentAttack, documents_i
 from docleak.attacks.answers.memorisation import Asker
 from docleak.attacks.answers.tuning import tune
 from docleak.attacks.registries import DOCUMENTS
+from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
 from docleak.errors import AttackError
 from docleak.metrics.blind import blind_auc
@@ -59,6 +60,11 @@ class Sides:
     def all(self) -> dict[str, Sequence[Page]]:
         """Both, members first."""
         return {**self.members, **self.others}
+
+
+def sides_of(members: str, others: str, *, seed: int) -> Sides:
+    """The two sets of pages, by the names that ``load_pages`` takes; its errors, and those of ``Sides.of``."""
+    return Sides.of(load_pages(members, seed=seed), load_pages(others, seed=seed))
 
 
 def asked_about(sides: Sides, target: Asker, references: Sequence[Asker], model: DocumentModel) -> list[Asked]:

@@ -16,7 +16,6 @@ from docleak.attacks.answers.features import Reply, provider_features
 from docleak.attacks.answers.memorisation import Asker, hidden_items
 from docleak.documents.blue_red import RED_NEGATIVE, TEST, VALIDATION
 from docleak.documents.blue_red_files import BlueRed
-from docleak.documents.loaders import load_pages
 from docleak.documents.page import Image, Page
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError, RecipeError
@@ -30,7 +29,7 @@ from docleak.privacy.mechanism import Mechanism, Participation, Unit
 from docleak.privacy.second import Accountant
 from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.counting import by_key, by_provider, part_of, size_of
-from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of
+from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of, sides_of
 from docleak.studies.answers.heatmap import heat_maps, known_in, ranked_fields
 from docleak.studies.answers.membership import features_of, guessed, measure, measured_epsilon, without_public
 from docleak.studies.answers.memorisation import (
@@ -136,7 +135,7 @@ class Bench:
     @cached_property
     def sides(self) -> Sides:
         """Documents that were trained on, and others."""
-        return Sides.of(*(load_pages(of, seed=self.config.seed) for of in (self.config.members, self.config.others)))
+        return sides_of(self.config.members, self.config.others, seed=self.config.seed)
 
     @cached_property
     def replies(self) -> tuple[list[Reply], list[Reply] | None]:

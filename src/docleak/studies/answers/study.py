@@ -30,6 +30,7 @@ from docleak.studies.answers.config import (
     Release,
     attacks_of,
 )
+from docleak.studies.answers.documents import sides_of
 from docleak.studies.answers.measures import MEASURED, Bench
 from docleak.studies.answers.reading import read_run
 from docleak.studies.answers.red import draw_providers, pages_of
@@ -120,8 +121,11 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         return [Unit(release.label, len(c.measures), self.turn, release) for release in (*control, *c.releases)]
 
     def identity(self) -> dict[str, str]:
-        """What the configuration names is hashed anyway; a folder that is no division is refused here."""
+        """What the configuration names is hashed anyway; a folder that is no division, and documents that are not two
+        sets, are refused here."""
         division = self.config.division
+        if self.config.members:
+            sides_of(self.config.members, self.config.others, seed=self.config.seed)
         if isinstance(division, str) and division not in ("", shipped.SHIPPED):
             read_blue_red(Path(division))
         return {}
