@@ -106,7 +106,7 @@ def lines(draw: st.DrawFn) -> list[str]:
             words.append(f"{parameter.opts[0]}={value}")
     if ends:
         words.append(ends[0])
-    elif name.startswith(("models", "data", "deploy", "report", "doctor")):
+    elif name.startswith(("models", "data", "deploy", "report", "doctor", "schema")):
         words.append("--no-such-option")
     return words
 

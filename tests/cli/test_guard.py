@@ -109,8 +109,8 @@ OTHERWISE = {
 BESIDE = {
     "--public-documents": "--target t", "--target": "--public-documents pages", "--generator": "--image-attack gifd",
     "--division": "--release r", "--release": "--division d", "--count": "--batch-size 1",
-    "--members": "--release r --others d", "--others": "--release r --members d",
-    "--references": "--release r --members d --others e",
+    "--members": "--release r --non-members d", "--non-members": "--release r --members d",
+    "--references": "--release r --members d --non-members e",
     "--resnet": "--bimodal", "--image-size": "--bimodal",
 }  # fmt: skip
 
@@ -188,7 +188,13 @@ def test_an_option_of_a_study_reaches_its_work(
     beside = beside if not beside or beside[0] in {p.opts[0] for p in COMMANDS[name].params} else []
     for words in ([*start, *beside], [*start, *beside, *given(name, option)]):
         code, _, err = command(*words)
-        if option not in words and option in ("--division", "--release", "--public-documents", "--members", "--others"):
+        if option not in words and option in (
+            "--division",
+            "--release",
+            "--public-documents",
+            "--members",
+            "--non-members",
+        ):
             assert code == 1 and option in err.replace("public pages", "--public-documents")
             calls.append("refused")
             continue

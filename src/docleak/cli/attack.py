@@ -29,12 +29,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {"gradient": {"models": ("donut-start
 PARTS: dict[str, tuple[str, str, Mapping[str, Any], tuple[str, ...]]] = {
     "membership": (
         "answers", "which providers were in the training of a released model; Tito et al. (2024), section 5.2",
-        {"measures": ("gap", "membership")}, ("members", "others", "references"),
+        {"measures": ("gap", "membership")}, ("members", "non_members", "references"),
     ),
     "memorisation": (
         "answers", "what a released model says that its page no longer shows; Tito et al. (2024), section 5.1",
         {"measures": ("memorisation", "disclosure")},
-        ("attacks", "minimum", "seeds", "members", "others", "references"),
+        ("attacks", "minimum", "seeds", "members", "non_members", "references"),
     ),
     "canaries": ("canaries", "what one private training provably leaks of canary providers; Steinke et al. (2023)", {},
                  ()),

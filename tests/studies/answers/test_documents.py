@@ -115,7 +115,7 @@ def test_documents_that_are_not_two_sets_are_refused_before_a_run_begins(
 
     for members, others in (("/nowhere", "synthetic"), ("synthetic", "synthetic")):
         out = tmp_path / "run"
-        words = ["audit", "answers", "--release", "m=vt5-public", "--members", members, "--others", others]
+        words = ["audit", "answers", "--release", "m=vt5-public", "--members", members, "--non-members", others]
         monkeypatch.setattr(sys, "argv", ["docleak", *words, "--out", str(out)])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -202,7 +202,7 @@ def test_intervals_hold_for_all_scores_together(pages: list[Page]) -> None:
 
 
 def test_a_whole_audit(folders: dict[str, str], tmp_path: Path) -> None:
-    given = {"releases": (parse_release(f"a={MODEL}"),), "members": folders["in"], "others": folders["out"]}
+    given = {"releases": (parse_release(f"a={MODEL}"),), "members": folders["in"], "non_members": folders["out"]}
     study = AnswersStudy(AnswersStudy.of_options({**given, "public": MODEL}, {}))
     run = carry_out(study, tmp_path / "run")
     (one,) = run.units()
@@ -210,6 +210,6 @@ def test_a_whole_audit(folders: dict[str, str], tmp_path: Path) -> None:
     reading = AnswersStudy.read([run], np.random.default_rng(0))
     assert [part.severity for part in reading.parts] == ["untold"] and set(reading.tables) >= {"documents"}
     assert "12 documents" in reading.lead and "loss, reference" in str(reading.sections)
-    for wrong, said in (({"others": ""}, "go together"), ({"division": "x"}, "instead of --division")):
+    for wrong, said in (({"non_members": ""}, "go together"), ({"division": "x"}, "instead of --division")):
         with pytest.raises(AttackError, match=said):
             AnswersStudy.of_options({**given, **wrong}, {})

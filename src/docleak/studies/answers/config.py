@@ -67,7 +67,7 @@ def attacks_of(
 
 
 OF_DIVISION = Need(lambda config: not config.members, "--division, and --members names documents")
-OF_DOCUMENTS = Need(lambda config: bool({*DOCUMENTS} & {*config.measures}), "--members and --others")
+OF_DOCUMENTS = Need(lambda config: bool({*DOCUMENTS} & {*config.measures}), "--members and --non-members")
 
 
 def asks_for_keys(config: AnswersConfig) -> bool:
@@ -82,7 +82,7 @@ class AnswersConfig:
 
     ``division`` says whose documents the releases saw: a folder, docleak's own ("shipped"), or how one is made.
     ``public`` is the model that they started from, "" if that is unknown; as a ``control`` it is attacked like them.
-    Without a division, ``members`` are documents that the releases were trained on and ``others`` are not, as
+    Without a division, ``members`` are documents that the releases were trained on and ``non_members`` are not, as
     ``load_pages`` opens them; ``references`` are models that saw neither, beside the public one.
     ``measures`` are some of MEASURES. ``keys`` are those that are hidden and asked for, the first of them for G4, too.
     Membership is attacked by ``attacks`` (names, objects, or "module:object" of your own) over ``minimum`` numbers of
@@ -101,9 +101,9 @@ class AnswersConfig:
     ))  # fmt: skip
     public: str = option("", "The public model that the releases started from; none: unknown. Without it: that of "
                          "docleak's own example, unknown of others.")  # fmt: skip
-    members: str = option("", "Documents that the releases were trained on: a folder or FORMAT:PATH. With --others "
-                          "instead of --division: was this document trained on?")  # fmt: skip
-    others: str = option("", "Documents like these that they were not trained on.")
+    members: str = option("", "Documents that the releases were trained on: a folder or FORMAT:PATH. With "
+                          "--non-members instead of --division: was this document trained on?")  # fmt: skip
+    non_members: str = option("", "Documents like these that they were not trained on.")
     references: tuple[str, ...] = option((), "Models that saw neither, comma-separated, beside the public one.",
                                          need=OF_DOCUMENTS)  # fmt: skip
     control: bool = True
@@ -133,10 +133,10 @@ class AnswersConfig:
                 f"releases are called {', '.join(map(repr, labels)) or '(none)'}; expected at least one, each with a "
                 f"name of its own of letters, digits, spaces and '. _ + - ( ) ,', and none called {CONTROL!r}."
             )
-        if bool(self.members) != bool(self.others) or (self.members and {*self.measures} - {*DOCUMENTS}):
+        if bool(self.members) != bool(self.non_members) or (self.members and {*self.measures} - {*DOCUMENTS}):
             raise AttackError(
-                "--members and --others go together: documents that the releases were trained on, and others that they "
-                "were not. They are all that is asked about."
+                "--members and --non-members go together: documents that the releases were trained on, and others that "
+                "they were not. They are all that is asked about."
             )
         if unknown := [name for name in self.measures if name not in MEASURES]:
             raise AttackError(f"nothing is called {unknown[0]!r} here; known measures: {', '.join(MEASURES)}.")

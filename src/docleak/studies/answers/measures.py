@@ -135,7 +135,7 @@ class Bench:
     @cached_property
     def sides(self) -> Sides:
         """Documents that were trained on, and others."""
-        return sides_of(self.config.members, self.config.others, seed=self.config.seed)
+        return sides_of(self.config.members, self.config.non_members, seed=self.config.seed)
 
     @cached_property
     def replies(self) -> tuple[list[Reply], list[Reply] | None]:

@@ -84,11 +84,11 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         """Without a release, docleak's own example with its public model; AttackError for half of what is needed."""
         said, fixed = dict(given), dict(fixed)
         public = said.pop("public", "")
-        if {"members", "others"} & said.keys():
+        if {"members", "non_members"} & said.keys():
             if "releases" not in said or "division" in said:
                 raise AttackError(
-                    "--members and --others say of a --release which documents it saw, instead of --division. Give "
-                    "--release LABEL=MODEL, and no --division."
+                    "--members and --non-members say of a --release which documents it saw, instead of --division. "
+                    "Give --release LABEL=MODEL, and no --division."
                 )
             said["division"] = ""
             fixed |= {"measures": DOCUMENTS, "control": False}
@@ -96,7 +96,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             raise AttackError(
                 "--release is given without --division, so nobody knows whose documents it saw. Divide them first: "
                 "docleak data make OUT --blue-red; then train on OUT/silos. Or say which documents it saw: --members "
-                "FOLDER --others FOLDER."
+                "FOLDER --non-members FOLDER."
             )
         if "division" in said and "releases" not in said:
             raise AttackError(
@@ -125,7 +125,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         sets, are refused here."""
         division = self.config.division
         if self.config.members:
-            sides_of(self.config.members, self.config.others, seed=self.config.seed)
+            sides_of(self.config.members, self.config.non_members, seed=self.config.seed)
         if isinstance(division, str) and division not in ("", shipped.SHIPPED):
             read_blue_red(Path(division))
         return {}
@@ -273,7 +273,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             keys=keys if measure == "disclosure" else (key,), attacks=(attack,), seed=seed, **row,
         )  # fmt: skip
         if measure in DOCUMENTS:
-            raise RecipeError(f"no row measures {measure}: docleak audit answers --members --others does.")
+            raise RecipeError(f"no row measures {measure}: docleak audit answers --members --non-members does.")
         if max(config.minimum) > MOST_MINIMUM:
             raise RecipeError(f"minimum is {config.minimum}; expected numbers of questions up to {MOST_MINIMUM}.")
         return cls(config, device=device)
