@@ -54,7 +54,7 @@ def attack(
     folder: Folder,
     answers: Answers,
     name: Annotated[str, typer.Option("--attack", help="An attack on gradients; see docleak attack --list.")],
-    budget: Annotated[int, typer.Option(help="Gradient evaluations per case.")] = 30,
+    budget: Annotated[int, typer.Option(help="Gradient evaluations per case.")] = 150,
     seed: Annotated[int, typer.Option(help="Of the attack's own random numbers.")] = 0,
     commit: Annotated[str, typer.Option(help="What code made the answers, for the leaderboard.")] = "",
     json_output: Json = False,
