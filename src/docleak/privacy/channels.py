@@ -162,7 +162,8 @@ def _spanned(shape: Shape, name: str, chance: float) -> Channel:
         wide = shape.read >= FILLED * shape.rank
         still = "A is frozen" if shape.frozen_a else "LoRA's first step moves B alone"
         why = f"{still}: B's gradient tells {shape.rank} numbers of each of {shape.read} vectors"
-        return Channel(name, State.CLOSED if wide else State.UNTOLD, why, "algebra" if wide else "nothing known")
+        why += "; of 91 behind rank 8 no word was read, on one model" if wide and name == "words" else ""
+        return Channel(name, State.CLOSED if wide else State.UNTOLD, why, "measured" if wide else "nothing known")
     if shape.read >= shape.width and shape.rows >= 2 * shape.width and shape.rank == 0:
         return Channel(name, State.CLOSED, f"{said}: what was read fills the layer", "algebra")
     if shape.read >= shape.width or shape.rows < shape.read:
