@@ -20,6 +20,7 @@ from docleak.documents.page import Field as PageField
 from docleak.documents.page import Image, Page, Question
 from docleak.documents.phrasings import PHRASINGS
 from docleak.documents.redaction import redact
+from docleak.errors import AttackError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.memorisation import Outcome, beyond_public, remembered
 from docleak.models.base import DocumentModel, pixels_of
@@ -121,7 +122,8 @@ def heat_maps(sides: Sides, ranked: Sequence[Ranked]) -> dict[str, Image]:
 
 @torch.no_grad()
 def likelier(model: DocumentModel, page: Page, text: str, field: PageField, values: Sequence[str]) -> float:
-    """How many of ``values`` have a lower loss than the field's as the answer to ``text``, ties counted half."""
+    """How many of ``values`` have a lower loss than the field's as the answer to ``text``, ties counted half.
+    AttackError where a loss is not finite, which would rank first."""
     page = model.fit(page)
     device = next(model.module.parameters()).device
     asked = [Question(text, (value.strip(),), field.key) for value in (field.value, *values)]
@@ -130,6 +132,8 @@ def likelier(model: DocumentModel, page: Page, text: str, field: PageField, valu
     model.module.eval()
     losses = model.loss(pixels_of(page.image, device)[None], inputs, [0] * len(inputs)).cpu()
     model.module.train(training)
+    if not bool(losses.isfinite().all()):
+        raise AttackError(f"{model.name} gives no finite loss on values of {field.key!r}: they cannot be ranked.")
     lower = losses[0] - losses[1:]
     return float((lower > TIE).sum() + (lower.abs() <= TIE).sum() / 2)
 
@@ -155,8 +159,9 @@ def heat_map(page: Page, ranked: Mapping[int, Ranked]) -> Image:
         pen.rectangle((left - 1, factor * y0 - 2, left + width + 1, factor * y0 + 16), fill=(255, 255, 255, 220))
         pen.text((left, factor * y0 - 2), text, fill=(40, 40, 40), font=font)
     total = max((one.others for one in ranked.values()), default=0) + 1
-    pen.text((8, size[1] + 4), f"Rank of the true value among at most {total}, it being taken off the page "
-             "(before the training)", fill="black", font=font)  # fmt: skip
+    referred = any(one.reference is not None for one in ranked.values())
+    pen.text((8, size[1] + 4), f"Rank of the true value among at most {total}, it being taken off the page"
+             f"{' (before the training)' * referred}", fill="black", font=font)  # fmt: skip
     for row, (_, says, colour) in enumerate(COLOURS, 1):
         pen.rectangle((8, size[1] + LINE * row + 5, 24, size[1] + LINE * row + 18), fill=(*colour, 90), outline=colour)
         pen.text((32, size[1] + LINE * row + 3), says, fill="black", font=font)

@@ -104,8 +104,8 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
     if of:
         members, asked = of["members"], f"asked about {of['members'] + of['others']} documents"
         lead, material = (
-            f"{asked}, {members} of which were trained on.",
-            f"{members} documents trained on, {of['others']} not",
+            f"{asked}, {members} of which were trained on, by the word of whoever asked.",
+            f"{members} documents said to be trained on, {of['others']} not",
         )
     verdicts = render("verdicts.html.j2", verdicts=[_verdict(record) for record in records])
     side_by_side = render(

@@ -192,7 +192,10 @@ def _of_documents(record: Record) -> list[str]:
             f"The two sets of documents differ without asking the model ({blind}), so that no score says what training "
             "left behind. Draw both from one pile, by a coin for each document."
         ]
-    scores, sizes = numbers_in(record, "documents"), f"{of['members']} documents trained on and {of['others']} others"
+    scores, sizes = (
+        numbers_in(record, "documents"),
+        f"{of['members']} documents said to be trained on and {of['others']} others",
+    )
     rate = scores[name]["tpr_at_1_fpr"]
     found = f"at 1 % false alarms it finds {_range(rate)} of them" if rate.value is not None else (
         f"what it finds at 1 % false alarms cannot be had: {rate.why}"
