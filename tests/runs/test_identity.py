@@ -27,6 +27,17 @@ def test_every_path_of_a_configuration_counts_wherever_it_stands(model: Path) ->
     assert found[str(model)] == found[f"folder:{model}"] and all(len(value) == 10 for value in found.values())
 
 
+def test_a_folder_that_is_called_as_an_attack_is_not_the_attack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("gi-dqa", "noise", "pages", "mine.py"):
+        (tmp_path / name).mkdir()
+    config = {"attack": "gi-dqa", "attacks": ["gi-dqa", "./mine.py:Mine"], "defenses": ["noise"], "documents": "pages"}
+    assert set(sources_of(config)) == {"pages"}
+    assert set(sources_of({**config, "attacks": ["./gi-dqa"]})) == {"pages", "./gi-dqa"}
+
+
 def test_content_and_names_count_and_times_do_not(model: Path) -> None:
     config = {"model": str(model)}
     seen = [sources_of(config)[str(model)]]

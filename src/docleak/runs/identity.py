@@ -24,6 +24,11 @@ from docleak.spec import split_name
 SCHEMA = 2
 #: What only arranges, prints and parses: it may change without a run being another.
 PRINTING = ("cli", "report", "recipes")
+#: Fields whose single words are names of registries, never folders that happen to be called so where a run begins.
+NAMING = frozenset({
+    "attack", "attacks", "image_attack", "text_attack", "servers", "defense", "defenses", "measures", "metric", "canary",
+    "criterion", "keys", "language", "layer", "ocr", "optimiser", "part", "precision",
+})  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -96,8 +101,8 @@ def changed_sources(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 def _strings(value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _strings(inner)
+        for name, inner in value.items():
+            yield from (text for text in _strings(inner) if name not in NAMING or "/" in text or ":" in text)
     elif isinstance(value, list | tuple | set | frozenset):
         for inner in value:
             yield from _strings(inner)
