@@ -22,6 +22,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.models.tiny import fedocvqa_start
 from docleak.studies.training.study import reads_less
 from docleak.training.checkpoints import measure, write_checkpoint
+from docleak.training.lineage import PUBLIC, Lineage, write_lineage
 from docleak.training.pretrain import PretrainConfig, pretrain
 
 SYNTHETIC, HELD_OUT, FOR_WORDS = 3000, 60, 1000
@@ -72,7 +73,9 @@ def main() -> None:
         f"invoices and all but {HELD_OUT} pages each of {', '.join(given.documents)}; {minutes:.0f} min on one CPU thread"
     )
     card: dict[str, object] = {"recipe": recipe, **{f"unseen_{name}": values for name, values in reached.items()}}
-    print(write_checkpoint(model, given.out, card))
+    write_checkpoint(model, given.out, card)
+    trained = f"synthetic pages that docleak makes, and {', '.join(source_names(given.documents))}, taken for public"
+    print(write_lineage(given.out, Lineage(PUBLIC, trained)))
 
 
 if __name__ == "__main__":
