@@ -1,4 +1,4 @@
-"""``python -m scripts.public_reader OUT --documents sroie:DIR --documents funsd:DIR``: a small FeDocVQA that can answer.
+"""``python -m scripts.public_reader OUT --documents sroie:DIR --documents funsd:DIR``: a FeDocVQA that can answer.
 
 The model the tables of federated training begin from (``docleak reproduce fedocvqa/... --model fedocvqa=OUT``): the
 architecture of ``fedocvqa-start`` with a vocabulary of the pages given and of synthetic invoices, trained in one place
@@ -53,8 +53,10 @@ def main() -> None:
         train += [pages[i] for i in order[HELD_OUT:]]
         texts = [*texts, *train[-(len(pages) - HELD_OUT) :]]
     model = reads_less(fedocvqa_start(seed=given.seed, pages=texts), given.max_tokens)
-    config = PretrainConfig(steps=given.steps, pages_per_step=8, questions_per_page=3, learning_rate=given.learning_rate,
-                            warmup_steps=50, dropout=False, text_only_steps=given.text_only)  # fmt: skip
+    config = PretrainConfig(
+        steps=given.steps, pages_per_step=8, questions_per_page=3, learning_rate=given.learning_rate, warmup_steps=50,
+        dropout=False, text_only_steps=given.text_only,
+    )  # fmt: skip
     began, losses = time.perf_counter(), list[float]()
 
     def show(step: int, loss: float) -> None:
@@ -70,7 +72,7 @@ def main() -> None:
     recipe = (
         f"spread initialisation, seed {given.seed}; {given.steps} steps of 8 pages x 3 questions at "
         f"{given.learning_rate:g} (the first {given.text_only} without the picture), AdamW; {SYNTHETIC} synthetic "
-        f"invoices and all but {HELD_OUT} pages each of {', '.join(given.documents)}; {minutes:.0f} min on one CPU thread"
+        f"invoices and all but {HELD_OUT} pages each of {', '.join(given.documents)}; {minutes:.0f} min on one thread"
     )
     card: dict[str, object] = {"recipe": recipe, **{f"unseen_{name}": values for name, values in reached.items()}}
     write_checkpoint(model, given.out, card)
