@@ -213,3 +213,33 @@ def test_the_scoreboard_counts_what_stored_tables_say(tmp_path: Path) -> None:
     text = scoreboard(folder, {"coins": recipe, "other": recipe})
     assert "2 statements on one model each: 1 confirmed, 0 refuted, 1 cannot tell" in text
     assert "- other: not computed" in text and "| good above fair | m | 30 |" in text
+
+
+class TwoSetsStudy(CoinsStudy):
+    """Two data sets one behind the other: the first all heads, the second none."""
+
+    kind, stoppable = "two-sets", False
+
+    def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"heads": float(unit.what < self.config.pages / 2)}, {}
+
+
+def test_the_interval_holds_where_parts_come_sorted(tmp_path: Path) -> None:
+    """A sequence that took the first half for draws would have left the mean out."""
+    statement = stated("heads", "fair", "between", bounds=(0.0, 1.0))
+    rows = (Row("fair", ("m",), {}),)
+    recipe = Recipe(
+        "two", "Two", "", "", rows, {"pages": 80}, {"tiny": {"models": {"m": "x"}}}, statements=(statement,)
+    )
+
+    class Kind(TwoSetsStudy):
+        @classmethod
+        def of_row(cls, *_: Any, **__: Any) -> TwoSetsStudy:
+            return TwoSetsStudy(CoinsConfig(pages=80))
+
+    planned = rows_of(recipe, Kind, "tiny", tmp_path, {})
+    reproduce(recipe, planned, tmp_path, scale="tiny", workers=1)
+    (decision,) = decide(recipe.statements, planned, "tiny")
+    quantity = decision.quantity
+    assert quantity.low is not None and quantity.high is not None
+    assert quantity.value == 0.5 and quantity.low < 0.45 and quantity.high > 0.55

@@ -13,7 +13,8 @@ In a recipe's file:
 
 Where the rows say what they measured of each page (pair, field, test document), the statement is about the paired
 differences over what both have, by a sequence of intervals that holds whenever one stops (``metrics.sequence``): the
-mean difference of a share, and of other numbers how much more often it is higher than lower. Elsewhere it is about
+mean difference of a share, and of other numbers how much more often it is higher than lower. The sequence takes parts
+for draws in the order they come; where all are there at once, one data set behind the other, their order is drawn. Elsewhere it is about
 the two intervals of the table, which is less sharp; of numbers without an interval, about the numbers themselves.
 """
 
@@ -176,6 +177,8 @@ def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate,
     studies = [row.study for row in rows]
     parts = [_parts(row, statement.column) for row in rows]
     shared = sorted(set.intersection(*(set(part) for part in parts)))
+    if not studies[0].stoppable:
+        np.random.default_rng(0).shuffle(shared)
     share = statement.column in studies[0].shares
     if shared and (share or (len(rows) == 2 and not statement.by)):
         planned = max([len(shared), *(study.planned_parts() for study in studies)])
