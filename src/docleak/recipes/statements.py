@@ -14,8 +14,9 @@ In a recipe's file:
 Where the rows say what they measured of each page (pair, field, test document), the statement is about the paired
 differences over what both have, by a sequence of intervals that holds whenever one stops (``metrics.sequence``): the
 mean difference of a share, and of other numbers how much more often it is higher than lower. The sequence takes parts
-for draws in the order they come; where all are there at once, one data set behind the other, their order is drawn. Elsewhere it is about
-the two intervals of the table, which is less sharp; of numbers without an interval, about the numbers themselves.
+for draws in the order they come; where all are there at once, one data set behind the other, their order is drawn.
+Elsewhere it is about the two intervals of the table, which is less sharp; of numbers without an interval, about the
+numbers themselves.
 """
 
 from __future__ import annotations
