@@ -22,9 +22,12 @@ from docleak.metrics.blind import blind_auc
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import auc
 from docleak.models import load_model
+from docleak.report.policy import Policy, Rule, check, overall
+from docleak.report.severity import overall as verdict_of
 from docleak.studies.answers.config import parse_release
 from docleak.studies.answers.documents import Sides, facts_of, rates_of
 from docleak.studies.answers.heatmap import COLOURS, Ranked, heat_map, known_in, likelier
+from docleak.studies.answers.measured import measures_of
 from docleak.studies.answers.study import AnswersStudy
 from docleak.studies.answers.verdict import said_of, sentences, severity_of
 from docleak.studies.engine import carry_out
@@ -186,6 +189,30 @@ def test_what_is_concluded() -> None:
     assert severity_of(refused) == "untold" and "differ without" in sentences(refused)[0]
     assert "20.0 % [10.0, 30.0]" in sentences(record(0.55))[0]
     assert "up to 0.90 is not excluded" in sentences(record(0.45))[0]
+
+
+@pytest.mark.parametrize(
+    ("measure", "bound", "outcome"),
+    [
+        ("document-auc", 0.9, "pass"), ("document-auc", 0.89, "could not tell"), ("document-auc", 0.59, "finding"),
+        ("document-tpr-at-1-fpr", 0.3, "pass"), ("document-tpr-at-1-fpr", 0.05, "finding"),
+        ("document-tpr-at-10-fpr", 1.0, "could not tell"),
+    ],
+)  # fmt: skip
+def test_a_gate_bounds_the_greatest_of_all_scores(measure: str, bound: float, outcome: str) -> None:
+    known = record(0.55)
+    lower = {"auc": Estimate(0.65, 0.6, 0.8), "tpr_at_1_fpr": Estimate(0.1, 0.05, 0.2)}
+    known["documents"]["numbers"]["loss"] = {name: one.to_json() for name, one in lower.items()}
+    policy = Policy(rule=(Rule(measure=measure, at_most=bound),))  # type: ignore[arg-type]
+
+    def held(of: dict[str, Any]) -> str:
+        return overall(check(policy, measures_of(of), verdict_of([], "")))
+
+    assert held(known) == outcome
+    refused = {**known, "documents": {**known["documents"], "differs": ["no model asked"]}}
+    assert held(refused) == "could not tell", "the sets differ by themselves, whatever the scores say"
+    fields = {**known, "fields": record(0.55, known=0.1)["fields"]}
+    assert held(fields) == ("could not tell" if outcome == "pass" else outcome), "another route tells"
 
 
 def test_intervals_hold_for_all_scores_together(pages: list[Page]) -> None:
