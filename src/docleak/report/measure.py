@@ -29,6 +29,7 @@ class Meaning:
 
 FIELDS, EXPLAINED, MEMBERSHIP = "fields-read", "gradient-explained", "membership"
 MEMORY, SHOWN, CLAIMED = "memorisation", "epsilon-measured", "epsilon-claimed"
+DOCUMENT_AUC, DOCUMENT_TPR_10, DOCUMENT_TPR_1 = "document-auc", "document-tpr-at-10-fpr", "document-tpr-at-1-fpr"
 MEASURES = {
     FIELDS: Meaning("Private fields read", True, "Share of the private fields whose value any route gives exactly."),
     EXPLAINED: Meaning(
@@ -43,6 +44,20 @@ MEASURES = {
     MEMORY: Meaning(
         "Memorisation", True,
         "Right answers to what the page no longer shows, on members' documents less on others'.",
+    ),
+    DOCUMENT_AUC: Meaning(
+        "Documents told (AUC)", False,
+        "The greatest AUC of a score that tells documents that were trained on from others; 1/2 is chance. The "
+        "interval holds for all scores together.",
+    ),
+    DOCUMENT_TPR_10: Meaning(
+        "Documents told at 10 % false alarms", True,
+        "The greatest share of the documents that were trained on which a score finds, where it is wrong about one in "
+        "ten others; 10 % is chance. The interval holds for all scores together.",
+    ),
+    DOCUMENT_TPR_1: Meaning(
+        "Documents told at 1 % false alarms", True,
+        "The same where it is wrong about one in a hundred others; 1 % is chance, and it takes 100 others.",
     ),
     SHOWN: Meaning("Epsilon measured", False, "The epsilon that the attack shows to be exceeded, a lower bound."),
     CLAIMED: Meaning("Epsilon claimed", False, "The epsilon that the lineage of the weights claims, an upper bound."),

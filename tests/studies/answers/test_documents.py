@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from docleak.attacks.answers.asking import Item
+from docleak.attacks.answers.asking import AnswersView, Item
 from docleak.attacks.answers.documents import Asked, document_features, documents_in
 from docleak.attacks.answers.tuning import Tuning, tune
 from docleak.attacks.registries import DOCUMENTS
@@ -22,9 +22,14 @@ from docleak.metrics.blind import blind_auc
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import auc
 from docleak.models import load_model
+from docleak.models.lora import Lora, adapt
+from docleak.report.policy import Policy, Rule, check, overall
+from docleak.report.severity import overall as verdict_of
 from docleak.studies.answers.config import parse_release
-from docleak.studies.answers.documents import Sides, facts_of, rates_of
+from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of
 from docleak.studies.answers.heatmap import COLOURS, Ranked, heat_map, known_in, likelier
+from docleak.studies.answers.measured import measures_of
+from docleak.studies.answers.replies import remembering
 from docleak.studies.answers.study import AnswersStudy
 from docleak.studies.answers.verdict import said_of, sentences, severity_of
 from docleak.studies.engine import carry_out
@@ -145,6 +150,24 @@ def test_tuning_moves_what_is_learnt_less_and_leaves_the_model_as_it_was(pages: 
     assert tune(model, items[:2], Tuning(steps=2, sampled=1)) == tune(model, items[:2], Tuning(steps=2, sampled=1))
 
 
+@pytest.mark.parametrize("kind", ["donut-trained", "layoutlmv3-trained", "llava-trained", "adapters"])
+def test_every_kind_of_model_can_be_asked(kind: str, pages: list[Page], tmp_path: Path) -> None:
+    source = kind
+    if kind == "adapters":
+        pytest.importorskip("peft", reason="the extra adapters is not installed")
+        adapt("llava-trained", tmp_path / kind, Lora.parsed("r=2,targets=q_proj+v_proj"), seed=0)
+        source = str(tmp_path / kind)
+    model = load_model(source)
+    flags = [p.requires_grad for p in model.module.parameters()]
+    sides = Sides.of(*([replace(page, questions=page.questions[:1])] for page in pages[:2]))
+    rows = asked_about(sides, remembering(AnswersView(model, scores=True), tmp_path), [], model)
+    assert [one.loss > 0 and one.distance > 0 and one.steps > 0 for one in rows] == [True, True]
+    assert [p.requires_grad for p in model.module.parameters()] == flags, "adapters alone are trained, before and after"
+    page, (field, *_) = pages[0], (f for f in pages[0].fields if f.key == pages[0].questions[0].key)
+    if kind != "layoutlmv3-trained":
+        assert likelier(model, page, page.questions[0].text, field, ["zq 77 zq zq"]) == 0, "on the page it is read"
+
+
 def test_a_value_is_ranked_among_others_and_the_page_shows_it(pages: list[Page]) -> None:
     page, model = pages[0], load_model(MODEL)
     question = page.questions[0].text
@@ -186,6 +209,30 @@ def test_what_is_concluded() -> None:
     assert severity_of(refused) == "untold" and "differ without" in sentences(refused)[0]
     assert "20.0 % [10.0, 30.0]" in sentences(record(0.55))[0]
     assert "up to 0.90 is not excluded" in sentences(record(0.45))[0]
+
+
+@pytest.mark.parametrize(
+    ("measure", "bound", "outcome"),
+    [
+        ("document-auc", 0.9, "pass"), ("document-auc", 0.89, "could not tell"), ("document-auc", 0.59, "finding"),
+        ("document-tpr-at-1-fpr", 0.3, "pass"), ("document-tpr-at-1-fpr", 0.05, "finding"),
+        ("document-tpr-at-10-fpr", 1.0, "could not tell"),
+    ],
+)  # fmt: skip
+def test_a_gate_bounds_the_greatest_of_all_scores(measure: str, bound: float, outcome: str) -> None:
+    known = record(0.55)
+    lower = {"auc": Estimate(0.65, 0.6, 0.8), "tpr_at_1_fpr": Estimate(0.1, 0.05, 0.2)}
+    known["documents"]["numbers"]["loss"] = {name: one.to_json() for name, one in lower.items()}
+    policy = Policy(rule=(Rule(measure=measure, at_most=bound),))  # type: ignore[arg-type]
+
+    def held(of: dict[str, Any]) -> str:
+        return overall(check(policy, measures_of(of), verdict_of([], "")))
+
+    assert held(known) == outcome
+    refused = {**known, "documents": {**known["documents"], "differs": ["no model asked"]}}
+    assert held(refused) == "could not tell", "the sets differ by themselves, whatever the scores say"
+    fields = {**known, "fields": record(0.55, known=0.1)["fields"]}
+    assert held(fields) == ("could not tell" if outcome == "pass" else outcome), "another route tells"
 
 
 def test_intervals_hold_for_all_scores_together(pages: list[Page]) -> None:

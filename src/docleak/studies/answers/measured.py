@@ -7,19 +7,34 @@ from dataclasses import replace
 
 from docleak.metrics.estimate import Estimate
 from docleak.privacy.empirical import from_counts, from_one_run
-from docleak.report.measure import CLAIMED, MEASURES, MEMBERSHIP, MEMORY, SHOWN, Measure, measured, shift
+from docleak.report.measure import (
+    CLAIMED,
+    DOCUMENT_AUC,
+    DOCUMENT_TPR_1,
+    DOCUMENT_TPR_10,
+    MEASURES,
+    MEMBERSHIP,
+    MEMORY,
+    SHOWN,
+    Measure,
+    measured,
+    shift,
+)
 from docleak.report.severity import Severity
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED
-from docleak.studies.answers.verdict import Record, best_attack, measured_in, numbers_in, severity_of
+from docleak.studies.answers.verdict import Record, best_attack, fields_known, measured_in, numbers_in, severity_of
 
+#: Measures of documents, and the rates of a score that they are the greatest of.
+OF_DOCUMENTS = {DOCUMENT_AUC: "auc", DOCUMENT_TPR_10: "tpr_at_10_fpr", DOCUMENT_TPR_1: "tpr_at_1_fpr"}
 FEW = "too few providers for an interval"
 
 
 def measures_of(record: Record) -> tuple[Measure, ...]:
-    """Membership, memorisation key by key, and epsilon measured and claimed, as far as each was measured."""
+    """Membership, memorisation key by key, documents told, and epsilon measured and claimed, as far as each was
+    measured."""
     name = f"answers of {record['label']}"
-    return (*_membership(record, name), *_memory(record, name), *_epsilon(record, name))
+    return (*_membership(record, name), *_memory(record, name), *_documents(record, name), *_epsilon(record, name))
 
 
 def compared_with(record: Record, others: Sequence[Record]) -> list[str]:
@@ -62,6 +77,33 @@ def _memory(record: Record, name: str) -> list[Measure]:
         gap = of["gap_acc"] if of["gap_acc"].low is not None else replace(of["gap_acc"], why=FEW)
         found.append(Measure(MEMORY, f"{name}, {key.replace('_', ' ')}", gap, by=by, less=less))
     return found
+
+
+def _documents(record: Record, name: str) -> list[Measure]:
+    """The greatest rates of all scores: intervals hold for all together, so the greatest is between the greatest of
+    their ends. Where a control tells the two sets apart, there is no number."""
+    if "documents" not in record:
+        return []
+    scores = numbers_in(record, "documents").values()
+    doubts = ("Values taken off its documents' pages rank first.",) if fields_known(record) else ()
+    if differs := record["documents"]["differs"]:
+        why = f"the two sets of documents differ without the release ({'; '.join(differs)})"
+        return [Measure(what, name, Estimate(None, of="documents", why=why)) for what in OF_DOCUMENTS]
+    return [
+        Measure(what, name, _greatest([of[rate] for of in scores if rate in of]), doubts)
+        for what, rate in OF_DOCUMENTS.items()
+    ]
+
+
+def _greatest(rates: Sequence[Estimate]) -> Estimate:
+    """The greatest of rates whose intervals hold together; no value where one of them has none."""
+    ends = [[getattr(one, end) for one in rates] for end in ("value", "low", "high")]
+    if not rates or None in ends[0]:
+        why = next((one.why for one in rates if one.value is None), "")
+        return Estimate(None, of="documents", why=why or "no score was made")
+    value, low, high = (None if None in of else max(of) for of in ends)
+    why = "" if low is not None else "too few documents for an interval"
+    return replace(rates[0], value=value, low=low, high=high, why=why)
 
 
 def _epsilon(record: Record, name: str) -> list[Measure]:
