@@ -111,6 +111,15 @@ def config_of(folder: Path, **changes: Any) -> UpdatesConfig:
     return replace(config, **changes)
 
 
+def test_budgets_that_the_draws_would_spend_are_refused_beforehand() -> None:
+    for words in ({"budget": 17}, {"picture_budget": 17}):
+        with pytest.raises(
+            AttackError, match="expected at least: gi-dqa 18. Raise --" + next(iter(words)).replace("_", "-")
+        ):
+            UpdatesConfig("updates", **words)
+    assert UpdatesConfig("updates", attack="random", budget=1, picture_budget=1).budget == 1
+
+
 def audited(config: UpdatesConfig, out: Path) -> Run:
     return carry_out(UpdatesStudy(config), out)
 
