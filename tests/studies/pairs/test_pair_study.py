@@ -56,7 +56,7 @@ def test_assignment_is_the_best_of_all() -> None:
 
 def test_a_budget_too_small_for_an_attack_is_refused_beforehand() -> None:
     for words in ({"attacks": ("tag", "mmgia"), "budget": 11}, {"rounds": 4, "budget": 15}, {"budget": 3}):
-        with pytest.raises(AttackError, match="expected at least: mmgia 1[26]"):
+        with pytest.raises(AttackError, match=r"expected at least: mmgia 1[26]"):
             PairConfig(**words)
     assert PairConfig(rounds=4, budget=16).budget == 16 and PairConfig(attacks=("tag",), budget=4).budget == 4
 
