@@ -301,6 +301,9 @@ def test_how_leakage_falls_is_computed() -> None:
         "With more of both (1 step of 1 page to 4 steps of 2 pages): tokens told go from 100 % to 80 %.",
     ]
     assert falls([]) == [] and falls([cell(1, 1, 1.0, 30.0)]) == []
+    beyond = {**cell(1, 4, 1.0, None), "words": {"failed": "the client has 2 pages"}}
+    assert lines[1] in falls([cell(1, 1, 1.0, 30.0), cell(1, 2, 1.0, 25.0), beyond]), "the largest that was measured"
+    assert "nothing was measured" in falls([cell(1, 1, 1.0, 30.0), beyond])[0]
 
 
 class Recorder:

@@ -170,7 +170,9 @@ def sentences(record: Mapping[str, Any]) -> list[str]:
 
 def name_of(record: Mapping[str, Any]) -> str:
     """What a part of the report is called: the client and its round."""
-    return f"Round {record['round']}, client {record['client']}"
+    part = record.get("partition")
+    told = "" if part is None or str(part) == record["client"] else f" (partition {part})"
+    return f"Round {record['round']}, client {record['client']}{told}"
 
 
 def _of_masks(found: Mapping[str, Any]) -> str:
