@@ -61,7 +61,7 @@ def obstacle(
     if missing and all(".lora_" in tensor for tensor in tensors):
         return (
             "the gradient is of adapters alone, and closed-form recovery reads that of embeddings and patches. Attack "
-            "with gi-dqa; docleak audit updates looks for words in what adapters send."
+            "with gi-dqa."
         )
     if missing:
         return (
