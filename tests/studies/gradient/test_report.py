@@ -15,6 +15,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from docleak.attacks.registries import ATTACKS
 from docleak.documents import load_pages
 from docleak.errors import RunError
 from docleak.metrics import PageScore, Reading
@@ -366,6 +367,13 @@ def test_the_summary_is_short_and_agrees(run: Run) -> None:
     assert len(text.splitlines()) <= 15 and "confidence" not in text
     assert "Severe leak".lower() in text.lower() and "exact 0/" in text and "gradient explained" in text
     assert not re.search(r"<\w", text)
+
+
+def test_an_attack_of_ones_own_is_in_the_summary(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    best = summary_text(run).count("picture by ")
+    for name in list(ATTACKS.entries):
+        monkeypatch.delitem(ATTACKS.entries, name)
+    assert summary_text(run).count("picture by ") > best
 
 
 PROBE = """<iframe id="f" style="width:{width}px;height:3000px;border:0" srcdoc="{page}"></iframe><script>
