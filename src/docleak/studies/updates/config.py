@@ -10,7 +10,6 @@ from docleak.documents.ranges import BUDGET, COUNT, SEED
 from docleak.errors import AttackError
 from docleak.options import Need, option
 from docleak.registry import Choice
-from docleak.studies.gradient.config import require_budget
 
 
 def _one_by_one(config: UpdatesConfig) -> bool:
@@ -77,5 +76,3 @@ class UpdatesConfig:
                 f"budget {self.budget}, steps {self.steps}, batches {self.batch_sizes}, round {self.round}; expected "
                 "budgets, steps and batches of at least 1."
             )
-        for budget, flag in ((self.budget, "--budget"), (self.picture_budget, "--picture-budget")):
-            require_budget((self.attack,), budget, flag=flag)

@@ -170,8 +170,7 @@ def sentences(record: Mapping[str, Any]) -> list[str]:
 
 def name_of(record: Mapping[str, Any]) -> str:
     """What a part of the report is called: the client and its round."""
-    part = record.get("partition")
-    told = "" if part is None or str(part) == record["client"] else f" (partition {part})"
+    told = f" (partition {record['partition']})" if record.get("partition") else ""
     return f"Round {record['round']}, client {record['client']}{told}"
 
 
