@@ -434,7 +434,9 @@ def test_advice_follows_from_the_defences_that_were_measured() -> None:
     assert "Without a defence: 6 of 6 private fields read by any route: picture 6 of 6" in lines
     assert "Would have stopped what was tried here: Gaussian noise of 1" in lines and "ANLS 0.450" in lines
     assert "Lowered what was read, without stopping it: only the largest 50" in lines
-    assert "reads them in part: Gaussian noise of 0.1 on every number sent (0 of 6" in lines, "0 of 6 is not 'lowered'"
+    assert "from being read in part: Gaussian noise of 0.1 on every number sent (0 of 6" in lines, (
+        "0 of 6 is not 'lowered'"
+    )
     assert "Did not lower what was read: gradient clipped" in lines
     assert "a check failed, so it could not be told whether it helps: vision and text" in lines
     assert "Could not be measured, so nothing is known of it: published template" in lines

@@ -198,7 +198,7 @@ def _compared(plain: Choice, tried: Sequence[Choice]) -> list[str]:
     lines = [f"Without a defence: {_read(plain)}."]
     for group, words in (
         (stopped, "would have stopped what was tried here"),
-        (partly, "left no field that counts read exactly, but something of what was tried still reads them in part"),
+        (partly, "kept every field that counts from being read exactly, and not from being read in part"),
         (lowered, "lowered what was read, without stopping it"),
         (useless, "did not lower what was read"),
         (unsure, "nothing was read, but a check failed, so it could not be told whether it helps"),
