@@ -1,7 +1,8 @@
 """What must hold before a release: python scripts/release_check.py [--here].
 
 Asks whether all files name one version, builds sdist and wheel, checks them, installs the wheel into a new environment
-outside the repository, and uses it there: its version, and an audit of one page. ``--here`` takes the dependencies of
+outside the repository, and uses it there: its version, an audit of one page, and the whole public benchmark, whose
+edition must be that of the committed leaderboard. ``--here`` takes the dependencies of
 the environment that runs this instead of installing them; then only docleak itself is new. Ends with exit code 1 at the
 first thing that fails.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -105,6 +107,11 @@ def main() -> None:
         print(run(commands / "docleak", *AUDIT, cwd=folder).strip())
         if not (folder / "audit" / "report.html").is_file():
             sys.exit("release_check: the audit wrote no report.html.")
+        about = json.loads(run(commands / "docleak", "benchmark", "export", "bench", "--json", cwd=folder))
+        board = json.loads((ROOT / "docs" / "results" / "leaderboard.json").read_text())["benchmark"]
+        if about["edition"] != board["edition"]:
+            sys.exit(f"release_check: the benchmark is edition {about['edition']}, its leaderboard {board['edition']}.")
+        print(f"benchmark: edition {about['edition']}")
         for made in (sdist, wheel):
             print(f"{made.name}: {made.stat().st_size / 1e6:.1f} MB")
     print("release_check: all of it holds.")
