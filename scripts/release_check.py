@@ -10,10 +10,10 @@ first thing that fails.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -95,10 +95,10 @@ def main() -> None:
     with TemporaryDirectory(prefix="docleak-release-") as name:
         folder = Path(name)
         sdist, wheel = build(folder)
-        if importlib.util.find_spec("twine"):
-            run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel, cwd=folder)
+        if twine := shutil.which("twine"):
+            run(twine, "check", "--strict", sdist, wheel, cwd=folder)
         else:
-            print("twine is not installed: the metadata are not checked (pip install twine)")
+            print("no twine on PATH: the metadata are not checked (pipx install twine; flwr bears no twine beside it)")
         commands = installed(wheel, folder / "environment", here=here)
         where = run(commands / "python", "-c", "import docleak; print(docleak.__file__)", cwd=folder).strip()
         if not Path(where).is_relative_to(folder):

@@ -591,6 +591,8 @@ def test_a_recipe_of_ones_own(docleak: Docleak, tmp_path: Path) -> None:
     done = docleak("reproduce", "mine.toml", "--workers", "1", "--out", "run", "--json")
     assert done.code == 0, done.err
     assert done.json()["units"] == 1 and not done.json()["failed"] and (tmp_path / "run" / "table.html").is_file()
+    again = docleak("reproduce", "mine.toml", "--workers", "1", "--out", "run")
+    assert again.out.rstrip().endswith("Table: run/table.html"), "it says where the table is"
     failed(docleak("reproduce", "mine.toml", "--model", "yours=x"), "one of the recipe's models (mine)")
     failed(docleak("reproduce", "mine.toml", "--image-size", "mine=big"), "image size 'big' is not WIDTHxHEIGHT")
     sized = docleak("reproduce", "mine.toml", "--image-size", "mine=320x640", "--out", "sized")

@@ -74,6 +74,19 @@ def test_saved_and_loaded_again_it_is_the_same_model(base: str, adapters: Path, 
         assert not torch.equal(model.loss(pixels, inputs), load_model(base).loss(pixels, inputs))
 
 
+def test_adapters_on_a_shipped_model_are_saved_without_asking_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = "peft.utils.save_and_load.check_file_exists_on_hf_hub"
+    monkeypatch.setattr(hub, lambda *asked: pytest.fail(f"the hub was asked for {asked}"))
+    adapt("layoutlmv3-start", tmp_path / "adapters", Lora.parsed("r=2,targets=query"), seed=3)
+    told = json.loads((tmp_path / "adapters" / "adapter_config.json").read_text())
+    assert (
+        told["base_model_name_or_path"] == "layoutlmv3-start"
+        and (tmp_path / "adapters/adapter_model.safetensors").is_file()
+    )
+
+
 def test_what_is_sent_is_what_peft_would_send(adapters: Path, base: str, tmp_path: Path) -> None:
     """A client of peft alone reads the folder and computes its gradient; docleak's fits it to 1e-6."""
     from transformers import AutoModelForImageTextToText

@@ -60,7 +60,7 @@ def counter(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
             bar.update(task, completed=done, total=total, description=visible(label))
             if not console.is_terminal:
                 said = f"{label}: {done} of {total} units{_left(first, done, total)}"
-                console.print(visible(said), highlight=False, markup=False)
+                console.print(visible(said), highlight=False, markup=False, soft_wrap=True)
             first[:] = first or [(time.monotonic(), done)]
 
         yield report
@@ -132,7 +132,7 @@ class Progress:
     def said(self, text: str) -> None:
         """A line of its own."""
         if not self.quiet:
-            self._console.print(visible(text), highlight=False, markup=False)
+            self._console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def reproduce(
         )
     lost, units = failures_of(planned), sum(len(row.study.units()) for row in planned)
     text = (folder / "table.md").read_text()
-    emit({"table": str(page), "units": units, "failed": lost}, text, json_output=json_output)
+    emit({"table": str(page), "units": units, "failed": lost}, f"{text}\nTable: {page}", json_output=json_output)
     if lost:
         note(f"docleak: {len(lost)} units failed twice: {next(iter(lost.items()))}")
         raise typer.Exit(1)

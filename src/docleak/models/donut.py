@@ -23,7 +23,7 @@ from docleak.models.base import (
     plain_ids,
     require_size,
 )
-from docleak.models.files import HALF, drawn_with, image_settings, pretrained, tokenizer_of
+from docleak.models.files import HALF, drawn_with, image_settings, pretrained, save_network, tokenizer_of
 from docleak.models.stages import Stage
 
 PROMPT = "<s_docvqa><s_question>{question}</s_question><s_answer>"
@@ -229,7 +229,7 @@ class Donut:
         from transformers import DonutImageProcessorPil
 
         width, height = self._image_size
-        self.module.save_pretrained(directory)
+        save_network(self.module, directory)
         self.tokenizer.save_pretrained(directory)
         DonutImageProcessorPil(
             size={"height": height, "width": width}, image_mean=list(self._mean), image_std=list(self._std)

@@ -150,6 +150,21 @@ def _numberless(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 
 
+def save_network(network: Any, directory: str) -> None:
+    """``save_pretrained``; adapters without peft's question to the hub, which does not know the names of shipped bases,
+    whether the base's vocabulary is another one (docleak changes none)."""
+    adapters = getattr(network, "peft_config", {}).get("default")
+    if adapters is None:
+        network.save_pretrained(directory)
+        return
+    base, adapters.base_model_name_or_path = adapters.base_model_name_or_path, None
+    try:
+        network.save_pretrained(directory)
+    finally:
+        adapters.base_model_name_or_path = base
+    adapters.save_pretrained(directory)
+
+
 def pretrained(kind: Any, source: str, *, allow_pickle: bool, revision: str | None = None, **options: Any) -> Any:
     """``kind`` from a directory or hub name (with ``@revision``, or at ``revision``), float32, eager attention.
 

@@ -14,7 +14,15 @@ from docleak.documents.fit import fit_page
 from docleak.documents.page import Page, Question, Word
 from docleak.errors import ModelError
 from docleak.models.base import Answer, Encoded, Transcript, normalised, pad, plain_ids, require_size
-from docleak.models.files import HALF, image_settings, pretrained_but, require_weights, tokenizer_of, told_drawn
+from docleak.models.files import (
+    HALF,
+    image_settings,
+    pretrained_but,
+    require_weights,
+    save_network,
+    tokenizer_of,
+    told_drawn,
+)
 from docleak.models.stages import Stage
 
 MAX_ANSWER_TOKENS = 40
@@ -230,7 +238,7 @@ class LayoutLMv3:
         from transformers import LayoutLMv3ImageProcessorPil
 
         width, height = self.image_size
-        self.module.save_pretrained(directory)
+        save_network(self.module, directory)
         self.tokenizer.save_pretrained(directory)
         LayoutLMv3ImageProcessorPil(
             apply_ocr=False,

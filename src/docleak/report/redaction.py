@@ -27,7 +27,8 @@ def private_values(records: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 def _texts(item: Any, *, private: bool = False) -> Iterator[str]:
     if isinstance(item, Mapping):
-        said = "member" in item or "target" in item  # a released model's answer is its own, and may be any word
+        # The answer of a released model, or of an attack, is its own, and may be any word; the true one stands beside.
+        said = bool({"member", "target", "believed_exact"} & item.keys())
         for key, value in item.items():
             yield from _texts(value, private=key in PRIVATE and not (said and key == "answer"))
     elif isinstance(item, list | tuple):
@@ -38,9 +39,15 @@ def _texts(item: Any, *, private: bool = False) -> Iterator[str]:
 
 
 def struck(text: str, values: Iterable[str], escape: Callable[[str], str] = str) -> str:
-    """``text`` with every one of the values struck out, as ``escape`` writes them; the longest first."""
+    """``text`` with every one of the values struck out, as ``escape`` writes them; the longest first. One of letters
+    alone is struck where it is a word: the rest of a longer one would tell it."""
     ranked = sorted({escape(value) for value in values}, key=len, reverse=True)
-    return re.sub("|".join(map(re.escape, ranked)), STRUCK, text) if ranked else text
+    return re.sub("|".join(map(_pattern, ranked)), STRUCK, text) if ranked else text
+
+
+def _pattern(value: str) -> str:
+    letter = r"[^\W\d_]"
+    return rf"(?<!{letter}){value}(?!{letter})" if value.isalpha() else re.escape(value)
 
 
 def struck_in(item: Any, values: Iterable[str]) -> Any:

@@ -26,8 +26,8 @@ SCHEMA = 2
 PRINTING = ("cli", "report", "recipes")
 #: Fields whose single words are names of registries, never folders that happen to be called so where a run begins.
 NAMING = frozenset({
-    "attack", "attacks", "image_attack", "text_attack", "servers", "defense", "defenses", "measures", "metric", "canary",
-    "criterion", "keys", "language", "layer", "ocr", "optimiser", "part", "precision",
+    "attack", "attacks", "image_attack", "text_attack", "servers", "defense", "defenses", "measures", "metric",
+    "canary", "criterion", "keys", "language", "layer", "ocr", "optimiser", "part", "precision",
 })  # fmt: skip
 
 

@@ -77,6 +77,8 @@ def test_why_it_does_not_apply(two_models: GradientConfig) -> None:
     kept = replace(two_models, exposure=Exposure(defense="freeze:stages=text"))
     sent = [name for name, _ in trainable(model.module) if model.stage(name) != "text"]
     assert inapplicable(model, "closed-form", kept) == obstacle("layoutlmv3", model.name, sent, 1).rstrip(".")
+    adapters = obstacle("layoutlmv3", model.name, ["layoutlmv3.encoder.layer.0.query.lora_A.default.weight"], 1)
+    assert "of adapters alone" in adapters and "whole gradient" not in adapters
     donut = load_model("donut-start")
     recovered = replace(two_models, exposure=Exposure(recover_text=True))
     assert inapplicable(donut, "gi-dqa", recovered) == ""

@@ -15,10 +15,13 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from docleak.attacks.registries import ATTACKS
 from docleak.documents import load_pages
 from docleak.errors import RunError
 from docleak.metrics import PageScore, Reading
 from docleak.runs.run import Run
+from docleak.studies.gradient.reading import summary_lines
+from docleak.studies.gradient.results import ReportData, prepare
 from tests.studies.gradient.telling import summary_text, write_markdown, write_report
 
 MakeRun = Callable[..., Run]
@@ -366,6 +369,14 @@ def test_the_summary_is_short_and_agrees(run: Run) -> None:
     assert len(text.splitlines()) <= 15 and "confidence" not in text
     assert "Severe leak".lower() in text.lower() and "exact 0/" in text and "gradient explained" in text
     assert not re.search(r"<\w", text)
+
+
+def test_an_attack_of_ones_own_is_in_the_summary(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = prepare([run], np.random.default_rng(0))
+    several = ReportData(data.runs, data.models * 2)
+    assert "picture by random" not in "".join(summary_lines(several)), "of several models the best attack alone"
+    monkeypatch.delitem(ATTACKS.entries, "random")
+    assert "picture by random" in "".join(summary_lines(several))
 
 
 PROBE = """<iframe id="f" style="width:{width}px;height:3000px;border:0" srcdoc="{page}"></iframe><script>

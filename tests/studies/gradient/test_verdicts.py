@@ -428,11 +428,15 @@ def test_advice_follows_from_the_defences_that_were_measured() -> None:
     lines = advised(
         choice("none", 6, 1.0, "severe", 0.8), choice("noise:sigma=1", 0, 0.0, "none", 0.45),
         choice("clip:norm=1", 6, 1.0, "severe", 0.79), choice("top-k:share=0.5", 2, 0.4, "partial", 0.7),
-        choice("freeze", 0, 0.0, "untold", 0.5), choice("safe-template", 0, None, "none"),
+        choice("freeze", 0, 0.0, "untold", 0.5),
+        choice("noise:sigma=0.1", 0, 0.4, "partial", 0.7), choice("safe-template", 0, None, "none"),
     )  # fmt: skip
     assert "Without a defence: 6 of 6 private fields read by any route: picture 6 of 6" in lines
     assert "Would have stopped what was tried here: Gaussian noise of 1" in lines and "ANLS 0.450" in lines
     assert "Lowered what was read, without stopping it: only the largest 50" in lines
+    assert "from being read in part: Gaussian noise of 0.1 on every number sent (0 of 6" in lines, (
+        "0 of 6 is not 'lowered'"
+    )
     assert "Did not lower what was read: gradient clipped" in lines
     assert "a check failed, so it could not be told whether it helps: vision and text" in lines
     assert "Could not be measured, so nothing is known of it: published template" in lines

@@ -54,6 +54,13 @@ def test_assignment_is_the_best_of_all() -> None:
     assert assign(gains.tolist()) == list(best)
 
 
+def test_a_budget_too_small_for_an_attack_is_refused_beforehand() -> None:
+    for words in ({"attacks": ("tag", "mmgia"), "budget": 11}, {"rounds": 4, "budget": 15}, {"budget": 3}):
+        with pytest.raises(AttackError, match=r"expected at least: mmgia 1[26]"):
+            PairConfig(**words)
+    assert PairConfig(rounds=4, budget=16).budget == 16 and PairConfig(attacks=("tag",), budget=4).budget == 4
+
+
 def test_a_perfect_reconstruction_in_any_order_has_full_marks(model: PairModel) -> None:
     pairs = make_scenes(20, seed=4)[:3]
     case = build_pair_case(model, pairs)

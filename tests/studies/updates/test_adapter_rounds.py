@@ -15,6 +15,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.models import load_model
 from docleak.models.lora import Lora, adapt
 from docleak.studies.engine import carry_out
+from docleak.studies.updates.causes import Diagnosis
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.study import UpdatesStudy
 from docleak.training.federated.capture import write_update
@@ -79,6 +80,10 @@ def test_words_come_out_of_adapters_over_rounds(tmp_path: Path) -> None:
 
 
 def test_of_the_first_round_alone_the_server_is_not_sure(tmp_path: Path) -> None:
-    words = audited(tmp_path, captured(tmp_path, rounds=1, plan=SGD), 1)
+    capture = captured(tmp_path, rounds=1, plan=SGD)
+    study = UpdatesStudy(UpdatesConfig(str(capture), documents=str(tmp_path / "pages")))
+    idle = Diagnosis(study.case(study.chosen[0]).round, {}, {})._idle
+    assert not [name for name in idle if "lora_A" in name], "A stands still at B = 0 alone, and is no row of a table"
+    words = audited(tmp_path, capture, 1)
     assert not words["exact"] and words["found"] == words["right"] < words["true"]
     assert "cannot be sure" in " ".join(words["reading"].lines)

@@ -34,7 +34,7 @@ from docleak.studies.updates.reading import falls, read_run
 from docleak.studies.updates.round import assumed
 from docleak.studies.updates.sight import sight_of
 from docleak.studies.updates.study import UpdatesStudy
-from docleak.studies.updates.verdict import counted, part_of, sentences, severity_of
+from docleak.studies.updates.verdict import counted, name_of, part_of, sentences, severity_of
 from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.federated.local import LocalPlan, parameters_of, train_locally
 
@@ -109,6 +109,14 @@ def config_of(folder: Path, **changes: Any) -> UpdatesConfig:
         batch_sizes=(1,),
     )  # fmt: skip
     return replace(config, **changes)
+
+
+def test_budgets_that_the_draws_would_spend_are_refused_beforehand(small: Path) -> None:
+    for changes in ({"budget": 17}, {"picture_budget": 17}):
+        flag = "--" + next(iter(changes)).replace("_", "-")
+        with pytest.raises(AttackError, match=f"expected at least: gi-dqa 18. Raise {flag}"):
+            UpdatesStudy(config_of(small, **changes)).check(print)
+    UpdatesStudy(config_of(small, attack="random", budget=1, picture_budget=1)).check(print)
 
 
 def audited(config: UpdatesConfig, out: Path) -> Run:
@@ -227,6 +235,9 @@ def test_a_capture_of_ones_own_flower_app_says_less(
     local = "optimizer=SGD,batch_size=1,epochs=2,weight_decay=0.01,dropout=no"
     assert plan_of(update, local) == PLAN
     case = open_case(update, load_model(str(small / "model")), str(tmp_path / "silos"), local=local)
+    assert case.described()["partition"] is None and name_of(case.described()) == "Round 1, client 4711"
+    numbered = replace(case, update=replace(update, details={"pid": 3})).described()
+    assert name_of(numbered) == "Round 1, client 4711 (partition 3)", "Flower's ids of nodes say nobody anything"
     assert case.replay.trained is None and "tells no seed" in case.replay.why
     assert case.batches == ((0,), (0,))
     config = config_of(tmp_path, model=str(small / "model"), local=local, steps=(), batch_sizes=())
@@ -292,6 +303,9 @@ def test_how_leakage_falls_is_computed() -> None:
         "With more of both (1 step of 1 page to 4 steps of 2 pages): tokens told go from 100 % to 80 %.",
     ]
     assert falls([]) == [] and falls([cell(1, 1, 1.0, 30.0)]) == []
+    beyond = {**cell(1, 4, 1.0, None), "words": {"failed": "the client has 2 pages"}}
+    assert lines[1] in falls([cell(1, 1, 1.0, 30.0), cell(1, 2, 1.0, 25.0), beyond]), "the largest that was measured"
+    assert "nothing was measured" in falls([cell(1, 1, 1.0, 30.0), beyond])[0]
 
 
 class Recorder:

@@ -92,6 +92,11 @@ class PairAttack:
     text: TextAttack
     refine: Refinement | None = None
 
+    @property
+    def least_budget(self) -> int:
+        """The fewest gradient evaluations of a modality with which it can begin: four for each round."""
+        return 4 * (self.refine.rounds if self.refine else 1)
+
     def run(
         self,
         view: PairView,
@@ -106,12 +111,13 @@ class PairAttack:
         Raises AttackError for counts of texts and pictures that differ, a budget too small for the rounds, and a
         refinement without an aligner.
         """
-        rounds = self.refine.rounds if self.refine else 1
         faults = []
         if len(knowledge.lengths) != view.batch_size:
             faults.append(f"{len(knowledge.lengths)} texts for {view.batch_size} pictures; expected as many")
-        if budget < 4 * rounds:
-            faults.append(f"budget {budget} is too small; expected {4 * rounds} evaluations or more per modality")
+        if budget < self.least_budget:
+            faults.append(
+                f"budget {budget} is too small; expected {self.least_budget} evaluations or more per modality"
+            )
         if self.refine is not None and knowledge.aligner is None:
             faults.append("no aligner was given; MMGIA's second stage needs one")
         if faults:

@@ -14,7 +14,7 @@ from docleak.documents.fit import fit_page
 from docleak.documents.page import Image, Page, Question
 from docleak.errors import ModelError
 from docleak.models.base import IGNORED, Answer, Encoded, Transcript, mean_per_example, pad, plain_ids
-from docleak.models.files import pretrained
+from docleak.models.files import pretrained, save_network
 from docleak.models.stages import Stage
 from docleak.models.vlm.picture import Picture, settled_canvas
 from docleak.models.vlm.processor import ANSWER_TYPES, Processor, blank, common
@@ -240,7 +240,7 @@ class VisionLanguage:
         return "fusion" if "layers" in parts else "output"
 
     def save(self, directory: str) -> None:
-        self.module.save_pretrained(directory)
+        save_network(self.module, directory)
         self.processor.inner.save_pretrained(directory)
 
     @classmethod

@@ -193,9 +193,12 @@ def _compared(plain: Choice, tried: Sequence[Choice]) -> list[str]:
     lower = (plain.leakage or 0.0) - EQUAL
     lowered = [row for row in tried if row not in (*stopped, *unsure) and (row.leakage or 0.0) < lower]
     useless = [row for row in tried if row not in (*stopped, *unsure, *lowered)]
+    partly = [row for row in lowered if not _read_count(row)]
+    lowered = [row for row in lowered if row not in partly]
     lines = [f"Without a defence: {_read(plain)}."]
     for group, words in (
         (stopped, "would have stopped what was tried here"),
+        (partly, "kept every field that counts from being read exactly, and not from being read in part"),
         (lowered, "lowered what was read, without stopping it"),
         (useless, "did not lower what was read"),
         (unsure, "nothing was read, but a check failed, so it could not be told whether it helps"),

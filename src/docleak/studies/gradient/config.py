@@ -20,7 +20,7 @@ CLOSED_FORM = "closed-form"
 #: What stands for the picture of a model that no attack applies to: it sees no gradient.
 FLOOR = "random"
 #: Gradient evaluations with which every attack of docleak's can begin as it is, in one round.
-ENOUGH = 100
+ENOUGH = 20
 #: Pixels a side of a page may have; more is a slip of the keyboard.
 LONGEST_SIDE = 10_000
 #: Panels of help.
@@ -135,7 +135,7 @@ def with_closed_form(attacks: Sequence[str], *, batch_size: int) -> tuple[str, .
     return (*attacks,) if batch_size > 1 or CLOSED_FORM in named else (*attacks, CLOSED_FORM)
 
 
-def require_budget(attacks: Sequence[str], budget: int, *, rounds: int) -> None:
+def require_budget(attacks: Sequence[str], budget: int, *, rounds: int = 1, flag: str = "--budget") -> None:
     """AttackError where ``budget`` does not suffice for an attack to begin: its whitening draws come out of it."""
     if budget >= ENOUGH and rounds == 1 and all(map(ATTACKS.plain, attacks)):
         return  # without loading them
@@ -145,7 +145,7 @@ def require_budget(attacks: Sequence[str], budget: int, *, rounds: int) -> None:
         named = ", ".join(f"{name} {needed}" for name, needed in short.items())
         raise AttackError(
             f"the budget is {budget} gradient evaluations, which the draws of whitened matching alone would spend; "
-            f"expected at least: {named}. Raise --budget."
+            f"expected at least: {named}. Raise {flag}."
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from docleak.attacks.registries import ATTACKS
 from docleak.metrics import PSNR_CAP_DB, Estimate
 from docleak.report.page import LINES, Reading, Section, run_facts
 from docleak.report.severity import Cell, Part, Route, Severity, judge, routes_sentence
@@ -358,14 +359,15 @@ def _handed(data: ReportData, name: str) -> str:
 
 
 def summary_lines(data: ReportData) -> list[str]:
-    """Each model's verdict and the best rows of the tables, for a terminal."""
+    """Each model's verdict and the best rows of the tables, for a terminal; attacks of somebody's own always."""
     lines = []
     shown = data.models[:3] if len(data.models) > 4 else data.models
     for model in shown:
         said = verdict(model, data.engines)
         lines.append(f"{model.title}: {said.label.lower()}. {_short(model, data.engines)}")
         rows = [attack for attack in model.attacks if attack.counts.scored]
-        lines += [f"  {_row(attack)}" for attack in rows[: 1 if len(data.models) > 2 else 3]]
+        best = rows[: 1 if len(data.models) > 2 else 3]
+        lines += [f"  {_row(attack)}" for attack in rows if attack in best or attack.attack not in ATTACKS.entries]
     if len(data.models) > len(shown):
         lines.append(f"... and {len(data.models) - len(shown)} more models in the report.")
     lines = lines[: LINES - 3]

@@ -36,6 +36,10 @@ LANGUAGE = Need(
 )
 
 
+#: With so many evaluations every attack of the registry can begin.
+ENOUGH = 12
+
+
 def _of_parts(attack: Any) -> TypeGuard[PairAttack]:
     """Whether it is one of docleak's, of an attack on each modality."""
     from docleak.attacks.pairs import PairAttack
@@ -128,6 +132,18 @@ class PairConfig:
             raise AttackError(
                 f"{' and '.join(self.refinement)} would change MMGIA's second stage, which {', '.join(self.attacks)} "
                 "does not have. Leave it out, or attack with mmgia, mmgia-d or mmgia-prior."
+            )
+        self._require_budget()
+
+    def _require_budget(self) -> None:
+        """AttackError where the budget does not suffice for an attack to begin."""
+        if self.budget >= ENOUGH and not self.rounds and all(map(PAIRS.plain, self.attacks)):
+            return  # without loading them
+        least = {name: made.least_budget for name, made in zip(self.attacks, self.made, strict=True) if _of_parts(made)}
+        if short := [f"{name} {needed}" for name, needed in least.items() if needed > self.budget]:
+            raise AttackError(
+                f"the budget is {self.budget} gradient evaluations per modality; expected at least: "
+                f"{', '.join(short)}. Raise --budget."
             )
 
     @property

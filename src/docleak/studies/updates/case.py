@@ -16,7 +16,7 @@ from docleak.documents import Page
 from docleak.errors import AttackError, DocumentError, FederationError
 from docleak.models.base import DocumentModel, dropout_rate, trainable
 from docleak.studies.updates.inferred import Inferred, inferred
-from docleak.studies.updates.pages import pages_of
+from docleak.studies.updates.pages import names_of, pages_of
 from docleak.studies.updates.round import Batches, ImitatedRound, assumed
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
@@ -104,7 +104,8 @@ class UpdateCase:
         """What a unit's record says of the round."""
         truth = self.round.truth
         return {
-            "round": self.update.round, "client": self.update.client, "sent": self.update.kind,
+            "round": self.update.round, "client": self.update.client,
+            "partition": next(iter(names_of(self.update)[1:]), None), "sent": self.update.kind,
             "examples": len(truth.examples), "pages": len(truth.pages), "steps": len(self.batches),
             "plan": asdict(self.plan), "dropout": self.dropout,
             "replay": {"distance": self.replay.distance, "why": self.replay.why},

@@ -201,7 +201,9 @@ class Diagnosis:
         """Where (as masks) no page of the client moves a number: rows of tables that nothing looks up."""
         whole = (tuple(range(len(self.trial.truth.examples))),)
         gradient = replace(self.trial, batches=whole).gradient
-        return {name: where for name, value in gradient.items() if value.ndim > 1 and bool((where := value == 0).any())}
+        still = {name: value == 0 for name, value in gradient.items() if value.ndim > 1}
+        # A of LoRA stands still as a whole where B is 0, and moves from the second step on.
+        return {name: where for name, where in still.items() if bool(where.any()) and not bool(where.all())}
 
     def _rows(self) -> Iterator[Cause]:
         """Rows of the tables of tokens and coordinates that moved, beyond decay, against those that the pages use."""
@@ -309,7 +311,8 @@ class Diagnosis:
 
     def _decayed(self) -> Iterator[Cause]:
         stated = self.trial.steps.optimiser.decayed(len(self.trial.batches))
-        if self._idle and abs(self._shrunk - stated) > 0.02 * max(self._shrunk, stated) + EPSILON:
+        slack = 0.02 * max(self._shrunk, stated) + EPSILON
+        if self._idle and self._shrunk >= -slack and abs(self._shrunk - stated) > slack:
             yield Cause("weight decay", f"weight decay: weights that no page moves shrank by {self._shrunk:.2g}, as a "
                         f"decay of {self.decay:.2g} at this rate would; the plan says "
                         f"{self.trial.plan.weight_decay:g}", FITTING - 2)  # fmt: skip

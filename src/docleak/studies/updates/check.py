@@ -75,9 +75,11 @@ def _of_round(case: UpdateCase, test: SelfTest | None, *, tested: bool) -> list[
     elif tested and test is None:
         lines.append("Nothing of the update rises above the rounding of the weights it was sent as.")
     elif test is not None and not test.passed:
+        inverted = case.plan.optimiser == "adamw" and len(case.batches) == 1
+        of = ", in the gradients to which one AdamW step is inverted" if inverted else ""
         lines.append(
             f"The self-test failed: the true pages, trained as described, give another update (relative distance "
-            f"{test.distance:.1e}, expected at most {test.tolerance:.0e})."
+            f"{test.distance:.1e}, expected at most {test.tolerance:.0e}{of})."
         )
     if case.unsent:
         count = len(case.unsent) + len(case.round.sent)

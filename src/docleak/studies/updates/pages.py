@@ -55,7 +55,8 @@ def pages_of(
     if made_up:
         raise DocumentError(
             f"{update.name}: to say what an attack recovered, its pages are needed. Pass --documents with the client's "
-            "pages, or a folder that holds a folder of pages for every client, by name, or --client "
+            "pages, or a folder that holds a folder of pages for every client, this one's called "
+            f"{' or '.join(names_of(update))}, or --client "
             f"{update.client}=FOLDER."
         )
     return load_pages(documents, seed=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from docleak.errors import RunError
@@ -175,13 +175,18 @@ def falls(cells: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     least = min(cells, key=lambda c: (c["steps"], c["batch_size"]))
     others = (
-        (max((c for c in cells if c["batch_size"] == least["batch_size"]), key=lambda c: int(c["steps"])),
-         "local steps"),
-        (max((c for c in cells if c["steps"] == least["steps"]), key=lambda c: int(c["batch_size"])),
-         "pages in a batch"),
-        (max(cells, key=lambda c: (c["steps"] * c["batch_size"], c["steps"])), "of both"),
-    )  # fmt: skip
-    return list(dict.fromkeys(_compared(least, other, what) for other, what in others if other is not least))
+        (_most(c for c in cells if c["batch_size"] == least["batch_size"] and c is not least), "local steps"),
+        (_most(c for c in cells if c["steps"] == least["steps"] and c is not least), "pages in a batch"),
+        (_most(c for c in cells if c["steps"] > least["steps"] and c["batch_size"] > least["batch_size"]), "of both"),
+    )
+    return [_compared(least, other, what) for other, what in others if other]
+
+
+def _most(cells: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The one of most work among those that were measured: of a client with few pages large batches are not."""
+    there = list(cells)
+    measured = [cell for cell in there if _recall(cell) is not None or _psnr(cell) is not None]
+    return max(measured or there, key=lambda c: (c["steps"] * c["batch_size"], c["steps"]), default=None)
 
 
 def _compared(least: Mapping[str, Any], other: Mapping[str, Any], what: str) -> str:

@@ -21,6 +21,7 @@ from docleak.models import DocumentModel, load_model
 from docleak.report.page import Reading
 from docleak.runs.identity import sources_of
 from docleak.runs.run import Run
+from docleak.studies.gradient.config import require_budget
 from docleak.studies.identity import weights_hash
 from docleak.studies.study import Study, Tell, Unit, one_of
 from docleak.studies.updates.case import SAME, UpdateCase, one_question_each, open_case, trained_again
@@ -128,9 +129,13 @@ class UpdatesStudy(Study[UpdatesConfig]):
         return config.model or str(self.chosen[0].details.get("model") or "") or began
 
     def check(self, say: Callable[[str], None]) -> None:
-        """One message for all that is not told: the model, and the pages of each client."""
+        """One message for all that is not told: the model, and the pages of each client; before that one for a budget
+        with which the attack cannot begin."""
         from docleak.studies.updates.case import _federation
 
+        if not is_secure(self.chosen[0]):
+            for budget, flag in ((self.config.budget, "--budget"), (self.config.picture_budget, "--picture-budget")):
+                require_budget((self.config.attack,), budget, flag=flag)
         faults = [] if self.trained else ["--model: nothing says which model was trained"]
         for update in self.chosen:
             try:

@@ -170,7 +170,8 @@ def sentences(record: Mapping[str, Any]) -> list[str]:
 
 def name_of(record: Mapping[str, Any]) -> str:
     """What a part of the report is called: the client and its round."""
-    return f"Round {record['round']}, client {record['client']}"
+    told = f" (partition {record['partition']})" if record.get("partition") else ""
+    return f"Round {record['round']}, client {record['client']}{told}"
 
 
 def _of_masks(found: Mapping[str, Any]) -> str:

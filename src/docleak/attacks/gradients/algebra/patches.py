@@ -58,6 +58,11 @@ def obstacle(
             "each position's row then mixes the pages. Attack with gi-dqa, or audit batches of one page."
         )
     missing = [tensor for tensor in needed if tensor not in tensors]
+    if missing and all(".lora_" in tensor for tensor in tensors):
+        return (
+            "the gradient is of adapters alone, and closed-form recovery reads that of embeddings and patches. Attack "
+            "with gi-dqa."
+        )
     if missing:
         return (
             f"the gradient lacks {', '.join(missing)}, which closed-form recovery reads. Give the whole gradient, or "
