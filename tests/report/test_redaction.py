@@ -13,11 +13,13 @@ def test_a_value_within_another_word_is_not_struck_and_so_not_told() -> None:
     )
 
 
-def test_what_an_attack_made_up_is_no_true_value() -> None:
-    """Closed form under noise read the answer "befor", and "beforehand" was struck."""
+def test_what_an_attack_read_is_struck_near_to_the_truth_or_not() -> None:
+    """A name with one letter wrong tells the name; a made-up "befor" is struck, and "beforehand" stays."""
     record = {
         "answer": "A-911107",
-        "recovered": {"believed_exact": False, "answer": "befor"},
-        "fields": [{"value": "Rose"}],
+        "recovered": {"believed_exact": False, "answer": "Rosa Meyer"},
+        "fields": [{"value": "Rose Meyer"}],
     }
-    assert private_values([record]) == {"A-911107", "Rose"}
+    values = private_values([record])
+    assert values == {"A-911107", "Rosa Meyer", "Rose Meyer"}
+    assert struck("read: Rosa Meyer", values) == "read: [redacted]"

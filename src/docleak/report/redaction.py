@@ -27,8 +27,8 @@ def private_values(records: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 def _texts(item: Any, *, private: bool = False) -> Iterator[str]:
     if isinstance(item, Mapping):
-        # The answer of a released model, or of an attack, is its own, and may be any word; the true one stands beside.
-        said = bool({"member", "target", "believed_exact"} & item.keys())
+        # A released model's answer is its own, and may be any word. An attack's is struck: one letter off tells, too.
+        said = bool({"member", "target"} & item.keys())
         for key, value in item.items():
             yield from _texts(value, private=key in PRIVATE and not (said and key == "answer"))
     elif isinstance(item, list | tuple):
