@@ -25,8 +25,9 @@ SHARED_DATA = Path(__file__).parents[1].parent / "shared" / "data"
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: one process more than cores, for one of them waits for minutes for Flower's processes to poll."""
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+    """``-n auto``: four processes more than cores, for tests wait for other processes half of their time."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 4
 
 
 #: The files that take longest, in that order: begun last, one of them would keep all other processes waiting.
