@@ -25,9 +25,9 @@ SHARED_DATA = Path(__file__).parents[1].parent / "shared" / "data"
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: four processes more than cores, for tests wait for other processes half of their time."""
+    """``-n auto``: two processes more than cores, for tests wait for other processes; more gain nothing."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + 4
+    return cores + 2
 
 
 #: The files that take longest, in that order: begun last, one of them would keep all other processes waiting.
