@@ -107,3 +107,9 @@ def test_two_phases_under_one_budget_in_miniature(command: Command, tmp_path: Pa
     (row,) = saved["rows"]
     (claim,) = row["claims"]
     assert "2 trainings composed, as if each document were in all of them" in claim and "epsilon 7.99" in claim
+
+
+def test_a_model_that_is_not_there_leaves_nothing_behind(command: Command, tmp_path: Path) -> None:
+    code, _, err = command("reproduce", "fedocvqa/table3", "--model", "fedocvqa=./nowhere", "--out", "table")
+    assert code == 1 and "there is no model" in err
+    assert not (tmp_path / "table").exists()

@@ -23,7 +23,7 @@ from docleak.errors import RecipeError, RunError
 from docleak.files import drafted_folder
 from docleak.metrics.estimate import Estimate
 from docleak.models.base import DocumentModel
-from docleak.models.loading import load_model, short_name, title_of
+from docleak.models.loading import config_of, load_model, short_name, title_of
 from docleak.models.t5 import T5Reader
 from docleak.report.page import Reading
 from docleak.report.pictures import decoded, picture
@@ -69,8 +69,7 @@ UNNOTED = (
 class TrainingStudy(TableStudy[TrainingConfig]):
     """A unit is one training, from its first round to its test; those of a study differ in their seeds."""
 
-    kind = "trainings"
-    about = "trainings over silos"
+    kind, about = "trainings", "trainings over silos"
     Config = TrainingConfig
     columns: ClassVar = {
         "score": Column("average", 1, percent=True),
@@ -81,8 +80,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         "mib": Column("MiB", 0),
         "seconds": Column("s", 0),
     }
-    of_model = ("model",)
-    options = ("documents", "test_documents", "pages", "rounds", "seed")
+    of_model, options = ("model",), ("documents", "test_documents", "pages", "rounds", "seed")
     parts, shares = "test documents", ("score",)
     footnote = (
         "Ours with 95 % intervals over test documents in square brackets; the paper's value in round brackets. The "
@@ -314,8 +312,10 @@ class TrainingStudy(TableStudy[TrainingConfig]):
 
     @classmethod
     def check_rows(cls, rows: Sequence[TableRow]) -> None:
-        """RecipeError for paths that are not given."""
+        """RecipeError for paths that are not given, ModelError for models that are not there."""
         require_named(rows, "docs/reproduce.md")
+        for model in dict.fromkeys(row.study.config.model for row in rows):
+            config_of(model)
 
     @classmethod
     def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:
