@@ -5,8 +5,9 @@ RUN apt-get update && apt-get install -y --no-install-recommends libgl1 libglib2
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY src src
-# PyTorch's CPU build; the registry's own brings several GB of CUDA libraries.
-RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch==2.13.0 \
+# PyTorch's CPU build; the registry's own brings several GB of CUDA libraries. Behind a mirror: --build-arg TORCH_INDEX=...
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" torch==2.13.0 \
     && pip install --no-cache-dir --constraint constraints.txt .
 ENV HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 HOME=/tmp
 WORKDIR /out

@@ -25,7 +25,7 @@ from docleak.documents.synthetic import make_pages
 MODEL = Path(docleak.__file__).parent / "models" / "checkpoints" / "layoutlmv3-start"
 SIDE = 224
 #: Of the table of steps and batch sizes one cell, and short attacks: an example takes a minute and not ten.
-QUICK = ("--steps=1", "--batch-sizes=1", "--budget=30", "--picture-budget=20")
+QUICK = ("--steps=1", "--batch-sizes=1", "--budget=30", "--picture-budget=20", "--workers=1")
 
 
 def make_clients(folder: Path, clients: int, pages: int = 2) -> Path:

@@ -117,7 +117,7 @@ def write_png(file: Path, image: NDArray[np.uint8]) -> None:
     if image.dtype != "uint8" or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
         raise RunError(f"{file.name}: the picture is {image.dtype} of shape {image.shape}; expected uint8 (H, W, 3)")
     buffer = io.BytesIO()
-    PIL.Image.fromarray(image).save(buffer, format="PNG", optimize=True)
+    PIL.Image.fromarray(image).save(buffer, format="PNG")
     write_atomically(file, buffer.getvalue())
 
 

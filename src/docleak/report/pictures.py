@@ -32,12 +32,12 @@ def picture(image: Image, alt: str, scale: int = 1) -> dict[str, Any]:
 
 def png_of(image: Image) -> bytes:
     """The picture as a PNG file. Of the last KEPT pictures it is kept: a run is read for its table, its verdict and its
-    page, and making PNGs small is most of a reading."""
+    page, and making PNGs is most of a reading."""
     pixels = np.ascontiguousarray(image)
     name = (pixels.shape, hashlib.sha256(pixels.data).digest())
     if (png := _PNGS.pop(name, None)) is None:
         buffer = io.BytesIO()
-        PIL.Image.fromarray(pixels).save(buffer, format="PNG", optimize=True)
+        PIL.Image.fromarray(pixels).save(buffer, format="PNG")
         png = buffer.getvalue()
     _PNGS[name] = png  # last, as the one that was asked for last
     if len(_PNGS) > KEPT:

@@ -107,15 +107,33 @@ def test_a_template_defence_leaves_training_alone(tmp_path: Path) -> None:
     assert replace(template.utility, bytes_per_round=0) == replace(none.utility, bytes_per_round=0)
 
 
+def found(model: str, seconds: float, rank: float = 0.0) -> SimpleNamespace:
+    share, took = (SimpleNamespace(value=value) for value in (0.5, seconds))
+    return SimpleNamespace(model=model, attacks=[SimpleNamespace(attack="random")],
+                           findings=SimpleNamespace(share=share),
+                           best=SimpleNamespace(seconds=took, rank=lambda: (rank,)))  # fmt: skip
+
+
 def test_a_model_that_has_only_units_of_the_floor_is_compared_by_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = GradientConfig(models=("donut-start",), attacks=("closed-form",), budget=9)
-    found = SimpleNamespace(model="donut-start", attacks=[SimpleNamespace(attack="random")],
-                            findings=SimpleNamespace(share=SimpleNamespace(value=0.5)),
-                            best=SimpleNamespace(seconds=SimpleNamespace(value=1.0)))  # fmt: skip
-    monkeypatch.setattr(defences, "prepare", lambda runs, rng: SimpleNamespace(models=[found]))
+    models = [found("donut-start", 1.0)]
+    monkeypatch.setattr(defences, "prepare", lambda runs, rng: SimpleNamespace(models=models))
     assert most_exposed(config, Run(tmp_path)).audit.attacks == ("random",)
+
+
+def test_which_model_is_compared_does_not_hang_on_how_busy_the_machine_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = GradientConfig(models=("donut-start", "donut-trained"), attacks=("random",), budget=9)
+    for seconds in ((1.0, 2.0), (2.0, 1.0)):
+        models = [found(name, took) for name, took in zip(config.models, seconds, strict=True)]
+        monkeypatch.setattr(defences, "prepare", lambda runs, rng, known=models: SimpleNamespace(models=known))
+        assert most_exposed(config, Run(tmp_path)).audit.models == ("donut-start",)
+    models = [found("donut-start", 1.0, rank=0.0), found("donut-trained", 1.0, rank=-1.0)]
+    monkeypatch.setattr(defences, "prepare", lambda runs, rng: SimpleNamespace(models=models))
+    assert most_exposed(config, Run(tmp_path)).audit.models == ("donut-trained",)
 
 
 def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -41,7 +41,6 @@ from docleak.runs.identity import build, digest_of, other_build
 from docleak.studies.answers.shipped import DIVISION, SHIPPED, as_trained
 from docleak.studies.answers.targets import CENTRAL, Data, Target
 from docleak.studies.identity import weights_hash
-from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.record import FederatedRun, load_run
 from docleak.training.federated.summary import save_model
 from docleak.training.lineage import claim_for
@@ -131,6 +130,8 @@ def trained(target: Target, store: Path, device: str) -> Path:
     with claimed(folder, whole=True, wait=True):
         _note(target, folder)
         if not (folder / "run" / "model").is_dir():
+            from docleak.training.federated.flower.embedded import train_embedded  # needs Flower
+
             federation = target.training.federation(target.model, target.epsilon, target.seed)
             run = FederatedRun.open(folder / "run", federation)
             train_embedded(run, silos, device=device, evaluate_every=0, randomness=_randomness(target, run))

@@ -169,10 +169,10 @@ def _parts(run: Run, choices: Sequence[Choice], sentence: str) -> tuple[Part, ..
 
 def most_exposed(config: GradientConfig, run: Run) -> DefenceConfig:
     """What a comparison at the end of an audit runs: one page, half the budget, on the model of which most was read by
-    any route (of equals, the one that is attacked fastest), by the first attack made on it."""
+    any route (of equals, the one whose pictures came nearest, then the first), by the first attack made on it."""
     models = prepare([run], np.random.default_rng(0)).models
     keys = {model_key(source, config.image_size): source for source in config.models}
-    chosen = min(models, key=lambda m: (-(m.findings.share.value or 0.0), m.best.seconds.value or 0.0))
+    chosen = min(models, key=lambda m: (-(m.findings.share.value or 0.0), m.best.rank()))
     made = {found.attack for found in chosen.attacks}
     attack = next((name for name in config.attacks if name in made), FLOOR)
     budget = max(config.budget // 2, least_budget(attack, config.rounds))

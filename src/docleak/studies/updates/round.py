@@ -139,6 +139,11 @@ class ImitatedRound:
         """Names of what was sent whose gradient is not zero but for rounding."""
         return informative(self.gradient)
 
+    @cached_property
+    def replayed(self) -> dict[str, Tensor]:
+        """``delta`` without dropout."""
+        return self.delta()
+
     def delta(self, *, masks: int | None = None) -> dict[str, Tensor]:
         """theta_0 - theta_K of this plan (float64), with dropout masks drawn from the seed ``masks``, or without."""
         optimiser, steps = self.steps.optimiser, len(self.batches)

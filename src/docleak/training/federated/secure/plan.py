@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from docleak.errors import FederationError
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.secure.fixed_point import FixedPoint, Shapes, words_of
-from docleak.training.federated.secure.messages import Session
 from docleak.training.federated.secure.shamir import Entropy
+
+if TYPE_CHECKING:
+    from docleak.training.federated.secure.messages import Session
 
 #: The largest |n_k Delta_k| a silo may send, unless the plan says otherwise; with differential privacy, how many times
 #: max(1, sigma) C / M.
@@ -52,6 +55,8 @@ class SecurePlan:
         self, silos: Sequence[str], shapes: Shapes, *, round_number: int, privacy: DpPlan | None, entropy: Entropy
     ) -> Session:
         """A session for one round. FederationError for fewer than two silos, or a threshold that does not fit them."""
+        from docleak.training.federated.secure.messages import Session  # needs cryptography
+
         return Session.new(
             list(silos), round_number=round_number, words=words_of(shapes),
             fixed=self.fixed_point(len(silos), privacy), threshold=self.needed(len(silos), privacy), entropy=entropy,
