@@ -65,7 +65,7 @@ def adapt(source: str, out: Path, lora: Lora, *, seed: int) -> dict[str, Any]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ModelError(f"{out} is there already; expected a new or empty folder.")
-    peft = _peft()
+    peft = load_peft()
     model = load_model(source)
     _require_plain(model, source)
     config = peft.LoraConfig(
@@ -119,7 +119,7 @@ def load_adapted(file: Path, source: str, where: str, revision: str | None, **op
             f"the base {base!r} of the adapters {source!r} is quantised; attacks need its derivatives in float32. Name "
             f"the model that it was quantised from in {ADAPTER}."
         )
-    _peft()
+    load_peft()
     model = load_model(base, **options)
     _require_plain(model, base)
     device = next(model.module.parameters()).device
@@ -163,7 +163,8 @@ def _expected(model: DocumentModel, lora: Lora) -> str:
     return f"targets ({', '.join(lora.targets) or 'all'}) among its linear layers: {', '.join(names)}"
 
 
-def _peft() -> Any:
+def load_peft() -> Any:
+    """The package ``peft``; ModelError, which says how to install it, where it is not."""
     try:
         import peft
     except ImportError as fault:

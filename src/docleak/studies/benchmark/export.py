@@ -22,7 +22,7 @@ from docleak.errors import ModelError
 from docleak.files import drafted_folder, read_json_object, reported, write_atomically, write_json, write_png
 from docleak.models import load_model, pixels_of
 from docleak.models.base import DocumentModel, trainable
-from docleak.models.lora import ADAPTER, Lora, adapt
+from docleak.models.lora import ADAPTER, Lora, adapt, load_peft
 from docleak.models.shipped import CHECKPOINTS
 from docleak.studies.benchmark.files import ABOUT, CASE, CASES, KEY, MODELS, edition_of, seal
 from docleak.studies.benchmark.tracks import (
@@ -53,10 +53,12 @@ def export(
     """Write ``folder`` for attackers and ``key`` for the scorer, each whole or not at all; returns benchmark.json.
 
     With ``public`` the seed stands in both, so that everybody can make the key; else in the key alone. Raises
-    DocumentError where one of the folders is not new.
+    DocumentError where one of the folders is not new, and ModelError where adapters are asked for without peft.
     """
     require_new(folder, "benchmarks")
     require_new(key, "keys of a benchmark")
+    if any(track.rank for track in tracks):
+        load_peft()
     names = [name for track in tracks for name in track.names()]
     truth: dict[str, dict[str, Any]] = {}
     pages: list[Page] = []
