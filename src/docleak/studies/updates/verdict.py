@@ -112,7 +112,8 @@ def doubts_of(record: Mapping[str, Any]) -> list[str]:
 
 def part_of(record: Mapping[str, Any]) -> Part:
     """The verdict on one captured update."""
-    return Part(name_of(record), severity_of(record), sentences(record)[0])
+    words = [_of_masks(record["masked"])] if "masked" in record else _of_words(record["words"], _whose(record))
+    return Part(name_of(record), severity_of(record), " ".join(words))
 
 
 def fields_measured(records: Sequence[Mapping[str, Any]]) -> tuple[Measure, ...]:
@@ -156,8 +157,7 @@ def sentences(record: Mapping[str, Any]) -> list[str]:
     """What one captured update gave away, in plain words: its words, its pictures, then what stands against them."""
     if "masked" in record:
         return [_of_masks(record["masked"]), _of_masked_words(record["words"])]
-    total = "The sum of all silos' updates, which is all that the server learns. " if "sum" in record else ""
-    lines = [total + _of_words(record["words"]), _of_pictures(record["pictures"])]
+    lines = [*_of_words(record["words"], _whose(record)), _of_pictures(record["pictures"])]
     lines += [told["sentence"]] if (told := record.get("inferred")) else []
     lines += doubts_of(record)
     if severity_of(record) is Severity.UNTOLD:
@@ -187,7 +187,7 @@ def _of_masks(found: Mapping[str, Any]) -> str:
 
 def _of_masked_words(words: Mapping[str, Any]) -> str:
     if "failed" in words:
-        return _of_words(words)
+        return " ".join(_of_words(words))
     return (
         f"Words, attacked all the same: {percent(words['precision'])} of what is read is right; "
         f"{_share(words['fields'])} of the private fields seem told, and {_share(words['control'])} of the fields of "
@@ -200,34 +200,37 @@ def _share(fields: Sequence[int]) -> str:
     return percent(held / of if of else None)
 
 
-def _of_words(words: Mapping[str, Any]) -> str:
+def _whose(record: Mapping[str, Any]) -> str:
+    return "The sum of all silos' updates, which is all that the server learns. " if "sum" in record else ""
+
+
+def _of_words(words: Mapping[str, Any], whose: str = "") -> list[str]:
+    """What was read, and where there is more to say of it, that; ``whose`` stands first."""
     if "failed" in words:
-        return f"Words: not read: {words['failed'].rstrip('.')}."
+        return [f"{whose}Words: not read: {words['failed'].rstrip('.')}."]
     line = (
-        f"Words: of {words['true']} different tokens that the client trained on, the server reads {words['right']} "
-        f"({percent(words['recall'])}), out of {words['tokens']} of the vocabulary; "
+        f"{whose}Words: of {words['true']} different tokens that the client trained on, the server reads "
+        f"{words['right']} ({percent(words['recall'])}), out of {words['tokens']} of the vocabulary; "
         f"{percent(words['precision'])} of what it reads is right."
     )
-    if words.get("conditions"):
-        rounds, doubtful = words["rounds"], [c for c in words["conditions"] if not c["holds"]]
-        lacking = "; ".join(f"{condition['name']}: {condition['found']}" for condition in doubtful)
-        line += (
-            f" They come out of the span of its first layer's updates over {rounds} round{'s' if rounds > 1 else ''}; "
-            + (
-                f"the server cannot be sure of them (not given: {lacking})."
-                if lacking
-                else "the server can be sure of them."
-            )
-        )
     held, of = words["fields"]
     if of:
         line += (
             f" All tokens of {held} of {of} private fields are told; of the fields of made-up pages that nobody has, "
             f"{_share(words['control'])}."
         )
+    more = []
+    if words.get("conditions"):
+        rounds, doubtful = words["rounds"], [c for c in words["conditions"] if not c["holds"]]
+        lacking = "; ".join(f"{condition['name']}: {condition['found']}" for condition in doubtful)
+        sure = (
+            f"the server cannot be sure of them (not given: {lacking})" if lacking else "the server can be sure of them"
+        )
+        plural = "s" if rounds > 1 else ""
+        more.append(f"They come out of the span of its first layer's updates over {rounds} round{plural}; {sure}.")
     for axis, places in words["places"].items():
-        line += f" Coordinates {axis}: {places['right']} of {places['found']} read are right."
-    return line
+        more.append(f"Coordinates {axis}: {places['right']} of {places['found']} read are right.")
+    return [line, " ".join(more)] if more else [line]
 
 
 def _of_pictures(saved: Mapping[str, Any]) -> str:
