@@ -4,6 +4,7 @@
     python -m scripts.scale silos --folder work                  10, 100 and 1,000 silos (3 CPU minutes)
     python -m scripts.scale accountants sizes                    epsilons, and what a 7-billion-parameter model weighs
     python -m scripts.scale nodes --folder work --count 20       over SuperLink; see scripts/supernodes.py
+    python -m scripts.scale grid --folder work                   over Dask; see scripts/dask_grid.py
     python -m scripts.scale page                                 docs/results/scale.md, of what was measured
 
 Numbers are kept in docs/results/scale.json, one part at a time. Seconds are those of the processor, the least of
@@ -274,7 +275,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     here = {"pixels": pixels, "parameters": parameters, "rounds": rounds, "providers": providers,
             "accountants": accountants, "sizes": sizes}  # fmt: skip
-    parser.add_argument("parts", nargs="+", choices=(*here, "silos", "nodes", "page"))
+    parser.add_argument("parts", nargs="+", choices=(*here, "silos", "nodes", "grid", "page"))
     parser.add_argument("--folder", type=Path, default=Path("scale-work"))
     parser.add_argument("--count", type=int, default=20)
     asked = parser.parse_args()
@@ -291,6 +292,10 @@ def main() -> None:
             from scripts.supernodes import nodes
 
             keep(part, asdict(nodes(asked.folder, asked.count)))
+        elif part == "grid":
+            from scripts.dask_grid import grid
+
+            keep(part, asdict(grid(asked.folder)))
         else:
             keep(part, here[part]())
 

@@ -49,7 +49,7 @@ def measured(numbers: Numbers) -> dict[str, Any]:
         "drawn": DRAWN, "silo_table": "\n".join(rows), "law_table": "\n".join(law_rows(numbers)),
         "silos_first": silos[0]["size"], "silos_last": f"{silos[-1]['size']:,}", "silos_grown": f"{grown / 2**20:+.1f}",
         "silos_share": f"{grown / silos[0]['bytes']:+.1%}", "silo_milliseconds": f"{1e3 * each(silos):.0f}",
-        "node_lines": nodes(numbers),
+        "node_lines": nodes(numbers), "grid_lines": grid(numbers),
     }  # fmt: skip
 
 
@@ -75,6 +75,14 @@ def nodes(numbers: Numbers) -> str:
         "server_mib": n["bytes_of_the_server"] / 2**20,
     }
     return (TEMPLATES / "nodes.md").read_text().format(**n, **more)
+
+
+def grid(numbers: Numbers) -> str:
+    """The section on an audit over Dask, where it was measured."""
+    if "grid" not in numbers:
+        return ""
+    said = "the same" if numbers["grid"]["alike"] else "NOT the same"
+    return (TEMPLATES / "grid.md").read_text().format(**numbers["grid"], alike_said=said)
 
 
 def planned(numbers: Numbers) -> dict[str, Any]:

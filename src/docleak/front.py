@@ -70,6 +70,7 @@ def audit(
     seed: int | None = None,
     out: AnyPath = "docleak-audit",
     workers: int = 1,
+    cluster: str = "",
     device: str = "auto",
     say: Say | None = None,
     **settings: Any,
@@ -79,7 +80,8 @@ def audit(
     Without ``study``: what one client's gradient gives away, under ``attacks`` and the client's ``defense``. ``count``
     is how many pages are attacked: all that were given as objects, one otherwise. ``settings`` are further fields of
     the study's configuration. A study is a kind, "module:Class", a class, or an instance, which has its configuration.
-    With ``workers`` above 1, a script calls this under ``if __name__ == "__main__"``. ``say`` is told of each unit.
+    With ``workers`` above 1, a script calls this under ``if __name__ == "__main__"``; at ``cluster``, the address of a
+    Dask scheduler, its workers compute. ``say`` is told of each unit.
 
     Raises DocleakError for what cannot be measured, as far as can be known before anything is computed.
     """
@@ -101,7 +103,8 @@ def audit(
     remember(type(measured))
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker that is about to import the script
         raise RunError("a worker process runs this script again. Put the call under: if __name__ == '__main__':")
-    run = carry_out(measured, Path(out), workers=workers, command=_call("audit", shown, out), watcher=Lines(say))
+    how: dict[str, Any] = {"workers": workers, "cluster": cluster, "command": _call("audit", shown, out)}
+    run = carry_out(measured, Path(out), watcher=Lines(say), **how)
     return Results((run.path,))
 
 

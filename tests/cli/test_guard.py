@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,7 +95,7 @@ VALUES = {
     "--guesses": "8", "--canary": "dirac",
     "--image-attack": "gifd", "--text-attack": "tag", "--noise": "0.5", "--threshold": "0.5", "--attack": "random",
     "--text": "other", "--pairs": "nlvr:DIR", "--steps": "3,5", "--batch-sizes": "3,5", "--epsilon": "0.5",
-    "--ipf-epsilon": "0.5", "--server": "imprint",
+    "--ipf-epsilon": "0.5", "--server": "imprint", "--cluster": "tcp://127.0.0.1:1",
 }  # fmt: skip
 #: (command, option) -> another value, of the attacks that the study makes.
 OTHERWISE = {
@@ -176,12 +177,13 @@ def test_an_option_of_a_study_reaches_its_work(
         calls.append(repr((study.config, study.device, asked)))
 
     def whole(context: click.Context) -> None:
-        own = {key: context.params[key] for key in ("out", "workers", "json_output", "compare_defenses")}
+        own = {key: context.params[key] for key in ("out", "workers", "cluster", "json_output", "compare_defenses")}
         record(audit.EVERYTHING.asked(context), own)
 
     monkeypatch.setattr(studies, "run_and_report", record)
     monkeypatch.setattr(audit, "audit_everything", whole)
     monkeypatch.setattr("docleak.metrics.load_engine", lambda *asked: None)
+    monkeypatch.setattr("docleak.runs.pool.cluster_at", lambda address: nullcontext())
     monkeypatch.setattr("docleak.training.federated.capture.read_updates", lambda path: [SimpleNamespace(details={})])
     words_of = ("--before", "a", "--after", "b") if option in ("--before", "--after") else WORDS.get(name, ())
     start, beside = [*name.split(), *words_of], BESIDE.get(option, "").split()

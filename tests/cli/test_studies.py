@@ -131,3 +131,20 @@ def test_completion(typed: str, wanted: str, tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path,
                          env={**os.environ, **asked})  # fmt: skip
     assert run.stdout.split() == [wanted], run.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--workers", "2"), "--workers does nothing with --cluster"),
+        ((), "no Dask scheduler answers at 'tcp://127.0.0.1:1'"),
+    ],
+)
+def test_a_cluster_that_cannot_do_the_work_is_refused_before_anything_is_written(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], said: str
+) -> None:
+    pytest.importorskip("dask.distributed", reason="the cluster extra is not installed")
+    monkeypatch.setattr("docleak.runs.pool.CLUSTER_TIMEOUT", "1s")
+    words = ["audit", "gradient", "--model", "donut-start", "--budget", "20", "--out", "run"]
+    code, _, err = command(*words, "--cluster", "tcp://127.0.0.1:1", *more)
+    assert code == 1 and said in err and not (tmp_path / "run").exists()

@@ -11,8 +11,7 @@ from typer.core import TyperGroup, TyperOption
 
 from docleak.cli.guard import check_values
 from docleak.cli.output import Progress, note, working_in
-from docleak.cli.settings import default_workers
-from docleak.cli.studies import PANEL, Late, StudyCommand, Work, command_line, say, typed
+from docleak.cli.studies import PANEL, Late, StudyCommand, Work, how_of, say, typed
 from docleak.errors import DocleakError
 from docleak.studies.kinds import AUDITS, Kind
 
@@ -91,7 +90,7 @@ def audit_everything(ctx: click.Context) -> None:
     compared = plain and "attacks" not in given if asked is None else asked
     shipped = compared and "models" not in given and config.documents == "synthetic"
     study.check(note)
-    how: dict[str, Any] = {"workers": values["workers"] or default_workers(), "command": command_line()}
+    how = how_of(ctx)
 
     def carried_out(part: Study[Any], folder: Path) -> Run:
         with Progress(quiet=as_json, out=folder) as watcher:

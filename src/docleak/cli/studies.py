@@ -19,6 +19,7 @@ from docleak.cli.output import Progress, emit, note, working_in
 from docleak.cli.ranges import range_of
 from docleak.cli.settings import default_workers, pick_device
 from docleak.documents.ranges import Range
+from docleak.errors import DocleakError
 from docleak.options import Asked, options_of, refuse_idle
 from docleak.registry import resolve
 from docleak.studies.kinds import Kind
@@ -69,6 +70,8 @@ class Work:
         run.append(
             _option("workers", "--workers", workers, 0, "Worker processes, one thread each; 0: one per core.", RUN)
         )
+        run.append(_option("cluster", "--cluster", Text(click.STRING), "", "Address of a Dask scheduler that shares "
+                           "this file system; its workers compute.", RUN))  # fmt: skip
         run.append(TyperOption(param_decls=["json_output", "--json"], is_flag=True, default=False, rich_help_panel=RUN,
                                help="Print one JSON object for machines; no progress bar."))  # fmt: skip
         return sorted([*own, *run], key=lambda one: not isinstance(one, click.Argument))
@@ -124,7 +127,22 @@ class StudyCommand(Late, TyperCommand):
         """Carry the study out and report."""
         check_values(self.path, self, ctx)
         values = ctx.params
-        run_and_report(self.work.asked(ctx), Path(values["out"]), values["workers"], values["json_output"])
+        run_and_report(self.work.asked(ctx), Path(values["out"]), how_of(ctx), values["json_output"])
+
+
+def how_of(ctx: click.Context) -> dict[str, Any]:
+    """What ``carry_out`` takes of a run's options; DocleakError for workers beside a cluster, or where none answers."""
+    workers, cluster = ctx.params["workers"], ctx.params["cluster"]
+    if cluster:
+        from docleak.runs.pool import cluster_at
+
+        if workers:
+            raise DocleakError(
+                "--workers does nothing with --cluster: the scheduler's workers do the work. Leave it out."
+            )
+        with cluster_at(cluster):
+            pass
+    return {"workers": workers or default_workers(), "cluster": cluster, "command": command_line()}
 
 
 def command_line() -> str:
@@ -132,15 +150,15 @@ def command_line() -> str:
     return "docleak " + shlex.join(sys.argv[1:])
 
 
-def run_and_report(study: Study[Any], out: Path, workers: int, json_output: bool) -> None:
-    """Carry the study out in ``out``, write its report, and print what it says."""
+def run_and_report(study: Study[Any], out: Path, how: Mapping[str, Any], json_output: bool) -> None:
+    """Carry the study out in ``out``, by whom ``how`` says, write its report, and print what it says."""
     from docleak.studies.engine import carry_out
     from docleak.studies.registry import report_on
 
     study.check(note)
     with working_in(out):
         with Progress(quiet=json_output, out=out) as watcher:
-            carry_out(study, out, workers=workers or default_workers(), command=command_line(), watcher=watcher)
+            carry_out(study, out, watcher=watcher, **how)
         page, readings = report_on([out])
     say(page, readings, json_output=json_output)
 

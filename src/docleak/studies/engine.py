@@ -108,12 +108,15 @@ def begin(study: Study[Any], out: Path, *, command: str = "") -> Run:
     return run
 
 
-def carry_out(study: Study[Any], out: Path, *, workers: int = 1, command: str = "", watcher: Watcher = SILENCE) -> Run:
-    """Begin or resume the study in ``out`` and compute what is missing; the first error ends it."""
+def carry_out(
+    study: Study[Any], out: Path, *, workers: int = 1, cluster: str = "", command: str = "", watcher: Watcher = SILENCE
+) -> Run:
+    """Begin or resume the study in ``out`` and compute what is missing, in ``workers`` processes or by the workers of
+    the Dask scheduler at ``cluster``; the first error ends it."""
     run = begin(study, out, command=command)
     with run.claimed():
         study.prepare(run, watcher.said)
-        compute([Assignment(study, run)], workers=workers, watcher=watcher)
+        compute([Assignment(study, run)], workers=workers, watcher=watcher, cluster=cluster)
         study.finish(run, watcher.said)
     return run
 
