@@ -111,7 +111,11 @@ def _write_parts(config: TrainingConfig, folder: Path) -> None:
 def _opened(config: TrainingConfig, number: int, name: str) -> Parts:
     """A data set; those made on the spot each with a seed of its own, since the same one twice were no two sets."""
     if config.epsilon and config.pages and not config.documents[number].startswith("synthetic"):
-        raise RecipeError("pages takes the first ones of a list, which an epsilon does not cover; leave it out (0).")
+        raise RecipeError(
+            f"pages is {config.pages}, the first ones of a list, which an epsilon does not cover; expected 0, all of "
+            "them. A table counts the pages that it makes: with documents of your own say so from Python, "
+            "docleak.reproduce(NAME, documents=[...], pages=0)."
+        )
     return open_parts(
         config.documents[number], test=0.0 if config.test_documents else config.test_share,
         validation=config.validation_share, seed=config.seed, seed_of_pages=config.seed + number, name=name,
