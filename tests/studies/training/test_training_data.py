@@ -25,7 +25,7 @@ def names(folders: dict[str, Path]) -> list[str]:
 
 
 def test_under_an_epsilon_no_first_pages_are_taken() -> None:
-    with pytest.raises(RecipeError, match="pages is .*, the first ones of a list, which an epsilon does not cover"):
+    with pytest.raises(RecipeError, match=r"pages is .*, the first ones of a list, which an epsilon does not cover"):
         _opened(replace(CONFIG, documents=("wtq:here",), epsilon=8.0), 0, "wtq")
 
 
