@@ -221,6 +221,8 @@ def test_conversion_of_a_folder(command: Command, tmp_path: Path) -> None:
     assert code == 1 and "only written to a new folder" in json.loads(out)["error"]
     code, out, _ = command("data", "convert", "in", "first", "--count", 2, "--json")
     assert code == 0 and json.loads(out)["pages"] == 2 and len(load_pages("first", seed=0)) == 2
+    code, out, _ = command("data", "convert", "in", "begun", "--count", 1, "--values", "v.csv")
+    assert code == 0 and "3 values: " in out, "of the document that was converted, not of sub/b"
 
 
 def test_scans_are_read_by_ocr(tmp_path: Path) -> None:

@@ -89,12 +89,28 @@ def test_a_finding_weighs_more_than_no_telling() -> None:
     [("", "rule"), ("[[rule]]\nmeasure = 'fields-red'\nat_most = 1", "fields-read"), ("[[rule", "cannot be read"),
      ("[[rule]]\nmeasure = 'fields-read'\nat_worst = 'none'", "at_most"),
      ("[[rule]]\nmeasure = 'fields-read'\nat_most = nan", "finite"),
-     ("[[rule]]\nmeasure = 'fields-read'\nat_most = 1\nbelow = 2", "below")],
+     ("[[rule]]\nmeasure = 'fields-read'\nat_most = 1\nbelow = 2", "below"),
+     ("[[rule]]\nmeasure = 'fields-read'\nat_most = 5", r"fields-read takes 0 to 1, a share \(0.05 is 5 %\)"),
+     ("[[rule]]\nmeasure = 'gradient-explained'\nat_most = -0.1", "gradient-explained takes 0 to 1"),
+     ("[[rule]]\nmeasure = 'epsilon-claimed'\nat_most = -1", "epsilon-claimed takes 0 or more")],
 )  # fmt: skip
 def test_a_policy_that_is_none(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(text)
     with pytest.raises(PolicyError, match=said):
         read_policy(tmp_path / "policy.toml")
+
+
+def test_a_faulty_rule_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("[[rule]]\nmeasure = 'fields-read'\nat_most = 5\n")
+    with pytest.raises(PolicyError) as said:
+        read_policy(tmp_path / "policy.toml")
+    assert str(said.value).count("\n  - ") == 1 and "uple" not in str(said.value)
+
+
+def test_of_the_gradient_the_worst_page_counts() -> None:
+    rule = {"measure": EXPLAINED, "at_most": 0.5}
+    assert held(rule, Measure(EXPLAINED, "model", Estimate(0.2, 0.1, 0.6, n=8))) is Outcome.FINDING
+    assert held(rule, Measure(EXPLAINED, "model", Estimate(0.2, 0.1, 0.5, n=8))) is Outcome.PASS
 
 
 def test_files_for_continuous_integration(tmp_path: Path) -> None:

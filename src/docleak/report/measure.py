@@ -35,7 +35,7 @@ MEASURES = {
     EXPLAINED: Meaning(
         "Gradient explained", False,
         "Of what the blank template leaves unexplained of the gradient, the share that the best reconstruction "
-        "explains: least and greatest of a page, no interval of confidence.",
+        "explains: the mean over pages, and in brackets the least and the greatest page, no interval of confidence.",
     ),
     MEMBERSHIP: Meaning(
         "Membership told", True,
@@ -125,12 +125,15 @@ def shift(estimate: Estimate, by: float) -> Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much ``second`` is more than ``first``, ``paired`` over the same documents or providers, or not."""
+    """By how much ``second`` is more than ``first``, ``paired`` over the same documents or providers, or not.
+
+    ``bounded``: no resample differed, and the interval is made of the ends of both single ones."""
 
     first: Measure
     second: Measure
     estimate: Estimate
     paired: bool
+    bounded: bool = False
 
 
 def difference(first: Measure, second: Measure, rng: np.random.Generator, *, same: bool) -> Difference:
@@ -155,14 +158,15 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
             drawn += sign * _drawn(ours, theirs, rng, paired=paired)
     tail = expanded_tail(least, LEVEL)
     low, high = (float(end) for end in np.quantile(drawn, (tail, 1 - tail)))
-    if low == high:  # every resample gave the same: the ends of both intervals bound it
+    bounded = low == high
+    if bounded:  # every resample gave the same: the ends of both intervals bound it
         ends = [getattr(one.estimate, end) for one, end in
                 ((second, "low"), (first, "high"), (second, "high"), (first, "low"))]  # fmt: skip
         low, high = (ends[0] - ends[1], ends[2] - ends[3]) if None not in ends else (math.nan, math.nan)
     known = not math.isnan(low) and low < high
     why = "" if known else "every resample gave the same, which is no interval"
     estimate = Estimate(value, low if known else None, high if known else None, first.estimate.n, least, why=why)
-    return Difference(first, second, estimate, paired)
+    return Difference(first, second, estimate, paired, bounded and known)
 
 
 def _drawn(ours: Groups, theirs: Groups, rng: np.random.Generator, *, paired: bool) -> NDArray[np.float64]:

@@ -146,7 +146,10 @@ def measures_table(measures: Sequence[Measure]) -> Table:
     values = {(one.of, one.what): one.text for one in measures}
     rows = [Row(name, {what: values.get((name, what)) for what in there}) for name in names]
     columns = {what: Column(MEASURES[what].head) for what in there}
-    caption = "with 95 % intervals over documents or providers, where there are several; docleak check bounds these."
+    caption = (
+        "with 95 % intervals over documents or providers, where there are several (gradient explained: the least and "
+        "the greatest page); docleak check bounds these."
+    )
     return Table("Measured", columns, rows, caption, first="Of", open=True)
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from docleak.errors import PolicyError
-from docleak.report.measure import EXPLAINED, FIELDS, MEASURES, SHOWN, Measure, number_of
+from docleak.report.measure import CLAIMED, EXPLAINED, FIELDS, MEASURES, SHOWN, Measure, number_of
 from docleak.report.severity import Overall, Severity
 
 VERDICT = "verdict"
@@ -58,6 +58,12 @@ class Rule(BaseModel):
     def _bounded(self) -> Rule:
         if (self.at_worst is None) is (self.measure == VERDICT) or (self.at_most is None) is (self.measure != VERDICT):
             raise ValueError("a verdict takes at_worst, every other measure at_most")
+        if self.at_most is not None:
+            most = math.inf if self.measure in (SHOWN, CLAIMED) else 1.0
+            if not 0 <= self.at_most <= most:
+                share = ", a share (0.05 is 5 %)" if most == 1 else ""
+                expected = f"0 to 1{share}" if most == 1 else "0 or more"
+                raise ValueError(f"at_most is {self.at_most:g}; {self.measure} takes {expected}")
         return self
 
     @property
@@ -115,7 +121,12 @@ def read_policy(file: Path) -> Policy:
     try:
         return Policy.model_validate(values)
     except ValidationError as fault:
-        told = [f"{'.'.join(str(part) for part in one['loc']) or 'the policy'}: {one['msg']}" for one in fault.errors()]
+        faults = fault.errors()
+        inner = [
+            one for one in faults if len(one["loc"]) > 1
+        ]  # with a faulty rule pydantic misses rules as a whole, too
+        faults = inner + [one for one in faults if len(one["loc"]) <= 1 and not (inner and one["loc"] == ("rule",))]
+        told = [f"{'.'.join(str(part) for part in one['loc']) or 'the policy'}: {one['msg']}" for one in faults]
         lines_told = "".join(f"\n  - {line}" for line in told)
         raise PolicyError(
             f"{file} is no policy:{lines_told}\nExpected {HEAD} with measure ({', '.join([*MEASURES, VERDICT])}) and "
@@ -163,6 +174,9 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
     low, high = (found.value, found.value) if exact else (found.low, found.high)
     if not exact and low == high and one.what != EXPLAINED:
         low = high = None  # every resample gave the same: nothing is that certain
+    if one.what == EXPLAINED and high is not None and high > bound:
+        page = f"{one.text}; the page of which most is explained, {number_of(high, one.what)}, is above the bound."
+        return Checked(rule, one.of, Outcome.FINDING, page)
     if low is not None and low > bound:
         return Checked(rule, one.of, Outcome.FINDING, f"{one.text}: above the bound.")
     if one.what == FIELDS and found.value > bound and (low is None or bound <= 0):

@@ -44,6 +44,7 @@ class Comparison:
         if change.value is None:
             return f"{head}, {of}: could not be compared ({change.why})."
         how = "paired over the same" if one.paired else "not paired: other documents or providers, or no count by them;"
+        how = "no resample differs, so bounded by the ends of both intervals, over" if one.bounded else how
         ends = f"{one.first.text} to {one.second.text}"
         moved = f"by {_signed(change.value, one)}"
         if change.low is None or change.high is None:
@@ -59,7 +60,7 @@ class Comparison:
         rows = [
             Row(_named(one), {
                 "measure": MEASURES[one.first.what].head, "first": one.first.text, "second": one.second.text,
-                "change": _change(one), "paired": "paired" if one.paired else "not paired",
+                "change": _change(one), "paired": _kind(one),
             }) for one in self.differences
         ]  # fmt: skip
         caption = "95 % intervals, bootstrap over documents or providers; paired ones draw the same ones for both runs."
@@ -73,10 +74,17 @@ class Comparison:
             "differences": [
                 {"measure": one.first.what, "first_of": one.first.of, "second_of": one.second.of,
                  "first": one.first.estimate.to_json(), "second": one.second.estimate.to_json(),
-                 "difference": one.estimate.to_json(), "paired": one.paired} for one in self.differences
+                 "difference": one.estimate.to_json(), "paired": one.paired, "bounded": one.bounded} for one in self.differences
             ],
             "alone": list(self.alone), "lines": self.lines(),
         }  # fmt: skip
+
+
+def _kind(one: Difference) -> str:
+    """How the interval of a difference was made, for its column."""
+    if one.bounded:
+        return "bounded by both"
+    return "paired" if one.paired else "not paired"
 
 
 def compare(first: Path, second: Path) -> Comparison:

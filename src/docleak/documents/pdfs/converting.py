@@ -88,8 +88,7 @@ def convert(
     raise_faults(path, faults, "Nothing was written.")
     known = read_values(values, counts) if values else Values()
     public = public_keys(conversion.public, known.keys)
-    done = Converted(values=len(known.items))
-    done.without_values = sorted(set(pdfs) - {value.document for value in known.items})
+    done = Converted()
     total = min(sum(counts.values()), limit or sum(counts.values()))
 
     def also(draft: Path) -> None:
@@ -125,6 +124,8 @@ def _pages(
                 sheets.append(Sheet(tuple(words), ocr))
                 on_page(len(done.pages) + number + 1, total, name)
             values = [value for value in known.items if value.document == name]
+            done.values += len(values)
+            done.without_values += [] if values else [name]
             fields, remarks = place(values, sheets, public=public)
             done.remarks += remarks
             for number, (sheet, of_page) in enumerate(zip(sheets, fields, strict=True)):

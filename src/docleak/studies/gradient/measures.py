@@ -10,7 +10,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.report.measure import EXPLAINED, FIELDS, Measure, measured
 from docleak.report.severity import OUTSIDE, Cell
 from docleak.studies.gradient.findings import FLOORS
-from docleak.studies.gradient.results import ModelResult
+from docleak.studies.gradient.results import ModelResult, Unit
 from docleak.studies.gradient.verdict import of_batches
 
 ILLEGIBLE = "Too few fields can be read on the true pages for what was not read to mean anything."
@@ -32,15 +32,22 @@ def measures_of(model: ModelResult, name: str = "") -> tuple[Measure, ...]:
         for field in model.findings.fields if field.cell not in OUTSIDE
     ])  # fmt: skip
     of = name or model.title
-    explained = [one.explained for one in model.attacks if one.attack not in FLOORS and one.explained.value is not None]
-    best = max(explained, key=lambda one: one.value or 0.0, default=Estimate(None, why="no attack matched a gradient"))
+    matched = [one for one in model.attacks if one.attack not in FLOORS and one.explained.value is not None]
+    best = max(matched, key=lambda one: one.explained.value or 0.0, default=None)
+    explained = best.explained if best else Estimate(None, why="no attack matched a gradient")
+    by_page = measured([(_page(unit), float(value), 1) for unit in (best.units if best else ())
+                        if (value := unit.record["finding"].get("explained")) is not None])  # fmt: skip
     failed = [f"The self-test failed on {len(model.self_test_failed)} pages."] if model.self_test_failed else []
-    return (Measure(FIELDS, of, found, tuple(doubts), by), Measure(EXPLAINED, of, best, tuple(failed)))
+    return (Measure(FIELDS, of, found, tuple(doubts), by), Measure(EXPLAINED, of, explained, tuple(failed), by_page))
 
 
 def categories_of(models: Sequence[ModelResult]) -> tuple[str, ...]:
     """The keys of all private fields: what kind of data they are, and none of their values."""
     return tuple(sorted({field.key for model in models for field in model.findings.fields}))
+
+
+def _page(unit: Unit) -> str:
+    return f"{unit.page} {hashlib.sha256(str(unit.identity).encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 
 def _document(model: ModelResult, document: str) -> str:

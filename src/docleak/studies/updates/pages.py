@@ -42,7 +42,7 @@ def pages_of(
     of other clients'.
     """
     if told := (folders or {}).get(update.client):
-        return load_pages(told if ":" in told else f"folder:{told}", seed=0)
+        return load_pages(told, seed=0)
     beside = update.folder.parent.parent / "silos"
     made_up = documents == "synthetic"
     root = beside if made_up and beside.is_dir() else Path(documents.removeprefix("folder:"))
@@ -51,7 +51,7 @@ def pages_of(
         _require_pages(update, folder)
         if federation is not None:
             return open_party(folder, federation, name=update.client).training
-        return load_pages(f"folder:{folder}", seed=0)
+        return load_pages(str(folder), seed=0)
     if made_up:
         raise DocumentError(
             f"{update.name}: to say what an attack recovered, its pages are needed. Pass --documents with the client's "
