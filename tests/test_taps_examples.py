@@ -16,8 +16,9 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = {
     "trainer_callback.py": ("", "the server reads 160 (100"),
     "trainer_callback.py --lora": ("peft", "Words: not read"),
-    "flower_quickstart.py": ("flwr", "the server reads 110 (100"),
-    "flower_quickstart.py --client": ("flwr", "Round 1, client 0"),
+    "flower_quickstart.py huggingface": ("flwr", "the server reads 110 (100"),
+    "flower_quickstart.py huggingface --client": ("flwr", "Round 1, client 0"),
+    "flower_quickstart.py pytorch": ("flwr", "the server reads 110 (100"),
     "sft_trainer.py": ("trl", "Round 1, client trainer"),
     "nvflare_filter.py": ("nvflare", "Round 1, client site-1"),
     "nvflare_filter.py percentile": ("nvflare", "Round 1, client site-1"),

@@ -74,7 +74,8 @@ class Comparison:
             "differences": [
                 {"measure": one.first.what, "first_of": one.first.of, "second_of": one.second.of,
                  "first": one.first.estimate.to_json(), "second": one.second.estimate.to_json(),
-                 "difference": one.estimate.to_json(), "paired": one.paired, "bounded": one.bounded} for one in self.differences
+                 "difference": one.estimate.to_json(), "paired": one.paired, "bounded": one.bounded}
+                for one in self.differences
             ],
             "alone": list(self.alone), "lines": self.lines(),
         }  # fmt: skip

@@ -147,6 +147,26 @@ def test_two_files_of_weights_tell_the_optimiser(
     assert np.isclose(case.plan.learning_rate, 0.05 if kind == "sgd" else 1e-3, rtol=1e-3)
 
 
+def test_dropout_hides_neither_rate_nor_decay(folder: Path, tmp_path: Path) -> None:
+    """A fit along our replay without masks would halve the rate, and double the decay for it."""
+    tokenizer, pages = AutoTokenizer.from_pretrained(str(folder / "model")), list(docleak.load_pages(folder / "pages"))
+    model = network(folder)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.3
+    torch.manual_seed(0)
+    model.train()(**app.batch_of(tokenizer, pages, True)).loss.backward()
+    torch.optim.AdamW(model.parameters(), lr=5e-5, weight_decay=0.01).step()
+    save_file(before, tmp_path / "before.safetensors")
+    torch.save(model.state_dict(), tmp_path / "after.pt")
+    update = weights_pair(tmp_path / "before.safetensors", tmp_path / "after.pt")
+    case = open_case(update, load_model(str(folder / "model")), str(folder / "pages"))
+    assert case.inferred is not None and not case.inferred.confirmed
+    values = case.inferred.values
+    assert (values["optimiser"], values["learning_rate"], values["weight_decay"]) == ("adamw", 5e-5, 0.01)
+
+
 def test_what_is_not_confirmed_is_an_assumption(folder: Path, tmp_path: Path) -> None:
     """Noise on top: nothing reproduces it, and the record says whose words these are."""
     model = network(folder)

@@ -300,11 +300,12 @@ class Diagnosis:
 
     @cached_property
     def decay(self) -> float:
-        """The weight decay that weights show which no page moves; rounded where that is as good."""
+        """The weight decay that weights show which no page moves; rounded where that is as good to float32."""
         steps, rate = len(self.trial.batches), self.trial.plan.learning_rate
-        measured = (1 - (1 - self._shrunk) ** (1 / steps)) / rate if 0 <= self._shrunk < 1 else 0.0
-        short = _rounded(measured)
-        return short if measured and abs(short / measured - 1) < 0.02 else measured
+        share = 1 - (1 - self._shrunk) ** (1 / steps) if 0 <= self._shrunk < 1 else 0.0
+        close = 0.02 * share + EPSILON / 2
+        near = (step * round(share / rate / step) for step in (0.1, 0.01, 0.001, 1e-4)) if share else ()
+        return next((it for it in near if abs(rate * it - share) < close), share / rate)
 
     def _decays(self) -> Tries:
         for decay in dict.fromkeys((self.decay, 0.0, 0.01, 0.1, 0.05)):

@@ -18,6 +18,8 @@ from docleak.training.objectives.table import QUESTIONS
 TESTED_STEPS, TESTED_EXAMPLES = 40, 64
 #: Share of a table's rows from which "read" means that nothing was told apart.
 ALL_ROWS = 0.9
+#: Relative distance from which more of it says nothing.
+FAR = 100
 #: Share of right tokens below which a bag is mostly wrong.
 MOSTLY_WRONG = 0.5
 
@@ -77,9 +79,10 @@ def _of_round(case: UpdateCase, test: SelfTest | None, *, tested: bool) -> list[
     elif test is not None and not test.passed:
         inverted = case.plan.optimiser == "adamw" and len(case.batches) == 1
         of = ", in the gradients to which one AdamW step is inverted" if inverted else ""
+        measured = f"{test.distance:.1e}" if test.distance < FAR else f"above {FAR}"
         lines.append(
             f"The self-test failed: the true pages, trained as described, give another update (relative distance "
-            f"{test.distance:.1e}, expected at most {test.tolerance:.0e}{of})."
+            f"{measured}, expected at most {test.tolerance:.0e}{of})."
         )
     if case.unsent:
         count = len(case.unsent) + len(case.round.sent)

@@ -15,11 +15,15 @@ from docleak.training.federated.local import LocalPlan
 
 #: Optimiser steps that all trials together may take.
 MOST_STEPS = 60
-#: Ratio of the largest and the smallest tensor's typical change (of the middle eight in ten) below which all moved
-#: alike: AdamW moves every number by about its rate, SGD by its gradient.
-ALIKE = 8.0
+#: Ratio of the largest and the smallest tensor's greatest change (of the middle eight in ten) below which all moved
+#: alike: AdamW moves some number of every tensor by about its rate in each step, SGD by its gradient.
+ALIKE = 3.0
 #: Batch sizes and epochs that are tried where they are not told, beside one batch of everything.
 SIZES, EPOCHS = (1, 2, 4, 8), (1, 2, 3)
+#: Cosine of a replay with the update from which its rate can be fitted along it.
+FITS = 0.9
+#: By how much a rate of two digits may differ from what was measured.
+ROUNDED = 5e-3
 #: By how much the cosine of another trial has to be larger before it is believed instead of an earlier, simpler one.
 BETTER = 0.05
 
@@ -35,7 +39,7 @@ class Inferred:
 
 def moves_alike(sent: Mapping[str, torch.Tensor]) -> bool:
     """Whether all tensors moved by about the same, as under AdamW."""
-    sizes = sorted(float(value[value != 0].abs().median()) for value in sent.values() if bool(value.any()))
+    sizes = sorted(float(value.abs().max()) for value in sent.values() if bool(value.any()))
     middle = sizes[len(sizes) // 10 : len(sizes) - len(sizes) // 10]
     return bool(middle) and middle[-1] < ALIKE * middle[0]
 
@@ -53,11 +57,7 @@ def inferred(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, 
         if taken + 3 * len(trial.batches) > MOST_STEPS:
             continue
         search = Diagnosis(trial, {}, {})
-        if "learning_rate" not in told:
-            trial = search.fitted(trial)[0]
-        if "weight_decay" not in told and (decay := Diagnosis(trial, {}, {}).decay) > 0:
-            trial = trial.planned(weight_decay=decay)
-            trial = trial if "learning_rate" in told else search.fitted(trial)[0]
+        trial = _fitted(search, trial, told)
         taken += search.taken + len(trial.batches)
         cosine = agreement(trial.sent, trial.delta(), trial.alive)[1]
         if cosine > closest + BETTER:
@@ -66,6 +66,32 @@ def inferred(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, 
             values = _values(trial.plan)
             return Inferred(values, True, f"{_said(values, told)}, with which the self-test passes.")
     return Inferred(best, False, f"{_said(best, told)} (cosine {closest:.2f}); the self-test does not confirm it.")
+
+
+def _fitted(search: Diagnosis, begun: ImitatedRound, told: Mapping[str, Any]) -> ImitatedRound:
+    """The round with the rate and the decay that fit, where they are not told.
+
+    A rate is fitted along the direction of our replay. Where that is not the update's own (dropout), the fit falls with
+    their cosine; AdamW's rate is then its largest step beside what decay took.
+    """
+    rated = "learning_rate" in told
+    trial = begun if rated else search.fitted(begun)[0]
+    if not rated and trial.plan.optimiser == "adamw":
+        rated = agreement(trial.sent, trial.replayed, trial.alive)[1] < FITS
+        trial = begun if rated else trial
+    if "weight_decay" in told or (decay := Diagnosis(trial, {}, {}).decay) <= 0:
+        return trial
+    trial = trial.planned(weight_decay=decay)
+    if "learning_rate" in told:
+        return trial
+    if not rated:
+        return search.fitted(trial)[0]
+    steps = len(trial.batches)
+    taken = 1 - (1 - decay * trial.plan.learning_rate) ** steps
+    largest = max(float((value - taken * trial.start[name]).abs().max()) for name, value in trial.sent.items()) / steps
+    short = float(f"{largest:.1e}")
+    trial = trial.planned(learning_rate=short if abs(short / largest - 1) < ROUNDED else largest)
+    return trial.planned(weight_decay=Diagnosis(trial, {}, {}).decay)
 
 
 def _plans(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, Any], count: int) -> Iterator[LocalPlan]:

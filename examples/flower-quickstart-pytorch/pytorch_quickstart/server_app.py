@@ -5,7 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import docleak
-from quickstart.task import load_model
+from pytorch_quickstart.task import load_model
 
 app = ServerApp()
 
@@ -14,8 +14,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Main entry point for the ServerApp."""
     run_config = context.run_config
-    strategy = FedAvg(fraction_train=float(run_config["fraction-train"]), fraction_evaluate=0.0)
-    strategy = docleak.tap(strategy, str(run_config["updates"]))
+    strategy = docleak.tap(FedAvg(fraction_evaluate=float(run_config["fraction-evaluate"])), str(run_config["updates"]))
     strategy.start(
         grid=grid, initial_arrays=ArrayRecord(load_model().state_dict()),
         train_config=ConfigRecord({"lr": float(run_config["learning-rate"])}),

@@ -1,0 +1,1 @@
+"""Flower's quickstart for Hugging Face with a document model."""

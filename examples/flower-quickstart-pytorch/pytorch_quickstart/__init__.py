@@ -1,0 +1,1 @@
+"""Flower's quickstart for PyTorch with a document model."""

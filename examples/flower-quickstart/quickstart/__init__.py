@@ -1,1 +1,0 @@
-"""Flower's quickstart with a document model."""
