@@ -7,11 +7,13 @@ import io
 import json
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pandas
 import pytest
 import yaml
@@ -73,8 +75,31 @@ def test_what_cannot_be_told_or_read_is_neither(call: Call, runs: Path) -> None:
     code, out, _ = call("check", "defended", "--policy", "other.toml", "--json")
     assert code == 2 and json.loads(out)["outcome"] == "could not tell"
     for words in (("defended", "--policy", "none.toml"), ("nothing", "--policy", "policy.toml")):
-        code, out, err = call("check", *words)
+        code, out, err = call("check", *words, "--junit", "unread.xml", "--sarif", "unread.sarif")
         assert (code, out) == (2, "") and err.startswith("docleak: ")
+        assert 'errors="1"' in (runs / "unread.xml").read_text()
+        assert json.loads((runs / "unread.sarif").read_text())["runs"][0]["results"] == []
+
+
+@pytest.mark.parametrize("kind", ["github-workflows", "gitlab-ci"])
+def test_the_workflow_files_are_what_those_services_read(kind: str, tmp_path: Path) -> None:
+    """By the schemas that check-jsonschema brings; nothing is asked of a network."""
+    number = ["github-workflows", "gitlab-ci"].index(kind)
+    text = re.findall(r"^```yaml\n(.*?)^```", GATE, re.MULTILINE | re.DOTALL)[number]
+    for content, code in ((text, 0), (text.replace("script:", "scripts:").replace("runs-on:", "runs:"), 1)):
+        (tmp_path / "ci.yaml").write_text(content)
+        words = ("-m", "check_jsonschema", "--builtin-schema", f"vendor.{kind}", str(tmp_path / "ci.yaml"))
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_results_are_what_the_published_schema_says(call: Call, runs: Path) -> None:
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "results.schema.json").read_text())
+    call("report", "defended")
+    results = json.loads((runs / "defended" / "results.json").read_text())
+    jsonschema.validate(results, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**results, "measures": [{"measure": "fields-read"}]}, schema)
 
 
 def test_two_runs_side_by_side(call: Call, runs: Path) -> None:

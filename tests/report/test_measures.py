@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import jsonschema
 import numpy as np
 import pytest
 
 from docleak.errors import PolicyError, RunError
 from docleak.metrics.estimate import Estimate
-from docleak.report.gate_files import junit, sarif
+from docleak.report.gate_files import junit, junit_unread, sarif, sarif_unread
 from docleak.report.measure import CLAIMED, EXPLAINED, FIELDS, MEMORY, SHOWN, Measure, difference, share_of
 from docleak.report.policy import Outcome, Policy, Rule, check, overall, read_policy
 from docleak.report.schema import checked, json_schema
 from docleak.report.severity import Part, Severity
 from docleak.report.severity import overall as verdict_of
+from tests.report.sarif import LOG
 
 NOTHING = verdict_of([Part("model", Severity.NONE, "Nothing.")], "Nothing.")
 
@@ -121,8 +123,8 @@ def test_files_for_continuous_integration(tmp_path: Path) -> None:
     root = ElementTree.fromstring(junit(found, "run <1>\x00"))
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("3", "1", "1")
     assert [[kind.tag for kind in case] for case in root.iter("testcase")] == [["failure"], [], ["error"]]
-    log = json.loads(sarif(found, Path("my policy.toml")))
-    assert log["version"] == "2.1.0" and set(log) == {"$schema", "version", "runs"}
+    log = json.loads(sarif(found, Path("règles#1/my policy.toml")))
+    valid(log)
     (run,) = log["runs"]
     rules = run["tool"]["driver"]["rules"]
     assert len({rule["id"] for rule in rules}) == len(rules) == 2
@@ -130,9 +132,24 @@ def test_files_for_continuous_integration(tmp_path: Path) -> None:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
         assert (result["kind"], result["level"]) in {("fail", "error"), ("open", "none")}
         place = result["locations"][0]["physicalLocation"]
-        assert place["artifactLocation"]["uri"] == "my%20policy.toml"
+        assert place["artifactLocation"]["uri"] == "r%C3%A8gles%231/my%20policy.toml"
         assert result["message"]["text"] and set(result["partialFingerprints"]) == {"docleak/v1"}
     assert [r["locations"][0]["physicalLocation"]["region"]["startLine"] for r in run["results"]] == [2, 5]
+
+
+def valid(log: dict[str, Any]) -> None:
+    """Against sections 3.13 to 3.58 of the standard, as far as docleak writes them."""
+    jsonschema.validate(log, LOG, jsonschema.Draft7Validator, format_checker=jsonschema.FormatChecker())
+
+
+def test_what_cannot_be_read_is_told_to_continuous_integration_too() -> None:
+    root = ElementTree.fromstring(junit_unread("No policy.\x00", "run"))
+    assert (root.get("tests"), root.get("errors"), root.get("failures")) == ("1", "1", "0")
+    log = json.loads(sarif_unread("No policy."))
+    valid(log)
+    assert not log["runs"][0]["results"] and not log["runs"][0]["invocations"][0]["executionSuccessful"]
+    with pytest.raises(jsonschema.ValidationError):
+        valid({**log, "runs": [{**log["runs"][0], "results": [{"level": "fatal"}]}]})
 
 
 def counted(values: list[float], names: str = "abcdefghij") -> Measure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -58,25 +59,31 @@ def check(
 ) -> None:
     """Hold finished runs against a policy: exit code 0 if it holds, 1 for a finding, 2 where it could not be told."""
     from docleak.files import reported, write_atomically
-    from docleak.report.gate_files import junit as junit_file
-    from docleak.report.gate_files import sarif as sarif_file
+    from docleak.report import gate_files
     from docleak.report.page import joined
     from docleak.report.policy import check as check_policy
     from docleak.report.policy import overall, read_policy
     from docleak.studies.registry import read_runs, runs_at
 
+    named = " ".join(map(str, runs))
+
+    def write(as_junit: bytes, as_sarif: bytes) -> None:
+        for file, text in ((junit, as_junit), (sarif, as_sarif)):
+            if file is not None:
+                with reported(file):
+                    write_atomically(file, text)
+
     try:
         rules = read_policy(policy)
         readings = read_runs(runs_at(runs))
         checked = check_policy(rules, [one for reading in readings for one in reading.measures], joined(readings))
-        for file, text in (
-            (junit, junit_file(checked, " ".join(map(str, runs)))),
-            (sarif, sarif_file(checked, policy)),
-        ):
-            if file is not None:
-                with reported(file):
-                    write_atomically(file, text)
     except DocleakError as error:  # neither a pass nor a finding
+        with suppress(DocleakError):
+            write(gate_files.junit_unread(str(error), named), gate_files.sarif_unread(str(error)))
+        fail(str(error), json_output=json_output, code=2)
+    try:
+        write(gate_files.junit(checked, named), gate_files.sarif(checked, policy))
+    except DocleakError as error:
         fail(str(error), json_output=json_output, code=2)
     outcome = overall(checked)
     lines = [f"{str(one.outcome).upper():14}  {one.rule.sentence}; {one.part}: {one.why}" for one in checked]

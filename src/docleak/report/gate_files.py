@@ -6,6 +6,8 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 import docleak
@@ -29,6 +31,20 @@ def junit(checked: Sequence[Checked], run: str) -> bytes:
             kind = "failure" if one.outcome is Outcome.FINDING else "error"
             told = ElementTree.SubElement(case, kind, {"message": _xml(one.why), "type": str(one.outcome)})
             told.text = _xml(f"{one.why} {one.rule.why}".strip())
+    return _written(root)
+
+
+def junit_unread(why: str, run: str) -> bytes:
+    """The file of a policy or run that could not be read: one test case with an error."""
+    totals = {"tests": "1", "failures": "0", "errors": "1"}
+    root = ElementTree.Element("testsuites", totals)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": _xml(f"docleak check {run}"), **totals})
+    case = ElementTree.SubElement(suite, "testcase", {"classname": "docleak.check", "name": "policy and runs are read"})
+    ElementTree.SubElement(case, "error", {"message": _xml(why), "type": str(Outcome.UNTOLD)})
+    return _written(root)
+
+
+def _written(root: ElementTree.Element) -> bytes:
     ElementTree.indent(root)
     text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
@@ -53,7 +69,7 @@ def sarif(checked: Sequence[Checked], policy: Path) -> bytes:
             "message": {"text": f"{one.part}: {one.outcome}. {one.why}"},
             "locations": [{
                 "physicalLocation": {
-                    "artifactLocation": {"uri": policy.as_posix().replace(" ", "%20")},
+                    "artifactLocation": {"uri": quote(policy.as_posix())},
                     "region": {"startLine": max(1, one.rule.line)},
                 },
                 "logicalLocations": [{"name": one.part, "kind": "module"}],
@@ -64,15 +80,23 @@ def sarif(checked: Sequence[Checked], policy: Path) -> bytes:
         }
         for one in checked if one.outcome is not Outcome.PASS
     ]  # fmt: skip
-    driver = {
-        "name": "docleak", "version": docleak.__version__,
-        "rules": [
-            {"id": rule.id, "shortDescription": {"text": rule.sentence},
-             "fullDescription": {"text": rule.why or rule.sentence},
-             "defaultConfiguration": {"level": "error"}}
-            for rule in rules
-        ],
-    }  # fmt: skip
-    log = {"$schema": SARIF, "version": "2.1.0",
-           "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}]}  # fmt: skip
+    described = [
+        {"id": rule.id, "shortDescription": {"text": rule.sentence},
+         "fullDescription": {"text": rule.why or rule.sentence}, "defaultConfiguration": {"level": "error"}}
+        for rule in rules
+    ]  # fmt: skip
+    return _log(described, results, {"executionSuccessful": True})
+
+
+def sarif_unread(why: str) -> bytes:
+    """The log of a policy or run that could not be read: no result, and the tool says that it did not come to one."""
+    told = {"message": {"text": why}, "level": "error"}
+    return _log([], [], {"executionSuccessful": False, "toolExecutionNotifications": [told]})
+
+
+def _log(rules: list[dict[str, Any]], results: list[dict[str, Any]], invocation: dict[str, Any]) -> bytes:
+    driver = {"name": "docleak", "version": docleak.__version__, "rules": rules}
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "invocations": [invocation],
+           "results": results}  # fmt: skip
+    log = {"$schema": SARIF, "version": "2.1.0", "runs": [run]}
     return (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
