@@ -36,7 +36,8 @@ RESULT = _object({
     "partialFingerprints": {"type": "object", "additionalProperties": TEXT, "minProperties": 1},
 })  # fmt: skip
 RULE = _object({
-    "id": TEXT, "shortDescription": MESSAGE, "fullDescription": MESSAGE, "defaultConfiguration": _object({"level": LEVEL}),
+    "id": TEXT, "shortDescription": MESSAGE, "fullDescription": MESSAGE,
+    "defaultConfiguration": _object({"level": LEVEL}),
 })  # fmt: skip
 INVOCATION = _object(
     {"executionSuccessful": {"type": "boolean"}},

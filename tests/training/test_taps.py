@@ -13,7 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.server.strategy import FedAvg as LegacyFedAvg
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from safetensors.torch import save_file
 
 import docleak
@@ -29,11 +29,13 @@ START = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a.bias": np.
 SHAPES = {name: value.shape for name, value in START.items()}
 
 
-def strategy() -> FedAvg:
-    return FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+def strategy(counted: str) -> FedAvg:
+    return FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, weighted_by_key=counted)
 
 
-def trained(folder: Path, replies: dict[str, dict[str, Any]], *, mods: Any = (), rounds: int = 1) -> Any:
+def trained(
+    folder: Path, replies: dict[str, dict[str, Any]], *, mods: Any = (), rounds: int = 1, counted: str = "num-examples"
+) -> Any:
     """A real strategy and ClientApp, recorded: each reply has these array records; the training's result."""
     app = ClientApp(mods=list(mods))
 
@@ -41,10 +43,10 @@ def trained(folder: Path, replies: dict[str, dict[str, Any]], *, mods: Any = (),
     def train(message: Message, context: Context) -> Message:
         records = {key: ArrayRecord({name: Array(value) for name, value in arrays.items()}) for key, arrays in
                    replies.items()}  # fmt: skip
-        numbers = MetricRecord({"num-examples": 2, "partition-id": 5})
+        numbers = MetricRecord({counted: 2, "partition-id": 5})
         return Message(RecordDict({**records, "metrics": numbers}), reply_to=message)
 
-    tapped = docleak.tap(strategy(), folder)
+    tapped = docleak.tap(strategy(counted), folder)
     arrays = ArrayRecord({name: Array(value) for name, value in START.items()})
     grid = LocalGrid(app, {70: {"partition-id": "5"}})
     return tapped.start(grid, arrays, num_rounds=rounds, train_config=ConfigRecord({"lr": 0.5}))
@@ -73,8 +75,13 @@ def test_what_cannot_be_recorded_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(FederationError, match="limit_gb is 0; expected gigabytes"):
         docleak.tap(FedAvg(), tmp_path / "a", limit_gb=0)
     tapped = docleak.tap(FedAvg(), tmp_path / "b")
-    with pytest.raises(FederationError, match="recorded already"):
-        docleak.tap(tapped, tmp_path / "c")
+    private = DifferentialPrivacyServerSideFixedClipping(tapped, 1.0, 1.0, 2)
+    for again in (tapped, private):
+        with pytest.raises(FederationError, match="recorded already"):
+            docleak.tap(again, tmp_path / "c")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(FederationError, match=r"file cannot be written to: .*exists.*another directory"):
+        docleak.tap(FedAvg(), tmp_path / "file")
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "a.tex").write_text("x")
     with pytest.raises(FederationError, match=r"holds a\.tex"):
@@ -88,6 +95,11 @@ def test_a_second_training_does_not_overwrite_the_first(tmp_path: Path) -> None:
     (first, _) = read_updates(tmp_path / "u")
     np.testing.assert_array_equal(first.received()["a.bias"], moved(1.0)["a.bias"])
     assert first.details["lr"] == 0.5 and first.details["recorded_by"] == "docleak.tap" and first.examples == 2
+
+
+def test_examples_go_by_the_name_that_quickstarts_give_them_too(tmp_path: Path) -> None:
+    trained(tmp_path / "u", {"arrays": moved(1.0)}, counted="num_examples")
+    assert one(tmp_path / "u").examples == 2
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,10 @@ class Recorder:
             raise FederationError(f"updates are {kind!r}; expected one of {', '.join(KINDS)}.")
         if not limit_gb > 0:
             raise FederationError(f"limit_gb is {limit_gb}; expected gigabytes above 0.")
-        begin(self.folder)
+        try:
+            begin(self.folder)
+        except OSError as fault:
+            raise FederationError(f"{self.folder} cannot be written to: {fault}. Give another directory.") from fault
         if fresh and (rounds := sorted(self.folder.glob("round-*"))):
             raise FederationError(
                 f"{self.folder} holds {len(rounds)} rounds of an earlier training. Give a new directory, or delete it."

@@ -16,8 +16,8 @@ from docleak.errors import FederationError
 from docleak.training.taps.recorder import Recorder, Sent
 
 S = TypeVar("S", bound=Strategy)
-#: Where Flower's own strategies keep the number of a client's examples.
-EXAMPLES = "num-examples"
+#: What the number of a client's examples is called by Flower's own strategies, and by others.
+EXAMPLES = ("num-examples", "num_examples")
 #: Marks a strategy that is recorded.
 MARK = "_docleak_recorder"
 #: A client app's function, and what it is wrapped in.
@@ -112,8 +112,13 @@ def _require_tappable(strategy: Any) -> None:
             f"{kind.__name__} is {why}. Use its namesake in flwr.serverapp.strategy, record at the clients with "
             "docleak.tap_client, or audit weights with --before and --after."
         )
-    if getattr(strategy, MARK, None) is not None:
-        raise FederationError("this strategy is recorded already. Tap it once; its directory can be copied.")
+    while strategy is not None:
+        if getattr(strategy, MARK, None) is not None:
+            raise FederationError(
+                "this strategy, or one that it wraps, is recorded already. Tap it once, the outermost; its directory "
+                "can be copied."
+            )
+        strategy = getattr(strategy, "strategy", None)  # Flower's wrappers call it so
 
 
 def _record(recorder: Recorder, server_round: int, reply: Message, start: Any, told: dict[str, Any]) -> None:
@@ -146,7 +151,7 @@ def _sent(
     details: dict[str, Any], source: str,
 ) -> Sent:  # fmt: skip
     size = sum(len(array.data) for arrays in (start, came) for array in arrays.values())
-    examples = details.get(EXAMPLES)
+    examples = next((details[name] for name in EXAMPLES if name in details), None)
     return Sent(
         number, client, size, lambda: (_numpy(start), _numpy(came)), kind=recorder.kind,
         examples=max(0, int(examples)) if isinstance(examples, int | float) and np.isfinite(examples) else 0,
