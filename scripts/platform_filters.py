@@ -279,7 +279,8 @@ leaves the client. Made by
   it is what its own accountant says. Of LocalDpMod it is that of the Gaussian noise it really adds at delta 1e-5, by
   Balle and Wang (2018): two clipped updates can be twice the norm apart, whatever ``sensitivity`` was given. Clipping
   and truncation add no noise, so that no epsilon holds. Flower's central DP adds noise after the server has seen the
-  update; with clipping at the server it sees the first row.
+  update; with clipping at the server it sees the first row. Users met the same elsewhere: londonaicentre/FLIP#1145
+  reports a cosine of 0.809 under PercentilePrivacy, and an epsilon of 70,333 in one round of stock SVTPrivacy.
 - **tokens read**: of those on the page, by linear algebra; how many were named tells whether anything was told apart
   (all of the vocabulary named is nothing read). **fields by words**: private fields all of whose tokens were named,
   which counts only where few are named.

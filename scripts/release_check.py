@@ -76,6 +76,17 @@ def installed(wheel: Path, folder: Path, *, here: bool) -> Path:
     return folder / "bin"
 
 
+def twine(folder: Path, *, here: bool) -> Path:
+    """The twine on the path, or one in an environment of its own, since flwr bears none beside it."""
+    if there := shutil.which("twine"):
+        return Path(there)
+    if here:
+        sys.exit("release_check: there is no twine, and --here installs nothing. pipx install twine")
+    venv.create(folder, with_pip=True)
+    run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", "twine", cwd=folder.parent)
+    return folder / "bin" / "twine"
+
+
 def main() -> None:
     """Ask, build, check, install, use."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -85,10 +96,7 @@ def main() -> None:
     with TemporaryDirectory(prefix="docleak-release-") as name:
         folder = Path(name)
         sdist, wheel = build(folder)
-        if twine := shutil.which("twine"):
-            run(twine, "check", "--strict", sdist, wheel, cwd=folder)
-        else:
-            print("no twine on PATH: the metadata are not checked (pipx install twine; flwr bears no twine beside it)")
+        run(twine(folder / "twine", here=here), "check", "--strict", sdist, wheel, cwd=folder)
         commands = installed(wheel, folder / "environment", here=here)
         where = run(commands / "python", "-c", "import docleak; print(docleak.__file__)", cwd=folder).strip()
         if not Path(where).is_relative_to(folder):

@@ -36,6 +36,12 @@ __all__ = [
     "train",
 ]
 
+
+def __dir__() -> list[str]:
+    """What is public, for completion."""
+    return [*__all__, "__version__"]
+
+
 __getattr__ = imported_on_use(
     "docleak",
     {

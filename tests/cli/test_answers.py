@@ -62,6 +62,7 @@ def test_memorisation_without_arguments(command: Command, small: None, tmp_path:
     assert "no document of RED shows" in found["remarks"]["colour"] and "example-000" in unit["images"]
     page = (home / "report.html").read_text()
     assert "provider_name" in page and "Asked of documents that do not show it" in page
+    assert "EDPB Opinion 28/2024" in page, "a finished model gives them away"
 
 
 @pytest.mark.parametrize(

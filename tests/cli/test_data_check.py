@@ -82,6 +82,25 @@ def test_what_is_probably_not_meant(command: Command, tmp_path: Path) -> None:
     assert "2 pages can be read: 0 faults, 9 warnings" in out
 
 
+def test_a_value_printed_on_another_page_of_its_document(command: Command, tmp_path: Path) -> None:
+    """Not of another document, nor where it is a field as well."""
+    path = tmp_path / "pages"
+    path.mkdir()
+    for number, name in enumerate("abcd"):
+        inked(path / f"{name}.png", (60 + number, 40), (5, 5, 50, 15), (5, 20, 50, 30))
+    words = [{"text": text, "box": [5, 5 + 15 * i, 50, 15 + 15 * i]} for i, text in enumerate(["Jane Roe", "9"])]
+    field = [{"key": "name", "value": "Jane Roe", "words": [0]}]
+    index(path, {"image": "a.png", "document": "one", "words": words, "fields": field},
+          {"image": "b.png", "document": "one", "words": words},
+          {"image": "c.png", "document": "two", "words": words},
+          {"image": "d.png", "document": "one", "words": words, "fields": field})  # fmt: skip
+    code, out, _ = command("data", "check", "pages")
+    told = [line for line in out.splitlines() if "other page(s)" in line]
+    assert code == 0 and len(told) == 2, out
+    assert "a: field 'name', 'Jane Roe': is printed on 1 other page(s) of its document, first b" in told[0]
+    assert "d: field" in told[1] and "first b" in told[1]
+
+
 @pytest.mark.parametrize(
     ("spec", "code", "said"),
     [("synthetic", 0, "16 pages can be read: 0 faults"), ("nowhere", 1, "neither a format nor an existing path"),

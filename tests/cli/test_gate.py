@@ -146,6 +146,14 @@ def test_the_first_page(call: Call, runs: Path) -> None:
     assert "28/2024" not in first, "the opinion is about models"
     alts = re.findall(r'<img [^>]*alt="([^"]*)"', page)
     assert alts and len(set(alts)) == len(alts)
+    (runs / "about.toml").write_text('organisation = "Somebody SE"\n')
+    for words in (("--about", "about.toml"), ()):
+        assert call("report", "defended", *words)[0] == 0
+        assert "Somebody SE" in (runs / "defended" / "report.html").read_text("utf-8"), "kept for the next edition"
+    (runs / "defended" / "about.json").write_text("{")
+    code, _, err = call("report", "defended")
+    assert code == 1 and "Delete it, or pass --about" in err
+    (runs / "defended" / "about.json").unlink()
     (runs / "wrong.toml").write_text("organization = 'x'\ndata = 'x'\n")
     code, _, err = call("report", "defended", "--about", "wrong.toml")
     assert code == 1 and "organization" in err and "data" in err

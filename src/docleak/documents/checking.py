@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from docleak.documents.folder import read_index
 from docleak.documents.loaders import SYNTHETIC, load_pages, page_source, page_specs
-from docleak.documents.locate import letters, repeats_of, spelling
+from docleak.documents.locate import WordStream, letters, places_of, repeats_of, spelling
 from docleak.documents.page import Field, Page
 from docleak.documents.pages import LazyPages, entries_of
 from docleak.documents.ranges import short
@@ -51,11 +51,12 @@ def check_pages(
 
     Faults are what no command takes: lines, pictures, boxes. Warnings are boxes of another scale or without ink,
     values unlike the words of their field, the same page or field twice, private values without a place, and those
-    that a page prints again elsewhere.
+    that a page, or another page of its document, prints again elsewhere.
     """
     seen, pages = Seen(), _opened(spec, found := list[Finding](), seed)
     seen.findings += found
     scale, pictures, names, audited = BoxScale(), dict[str, str](), set[str](), False
+    printed: dict[tuple[str, str], list[_Printed]] = {}
     for number, entry in enumerate(entries := entries_of(pages)):
         on_page(number, len(entries), entry.name)
         if entry.name in names:
@@ -74,6 +75,9 @@ def check_pages(
         if digest in pictures:
             seen.findings.append(Finding(entry.name, f"the same picture as {pictures[digest]}"))
         pictures.setdefault(digest, entry.name)
+        if page.document:
+            printed.setdefault((page.provider, page.document), []).append(_Printed.of(page, entry.name))
+    seen.findings += [finding for pages_of in printed.values() for finding in _elsewhere(pages_of)]
     told = {finding.what for finding in seen.findings}
     seen.findings += [Finding("", note) for note in scale.notes() if note not in told]
     if seen.pages and not audited:
@@ -124,6 +128,46 @@ def page_doubts(page: Page) -> Iterator[str]:
         x0, y0, *_ = page.words[places[0].words[0]].box
         yield (f"field {key!r}, {short(value)}: is printed again at {len(places)} other place(s), the first at "
                f"{x0:.0f}, {y0:.0f}; docleak blanks them too")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """What a page prints, without its picture: its words, those of fields among them, and its private values with what
+    stands in their places."""
+
+    name: str
+    words: WordStream
+    taken: frozenset[int]
+    private: tuple[tuple[str, str, str], ...]  # key, value, words
+
+    @classmethod
+    def of(cls, page: Page, name: str) -> _Printed:
+        texts = [word.text for word in page.words]
+        private = dict.fromkeys((f.key, f.value, " ".join(texts[i] for i in f.words)) for f in page.private_fields)
+        taken = frozenset(index for one in page.fields for index in one.words)
+        return cls(name, WordStream.of(texts), taken, tuple(private))
+
+
+def _elsewhere(pages: Sequence[_Printed]) -> Iterator[Finding]:
+    """Private values of one page that another of its document prints where nothing is a field: an audit sees them."""
+    for page in pages:
+        for key, value, words in page.private:
+            others = [
+                other.name
+                for other in pages
+                if other.name != page.name
+                and any(
+                    not other.taken.issuperset(place)
+                    for text in {value, words}
+                    for place in places_of(other.words, text)
+                )
+            ]
+            if others:
+                what = (
+                    f"field {key!r}, {short(value)}: is printed on {len(others)} other page(s) of its document, first "
+                    f"{others[0]}, and is no field there; docleak does not blank it there"
+                )
+                yield Finding(page.name, what)
 
 
 def _words_under(page: Page, one: Field) -> str:

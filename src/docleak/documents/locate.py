@@ -130,7 +130,7 @@ def repeats_of(page: Page) -> tuple[Field, ...]:
     found = []
     for field in page.private_fields:
         for text in dict.fromkeys((field.value, " ".join(page.words[i].text for i in field.words))):
-            for place in _places(stream, text):
+            for place in places_of(stream, text):
                 words = tuple(index for index in place if index not in taken)
                 if words:
                     taken.update(words)
@@ -138,7 +138,8 @@ def repeats_of(page: Page) -> tuple[Field, ...]:
     return tuple(found)
 
 
-def _places(stream: WordStream, text: str) -> Iterator[tuple[int, ...]]:
+def places_of(stream: WordStream, text: str) -> Iterator[tuple[int, ...]]:
+    """Where a value is printed, as ``repeats_of`` looks for it."""
     if len(text.strip()) < SHORTEST:
         return
     for place in stream.find_all(text):

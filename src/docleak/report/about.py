@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from docleak.errors import PolicyError
 
+#: Where a report keeps what it was given, for the next edition of it.
+ABOUT = "about.json"
+
 Text = Annotated[str, StringConstraints(strip_whitespace=True, max_length=600)]
 
 
@@ -29,6 +32,17 @@ class About(BaseModel):
     fields: dict[str, Text] = {}
     auditor: Text = ""
     date: Text = ""
+
+
+def kept_about(folder: Path) -> About | None:
+    """What an earlier report into the folder was given; None if nothing, PolicyError for what can no longer be read."""
+    file = folder / ABOUT
+    if not file.is_file():
+        return None
+    try:
+        return About.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError) as fault:
+        raise PolicyError(f"{file} is not what a report wrote ({fault}). Delete it, or pass --about.") from fault
 
 
 def read_about(file: Path) -> About:

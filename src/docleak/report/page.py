@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from docleak.documents.visible import in_markdown, without_html
 from docleak.files import reported, write_atomically
-from docleak.report.about import About
+from docleak.report.about import ABOUT, About, kept_about
 from docleak.report.measure import MEASURES, Measure
 from docleak.report.redaction import struck, struck_in
 from docleak.report.schema import SCHEMA, checked
@@ -91,14 +91,15 @@ def write_report(
     """Write PAGE and RESULTS of one or several readings into ``folder`` (redacted ones have names of their own);
     returns the page's path.
 
-    ``about`` fills in the first page. With ``private``, the values that nobody may read, it is a redacted edition: no
-    picture, no evidence, and none of these values. Raises RunError where the files cannot be written.
+    ``about`` fills in the first page; it is kept beside it, and serves later editions that are given none. With
+    ``private``, the values that nobody may read, it is a redacted edition: no picture, no evidence, and none
+    of these values. Raises RunError where the files cannot be written.
     """
     full, first, redacted = checked(results_of(readings)), readings[0], private is not None
     verdict, runs = joined(readings), [run for reading in readings for run in reading.runs]
     scopes = [(reading.scope, worst(part.severity for part in reading.parts)) for reading in readings if reading.scope]
-    synthetic = all(reading.synthetic for reading in readings)
-    said = statement(verdict, scopes, runs, about or About(), digest_of(readings), synthetic=synthetic)
+    synthetic, known = all(reading.synthetic for reading in readings), about or kept_about(folder) or About()
+    said = statement(verdict, scopes, runs, known, digest_of(readings), synthetic=synthetic)
     sections = [section for reading in readings for section in reading.sections]
     if redacted:
         tables = [table for reading in readings for table in reading.tables.values() if table.open]
@@ -129,6 +130,8 @@ def write_report(
         page = f"{head}</style>{struck(body, private, lambda text: str(escape(text)))}"
         names = (REDACTED_PAGE, REDACTED_RESULTS)
     with reported(folder / names[0]):
+        if about is not None:
+            write_atomically(folder / ABOUT, about.model_dump_json(indent=1).encode())
         write_atomically(folder / names[1], results)
         write_atomically(folder / names[0], page.encode("utf-8", "backslashreplace"))
     return folder / names[0]

@@ -262,7 +262,7 @@ def test_dropout_that_nobody_knows_is_said(small: Path, tmp_path: Path, make_sma
 
 def test_what_does_not_fit_is_said(small: Path, words: Path, tmp_path: Path) -> None:
     for changes, error, said in (
-        ({"round": 3}, FederationError, "has the rounds 1 and in round 3 the clients .none."),
+        ({"round": 3}, FederationError, "there are the rounds 1, and in round 3 the clients .none."),
         ({"clients": ("nobody",)}, FederationError, "asked for round 1, client nobody"),
         ({"model": "vt5-start"}, FederationError, "lack 68 of the .* parameters of 'vt5-start'"),
         ({"documents": str(tmp_path / "nowhere")}, DocumentError, "nowhere"),

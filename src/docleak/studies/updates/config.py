@@ -65,10 +65,17 @@ class UpdatesConfig:
     allow_failed_self_test: bool = option(False, "Audit although these pages do not give what was sent.")
 
     def __post_init__(self) -> None:
-        if bool(self.updates) == bool(self.before or self.after) or bool(self.before) != bool(self.after):
+        if bool(self.before) != bool(self.after):
+            there, lacking = ("--before", "--after") if self.before else ("--after", "--before")
             raise AttackError(
-                f"found updates {self.updates!r}, before {self.before!r}, after {self.after!r}; expected a folder of "
-                "recorded updates, or --before and --after with the weights before and after one client's training."
+                f"found {there} {self.before or self.after} without {lacking}; expected both: the weights before and "
+                "after one client's training."
+            )
+        if bool(self.updates) == bool(self.before):
+            raise AttackError(
+                f"found {f'{self.updates} beside --before and --after' if self.updates else 'no update'}; expected "
+                "either a folder of recorded updates, or --before and --after with the weights before and after one "
+                "client's training."
             )
         object.__setattr__(self, "attack", ATTACKS.chosen(self.attack))
         if min((self.budget, self.picture_budget, *self.steps, *self.batch_sizes), default=1) < 1 or self.round < 0:

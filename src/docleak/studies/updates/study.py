@@ -84,8 +84,9 @@ class UpdatesStudy(Study[UpdatesConfig]):
         wanted = set(told_folders(config.clients))
         missing = sorted(wanted - {update.client for update in there})
         if not there or missing:
+            source = config.updates or f"{config.before} and {config.after}"
             raise FederationError(
-                f"{config.updates} has the rounds {', '.join(map(str, rounds))} and in round {number} the clients "
+                f"{source}: there are the rounds {', '.join(map(str, rounds))}, and in round {number} the clients "
                 f"{', '.join(update.client for update in there) or '(none)'}; asked for round {number}"
                 f"{', client ' + missing[0] if missing else ''}."
             )
