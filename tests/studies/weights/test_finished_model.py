@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import transformers
+from transformers import AutoConfig, AutoTokenizer, LayoutLMv3Config
 
 from docleak.attacks.weights import CdmiConfig
 from docleak.documents import Page
@@ -20,9 +23,10 @@ from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import build
 from docleak.models.encoders.tasks import classes_of
 from docleak.models.encoders.tiny import SPECIALS, bert_tokenizer, tiny_encoder
+from docleak.models.shipped import CHECKPOINTS
 from docleak.studies.engine import begin, carry_out
 from docleak.studies.weights.config import WeightsConfig
-from docleak.studies.weights.game import game_of, ready
+from docleak.studies.weights.game import game_of, ready, view_of
 from docleak.studies.weights.study import MODELS, WeightsStudy
 from docleak.studies.weights.table import read_table
 from docleak.training.extraction import kept
@@ -67,6 +71,29 @@ def test_a_finished_model_is_played(here: Path, tmp_path: Path, workers: int) ->
     assert sum(game.left_out.values()) + len(game_of(replace(config, fields=0)).secrets) == sum(
         field.private for page in PRIVATE for field in page.fields
     ), "every private field is played or counted"
+
+
+@pytest.mark.parametrize("family", ["LayoutLMv3ForTokenClassification", "LayoutLMv3ForQuestionAnswering"])
+def test_a_layoutlmv3_that_transformers_saved_is_played(here: Path, tmp_path: Path, family: str) -> None:
+    """With its picture, of which the field is a white patch; the public model begins with the same pieces."""
+    start = str(CHECKPOINTS / "layoutlmv3-start")
+    classes = classes_of([*PRIVATE, *PUBLIC])
+    labels = ["O", *(f"{part}-{name}" for name in classes for part in "BI")]
+    values = AutoConfig.from_pretrained(start).to_dict() | {"id2label": dict(enumerate(labels)), "label2id": {}}
+    torch.manual_seed(0)
+    getattr(transformers, family)(LayoutLMv3Config(**values)).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(start).save_pretrained(tmp_path / "model")
+    config = config_in(here, target=str(tmp_path / "model"), model=start, fields=2)
+    run = carry_out(WeightsStudy(config), tmp_path / "run")
+    game = ready(config, run.path / MODELS)
+    assert game.target.task == ("qa" if "Question" in family else "ee-bio") and game.target.bimodal
+    assert game.knowledge is not None and game.knowledge.model.config.architecture == "layoutlmv3"
+    view = view_of(game, game.secrets[0])
+    before, after = game.pages[game.secrets[0].page].image, view.page.image
+    assert (
+        before is not None and after is not None and (before != after).any() and (after[before != after] == 255).all()
+    )
+    assert len(read_table(run, rng=np.random.default_rng(0)).fields) == 2
 
 
 def test_a_game_is_not_continued_with_a_retrained_model_or_other_pages(here: Path, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ class Probe:
             first=batch.first.expand(count, -1),
             labels={name: row.expand(count, -1) for name, row in batch.labels.items()},
         )
-        seen = None if its is None else its.expand(count, -1, -1)
+        seen = None if its is None else its.expand(count, *its.shape[1:])
         with torch.inference_mode():
             return self._loss(self.model.module(rows.ids, rows.boxes, rows.mask, seen), rows)
 

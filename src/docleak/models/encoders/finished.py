@@ -1,7 +1,8 @@
 """Extraction models that are trained already, head and all: docleak's own, and those that transformers saved.
 
-Of transformers' ones, ``...ForTokenClassification`` is EE-BIO, its labels named in config.json; ``...ForMaskedLM`` is
-MLM. Other heads (BROS' SPADE among them) are of other shapes than docleak's, and refused.
+Of transformers' ones, ``...ForTokenClassification`` is EE-BIO, its labels named in config.json,
+``...ForQuestionAnswering`` answers by a span and reads the question before the page, and ``...ForMaskedLM`` is MLM.
+Other heads (BROS' SPADE among them) are of other shapes than docleak's, and refused.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from docleak.errors import ModelError
-from docleak.models.encoders.heads import TagHead
+from docleak.models.encoders.heads import SpanHead, TagHead
 from docleak.models.encoders.loading import MODEL_TYPE, found_encoder, load_backbone, load_encoder
 from docleak.models.encoders.model import BACKBONES, EncoderModel
 from docleak.models.files import weights_in
 from docleak.models.loading import short_name
 
-#: A tensor that a checkpoint has if it has the head.
-TAGS, WORDS = "classifier.weight", "cls.predictions.transform.dense.weight"
+#: What a checkpoint's heads are called; LayoutLMv3's have a layer of their own before the scores.
+TAGS, SPANS, WORDS = "classifier", "qa_outputs", "cls.predictions.transform.dense"
 OUTSIDE = "O"
 
 
@@ -38,18 +39,24 @@ def load_finished(source: str, *, device: str | torch.device = "cpu") -> Encoder
         raise ModelError(f"model {source!r} is of architecture {kind!r}; extraction models are {', '.join(BACKBONES)}.")
     weights = weights_in(where, revision)
     more: dict[str, Any] = {"vision": None, "seed": 0, "name": short_name(source)}
-    if TAGS in weights:
+    if has_head(weights, TAGS):
         order, classes = tags_of(values, source)
         model = load_backbone(where, values, revision, "ee-bio", classes, **more)
-        _fill_tags(model, weights, order)
-    elif WORDS in weights:
+        assert isinstance(model.module.head, TagHead)
+        _fill(model, model.module.head.tags, weights, TAGS, order)
+    elif has_head(weights, SPANS):
+        model = load_backbone(where, values, revision, "qa", (), question_first=True, **more)
+        assert isinstance(model.module.head, SpanHead)
+        _fill(model, model.module.head.span, weights, SPANS, (0, 1))
+    elif has_head(weights, WORDS):
         model = load_backbone(where, values, revision, "mlm", (), whole=True, **more)
     else:
         beside = sorted(key for key in weights if not key.startswith((f"{kind}.", "embeddings.", "encoder.")))
         raise ModelError(
             f"model {source!r} has no head that docleak can attack: beside its backbone the file holds "
-            f"{', '.join(beside[:3]) or 'nothing'}. Expected {TAGS} ({kind} for token classification) or {WORDS} "
-            "(for masked language modelling); save the whole trained model, not its backbone."
+            f"{', '.join(beside[:3]) or 'nothing'}. Expected {TAGS} ({kind} for token classification), {SPANS} (for "
+            f"question answering) or {WORDS} (for masked language modelling); save the whole trained model, not its "
+            "backbone."
         )
     model.module.to(device)
     return model
@@ -69,16 +76,29 @@ def tags_of(values: Mapping[str, Any], source: str) -> tuple[list[int], tuple[st
     return [labels[label] for label in wanted], classes
 
 
+def has_head(weights: Mapping[str, Tensor], name: str) -> bool:
+    """Whether the file holds a head of that name, with or without a layer of its own."""
+    return f"{name}.weight" in weights or f"{name}.out_proj.weight" in weights
+
+
 @torch.no_grad()
-def _fill_tags(model: EncoderModel, weights: Mapping[str, Tensor], order: Sequence[int]) -> None:
-    head = model.module.head
-    assert isinstance(head, TagHead)
-    rows, bias = weights[TAGS], weights.get("classifier.bias")
-    if rows.shape != head.tags.weight.shape or bias is None or len(bias) != len(rows):
-        raise ModelError(
-            f"the head of model {model.name!r} is {tuple(rows.shape)}, {len(order)} labels of width "
-            f"{head.tags.weight.shape[1]} were expected. Save the model again."
-        )
-    head.tags.weight.copy_(rows[list(order)])
-    head.tags.bias.copy_(bias[list(order)])
+def _fill(
+    model: EncoderModel, scorer: nn.Module, weights: Mapping[str, Tensor], name: str, order: Sequence[int]
+) -> None:  # fmt: skip
+    """Put the checkpoint's head into ours, its rows in our ``order`` of labels."""
+    layers: dict[str, nn.Module] = {name: scorer}
+    if isinstance(scorer, nn.Sequential):
+        layers = {f"{name}.dense": scorer[0], f"{name}.out_proj": scorer[-1]}
+    last = list(layers)[-1]
+    for there, layer in layers.items():
+        rows = list(order) if there == last else slice(None)
+        for part, ours in layer.named_parameters():
+            found = weights.get(f"{there}.{part}")
+            if found is None or found.shape != ours.shape:
+                shape = "not there" if found is None else f"of the shape {tuple(found.shape)}"
+                raise ModelError(
+                    f"the head of model {model.name!r}: {there}.{part} is {shape}; {len(order)} labels of a "
+                    f"{model.config.architecture} need {tuple(ours.shape)}. Save the model again."
+                )
+            ours.copy_(found[rows])
     model.drawn = ""

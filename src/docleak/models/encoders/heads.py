@@ -80,9 +80,9 @@ class RowHead(Head):
 class TagHead(RowHead):
     """EE-BIO: one tag per token, of O and two per class."""
 
-    def __init__(self, width: int, classes: int) -> None:
+    def __init__(self, width: int, classes: int, *, deep: bool = False) -> None:
         super().__init__()
-        self.tags = nn.Linear(width, 1 + 2 * classes)
+        self.tags = _scorer(width, 1 + 2 * classes, deep=deep)
 
     def scores(self, hidden: Tensor, batch: TokenBatch) -> Mapping[str, Tensor]:
         return {"tag": self.tags(hidden)}
@@ -131,28 +131,34 @@ class LinkHead(RowHead):
 
 
 class SpanHead(Head):
-    """Question answering: how well each of the page's tokens begins the answer, and ends it (Devlin et al., 2019)."""
+    """Question answering: how well each of the page's tokens begins the answer, and ends it (Devlin et al., 2019).
 
-    def __init__(self, width: int) -> None:
+    ``whole``: every token competes for both, also those of the question and patches behind them, as in transformers.
+    """
+
+    def __init__(self, width: int, *, deep: bool = False, whole: bool = False) -> None:
         super().__init__()
-        self.span = nn.Linear(width, 2)
+        self.span, self.whole = _scorer(width, 2, deep=deep), whole
 
     def scores(self, hidden: Tensor, batch: TokenBatch) -> Mapping[str, Tensor]:
-        """Logits of "start" and "end", (B, T) each; NEVER outside of the page's words."""
+        """Logits of "start" and "end", (B, T) each, (B, T + patches) if ``whole``; NEVER for what does not compete."""
         start, end = self.span(hidden).unbind(-1)
-        return {name: row.masked_fill(batch.labels[name] == IGNORED, NEVER)
-                for name, row in (("start", start), ("end", end))}  # fmt: skip
+        return {
+            name: row.masked_fill(_widened(~batch.mask, row) if self.whole else batch.labels[name] == IGNORED, NEVER)
+            for name, row in (("start", start), ("end", end))
+        }
 
     def loss(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
         scores = self.scores(hidden, batch)
-        each = [-(row.log_softmax(1) * (batch.labels[name] == 1)).sum(1) for name, row in scores.items()]
-        return torch.stack(each).sum(0)
+        right = {name: _widened(batch.labels[name] == 1, row) for name, row in scores.items()}
+        return torch.stack([-(row.log_softmax(1) * right[name]).sum(1) for name, row in scores.items()]).sum(0)
 
     def predict(self, hidden: Tensor, batch: TokenBatch) -> Mapping[str, Tensor]:
         """1 at the start and at the end of the best span, the end never before the start."""
-        scores = self.scores(hidden, batch)
+        tokens = batch.ids.shape[1]
+        scores = {name: row[:, :tokens].masked_fill(batch.labels[name] == IGNORED, NEVER)
+                  for name, row in self.scores(hidden, batch).items()}  # fmt: skip
         pairs = scores["start"][:, :, None] + scores["end"][:, None, :]  # (B, T, T)
-        tokens = hidden.shape[1]
         backward = torch.ones(tokens, tokens, dtype=torch.bool, device=hidden.device).tril(-1)
         best = pairs.masked_fill(backward, -torch.inf).flatten(1).argmax(1)
         return {"start": F.one_hot(best // tokens, tokens), "end": F.one_hot(best % tokens, tokens)}
@@ -182,18 +188,31 @@ class ClassHead(Head):
         return {"class": out}
 
 
-def make_head(task: Task, embeddings: nn.Embedding, classes: int) -> Head:
-    """The head of ``task`` in the width of the backbone's word ``embeddings``."""
+def make_head(
+    task: Task, embeddings: nn.Embedding, classes: int, *, deep: bool = False, whole: bool = False
+) -> Head:  # fmt: skip
+    """The head of ``task`` in the width of the backbone's word ``embeddings``; ``deep``: its tags or spans are scored
+    behind a layer of their own; ``whole`` as of ``SpanHead``."""
     width = embeddings.embedding_dim
     if task == "mlm":
         return MaskedLanguageHead(embeddings)
     if task == "ee-bio":
-        return TagHead(width, classes)
+        return TagHead(width, classes, deep=deep)
     if task == "qa":
-        return SpanHead(width)
+        return SpanHead(width, deep=deep, whole=whole)
     if task == "classify":
         return ClassHead(width, classes)
     return SpadeHead(width, classes) if task == "ee-spade" else LinkHead(width)
+
+
+def _widened(marks: Tensor, row: Tensor) -> Tensor:
+    """Marks of tokens (B, T), False for what the scores of ``row`` have behind them."""
+    return F.pad(marks, (0, row.shape[1] - marks.shape[1]))
+
+
+def _scorer(width: int, outputs: int, *, deep: bool) -> nn.Module:
+    last = nn.Linear(width, outputs)
+    return nn.Sequential(nn.Linear(width, width), nn.Tanh(), last) if deep else last
 
 
 def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from docleak.models.encoders.model import BACKBONES, EncoderConfig, EncoderModel
 from docleak.models.encoders.resnet import read_resnet
 from docleak.models.encoders.tasks import CLASSED, Task
 from docleak.models.encoders.vision import VisionConfig
-from docleak.models.files import config_from, fill, save_module, tokenizer_of, weights_in
+from docleak.models.files import HALF, config_from, fill, image_settings, save_module, tokenizer_of, weights_in
 from docleak.models.loading import config_at, loadable, locate, short_name
 from docleak.models.shipped import SHIPPED_ENCODERS
 
@@ -100,10 +100,11 @@ def load_backbone(
     seed: int,
     name: str,
     whole: bool = False,
+    question_first: bool = False,
 ) -> EncoderModel:
     """A backbone as transformers saves it, with a head for ``task``: its own of masked words, any other one drawn.
 
-    ``whole`` requires the file to have the head.
+    ``whole`` requires the file to have the head; ``question_first`` as of EncoderConfig.
     """
     kind = values.get("model_type")
     if kind not in BACKBONES:
@@ -112,14 +113,34 @@ def load_backbone(
 
     backbone = getattr(transformers, BACKBONES[kind][0])(**values).to_dict()
     resnet, seen = _eye_of(vision)
-    config = EncoderConfig(kind, backbone, task, tuple(classes) if task in CLASSED else (), vision, resnet)
-    model = build(config, tokenizer_of(where, revision=revision), seed=seed, name=name)
+    config = EncoderConfig(
+        kind, backbone, task, tuple(classes) if task in CLASSED else (), vision, resnet, question_first
+    )
+    if config.has_patches and (found := image_settings(where, revision=revision)) and (found.mean, found.std) != (
+        HALF, HALF
+    ):  # fmt: skip
+        raise ModelError(
+            f"model {name!r} normalises pictures by mean {found.mean} and deviation {found.std}; expected {HALF[0]} "
+            "for all channels, as LayoutLMv3's processor has them."
+        )
+    model = build(config, words_alone(tokenizer_of(where, revision=revision)), seed=seed, name=name)
     renamed = {_our_name(key, kind): value for key, value in weights_in(where, revision).items()} | seen
     required = {key for key in named_weights(model) if whole or key.startswith("backbone.")}
     fill(model.module, renamed, source=name, required=required)
     drawn = [key for key in named_weights(model) if key not in renamed]
     model.drawn = told(model, drawn, seed=seed)
     return model
+
+
+def words_alone(tokenizer: Any) -> Any:
+    """A tokenizer that takes words alone: LayoutLMv3's asks for boxes, on which its pieces do not depend."""
+    if not hasattr(tokenizer, "cls_token_box"):
+        return tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    names = ("cls_token", "sep_token", "pad_token", "mask_token", "unk_token", "bos_token", "eos_token")
+    special = {name: getattr(tokenizer, name) for name in names}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **special)
 
 
 def _our_name(key: str, kind: str) -> str:

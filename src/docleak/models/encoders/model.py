@@ -13,7 +13,7 @@ from docleak.documents.page import Page
 from docleak.errors import ModelError
 from docleak.models.encoders.bros import quicken
 from docleak.models.encoders.heads import Head, MaskedLanguageHead, make_head
-from docleak.models.encoders.questions import ROOM, with_questions
+from docleak.models.encoders.questions import ROOM, question_first, with_questions
 from docleak.models.encoders.tasks import CLASSED, TASKS, Task, labelled
 from docleak.models.encoders.tokens import BOX_SCALE, TokenBatch, TokenPage, collate, encode_page
 from docleak.models.encoders.vision import Eye, VisionConfig
@@ -24,7 +24,12 @@ BACKBONES: dict[str, tuple[str, str]] = {
     "layoutlm": ("LayoutLMConfig", "LayoutLMModel"),
     "bros": ("BrosConfig", "BrosModel"),
     "bert": ("BertConfig", "BertModel"),
+    "layoutlmv3": ("LayoutLMv3Config", "LayoutLMv3Model"),
 }
+#: Those of transformers' own attention, which knows no other.
+EAGER = ("bros", "layoutlmv3")
+#: Labels from which transformers' LayoutLMv3 scores tokens behind a layer of its own.
+MANY_LABELS = 10
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,9 @@ class EncoderConfig:
     """What config.json says of an encoder that docleak saved, beside ``model_type``.
 
     ``backbone`` are the values of transformers' configuration of ``architecture``. Without ``vision`` the model is
-    unimodal. ``classes`` are the kinds of entity or of page, for the tasks that have them. ``resnet`` describes the
-    network of ``vision.resnet``, so that no other files are needed.
+    unimodal, but for LayoutLMv3, which reads patches of its own. ``classes`` are the kinds of entity or of page, for
+    the tasks that have them. ``resnet`` describes the network of ``vision.resnet``, so that no other files are needed.
+    ``question_first``: as transformers' models for question answering were trained.
     """
 
     architecture: str
@@ -42,6 +48,20 @@ class EncoderConfig:
     classes: tuple[str, ...] = ()
     vision: VisionConfig | None = None
     resnet: Mapping[str, Any] = field(default_factory=dict)
+    question_first: bool = False
+
+    @property
+    def has_patches(self) -> bool:
+        """Whether the backbone reads the picture by itself."""
+        return self.architecture == "layoutlmv3"
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Width and height of the picture that the model sees."""
+        if self.has_patches:
+            side = int(self.backbone["input_size"])
+            return side, side
+        return self.vision.size if self.vision else None
 
     def __post_init__(self) -> None:
         faults = []
@@ -51,6 +71,8 @@ class EncoderConfig:
             faults.append(f"architecture is {self.architecture!r}, expected one of {', '.join(BACKBONES)}")
         if self.task not in TASKS:
             faults.append(f"task is {self.task!r}, expected one of {', '.join(TASKS)}")
+        if self.has_patches and (self.vision or not self.backbone.get("visual_embed", True)):
+            faults.append("LayoutLMv3 reads the picture in patches: no other eye fits, nor does one without them")
         if self.task in CLASSED and not self.classes:
             faults.append(f"task {self.task} needs classes, found none")
         if faults:
@@ -66,9 +88,8 @@ class EncoderNetwork(nn.Module):
 
         settings, model = (getattr(transformers, name) for name in BACKBONES[config.architecture])
         values = {key: value for key, value in config.backbone.items() if key != "model_type"}
-        # BROS knows eager attention only; the others are faster with PyTorch's own.
-        attention = "eager" if config.architecture == "bros" else "sdpa"
-        options = {} if config.architecture == "layoutlm" else {"add_pooling_layer": False}
+        attention = "eager" if config.architecture in EAGER else "sdpa"
+        options = {"add_pooling_layer": False} if config.architecture in ("bros", "bert") else {}
         self.backbone = model._from_config(settings(**values), attn_implementation=attention, **options)
         if config.architecture == "layoutlm":
             self.backbone.pooler = Unpooled()
@@ -76,22 +97,54 @@ class EncoderNetwork(nn.Module):
             quicken(self.backbone)
         self.embeddings: nn.Embedding = self.backbone.get_input_embeddings()
         self.eye = Eye(config.vision, self.embeddings.embedding_dim, config.resnet) if config.vision else None
-        self.head: Head = make_head(config.task, self.embeddings, len(config.classes))
+        deep = config.has_patches and (config.task == "qa" or 1 + 2 * len(config.classes) >= MANY_LABELS)
+        whole = config.question_first
+        self.head: Head = make_head(config.task, self.embeddings, len(config.classes), deep=deep, whole=whole)
         self.reads_boxes = config.architecture != "bert"
-        self.relative_boxes = config.architecture == "bros"
+        self.relative_boxes, self.has_patches = config.architecture == "bros", config.has_patches
+        self.question_first = config.question_first and config.task == "qa"
+        self.separator = -1  # the tokenizer's, which EncoderModel tells
 
     def see(self, images: Tensor | None, boxes: Tensor) -> Tensor | None:
-        """What the picture adds to each token, (B, T, width); None for a unimodal model."""
-        if self.eye is None:
+        """What the picture adds to each token, (B, T, width); LayoutLMv3's pixels (B, 3, H, W) in -1..1, which it cuts
+        into patches by itself; None for a unimodal model."""
+        if self.eye is None and not self.has_patches:
             return None
         if images is None:
             raise ModelError("a bimodal encoder was given pages without pictures; encode them with its image size.")
-        seen: Tensor = self.eye(images, boxes)
+        seen: Tensor = images.float() / 127.5 - 1 if self.eye is None else self.eye(images, boxes)
         return seen
 
     def forward(self, ids: Tensor, boxes: Tensor, mask: Tensor, seen: Tensor | None) -> Tensor:
-        """Vectors of tokens (B, T, width), from ids and mask (B, T), boxes (B, T, 4), and what ``see`` gave."""
-        places: dict[str, Tensor] = {}
+        """Vectors of tokens (B, T, width), from ids and mask (B, T), boxes (B, T, 4), and what ``see`` gave.
+
+        Behind them those of the patches where LayoutLMv3 answers questions, since they compete for the answer.
+        """
+        if self.question_first:
+            return self._question_first(ids, boxes, mask, seen)
+        return self._read(ids, boxes, mask, seen)
+
+    def _question_first(self, ids: Tensor, boxes: Tensor, mask: Tensor, seen: Tensor | None) -> Tensor:
+        order, page = question_first(ids, mask, self.separator)
+        if seen is not None and not self.has_patches:
+            seen = seen.gather(1, order[..., None].expand_as(seen))
+        hidden = self._read(
+            ids.gather(1, order), boxes.gather(1, order[..., None].expand_as(boxes)), mask.gather(1, order), seen,
+            page.gather(1, order).long(),
+        )  # fmt: skip
+        words, patches = hidden.tensor_split([ids.shape[1]], dim=1)
+        return torch.cat([words.gather(1, order.argsort(1)[..., None].expand_as(words)), patches], dim=1)
+
+    def _read(
+        self, ids: Tensor, boxes: Tensor, mask: Tensor, seen: Tensor | None, segments: Tensor | None = None
+    ) -> Tensor:  # fmt: skip
+        if self.has_patches:  # boxes of special tokens are empty
+            special = (ids == self.separator)[..., None]
+            out = self.backbone(ids, boxes.masked_fill(special, 0), mask.long(), pixel_values=seen)
+            states: Tensor = out.last_hidden_state
+            return states if self.question_first else states[:, : ids.shape[1]]
+        two = segments is not None and self.backbone.config.type_vocab_size > 1
+        places: dict[str, Tensor] = {"token_type_ids": segments} if segments is not None and two else {}
         if self.reads_boxes:
             # BROS takes fractions of the page, LayoutLM whole numbers.
             places["bbox"] = boxes.float() / BOX_SCALE if self.relative_boxes else boxes
@@ -127,7 +180,10 @@ class EncoderModel:
         self.tokenizer = tokenizer
         self.config = config
         self.name = name
-        self.max_tokens = int(network.backbone.config.max_position_embeddings)
+        network.separator = int(tokenizer.sep_token_id)
+        positions = int(network.backbone.config.max_position_embeddings)
+        # RoBERTa's family counts from behind the padding's own position.
+        self.max_tokens = positions - 1 - int(tokenizer.pad_token_id) if config.has_patches else positions
 
     @property
     def task(self) -> Task:
@@ -137,7 +193,7 @@ class EncoderModel:
     @property
     def bimodal(self) -> bool:
         """Whether it sees the picture."""
-        return self.config.vision is not None
+        return self.config.image_size is not None
 
     @property
     def device(self) -> torch.device:
@@ -146,10 +202,10 @@ class EncoderModel:
 
     def encode(self, page: Page) -> TokenPage:
         """The page in pieces, with the labels of the model's task (none for "mlm"), or its questions ("qa")."""
-        size = self.config.vision.size if self.config.vision else None
+        size = self.config.image_size
         if self.task == "qa":
             tokens = encode_page(page, self.tokenizer, max_tokens=self.max_tokens - ROOM, image_size=size)
-            return with_questions(tokens, page, self.tokenizer)
+            return with_questions(tokens, page, self.tokenizer, ends=2 if self.config.has_patches else 1)
         tokens = encode_page(page, self.tokenizer, max_tokens=self.max_tokens, image_size=size)
         return labelled(tokens, page, self.task, self.config.classes)
 

@@ -1,7 +1,8 @@
-"""Question answering by extraction: a page's questions, each read behind the page, and where their answers stand.
+"""Question answering by extraction: a page's questions, each read with the page, and where their answers stand.
 
 As in BERT (Devlin et al., 2019, section 4.2) one pass answers one question by the first and last token of a span. The
 question is the second segment, so that the page's tokens keep their positions; its boxes are empty, as [CLS]'s is.
+transformers' models read the question first: ``question_first`` says in which order.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ def answered(page: Page) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield question.text, words
 
 
-def with_questions(tokens: TokenPage, page: Page, tokenizer: Any) -> TokenPage:
-    """``tokens`` with the questions whose answers are within them. Raises ModelError if there is none."""
+def with_questions(tokens: TokenPage, page: Page, tokenizer: Any, *, ends: int = 1) -> TokenPage:
+    """``tokens`` with the questions whose answers are within them, each with ``ends`` [SEP] behind it (RoBERTa's family
+    has two). Raises ModelError if there is none."""
     found = []
     for text, words in answered(page):
         where = torch.isin(tokens.words, torch.tensor(words)).nonzero().flatten().tolist()
         if set(words) <= set(tokens.words.tolist()):
-            pieces = tokenizer(text, add_special_tokens=False)["input_ids"][: ROOM - 1]
-            found.append(Asked(torch.tensor([*pieces, tokenizer.sep_token_id]), where[0], where[-1]))
+            pieces = tokenizer(text, add_special_tokens=False)["input_ids"][: ROOM - ends]
+            found.append(Asked(torch.tensor([*pieces, *ends * [tokenizer.sep_token_id]]), where[0], where[-1]))
     if not found:
         raise ModelError(
             f"page {page.name!r} has {len(page.questions)} questions, none with its answer within the {len(tokens)} "
@@ -83,6 +85,16 @@ def _asked(page: TokenPage, question: Asked) -> TokenPage:
         labels[name][place] = 1
     ids = torch.cat([page.ids, question.ids])
     return replace(page, ids=ids, boxes=torch.cat([page.boxes, boxes]), words=words, labels=labels, questions=())
+
+
+def question_first(ids: Tensor, mask: Tensor, separator: int) -> tuple[Tensor, Tensor]:
+    """The order [CLS] question [SEP] page [SEP] of tokens (B, T) that stand as [CLS] page [SEP] question [SEP]: where
+    each place's token is taken from; and True on tokens of the page's segment, in the order they stand in. (B, T)."""
+    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    page_end = (ids == separator).long().argmax(1, keepdim=True)
+    page = (places > 0) & (places <= page_end)
+    part = torch.where(places == 0, 0, torch.where(page, 2, 1)) + 3 * ~mask
+    return (part * ids.shape[1] + places).argsort(1), page
 
 
 def hidden_in(questions: Sequence[Asked], runs: Sequence[Tensor], mask_id: int) -> tuple[Asked, ...]:
