@@ -52,15 +52,17 @@ def load_study(kind: str) -> type[Study[Any]]:
 
 def read_runs(runs: Sequence[Run]) -> list[Reading]:
     """What the runs say, kind by kind in the order in which they come, all but the first one briefly; intervals are
-    drawn by the seed of each kind's first run."""
-    kinds = {kind: [run for run in runs if run.kind == kind] for kind in dict.fromkeys(run.kind for run in runs)}
+    drawn by the seed of each kind's first run. Runs of a kind with other questions (``Study.asks``) are read apart."""
+    kinds: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        kinds.setdefault((run.kind, load_study(run.kind).asks(run)), []).append(run)
     where = Path(os.path.commonpath([run.path.absolute() for run in runs])) if len(runs) > 1 else runs[0].path
     with undamaged(where):
         return [
             load_study(kind).read(
                 group, np.random.default_rng(int(group[0].config.get("seed") or 0)), beside=number > 0
             )
-            for number, (kind, group) in enumerate(kinds.items())
+            for number, ((kind, _), group) in enumerate(kinds.items())
         ]
 
 

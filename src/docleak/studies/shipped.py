@@ -9,10 +9,12 @@ from docleak.studies.study import Study
 
 
 def shipped_examples(seed: int, device: str) -> Iterator[tuple[str, Study[Any]]]:
-    """(folder in that of the audit, study): a released model's answers, then an extraction model's weights."""
-    from docleak.studies.answers.study import AnswersStudy, shipped_audit
+    """(folder in that of the audit, study): a released model's answers, about providers and about single documents,
+    then an extraction model's weights."""
+    from docleak.studies.answers.study import AnswersStudy, shipped_audit, shipped_documents
     from docleak.studies.weights.shipped import GAME
     from docleak.studies.weights.study import WeightsStudy
 
     yield "released", AnswersStudy(shipped_audit(seed), device=device)
+    yield "documents", AnswersStudy(shipped_documents(seed), device=device)
     yield "weights", WeightsStudy(GAME, device=device)

@@ -115,6 +115,11 @@ class Study(ABC, Generic[C]):
         """The record of one unit and its pictures (name -> uint8 RGB (H, W, 3)), which the caller saves in ``run``."""
 
     @classmethod
+    def asks(cls, run: Run) -> str:
+        """Which of the kind's questions the run asks; runs with different ones are never read together."""
+        return ""
+
+    @classmethod
     @abstractmethod
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """What finished units of one run, or of several that can be compared, say; from disk alone. ``rng`` draws the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from docleak.documents.blue_red_files import open_issuers
 from docleak.studies.answers import shipped, store
 from docleak.studies.answers.red import draw_providers, pages_of, replies_to
 from docleak.studies.answers.store import division_of
-from docleak.studies.answers.study import AnswersStudy, shipped_audit
+from docleak.studies.answers.study import AnswersStudy, shipped_audit, shipped_documents
 from docleak.studies.answers.targets import CENTRAL, PRESETS, Target
 from docleak.studies.engine import carry_out
+from docleak.studies.registry import report_on
 
 
 def test_the_division_is_that_of_the_training() -> None:
@@ -59,6 +61,43 @@ def test_a_short_audit_of_some_providers(tmp_path: Path, monkeypatch: pytest.Mon
     assert [part.name for part in reading.parts] == [f"answers of {shipped.RELEASED}"], "the control is no part"
     said = "\n".join(reading.lines)
     assert "Who took part" in said and "public model:" not in said
+
+
+def test_documents_of_the_training_beside_others_of_the_same_providers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members, others = shipped.document_pairs(0)
+    assert [page.provider for page in members] == [page.provider for page in others] and len(members) == shipped.PAIRS
+    assert members != shipped.document_pairs(1)[0]
+    divided = shipped.as_trained()
+    parts = {divided.sources["issuers"][number].name: share.name for share in divided.shares for number in share.pages}
+    assert all(parts[page.name].startswith("silos/") for page in members)
+    assert {parts[page.name] for page in others} == {"red-positive"}
+    assert all(1 <= len(page.questions) <= 2 and all(q.answers for q in page.questions) for page in members + others)
+    monkeypatch.setattr(shipped, "PAIRS", 8)
+    run = carry_out(AnswersStudy(shipped_documents(0)), tmp_path / "documents")
+    assert [record["documents"]["members"] for record in run.units()] == [8]
+    reading = AnswersStudy.read([run], np.random.default_rng(0), beside=True)
+    (section,), (part,) = reading.sections, reading.parts
+    assert section.anchor == part.anchor == "documents" and part.name == f"documents of {shipped.RELEASED}"
+    assert "docleak's own record" in reading.lead and reading.synthetic
+
+
+def test_providers_and_documents_are_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs of one kind side by side, whose numbers stand for different things."""
+    monkeypatch.setattr(shipped, "PAIRS", 8)
+    carry_out(AnswersStudy(shipped_documents(0)), tmp_path / "documents")
+    monkeypatch.setattr(shipped, "PROVIDERS", 20)
+    monkeypatch.setattr(store, "as_trained", lambda: open_issuers(20, 3.0, BlueRedPlan(clients=1), seed=0))
+    about = replace(shipped_audit(1), division=str(division_of(shipped.SHIPPED, tmp_path).path), providers=0)
+    carry_out(AnswersStudy(about), tmp_path / "providers")
+    page, readings = report_on([tmp_path / "providers", tmp_path / "documents"], tmp_path / "both")
+    assert [part.name for of in readings for part in of.parts] == [
+        f"answers of {shipped.RELEASED}", f"documents of {shipped.RELEASED}",
+    ]  # fmt: skip
+    html = page.read_text("utf-8")
+    anchors = re.findall(r' id="([^"]+)"', html)
+    assert len(set(anchors)) == len(anchors) and "And a single document" in html
 
 
 def test_providers_are_drawn_whether_members_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from docleak.metrics.blind import blind_auc
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
 from docleak.models.base import DocumentModel
+from docleak.studies.answers.shipped import SHIPPED, document_pairs
 
 LEVEL, RESAMPLES = 0.95, 4000
 RATES = ("auc", "tpr_at_10_fpr", "tpr_at_1_fpr")
@@ -63,7 +64,10 @@ class Sides:
 
 
 def sides_of(members: str, others: str, *, seed: int) -> Sides:
-    """The two sets of pages, by the names that ``load_pages`` takes; its errors, and those of ``Sides.of``."""
+    """The two sets of pages, by the names that ``load_pages`` takes, or those of the shipped release; its errors, and
+    those of ``Sides.of``."""
+    if members == others == SHIPPED:
+        return Sides.of(*document_pairs(seed))
     return Sides.of(load_pages(members, seed=seed), load_pages(others, seed=seed))
 
 

@@ -92,19 +92,22 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
     released = [record for record in records if not record["control"]]
     if not released:
         raise RunError(f"{run.path} has no finished release. Run the same command again until one is.")
+    of = released[0].get("documents")
+    asked_for, anchor = ("documents", "documents") if of else ("answers", "released")
     parts = [
-        Part(f"answers of {r['label']}", severity_of(r), headline_of(r), said_of(r), "released" if beside else "")
+        Part(f"{asked_for} of {r['label']}", severity_of(r), headline_of(r), said_of(r), anchor if beside else "")
         for r in released
     ]
     members, providers = _counts(released)
-    division, of = run.config["division"], released[0].get("documents")
+    division, shipped = run.config["division"], SHIPPED in (run.config["division"], run.config["members"])
     asked = f"asked about {providers} providers" if providers else "asked about the test documents"
     lead = f"{asked}, {members} of which were in the training. None of these documents was trained on."
     material = f"documents of {providers} providers, {members} of which were in the training"
     if of:
+        word = "docleak's own record" if shipped else "the word of whoever asked"
         members, asked = of["members"], f"asked about {of['members'] + of['others']} documents"
         lead, material = (
-            f"{asked}, {members} of which were trained on, by the word of whoever asked.",
+            f"{asked}, {members} of which were trained on, by {word}.",
             f"{members} documents said to be trained on, {of['others']} not",
         )
     verdicts = render("verdicts.html.j2", verdicts=[_verdict(record) for record in records])
@@ -127,9 +130,10 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         scores = Section("comparison", "Documents and fields", "Which documents, and which fields", numbers, open=True)
         sections = [scores, *sections[1:3]]
     if beside:
-        body = Markup("").join([verdicts, side_by_side, threat, evidence])
-        heading = "And the finished model: whose documents did it see?"
-        sections = [Section("released", "The released model", heading, body, annex=True)]
+        body = Markup("").join([verdicts, numbers if of else side_by_side, threat, evidence])
+        heading = "And a single document" if of else "And the finished model: whose documents did it see?"
+        toc = "A single document" if of else "The released model"
+        sections = [Section(anchor, toc, heading, body, annex=True)]
     spoken = released if beside else records
     lines = [line for r in spoken for line in (f"{r['label']}:", *(f"  {sentence}" for sentence in sentences(r)))]
     return Reading(
@@ -155,7 +159,7 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
             remedies=tuple(line for record in released for line in compared_with(record, released)),
             remedy="docleak train federated --epsilon 8 --denominator 20, then docleak audit answers of both releases",
         ),
-        synthetic=division == SHIPPED or (isinstance(division, dict) and division["documents"] == ISSUERS),
+        synthetic=shipped or (isinstance(division, dict) and division["documents"] == ISSUERS),
     )  # fmt: skip
 
 

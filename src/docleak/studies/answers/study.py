@@ -155,6 +155,11 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         return run.path.absolute().parents[2] / STORE if rows else run.path
 
     @classmethod
+    def asks(cls, run: Run) -> str:
+        """About providers, or about single documents."""
+        return "documents" if run.config.get("members") else ""
+
+    @classmethod
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """A verdict on each release, all side by side, and what they said; ``beside`` others in fewer sections."""
         return read_run(one_of(runs), beside=beside)
@@ -306,6 +311,14 @@ class AnswersStudy(TableStudy[AnswersConfig]):
 def asked_on(parts: Iterable[Sequence[Page]]) -> int:
     """Questions with an answer on all pages."""
     return sum(bool(question.answers) for pages in parts for page in pages for question in page.questions)
+
+
+def shipped_documents(seed: int) -> AnswersConfig:
+    """Whether single documents of the shipped release were trained on; values taken off their pages are left out."""
+    return AnswersConfig(
+        (Release(shipped.RELEASED, shipped.RELEASED),), "", shipped.PUBLIC, members=shipped.SHIPPED,
+        non_members=shipped.SHIPPED, control=False, measures=DOCUMENTS[:1], seed=seed,
+    )  # fmt: skip
 
 
 def shipped_audit(seed: int) -> AnswersConfig:
