@@ -30,6 +30,8 @@ PAGE, RESULTS = "report.html", "results.json"
 REDACTED_PAGE, REDACTED_RESULTS = "report-redacted.html", "results-redacted.json"
 #: Lines that a terminal is shown at most of one study.
 LINES = 15
+#: Measures from which a column for each leaves no room for numbers.
+MOST_COLUMNS = 5
 
 
 @dataclass(frozen=True)
@@ -143,12 +145,16 @@ def digest_of(readings: Sequence[Reading]) -> str:
 
 
 def measures_table(measures: Sequence[Measure]) -> Table:
-    """A row per model, client or release, a column per measure that any of them has."""
+    """A row per model, client or release, a column per measure that any of them has; of more than MOST_COLUMNS
+    measures a row for each that there is."""
     there = [what for what in MEASURES if any(one.what == what for one in measures)]
     names = dict.fromkeys(one.of for one in measures)
     values = {(one.of, one.what): one.text for one in measures}
     rows = [Row(name, {what: values.get((name, what)) for what in there}) for name in names]
     columns = {what: Column(MEASURES[what].head) for what in there}
+    if len(there) > MOST_COLUMNS:
+        rows = [Row(one.of, {"measure": MEASURES[one.what].head, "value": one.text}) for one in measures]
+        columns = {"measure": Column("Measure"), "value": Column("Value")}
     caption = (
         "with 95 % intervals over documents or providers, where there are several (gradient explained: the least and "
         "the greatest page); docleak check bounds these."

@@ -106,6 +106,8 @@ def _told(texts: Iterable[str]) -> str:
 def _measures(scopes: Sequence[Scope]) -> tuple[str, ...]:
     """What measures did in this run, or that none was measured and what would measure one."""
     done = [line for scope in scopes for line in scope.remedies]
-    missing = [f"{scope.system}: not measured in this run; run {scope.remedy}." for scope in scopes
-               if scope.remedy and not scope.remedies]  # fmt: skip
+    missing = list(dict.fromkeys(
+        f"{scope.system}: not measured in this run; run {scope.remedy}." for scope in scopes
+        if scope.remedy and not scope.remedies
+    ))  # fmt: skip
     return (*done, *missing) or ("Not measured in this run.",)

@@ -16,5 +16,5 @@ def shipped_examples(seed: int, device: str) -> Iterator[tuple[str, Study[Any]]]
     from docleak.studies.weights.study import WeightsStudy
 
     yield "released", AnswersStudy(shipped_audit(seed), device=device)
-    yield "documents", AnswersStudy(shipped_documents(seed), device=device)
+    yield "released-documents", AnswersStudy(shipped_documents(seed), device=device)
     yield "weights", WeightsStudy(GAME, device=device)

@@ -89,7 +89,8 @@ def test_providers_and_documents_are_read_apart(tmp_path: Path, monkeypatch: pyt
     carry_out(AnswersStudy(shipped_documents(0)), tmp_path / "documents")
     monkeypatch.setattr(shipped, "PROVIDERS", 20)
     monkeypatch.setattr(store, "as_trained", lambda: open_issuers(20, 3.0, BlueRedPlan(clients=1), seed=0))
-    about = replace(shipped_audit(1), division=str(division_of(shipped.SHIPPED, tmp_path).path), providers=0)
+    division = division_of(shipped.SHIPPED, tmp_path / "made")
+    about = replace(shipped_audit(1), division=str(division.path), providers=0)
     carry_out(AnswersStudy(about), tmp_path / "providers")
     page, readings = report_on([tmp_path / "providers", tmp_path / "documents"], tmp_path / "both")
     assert [part.name for of in readings for part in of.parts] == [

@@ -33,7 +33,7 @@ FEW = "too few providers for an interval"
 def measures_of(record: Record) -> tuple[Measure, ...]:
     """Membership, memorisation key by key, documents told, and epsilon measured and claimed, as far as each was
     measured."""
-    name = f"answers of {record['label']}"
+    name = f"{'documents' if 'documents' in record else 'answers'} of {record['label']}"
     return (*_membership(record, name), *_memory(record, name), *_documents(record, name), *_epsilon(record, name))
 
 

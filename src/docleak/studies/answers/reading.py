@@ -12,7 +12,7 @@ from docleak.attacks.registries import DOCUMENTS
 from docleak.documents.blue_red_files import ISSUERS
 from docleak.errors import RunError
 from docleak.metrics.estimate import Estimate
-from docleak.report.page import Reading, Section, run_facts
+from docleak.report.page import PAGE, Reading, Section, run_facts
 from docleak.report.pictures import picture, svg_figure
 from docleak.report.severity import Part, Severity
 from docleak.report.statement import Scope
@@ -130,12 +130,19 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         scores = Section("comparison", "Documents and fields", "Which documents, and which fields", numbers, open=True)
         sections = [scores, *sections[1:3]]
     if beside:
-        body = Markup("").join([verdicts, numbers if of else side_by_side, threat, evidence])
+        alone = Markup('<p class="quiet">A page of its own, with every score: <a href="{0}">{0}</a>.</p>').format(
+            f"{run.path.name}/{PAGE}"
+        )
+        scored = [verdicts, alone if shipped else numbers]
+        body = Markup("").join(scored if of else [verdicts, side_by_side, threat, evidence])
         heading = "And a single document" if of else "And the finished model: whose documents did it see?"
         toc = "A single document" if of else "The released model"
         sections = [Section(anchor, toc, heading, body, annex=True)]
     spoken = released if beside else records
-    lines = [line for r in spoken for line in (f"{r['label']}:", *(f"  {sentence}" for sentence in sentences(r)))]
+    apart = ", documents" if of else ""
+    lines = [
+        line for r in spoken for line in (f"{r['label']}{apart}:", *(f"  {sentence}" for sentence in sentences(r)))
+    ]
     return Reading(
         question="Was this document trained on, and which of its fields does the model know?" if of else
         "Whose documents did the model see, and what does it remember of them?",
