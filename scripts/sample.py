@@ -31,7 +31,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     shutil.copy(run / "report.html", out / "report.html")
     shutil.copy(run / "results.json", out / "results.json")
-    for part in ("released", "weights"):  # the pages that the report links to
+    for part in ("released", "released-documents", "weights"):  # the pages that the report links to
         if (run / part).is_dir():
             (out / part).mkdir(exist_ok=True)
             shutil.copy(run / part / "report.html", out / part / "report.html")
