@@ -122,9 +122,8 @@ def read_policy(file: Path) -> Policy:
         return Policy.model_validate(values)
     except ValidationError as fault:
         faults = fault.errors()
-        inner = [
-            one for one in faults if len(one["loc"]) > 1
-        ]  # with a faulty rule pydantic misses rules as a whole, too
+        # With a faulty rule pydantic misses the rules as a whole, too.
+        inner = [one for one in faults if len(one["loc"]) > 1]
         faults = inner + [one for one in faults if len(one["loc"]) <= 1 and not (inner and one["loc"] == ("rule",))]
         told = [f"{'.'.join(str(part) for part in one['loc']) or 'the policy'}: {one['msg']}" for one in faults]
         lines_told = "".join(f"\n  - {line}" for line in told)

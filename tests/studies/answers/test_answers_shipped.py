@@ -11,7 +11,9 @@ import pytest
 
 from docleak.documents.blue_red import BlueRedPlan
 from docleak.documents.blue_red_files import open_issuers
+from docleak.errors import AttackError
 from docleak.studies.answers import shipped, store
+from docleak.studies.answers.config import Release
 from docleak.studies.answers.red import draw_providers, pages_of, replies_to
 from docleak.studies.answers.store import division_of
 from docleak.studies.answers.study import AnswersStudy, shipped_audit, shipped_documents
@@ -74,6 +76,8 @@ def test_documents_of_the_training_beside_others_of_the_same_providers(
     assert all(parts[page.name].startswith("silos/") for page in members)
     assert {parts[page.name] for page in others} == {"red-positive"}
     assert all(1 <= len(page.questions) <= 2 and all(q.answers for q in page.questions) for page in members + others)
+    with pytest.raises(AttackError, match="and of no other release"):
+        replace(shipped_documents(0), releases=(Release("mine", shipped.PUBLIC),))
     monkeypatch.setattr(shipped, "PAIRS", 8)
     run = carry_out(AnswersStudy(shipped_documents(0)), tmp_path / "documents")
     assert [record["documents"]["members"] for record in run.units()] == [8]

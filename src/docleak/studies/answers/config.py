@@ -13,6 +13,7 @@ from docleak.documents.ranges import COUNT, SEED, Range
 from docleak.errors import AttackError
 from docleak.options import Need, option, without_default
 from docleak.registry import Choice
+from docleak.studies.answers.shipped import RELEASED, SHIPPED
 from docleak.studies.answers.targets import NONE, Data, Target
 
 #: What can be measured of a release, and of these what asks no model.
@@ -137,6 +138,11 @@ class AnswersConfig:
             raise AttackError(
                 "--members and --non-members go together: documents that the releases were trained on, and others that "
                 "they were not. They are all that is asked about."
+            )
+        if self.members == self.non_members == SHIPPED and [one.source for one in self.releases] != [RELEASED]:
+            raise AttackError(
+                f"{SHIPPED!r} are documents of which docleak knows whether {RELEASED} saw them, and of no other release. "
+                "Give --members and --non-members of your own."
             )
         if unknown := [name for name in self.measures if name not in MEASURES]:
             raise AttackError(f"nothing is called {unknown[0]!r} here; known measures: {', '.join(MEASURES)}.")

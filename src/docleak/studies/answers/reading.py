@@ -99,7 +99,8 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         for r in released
     ]
     members, providers = _counts(released)
-    division, shipped = run.config["division"], SHIPPED in (run.config["division"], run.config["members"])
+    division = run.config["division"]
+    shipped = division == SHIPPED or run.config["members"] == run.config["non_members"] == SHIPPED
     asked = f"asked about {providers} providers" if providers else "asked about the test documents"
     lead = f"{asked}, {members} of which were in the training. None of these documents was trained on."
     material = f"documents of {providers} providers, {members} of which were in the training"

@@ -304,7 +304,7 @@ class Diagnosis:
         steps, rate = len(self.trial.batches), self.trial.plan.learning_rate
         share = 1 - (1 - self._shrunk) ** (1 / steps) if 0 <= self._shrunk < 1 else 0.0
         close = 0.02 * share + EPSILON / 2
-        near = (step * round(share / rate / step) for step in (0.1, 0.01, 0.001, 1e-4)) if share else ()
+        near = (round(step * round(share / rate / step), 4) for step in (0.1, 0.01, 0.001, 1e-4)) if share else ()
         return next((it for it in near if abs(rate * it - share) < close), share / rate)
 
     def _decays(self) -> Tries:
