@@ -80,3 +80,16 @@ def test_a_vision_language_model_is_made_adapted_and_trained(
     assert code == 0 and "384 numbers are trained and travel" in out, (
         f"the federation sends the adapters alone: {out}{err}"
     )
+
+
+@pytest.mark.parametrize(("architecture", "maker"), [("layoutlmv3", "make_checkpoints"), ("bros", "make_encoder")])
+def test_a_tiny_layoutlmv3_is_a_document_model(
+    architecture: str, maker: str, command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be an extraction model's backbone, too, of which docleak makes none."""
+    asked: list[str] = []
+    for name in ("make_checkpoints", "make_encoder"):
+        monkeypatch.setattr(f"docleak.training.checkpoints.{name}",
+                            lambda kind, *_, name=name, **__: (asked.append(name), {"recipe": kind})[1])  # fmt: skip
+    code, _, err = command("models", "pretrain", architecture, "new")
+    assert code == 0 and asked == [maker], err

@@ -51,10 +51,10 @@ def pretrain(
     json_output: Json = False,
 ) -> None:
     """Make the tiny checkpoints: initialise, save the start, train on synthetic invoices, save, measure on others."""
-    from docleak.models.encoders.model import BACKBONES
+    from docleak.models.encoders.tiny import TINY
     from docleak.training.checkpoints import make_checkpoints, make_encoder
 
-    make = make_encoder if architecture in BACKBONES else make_checkpoints
+    make = make_encoder if architecture in TINY else make_checkpoints
     with working_in(out, resumes=False):
         card = make(architecture, out, steps=steps or None, seed=seed, quiet=json_output)
     emit(card, f"{card['recipe']}\n{_quality(card)}, saved in {out}", json_output=json_output)

@@ -20,8 +20,7 @@ from docleak.files import drafted_folder, reported
 from docleak.metrics.text import accuracy, anls
 from docleak.models.base import DocumentModel, pixels_of
 from docleak.models.encoders.loading import save_encoder
-from docleak.models.encoders.model import BACKBONES
-from docleak.models.encoders.tiny import shipped_tokenizer, tiny_encoder
+from docleak.models.encoders.tiny import TINY, shipped_tokenizer, tiny_encoder
 from docleak.models.tiny import (
     DONUT_SIZE,
     LAYOUTLMV3_SIZE,
@@ -179,8 +178,8 @@ def make_encoder(
     that of the best validation loss. It has never seen a picture: an eye is drawn with the head when
     a bimodal model is trained from it.
     """
-    if architecture not in BACKBONES:
-        raise ModelError(f"unknown encoder {architecture!r}; docleak makes tiny ones of {', '.join(BACKBONES)}.")
+    if architecture not in TINY:
+        raise ModelError(f"unknown encoder {architecture!r}; docleak makes tiny ones of {', '.join(TINY)}.")
     per_epoch = ENCODER_PAGES // ENCODER_RECIPE.batch_size
     config = replace(
         ENCODER_RECIPE, epochs=ENCODER_RECIPE.epochs if steps is None else max(1, round(steps / per_epoch))

@@ -49,6 +49,10 @@ def bert_tokenizer(vocabulary: Mapping[str, int]) -> Any:
     return transformers.BertTokenizerFast(vocab=dict(vocabulary), do_lower_case=True)
 
 
+#: Architectures of which docleak makes tiny ones.
+TINY = ("layoutlm", "bros", "bert")
+
+
 def tiny_encoder(
     architecture: str, tokenizer: Any, *, seed: int, vision: VisionConfig | None = None, width: int = WIDTH
 ) -> EncoderModel:

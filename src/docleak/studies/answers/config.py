@@ -141,8 +141,8 @@ class AnswersConfig:
             )
         if self.members == self.non_members == SHIPPED and [one.source for one in self.releases] != [RELEASED]:
             raise AttackError(
-                f"{SHIPPED!r} are documents of which docleak knows whether {RELEASED} saw them, and of no other release. "
-                "Give --members and --non-members of your own."
+                f"of {SHIPPED!r} documents docleak knows whether {RELEASED} saw them, and of no other release. Give "
+                "--members and --non-members of your own."
             )
         if unknown := [name for name in self.measures if name not in MEASURES]:
             raise AttackError(f"nothing is called {unknown[0]!r} here; known measures: {', '.join(MEASURES)}.")
