@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,6 +185,7 @@ def test_an_option_of_a_study_reaches_its_work(
     monkeypatch.setattr(audit, "audit_everything", whole)
     monkeypatch.setattr("docleak.metrics.load_engine", lambda *asked: None)
     monkeypatch.setattr("docleak.runs.pool.cluster_at", lambda address: nullcontext())
+    import_module("docleak.studies.updates.study")  # whoever imports it under the patch would keep what is patched
     monkeypatch.setattr("docleak.training.federated.capture.read_updates", lambda path: [SimpleNamespace(details={})])
     words_of = ("--before", "a", "--after", "b") if option in ("--before", "--after") else WORDS.get(name, ())
     start, beside = [*name.split(), *words_of], BESIDE.get(option, "").split()
