@@ -243,3 +243,18 @@ def test_the_interval_holds_where_parts_come_sorted(tmp_path: Path) -> None:
     quantity = decision.quantity
     assert quantity.low is not None and quantity.high is not None
     assert quantity.value == 0.5 and quantity.low < 0.45 and quantity.high > 0.55
+
+
+def test_stored_tables_state_what_their_recipes_state() -> None:
+    """A statement that a recipe no longer makes at that scale would stand on the scoreboard for good."""
+    results = Path(__file__).parents[2] / "docs" / "results"
+    stored = [json.loads(file.read_text()) for file in sorted(results.glob("*/*.json"))]
+    tables = [table for table in stored if "recipe" in table and "statements" in table]
+    assert len(tables) > 50
+    stale, recipes = list[str](), list_recipes()
+    for table in tables:
+        now = {
+            one.says for one in recipes[table["recipe"]].statements if not one.scales or table["scale"] in one.scales
+        }
+        stale += [f"{table['recipe']}: {one['says']}" for one in table["statements"] if one["says"] not in now]
+    assert not stale, "run again: docleak reproduce, scripts/publish_tables.py, scripts.scoreboard\n" + "\n".join(stale)
