@@ -29,10 +29,8 @@ def publish(run: Path, commit: str) -> Path:
     recipe, scale = told["recipe"], "" if told["scale"] == "tiny" else f"-{told['scale']}"
     page = ROOT / "docs" / "results" / f"{recipe}{scale}.md"
     page.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(run / "table.json", page.with_suffix(".json"))
-    text = (run / "table.md").read_text().replace("## ", "# ", 1).replace("### ", "## ")
-    text = re.sub(r"--out \S+", "--out RUN", text)
-    text = re.sub(r"(\w+):/\S+/(\w+)", r"\1:DATA/\2", text)
+    page.with_suffix(".json").write_text(placeless((run / "table.json").read_text()))
+    text = placeless((run / "table.md").read_text()).replace("## ", "# ", 1).replace("### ", "## ")
     text = (
         text.rstrip()
         + f"  \nMachine: {os.cpu_count()} cores of {_processor()}, other work beside it; commit {commit}\n"
@@ -45,6 +43,12 @@ def publish(run: Path, commit: str) -> Path:
     kept = found[found.index(HEADING) :] if HEADING in found else f"{HEADING}\n\nTo be written.\n"
     page.write_text(f"{text}\n{kept}")
     return page
+
+
+def placeless(text: str) -> str:
+    """The text without the folders of this machine that commands name."""
+    text = re.sub(r"--out [^\s\"]+", "--out RUN", text)
+    return re.sub(r"(\w+):/[^\s\"]+/(\w+)", r"\1:DATA/\2", text)
 
 
 def _processor() -> str:

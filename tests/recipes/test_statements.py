@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from docleak.report.page import Reading
 from docleak.report.table import Column
 from docleak.runs.run import Run
 from docleak.studies.study import TableRow, TableStudy, Tell, Unit
+from scripts.publish_tables import placeless
 from scripts.scoreboard import scoreboard
 
 
@@ -258,3 +260,11 @@ def test_stored_tables_state_what_their_recipes_state() -> None:
         }
         stale += [f"{table['recipe']}: {one['says']}" for one in table["statements"] if one["says"] not in now]
     assert not stale, "run again: docleak reproduce, scripts/publish_tables.py, scripts.scoreboard\n" + "\n".join(stale)
+
+
+def test_stored_tables_name_no_folder_of_a_machine() -> None:
+    results = Path(__file__).parents[2] / "docs" / "results"
+    commands = {file: str(json.loads(file.read_text()).get("Command", "")) for file in results.glob("*/*.json")}
+    assert sum(map(bool, commands.values())) > 50
+    assert not [f"{file.name}: {said}" for file, said in commands.items() if re.search(r"(--out |:)/", said)]
+    assert placeless('"--documents sroie:/a/b/sroie --out /tmp/x/y",') == '"--documents sroie:DATA/sroie --out RUN",'
