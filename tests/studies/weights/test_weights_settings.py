@@ -180,3 +180,15 @@ def test_at_paper_scale_bimodal_targets_see_a_resnet_and_settings_are_sought_on_
     bimodal = next(row.study for row in mine if row.study.config.bimodal)
     asked = {need.option for need in bimodal.needed("layoutlm")}
     assert {"--model resnet=DIR", "--model tuned_on=DIR"} <= asked
+
+
+def test_a_public_model_that_guesses_nothing_allows_no_all_clear() -> None:
+    from types import SimpleNamespace
+
+    from docleak.metrics.estimate import Estimate
+    from docleak.studies.weights.verdict import verdict_of
+
+    for wrong, severity in ((0.955, "untold"), (0.86, "none")):
+        estimates = {"improvement_factor": Estimate(1.0, 0.99, 1.01), "baseline_hamming": Estimate(wrong, wrong, wrong)}
+        part = verdict_of(SimpleNamespace(estimates=estimates, baseline=[], fields=[]), of="x")  # type: ignore[arg-type]
+        assert part.severity == severity and ("guesses" in part.sentence) == (severity == "untold")

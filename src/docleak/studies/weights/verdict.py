@@ -19,6 +19,16 @@ LABELS = {
 }
 
 
+#: Share of tokens that public data alone have to guess: with fewer, the right one is hardly ever among the candidates.
+LEAST_GUESSED = 0.1
+
+
+def guesses_too_little(table: GameTable) -> bool:
+    """Whether the public model is too weak for "nothing was read" to mean anything of the target."""
+    wrong = table.estimates["baseline_hamming"].value
+    return wrong is not None and 1 - wrong < LEAST_GUESSED
+
+
 def verdict_of(table: GameTable, *, of: str = "", control: bool = False, planned: int = 0) -> Part:
     """SEVERE where a whole field was read that public data alone do not read and the weights are significantly better
     than public data (IpF's interval above 1), PARTIAL where only one of the two holds; UNTOLD where no interval rules
@@ -33,7 +43,14 @@ def verdict_of(table: GameTable, *, of: str = "", control: bool = False, planned
     elif factor.value is None:
         severity = Severity.UNMEASURED
     else:
-        severity = Severity.UNTOLD if left or factor.low is None else Severity.NONE
+        unsure = left or factor.low is None or guesses_too_little(table)
+        severity = Severity.UNTOLD if unsure else Severity.NONE
+    why = f"{left} more fields are not finished" if left else "one document gives no interval"
+    if not left and factor.low is not None:
+        why = (
+            f"the public model guesses {_right(table.estimates['baseline_hamming'])} of their tokens, too few for the "
+            "candidates to hold the right ones"
+        )
     sentence = {
         Severity.SEVERE: f"Whoever has the weights reads {len(gained)} of {fields} scrubbed fields word for word that "
         "public data do not tell.",
@@ -43,8 +60,7 @@ def verdict_of(table: GameTable, *, of: str = "", control: bool = False, planned
         else f"The weights tell more about the {fields} scrubbed fields than public data do, but no field came back "
         "whole that public data do not tell.",
         Severity.UNTOLD: f"None of {fields} scrubbed fields came back that public data do not tell, but whether the "
-        "weights tell more than public data could not be told: "
-        f"{f'{left} more fields are not finished' if left else 'one document gives no interval'}.",
+        f"weights tell more than public data could not be told: {why}.",
         Severity.UNMEASURED: f"Whether the weights tell more about the {fields} scrubbed fields than public data do "
         "was not measured.",
         Severity.NONE: f"From the weights these {fields} scrubbed fields were read no better than from public data "
@@ -71,6 +87,8 @@ def fields_measured(
     factor = table.estimates["improvement_factor"]
     if factor.value is None or factor.low is None:
         doubts.append("Whether the weights tell more than public data could not be told.")
+    elif guesses_too_little(table):
+        doubts.append("The public model guesses too little for nothing read to mean anything.")
     elif factor.low > 1:
         doubts.append("The weights tell measurably more about the fields than public data do.")
     return Measure(FIELDS, name, share_of(by, rng), tuple(doubts), by)
