@@ -95,6 +95,53 @@ def test_what_is_returned_has_the_matching_that_is_reported(small: Any) -> None:
         assert float(squared_and_cosine(small.view)(dummy)) == pytest.approx(finding.matching, rel=1e-4)
 
 
+class Falling:
+    """Towards the start's mirror image by losses that the objective is told to have."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> None:
+        self.losses, noted = iter(losses), Pursuit._note
+        monkeypatch.setattr(Pursuit, "_note", lambda pursuit, loss, whole, unknowns, pixels: noted(
+            pursuit, next(self.losses), whole, unknowns, pixels))  # fmt: skip
+
+    def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor:
+        for _ in range(budget):
+            objective(start, 0.0)
+        return start
+
+
+@pytest.mark.parametrize(
+    ("option", "losses", "spent"),
+    [
+        ("stop-at=0.01", [8.0, 0.9, 0.081, 0.0799, 0.01], 4),
+        ("stop-at=0", [8.0, 0.0, 0.0, 0.0, 0.0], 5),
+        ("patience=3", [8.0, 3.9, 2.1, 2.0, 1.96, 0.1], 5),  # from 3.9 on not halved in three evaluations
+        ("patience=3", [8.0, 3.9, 2.1, 1.94, 1.9, 1.9], 6),
+        ("patience=2", [8.0, 9.0, 7.0, 6.0], 3),
+    ],
+)
+def test_a_search_ends_where_its_own_loss_says_so(
+    small: Any, monkeypatch: pytest.MonkeyPatch, option: str, losses: list[float], spent: int
+) -> None:
+    attack = replace(ATTACKS.load(f"gi-dqa-adam:{option}"), solver=Falling(monkeypatch, losses), priors={})
+    finding = attack.run(small.view, small.knowledge, budget=len(losses), generator=generator())
+    assert finding.evaluations == spent and [loss for _, loss in finding.history] == losses[:spent]
+
+
+def test_a_converged_search_has_what_the_whole_one_had_then(small: Any) -> None:
+    """The same points are visited; whitening's draws count, and the best one is kept."""
+    whole = ATTACKS.load("gi-dqa").run(small.view, small.knowledge, budget=60, generator=generator())
+    ended = ATTACKS.load("gi-dqa:stop-at=0.1").run(small.view, small.knowledge, budget=60, generator=generator())
+    assert ended.evaluations < whole.evaluations == 60
+    assert ended.history == whole.history[: len(ended.history)]
+    assert ended.matching <= 0.1 * ended.history[0][1] < ended.history[-2][1]
+
+
+@pytest.mark.parametrize("option", ["stop-at=1", "stop-at=-0.1", "patience=-1"])
+def test_an_end_that_is_none_is_refused(option: str) -> None:
+    with pytest.raises(AttackError, match="expected a share of the first matching loss"):
+        ATTACKS.load(f"gi-dqa:{option}")
+
+
 def test_the_priors_pull_the_picture(small: Any) -> None:
     plain = replace(ATTACKS.load("gi-dqa-adam"), priors={})
     smooth = replace(plain, priors={"tv-spatial": 1e4}, schedule="constant")

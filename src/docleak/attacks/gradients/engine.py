@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Literal, Protocol
@@ -85,6 +85,8 @@ class GradientAttack:
     those next to the pixels. ``double_loss`` takes the adversary's softmax in double precision. ``recompute`` keeps
     less of a Donut's encoder in memory and computes it anew, which takes longer and changes nothing else.
     ``keep`` says which iterate is returned of those whose gradient was evaluated; eq. 4 of GI-DQA may mean either.
+    The search ends before its budget is spent where the least matching loss is at most ``stop_at`` of the first
+    (it has converged), or has not halved in ``patience`` evaluations (it is hopeless); 0 of either: never.
     """
 
     name: str
@@ -103,6 +105,8 @@ class GradientAttack:
     double_loss: Annotated[bool, Said("loss", {"float": False, "double": True})] = False
     recompute: Annotated[bool, Said(values={"no": False, "yes": True})] = False
     keep: Keep = "best"
+    stop_at: float = 0.0
+    patience: int = 0
 
     def __post_init__(self) -> None:
         unknown = [p for p in self.priors if p not in PRIORS]
@@ -117,6 +121,11 @@ class GradientAttack:
                 "without priors; use another solver, or leave matching and priors out."
             )
 
+        if not 0 <= self.stop_at < 1 or self.patience < 0:
+            raise AttackError(
+                f"attack {self.name!r}: stop-at is {self.stop_at:g} and patience {self.patience}; expected a share of "
+                "the first matching loss, from 0 to below 1, and a number of evaluations, 0 for no end."
+            )
         if isinstance(self.solver, LevenbergMarquardt) and self.recompute:
             raise AttackError(
                 f"attack {self.name!r}: Levenberg-Marquardt asks one graph for many products; leave recompute out."
@@ -166,6 +175,10 @@ class GradientAttack:
         )
 
 
+class Settled(Exception):
+    """Raised inside a solver to end it where going on is not worth an evaluation."""
+
+
 class Surface(Protocol):
     """What a Pursuit needs of a canvas: pixels (B, 3, H, W) of unknowns (n,), and which of them count (B, H, W)."""
 
@@ -198,6 +211,8 @@ class Pursuit:
         self.best_loss = self.best_whole = float("inf")
         self.best: Tensor | None = None
         self.history: list[tuple[int, float]] = []
+        #: (evaluation, loss) each time that the matching loss was below half of the one before.
+        self.halvings: list[tuple[int, float]] = []
         self.whiteners: list[Mapping[str, Whitener]] = []
         self.distances: list[Distance] = []
 
@@ -212,10 +227,12 @@ class Pursuit:
                 f"budget {budget} is spent by the {self.evaluations} draws of {self.attack.name!r}'s whitening{each}; "
                 "raise the budget or lower whitening.draws."
             )
-        if isinstance(self.attack.solver, LevenbergMarquardt):
-            last = self.attack.solver.minimise_squares(self.linearise, start, budget=left)
-        else:
-            last = self.attack.solver.minimise(self.objective, start, budget=left)
+        last = start
+        with suppress(Settled):
+            if isinstance(self.attack.solver, LevenbergMarquardt):
+                last = self.attack.solver.minimise_squares(self.linearise, start, budget=left)
+            else:
+                last = self.attack.solver.minimise(self.objective, start, budget=left)
         return last if self.best is None else self.best
 
     def _prepare(self, start: Tensor, generator: torch.Generator) -> None:
@@ -278,6 +295,16 @@ class Pursuit:
             self.best_whole, self.best_loss, self.best = whole, matching, unknowns.clone()
         self.history.append((self.evaluations, matching))
         self.report(self.evaluations, matching, pixels)
+        self._settle(matching)
+
+    def _settle(self, matching: float) -> None:
+        """Settled where the attack's own matching loss says that the rest of the budget is not worth spending."""
+        if not self.halvings or matching < self.halvings[-1][1] / 2:
+            self.halvings.append((self.evaluations, matching))
+        first, (halved, _) = self.history[0][1], self.halvings[-1]
+        converged = self.attack.stop_at > 0 and matching <= self.attack.stop_at * first
+        if converged or 0 < self.attack.patience <= self.evaluations - halved:
+            raise Settled
 
 
 @contextmanager
