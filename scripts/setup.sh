@@ -49,6 +49,9 @@ pip() { $venv/bin/python -m pip --disable-pip-version-check --quiet --no-input "
 
 echo "docleak: installing into $venv (once; a few minutes)"
 # torch on its own and first: with the right version there, nothing below fetches another build of it.
-pip install --constraint constraints.txt torch==2.13.0 setuptools
-pip install --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+# pip compiles on one core, and the packages' own tests, too.
+pip install --no-compile --constraint constraints.txt torch==2.13.0 setuptools
+pip install --no-compile --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+$venv/bin/python -m compileall -q -j 0 -x '/tests?/' "$($venv/bin/python -c 'import site; print(site.getsitepackages()[0])')" \
+    >/dev/null 2>&1 || true # templates among them are no Python
 wanted >$stamp

@@ -1,4 +1,4 @@
-"""A problem small enough that an attack takes seconds: a tiny Donut of 64 x 64 pixels and one short page."""
+"""A problem small enough that an attack takes a second: a Donut of 0.1 M parameters, 64 x 64 pixels, a short page."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor
 from docleak.attacks.gradients import GradientView, Knowledge
 from docleak.documents import Field, Page, Question, Word, blank_template, private_mask
 from docleak.models import DocumentModel, Encoded, pixels_of
-from docleak.models.tiny import donut_start
 from docleak.training.update import client_gradient
+from tests.small import small_donut
 
 SIDE = 64
 
@@ -45,7 +45,7 @@ def small_page(value: str) -> Page:
 
 @pytest.fixture(scope="session")
 def small_model() -> DocumentModel:
-    return donut_start(seed=0, size=(SIDE, SIDE))
+    return small_donut(size=(SIDE, SIDE))
 
 
 @pytest.fixture(scope="session")

@@ -53,20 +53,27 @@ def character_tokenizer(
 
 def donut_start(*, seed: int, size: tuple[int, int] = DONUT_SIZE) -> Donut:
     """A Donut of about 0.6 M parameters: Swin 48 x [2, 2] with patch 4, MBart decoder 96 x 2."""
+    return donut_of(seed=seed, size=size, width=48, depths=(2, 2), layers=2)
+
+
+def donut_of(*, seed: int, size: tuple[int, int], width: int, depths: tuple[int, int], layers: int) -> Donut:
+    """A Donut of a Swin of ``width``, a multiple of 6, and a decoder of twice that.
+
+    24 x [2, 1] and one layer of the decoder have 0.1 M parameters.
+    """
     import transformers as t
 
     tokenizer = character_tokenizer()
-    width, height = size
     torch.manual_seed(seed)  # the constructors draw from the global generator; spread() redraws all matrices
     encoder = t.DonutSwinConfig(
-        image_size=[height, width], patch_size=4, embed_dim=48, depths=[2, 2], num_heads=[3, 6], window_size=8,
-        drop_path_rate=0.0,
+        image_size=[size[1], size[0]], patch_size=4, embed_dim=width, depths=list(depths), num_heads=[3, 6],
+        window_size=8, drop_path_rate=0.0,
     )  # fmt: skip
     decoder = t.MBartConfig(
-        vocab_size=len(tokenizer), d_model=96, decoder_layers=2, encoder_layers=2, decoder_attention_heads=4,
-        decoder_ffn_dim=256, max_position_embeddings=144, is_decoder=True, add_cross_attention=True,
-        scale_embedding=True, add_final_layer_norm=True, is_encoder_decoder=False, pad_token_id=1, bos_token_id=0,
-        eos_token_id=2, decoder_start_token_id=0,
+        vocab_size=len(tokenizer), d_model=2 * width, decoder_layers=layers, encoder_layers=2,
+        decoder_attention_heads=4, decoder_ffn_dim=16 * width // 3, max_position_embeddings=144, is_decoder=True,
+        add_cross_attention=True, scale_embedding=True, add_final_layer_norm=True, is_encoder_decoder=False,
+        pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=0,
     )  # fmt: skip
     module: Any = t.VisionEncoderDecoderModel(
         encoder=t.DonutSwinModel(encoder), decoder=t.MBartForCausalLM._from_config(decoder, attn_implementation="eager")

@@ -22,7 +22,6 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, GradientError, ModelError, RunError, SelfTestError
 from docleak.metrics import Reading
 from docleak.models import load_model
-from docleak.models.tiny import donut_start
 from docleak.runs.run import Run
 from docleak.studies.engine import Silence, carry_out
 from docleak.studies.given import given_pages
@@ -33,6 +32,7 @@ from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.gradient.training import TrainingPages
 from docleak.studies.identity import data_hash, title_key, weights_hash
 from docleak.studies.registry import report_on
+from tests.small import small_donut
 
 SMALL = (64, 64)
 
@@ -65,7 +65,7 @@ def small_page(value: str) -> Page:
 def small_config(tmp_path_factory: pytest.TempPathFactory) -> GradientConfig:
     """A Donut of 64 x 64 pixels and two pages, on disk: an attack takes a second."""
     folder = tmp_path_factory.mktemp("small")
-    donut_start(seed=0, size=SMALL).save(str(folder / "model"))
+    small_donut(size=SMALL).save(str(folder / "model"))
     save([small_page("42"), small_page("17")], folder / "pages")
     return GradientConfig(
         models=(str(folder / "model"),),
@@ -273,7 +273,7 @@ def test_other_weights_or_pages_under_the_same_name_are_refused(
     changed: str, small_config: GradientConfig, tmp_path: Path
 ) -> None:
     """Otherwise half of the units would be of the old ones, under the signature of the new ones."""
-    donut_start(seed=0, size=SMALL).save(str(tmp_path / "model"))
+    small_donut(size=SMALL).save(str(tmp_path / "model"))
     save([small_page("42")], tmp_path / "pages")
     config = replace(
         small_config, models=(str(tmp_path / "model"),), documents=str(tmp_path / "pages"), attacks=("random",)
@@ -284,7 +284,7 @@ def test_other_weights_or_pages_under_the_same_name_are_refused(
     models.audited_pages.cache_clear()
     assert run_one(config, tmp_path / "run").info["signature"] == signature
     if changed == "weights":
-        donut_start(seed=1, size=SMALL).save(str(tmp_path / "model"))
+        small_donut(seed=1, size=SMALL).save(str(tmp_path / "model"))
     else:
         (image,) = (tmp_path / "pages").glob("*.png")
         Image.fromarray(small_page("17").image).save(image)
@@ -463,9 +463,9 @@ def test_what_was_read_first_is_neither_made_up_nor_given():
 
 
 def test_hashes_notice_any_change() -> None:
-    model = donut_start(seed=0, size=SMALL)
+    model = small_donut(size=SMALL)
     before = weights_hash(model)
-    assert before == weights_hash(donut_start(seed=0, size=SMALL)) and len(before) == 10
+    assert before == weights_hash(small_donut(size=SMALL)) and len(before) == 10
     with torch.no_grad():
         next(model.module.parameters()).view(-1)[0] += 1e-6
     assert weights_hash(model) != before

@@ -20,7 +20,6 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
 from docleak.metrics import Reading as Read
 from docleak.models import load_model
-from docleak.models.tiny import donut_start
 from docleak.report.page import Reading
 from docleak.report.severity import Overall, Severity, overall
 from docleak.runs.run import Run
@@ -37,6 +36,7 @@ from docleak.studies.updates.study import UpdatesStudy
 from docleak.studies.updates.verdict import counted, name_of, part_of, sentences, severity_of
 from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.federated.local import LocalPlan, parameters_of, train_locally
+from tests.small import small_donut
 
 SEED = 7
 PLAN = LocalPlan(epochs=2, batch_size=1, learning_rate=0.05, weight_decay=0.01, optimiser="sgd", dropout=False)
@@ -78,7 +78,7 @@ def capture(
 def small(tmp_path_factory: pytest.TempPathFactory, make_small_page: Callable[[str], Page]) -> Path:
     """A Donut of 64 x 64 pixels and a client with one page, trained on twice."""
     folder = tmp_path_factory.mktemp("small")
-    donut_start(seed=0, size=(64, 64)).save(str(folder / "model"))
+    small_donut().save(str(folder / "model"))
     capture(folder, str(folder / "model"), {"silo-a": [make_small_page("42")]}, PLAN)
     return folder
 

@@ -219,14 +219,15 @@ class Pursuit:
     def pursue(self, start: Tensor, budget: int, generator: torch.Generator) -> Tensor:
         if self.attack.solver is None:
             return start
-        self._prepare(start, generator)
-        left = (budget - self.evaluations) // len(self.views)
+        drawn = 0 if self.attack.matching is not None else len(self.views) * (1 + self.attack.whitening.draws)
+        left = (budget - self.evaluations - drawn) // len(self.views)
         if left < 1:
             each = "" if len(self.views) == 1 else f", and a step takes one in each of {len(self.views)} rounds"
             raise AttackError(
-                f"budget {budget} is spent by the {self.evaluations} draws of {self.attack.name!r}'s whitening{each}; "
-                "raise the budget or lower whitening.draws."
+                f"budget {budget} is spent by the {self.evaluations + drawn} draws of {self.attack.name!r}'s "
+                f"whitening{each}; raise the budget or lower whitening.draws."
             )
+        self._prepare(start, generator)
         last = start
         with suppress(Settled):
             if isinstance(self.attack.solver, LevenbergMarquardt):

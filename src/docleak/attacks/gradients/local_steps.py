@@ -158,29 +158,50 @@ class ImitatedSteps:
         names: Sequence[str],
         *,
         create_graph: bool,
+        first: FirstStep | None = None,
     ) -> dict[str, Tensor]:
         """The update of ``names`` that ``pixels`` (P, 3, H, W) and ``inputs`` give, in the units of a gradient.
 
         Every step trains all that is trainable, and is a function of the pixels through all steps before it where
-        ``create_graph`` says so. The model's own weights stay as they are.
+        ``create_graph`` says so. The model's own weights stay as they are. ``first`` keeps the gradient of the first
+        step for another call of the same model, pixels and inputs: other optimisers begin with the same one.
         """
         start = {name: p.detach() for name, p in trainable(model.module)}
         loss, o = _Loss(model, self.batching), self.optimiser
         state = _State({name: torch.zeros_like(value) for name, value in start.items()})
         for batch in self.batches:
-            weights = {
-                name: (state.kept * value - o.learning_rate * state.moved[name]).requires_grad_(True)
-                for name, value in start.items()
-            }
-            given = (pixels, [inputs[i] for i in batch], [self.owners[i] for i in batch])
-            value = functional_call(loss, {f"module.{name}": p for name, p in weights.items()}, given)
-            found = torch.autograd.grad(value, list(weights.values()), create_graph=create_graph, allow_unused=True)
-            gradient = {
-                name: torch.zeros_like(p) if g is None else g
-                for (name, p), g in zip(weights.items(), found, strict=True)
-            }
+            gradient = first.of(batch, self.batching) if first and not state.count else None
+            if gradient is None:
+                weights = {
+                    name: (state.kept * value - o.learning_rate * state.moved[name]).requires_grad_(True)
+                    for name, value in start.items()
+                }
+                given = (pixels, [inputs[i] for i in batch], [self.owners[i] for i in batch])
+                value = functional_call(loss, {f"module.{name}": p for name, p in weights.items()}, given)
+                found = torch.autograd.grad(value, list(weights.values()), create_graph=create_graph, allow_unused=True)
+                gradient = {
+                    name: torch.zeros_like(p) if g is None else g
+                    for (name, p), g in zip(weights.items(), found, strict=True)
+                }
+                if first and not state.count:
+                    first.keep(batch, self.batching, gradient)
             state = _STEPS[o.kind](o, state, _clipped(gradient, o.max_norm))
         return {name: state.moved[name] / self.steps for name in names}
+
+
+@dataclass
+class FirstStep:
+    """The gradient at theta_0 of the batch that was taken last as a first step; no more than one, for it is large."""
+
+    taken: tuple[tuple[int, ...], Batching] | None = None
+    gradient: Named | None = None
+
+    def of(self, batch: tuple[int, ...], batching: Batching) -> Named | None:
+        """The gradient of this batch, or None."""
+        return self.gradient if self.taken == (batch, batching) else None
+
+    def keep(self, batch: tuple[int, ...], batching: Batching, gradient: Named) -> None:
+        self.taken, self.gradient = (batch, batching), gradient
 
 
 class _Loss(nn.Module):

@@ -17,7 +17,7 @@ from docleak.errors import AttackError, DocumentError, FederationError
 from docleak.models.base import DocumentModel, dropout_rate, trainable
 from docleak.studies.updates.inferred import Inferred, inferred
 from docleak.studies.updates.pages import names_of, pages_of
-from docleak.studies.updates.round import Batches, ImitatedRound, assumed
+from docleak.studies.updates.round import Batches, ImitatedRound, Truth, assumed
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import LocalPlan, LocalRound, set_parameters, train_locally
@@ -158,9 +158,11 @@ def _inferred(
         name: torch.from_numpy(values[name].astype(np.float32)) for name, _ in trainable(model.module) if name in values
     }
 
+    truths: dict[tuple[int, ...], Truth] = {}
+
     def imitated(plan: LocalPlan) -> ImitatedRound:
         steps = assumed(len(examples), plan)
-        return ImitatedRound.of(model, sent, plan, batching, pages, examples, steps)
+        return ImitatedRound.of(model, sent, plan, batching, pages, examples, steps, truths=truths)
 
     told = told_plan(update, local)
     known = {key: getattr(plan_of(update, local, ANY), key) for key in told if key in LocalPlan.__dataclass_fields__}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.local_steps import Batching, ImitatedSteps, Optimiser
+from docleak.attacks.gradients.local_steps import Batching, FirstStep, ImitatedSteps, Optimiser
 from docleak.attacks.gradients.matching import informative
 from docleak.attacks.gradients.observed import observe
 from docleak.attacks.gradients.selftest import SelfTest, measured, self_test
@@ -35,6 +35,8 @@ class Truth:
     model: DocumentModel
     pages: Sequence[Page]
     examples: Sequence[Example]
+    #: Of replays without dropout: rates, decays, norms and optimisers are tried on the same first step.
+    first: FirstStep = field(default_factory=FirstStep, compare=False, repr=False)
 
     @cached_property
     def fitted(self) -> tuple[Page, ...]:
@@ -74,15 +76,21 @@ class ImitatedRound:
     def of(
         cls, model: DocumentModel, sent: Named, plan: LocalPlan, batching: Batching, pages: Sequence[Page],
         examples: Sequence[Example], batches: Batches, rates: tuple[float, ...] = (),
+        truths: dict[tuple[int, ...], Truth] | None = None,
     ) -> ImitatedRound:  # fmt: skip
-        """Of the examples in ``batches`` and the pages that these are about, which are numbered anew."""
+        """Of the examples in ``batches`` and the pages that these are about, which are numbered anew.
+
+        ``truths`` keeps what is made of them for other rounds of the same examples.
+        """
         used = sorted({number for batch in batches for number in batch})
         shown = sorted({examples[number].page for number in used})
         place = {number: place for place, number in enumerate(used)}
         page = {number: place for place, number in enumerate(shown)}
         asked = [Example(page[examples[number].page], examples[number].question) for number in used]
         steps = tuple(tuple(place[number] for number in batch) for batch in batches)
-        return cls(Truth(model, picked(pages, shown), asked), sent, plan, batching, steps, rates)
+        truth = Truth(model, picked(pages, shown), asked)
+        truth = truth if truths is None else truths.setdefault(tuple(used), truth)
+        return cls(truth, sent, plan, batching, steps, rates)
 
     @property
     def steps(self) -> ImitatedSteps:
@@ -155,8 +163,10 @@ class ImitatedRound:
 
     def _moved(self, masks: int | None) -> dict[str, Tensor]:
         truth = self.truth
+        given = (truth.model, truth.pixels, truth.inputs, tuple(self.sent))
+        first = truth.first if masks is None else None
         with _mode(truth.model, masks):
-            return self.steps.simulate(truth.model, truth.pixels, truth.inputs, tuple(self.sent), create_graph=False)
+            return self.steps.simulate(*given, create_graph=False, first=first)
 
 
 def optimiser_of(plan: LocalPlan) -> Optimiser:
