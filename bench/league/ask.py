@@ -13,20 +13,24 @@ from typing import Any
 
 import numpy as np
 
-SIDES = Path(__file__).parent / "sides"
+SIDES, ROOT = Path(__file__).parent / "sides", Path(__file__).parents[2]
 
 
 def ask(
-    python: str, side: str, job: Mapping[str, Any], arrays: Mapping[str, Any], *, patience: float = 3600
+    python: str, side: str, job: Mapping[str, Any], arrays: Mapping[str, Any], *, with_docleak: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What ``sides/SIDE.py`` answers, run by ``python``; SystemExit with the end of what it said where it fails."""
+    """What ``sides/SIDE.py`` answers, run by ``python``; SystemExit with the end of what it said where it fails.
+
+    ``with_docleak`` lets an environment that is not ours import docleak and bench, for a case that both sides share.
+    """
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "job.json").write_text(json.dumps(dict(job)))
         np.savez(folder / "arrays.npz", **arrays)
-        path = {} if python != sys.executable else {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
+        shared = with_docleak or python == sys.executable
+        path = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])} if shared else {}
         said = subprocess.run(
-            [python, str(SIDES / f"{side}.py"), place], capture_output=True, text=True, timeout=patience, check=False,
+            [python, str(SIDES / f"{side}.py"), place], capture_output=True, text=True, check=False,
             env={**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, "OMP_NUM_THREADS": "1", **path},
         )  # fmt: skip
         if said.returncode:

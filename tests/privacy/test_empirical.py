@@ -170,7 +170,7 @@ def test_the_best_threshold_without_a_correction_would_be_wrong() -> None:
 
 def test_scores_that_tell_all_are_counted_at_a_rank_by_hand() -> None:
     """20 members above 30 others. At the highest other the false positive rate has the law Beta(1, 30), and given it
-    all 20 members lie above with chance TPR^20; scipy's own quadrature of that, at the bound, is the error of a rank."""
+    all 20 members lie above with chance TPR^20; scipy's quadrature of that, at the bound, is the error of a rank."""
     members = np.arange(50) < 20
     found = from_scores(members.astype(float), members, 0.01, rng=np.random.default_rng(0))
 
