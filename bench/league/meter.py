@@ -30,7 +30,9 @@ TARGET, PUBLIC, SEED = "vt5-released", "vt5-public", 0
 PLANTED, LOWER = 60, (0.7, 0.85)
 SHOWN = {"release": "documents of the shipped release", "planted": "planted losses"}
 SCORES, PEER = ("loss", "rmia", "informia", "reference_ratio"), {"loss": "LOSS"}
-RESAMPLES, STRENGTHS, CANARIES, DRAWS = 2000, (1.0, 2.0), 100, 8
+RESAMPLES, STRENGTH = 2000, 1.0
+#: Mechanism -> how many canaries, and how many draws.
+CANARIES = {"Laplace noise": (100, 16), "randomised response": (40, 80)}
 
 
 def released() -> dict[str, Any]:
@@ -108,15 +110,19 @@ def measure(peer: str, source: str) -> dict[str, Any]:
 
 
 def _canary_sets() -> tuple[dict[str, Any], dict[str, float]]:
-    """Scores of randomised response and Laplace noise, whose epsilon is the strength."""
+    """Scores of two mechanisms with the epsilon STRENGTH: Laplace noise; and randomised response whose answers come
+    with a sureness that tells nothing, so that every number of guesses is as good as another."""
     arrays, truths = {}, {}
-    for strength in STRENGTHS:
-        for draw in range(DRAWS):
-            rng = np.random.default_rng([int(10 * strength), draw])
-            coins = rng.random(CANARIES) < 0.5
-            name = f"Laplace {strength:g}, {draw}"
-            arrays |= {f"{name}/scores": coins + rng.laplace(size=CANARIES) / strength, f"{name}/coins": coins}
-            truths[name] = strength
+    for kind, (count, draws) in CANARIES.items():
+        for draw in range(draws):
+            rng = np.random.default_rng([count, draw])
+            coins = rng.random(count) < 0.5
+            honest = np.where(rng.random(count) < 1 / (1 + np.exp(-STRENGTH)), coins, ~coins)
+            scores = (2 * honest - 1) * (1 + rng.random(count))
+            if kind == "Laplace noise":
+                scores = coins + rng.laplace(size=count) / STRENGTH
+            arrays |= {f"{kind}, {draw}/scores": scores, f"{kind}, {draw}/coins": coins}
+            truths[f"{kind}, {draw}"] = STRENGTH
     return arrays, truths
 
 
@@ -170,17 +176,19 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
         "difference": f"from {min(gaps):+.5f} to {max(gaps):+.5f}", "memory": memory, "n": len(gaps),
         "verdict": "equal" if max(map(abs, gaps)) <= 1e-4 else "cannot tell",
     }))  # fmt: skip
-    ours, theirs, truths = (np.array(x) for x in (*numbers["optimal"].values(), list(numbers["truths"].values())))
-    low, high = ratio_interval(ours - theirs, np.ones(len(ours), np.int64), np.random.default_rng(0), 0.95, 2000, False)
-    wrong = int((theirs > truths).sum()), int((ours > truths).sum())
-    said = verdict(low, high)
-    found.append(Row("Privacy Meter", {
-        "case": f"{CANARIES} canaries of a Laplace mechanism; number of guesses chosen afterwards",
-        "budget": "the same scores", "measure": "epsilon at least, mean; above the truth",
-        "theirs": f"{theirs.mean():.3f}; {wrong[0]} of {len(ours)}",
-        "ours": f"{ours.mean():.3f}; {wrong[1]} of {len(ours)}",
-        "difference": Estimate(float((ours - theirs).mean()), low, high, len(ours)).text(3, signed=True),
-        "memory": memory, "n": len(ours),
-        "verdict": NO_BOUND if binomtest(wrong[0], len(ours), ERROR, "greater").pvalue < WRONG else said,
-    }))  # fmt: skip
+    for kind, (count, _) in CANARIES.items():
+        at = [i for i, name in enumerate(numbers["truths"]) if name.startswith(kind)]
+        ours, theirs = (np.array(numbers["optimal"][side])[at] for side in ("ours", "theirs"))
+        one = np.ones(len(at), np.int64)
+        low, high = ratio_interval(ours - theirs, one, np.random.default_rng(0), 0.95, 2000, False)
+        wrong = int((theirs > STRENGTH).sum()), int((ours > STRENGTH).sum())
+        refuted = binomtest(wrong[0], len(at), ERROR, "greater").pvalue < WRONG
+        found.append(Row("Privacy Meter", {
+            "case": f"{count} canaries, {kind} (epsilon {STRENGTH:g}); number of guesses chosen afterwards",
+            "budget": "the same scores", "measure": "epsilon at least, mean; above the truth",
+            "theirs": f"{theirs.mean():.3f}; {wrong[0]} of {len(at)}",
+            "ours": f"{ours.mean():.3f}; {wrong[1]} of {len(at)}",
+            "difference": Estimate(float((ours - theirs).mean()), low, high, len(at)).text(3, signed=True),
+            "memory": memory, "n": len(at), "verdict": NO_BOUND if refuted else verdict(low, high),
+        }))  # fmt: skip
     return found
