@@ -10,8 +10,8 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-#: What is filled in for each party; and the folder of the silos' public keys of secure aggregation, at every party, with
-#: a silo's own private key. They are here, and not in ``folders``, since a node that waits does without PyTorch.
+#: What is filled in for each party; and the folder of the silos' public keys of secure aggregation, at every party,
+#: with a silo's own private key. They are not in ``folders``, since a node that waits does without PyTorch.
 TEMPLATES, PINNED = Path(__file__).parent / "templates", "pinned"
 #: What an app bundle holds of Flower's own, and what of docleak's.
 MANIFEST_FOLDER = ".info/"
