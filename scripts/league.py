@@ -48,11 +48,13 @@ docleak's own canaries compare two numbers. Seconds are the processor's.
 
 """
 TAIL = """
-Not measured: memory of the rows without it; breaching's cases 4, 6 and 9; what stands behind a row is scaled down
-where it says so, since ImageNet, CIFAR-10 and wikitext are not to be had here. Of documents are the rows of Donut, of
-the shipped release and of its canaries: few peers read document models, which is what
+Not measured: memory of the rows without it; breaching's cases {lacking}4, 6 and 9. What stands behind a row is scaled
+down where it says so, since ImageNet, CIFAR-10 and wikitext are not to be had here. Of documents are the rows of Donut,
+of the shipped release and of docleak's canaries: few peers read document models, which is what
 [the benchmark](../benchmark.md) is for.
 """
+#: Parts of bench.league that have a driver, as TAIL names those without numbers.
+LACKING = {"convnet": "1, ", "leakpro": ""}
 
 
 def of_breaching(numbers: Mapping[str, Any]) -> list[Row]:
@@ -157,7 +159,16 @@ def page_of(results: Path) -> str:
     said = "{} rows: {} won, {} equal, {} lost, {} where theirs is no bound, {} cannot tell.\n".format(
         len(rows), *counts
     )
-    return HEAD + said + "\n" + Table("", COLUMNS, rows, first="peer").to_markdown() + TAIL
+    return HEAD + said + "\n" + Table("", COLUMNS, rows, first="peer").to_markdown() + tail_of(results)
+
+
+def tail_of(results: Path) -> str:
+    """What was not measured."""
+    absent = [part for part in LACKING if stored(results, part) is None]
+    said = TAIL.format(lacking="".join(LACKING[part] for part in absent))
+    return (
+        said.replace("Not measured: ", "Not measured: LeakPro (its driver is there); ") if "leakpro" in absent else said
+    )
 
 
 if __name__ == "__main__":
