@@ -61,8 +61,8 @@ def shim() -> None:
 
 job, _ = asked()
 case_module.BUDGET = job["budget"]
+shim()  # on docleak's sides, too: transformers looks at torchvision where it is there
 if job["side"] == "leakpro":
-    shim()
     sys.path[:0] = [job["source"]]
 attacker: Any = {"leakpro": leakpro, "docleak, same steps": case_module.ours,
                  "docleak, own solver": case_module.ours_bounded}[job["side"]]  # fmt: skip
