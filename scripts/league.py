@@ -3,8 +3,8 @@
     python -m scripts.league
 
 Numbers come from docs/results/bench.json (``python -m bench beside_breaching imprint``), docs/results/spans.md
-(``python scripts/beside_dager.py``) and the benchmark's leaderboard. Won and lost are said where the whole 95 %
-interval, or both quartiles of a time's ratio, lie on one side.
+(``python scripts/beside_dager.py``), docs/results/league (``python -m bench.league``) and the benchmark's leaderboard.
+Won and lost are said where the whole 95 % interval, or both quartiles of a time's ratio, lie on one side.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.league.__main__ import PARTS, stored
+from bench.league.auditing import NO_BOUND, verdict
 from docleak.files import write_atomically
 from docleak.metrics import Estimate
 from docleak.metrics.estimate import ratio_interval
@@ -31,28 +34,27 @@ WON, LOST, OPEN = "won", "lost", "cannot tell"
 COLUMNS = {
     "case": Column("model and gradient"), "budget": Column("budget"), "measure": Column("measured"),
     "theirs": Column("theirs"), "ours": Column("docleak"), "difference": Column("docleak against theirs"),
-    "n": Column("n", 0), "verdict": Column("verdict"),
+    "memory": Column("peak MiB: theirs, docleak"), "n": Column("n", 0), "verdict": Column("verdict"),
 }  # fmt: skip
 HEAD = """# League: docleak beside its peers' own code
 
 Written by `python -m scripts.league`; do not edit. Each peer is run as its authors publish it, on the same model,
-gradient and budget; the pages behind the rows say how: [bench](bench.md) (breaching 0.1.2, MIT) and [spans](spans.md)
-(DAGER, Apache-2.0). A row is **won** or **lost** where the whole 95 % interval of the difference, or both quartiles of
-the ratio of times, lie on that side, else *cannot tell*; **equal** where the counts are.
+gradient or scores, and budget; the pages behind the rows say how: [bench](bench.md) (breaching 0.1.2, MIT),
+[spans](spans.md) (DAGER, Apache-2.0), and `python -m bench.league` for the rest, each side a process of its own, whose
+peak memory is the column's. A row is **won** or **lost** where the whole 95 % interval of the difference, or both
+quartiles of the ratio of times, lie on that side, else *cannot tell*; **equal** where the counts are. A bound on
+epsilon that is above the known truth more often than its 5 % allow (p < 0.01) is **no bound**. Rows of one audit of
+docleak's own canaries compare two numbers. Seconds are the processor's.
 
 """
 TAIL = """
-Not measured: memory; breaching's cases 0, 1, 4, 6, 9 and 10 as they stand (they need ImageNet, CIFAR-10 or wikitext,
-which are not here); LeakPro; Privacy Meter. Only the last rows are about documents: few peers read document models,
-which is what [the benchmark](../benchmark.md) is for.
+Not measured: memory of the rows without it; breaching's cases {lacking}4, 6 and 9. What stands behind a row is scaled
+down where it says so, since ImageNet, CIFAR-10 and wikitext are not to be had here. Of documents are the rows of Donut,
+of the shipped release and of docleak's canaries: few peers read document models, which is what
+[the benchmark](../benchmark.md) is for.
 """
-
-
-def verdict(low: float | None, high: float | None, *, level: float = 0.0) -> str:
-    """Won where all of it is above ``level``, lost where all is below."""
-    if low is None or high is None or low <= level <= high:
-        return OPEN
-    return WON if low > level else LOST
+#: Parts of bench.league that have a driver, as TAIL names those without numbers.
+LACKING = {"convnet": "1, ", "leakpro": ""}
 
 
 def of_breaching(numbers: Mapping[str, Any]) -> list[Row]:
@@ -146,10 +148,27 @@ def page_of(results: Path) -> str:
         *of_imprint(bench["imprint"]["numbers"]),
         *of_dager((results / "spans.md").read_text(encoding="utf-8")),
         *of_benchmark(json.loads((results / "leaderboard.json").read_text(encoding="utf-8"))),
+        *(
+            row
+            for part in PARTS
+            if (told := stored(results, part))
+            for row in import_module(f"bench.league.{part}").rows(told["numbers"])
+        ),
     ]
-    counts = [sum(row.values["verdict"] == one for row in rows) for one in (WON, "equal", LOST, OPEN)]
-    said = "{} rows: {} won, {} equal, {} lost, {} cannot tell.\n".format(len(rows), *counts)
-    return HEAD + said + "\n" + Table("", COLUMNS, rows, first="peer").to_markdown() + TAIL
+    counts = [sum(row.values["verdict"] == one for row in rows) for one in (WON, "equal", LOST, NO_BOUND, OPEN)]
+    said = "{} rows: {} won, {} equal, {} lost, {} where theirs is no bound, {} cannot tell.\n".format(
+        len(rows), *counts
+    )
+    return HEAD + said + "\n" + Table("", COLUMNS, rows, first="peer").to_markdown() + tail_of(results)
+
+
+def tail_of(results: Path) -> str:
+    """What was not measured."""
+    absent = [part for part in LACKING if stored(results, part) is None]
+    said = TAIL.format(lacking="".join(LACKING[part] for part in absent))
+    return (
+        said.replace("Not measured: ", "Not measured: LeakPro (its driver is there); ") if "leakpro" in absent else said
+    )
 
 
 if __name__ == "__main__":

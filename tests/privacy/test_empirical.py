@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, stats
 from scipy.optimize import linprog
 
 from docleak.errors import ContradictionError, PrivacyError
@@ -22,6 +22,8 @@ from docleak.privacy.empirical import (
 )
 from docleak.privacy.mechanism import Mechanism, Relation, Unit
 from docleak.privacy.one_run import one_run_p_value
+from docleak.privacy.ranks import Ranks
+from docleak.privacy.tradeoff import AnyMechanism, Gaussian
 
 
 def honest(epsilon: float) -> float:
@@ -144,7 +146,9 @@ def test_thresholds_chosen_on_the_data_are_paid_for(noise: float, delta: float, 
     for _ in range(1000):
         scores = members + noise * rng.normal(size=120)
         scores = np.round(scores / step) if step else scores
-        failed += from_scores(scores, members, delta, rng=rng).epsilon > truth
+        # the bound is above the truth just where the truth is refuted
+        seen = Ranks.of_scores(scores[members], scores[~members], rng)
+        failed += seen.p_value(AnyMechanism(delta).inverse(truth)) <= 0.05
     assert failed <= 50
 
 
@@ -164,11 +168,41 @@ def test_the_best_threshold_without_a_correction_would_be_wrong() -> None:
     assert wrong["held out"] <= 40 and wrong["not paid for"] > 50
 
 
-def test_scores_that_tell_all_are_counted_at_their_threshold() -> None:
+def test_scores_that_tell_all_are_counted_at_a_rank_by_hand() -> None:
+    """20 members above 30 others. At the highest other the false positive rate has the law Beta(1, 30), and given it
+    all 20 members lie above with chance TPR^20; scipy's quadrature of that, at the bound, is the error of a rank."""
     members = np.arange(50) < 20
-    rng = np.random.default_rng(0)
-    half = from_scores(members.astype(float), members, 0.01, rng=rng)
-    assert half.epsilon == from_counts(10, 10, 0, 15, 0.01).epsilon > 0
+    found = from_scores(members.astype(float), members, 0.01, rng=np.random.default_rng(0))
+
+    def chance(rank: int, of: int, trials: int) -> float:
+        def at(rate: float) -> float:
+            grown = math.exp(found.epsilon)
+            most = min(1.0, 0.01 + grown * rate, 1 - (1 - rate - 0.01) / grown)
+            return float(stats.beta.pdf(rate, rank, of - rank + 1)) * most**trials
+
+        return float(integrate.quad(at, 0, 1, limit=200)[0])
+
+    assert found.epsilon > 2 and "at 7 ranks" in found.evidence
+    least = min(chance(rank, of, trials) for of, trials in ((30, 20), (20, 30)) for rank in (1, 3, 9, 27) if rank <= of)
+    assert 0.93 * 0.05 / 7 < least <= 0.05 / 7
+
+
+def test_ranks_prove_more_than_a_threshold_chosen_on_half_and_a_curve_more_still() -> None:
+    rng, truth = np.random.default_rng(3), gaussian(0.5, 1e-5)
+    failed, gained, curved = 0, [], []
+    for _ in range(40):
+        members = rng.random(400) < 0.5
+        scores = members + 0.5 * rng.normal(size=400)
+        inside, outside = np.sort(scores[members])[::2], np.sort(scores[~members])[::2]
+        half = max(
+            from_counts(int((inside >= t).sum()), len(inside), int((outside >= t).sum()), len(outside), 1e-5).epsilon
+            for t in inside[::5]
+        )
+        found = [from_scores(scores, members, 1e-5, rng=rng, family=one).epsilon for one in (None, Gaussian())]
+        gained.append(found[0] - half)
+        curved.append(found[1] - found[0])
+        failed += found[1] > truth
+    assert np.mean(gained) > 0.2 and np.min(curved) > 1 and failed <= 5
 
 
 def test_many_scores_of_the_gaussian_mechanism_bring_the_bound_near_the_truth() -> None:
@@ -246,8 +280,8 @@ def test_bad_input_is_refused() -> None:
     for delta, confidence in [(-0.1, 0.95), (1.0, 0.95), (0.0, 1.0), (math.nan, 0.95)]:
         with pytest.raises(PrivacyError, match="expected a delta"):
             from_counts(1, 2, 1, 2, delta, confidence=confidence)
-    with pytest.raises(PrivacyError, match="needs 2 of each"):
-        from_scores(scores, np.arange(6) < 1, 0.0, rng=rng)
+    with pytest.raises(PrivacyError, match="expected at least one of each"):
+        from_scores(scores, np.ones(6, bool), 0.0, rng=rng)
     with pytest.raises(PrivacyError, match="0 members"):
         from_scores(scores, np.zeros(6, bool), 0.0, rng=rng)
     with pytest.raises(PrivacyError, match="finite"):

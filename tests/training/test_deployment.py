@@ -29,6 +29,7 @@ from docleak.training.federated.deploy.check import check_folder, connect, secre
 from docleak.training.federated.deploy.folders import Deployment, silo_names, write_deployment
 from docleak.training.federated.deploy.gate import gate_app, may_pass
 from docleak.training.federated.deploy.keys import Authority, days_left
+from docleak.training.federated.deploy.start import check_apart
 from docleak.training.federated.deploy.watch import at_work, was_killed
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.secure.key_files import read_identity, read_pinned
@@ -63,6 +64,19 @@ def test_a_deployment_is_complete_private_and_says_what_is_missing(tmp_path: Pat
         check_folder(folders[0])
     with pytest.raises(FederationError, match="nowhere"):
         check_folder(folders[2], silo=str(tmp_path / "nowhere"))
+
+
+def test_a_party_that_waits_is_checked_in_a_process_that_ends_and_does_without_pytorch(tmp_path: Path) -> None:
+    folders = write_deployment(Deployment(("a",), "localhost"), Federation(), tmp_path / "out")
+    check_apart(folders[0])
+    (folders[1] / "node").chmod(0o644)
+    with pytest.raises(FederationError, match=r"^a cannot start:\n  - .*chmod 600 .*node"):
+        check_apart(folders[1])
+    code = "import sys, {0}; print(*(name for name in ('torch', 'scipy', 'transformers') if name in sys.modules))"
+    for module in ("deploy.start", "flower.node"):
+        told = subprocess.run([sys.executable, "-c", code.format(f"docleak.training.federated.{module}")],
+                              capture_output=True, text=True, check=True)  # fmt: skip
+        assert told.stdout.strip() == "", module
 
 
 def test_the_check_knows_every_secret_and_the_folder_it_lies_in(tmp_path: Path) -> None:

@@ -132,9 +132,9 @@ def gate(
     json_output: Json = False,
 ) -> None:
     """Forward what silos may ask of the SuperLink, and refuse the rest; runs until it is stopped."""
-    from docleak.training.federated.deploy.check import check_folder
     from docleak.training.federated.deploy.gate import serve
+    from docleak.training.federated.deploy.start import check_apart
 
-    check_folder(folder)
+    check_apart(folder)
     emit({"listening": f"{listen}:{port}"}, f"gate: {listen}:{port} to {superlink}", json_output=json_output)
     serve(superlink, folder, host=listen, port=port)

@@ -20,13 +20,16 @@ from docleak.privacy.accounting import Guarantee
 from docleak.privacy.lineage import Claim
 from docleak.privacy.mechanism import Relation, Unit
 from docleak.privacy.one_run import check_counts, curve_refuted, one_run_p_value, ordered_p_value
+from docleak.privacy.ranks import Ranks
 from docleak.privacy.tradeoff import LARGEST, AnyMechanism, Family, Gaussian, largest
 
 #: What a bound is by.
 STEINKE, CURVE = "one run (Steinke et al., 2023)", "one run, f-DP (Mahloujifar et al., 2024)"
 ORDERED, FITTED, EXACT = "one run, order statistics", "Gaussian fit", "Clopper-Pearson"
-#: Of how many canaries f-DP guesses where nobody said, one in so many: best or nearly so for 500 to 20,000 ideal ones.
-ONE_IN = 3
+RANKED = "order statistics of independent trials"
+#: Of how many canaries f-DP guesses where nobody said, one in so many, both tried: few for weak traces, many for strong
+#: ones. What is left to order statistics of the chance to be wrong; each of the others has an equal share of the rest.
+ONE_IN, ORDERED_SHARE = (2, 7), 0.1
 INDEPENDENT = "counted as if each were an independent trial"
 COINS = "canaries included by independent fair coins"
 NORMAL = "scores of canaries independent and normal, with one variance"
@@ -122,8 +125,8 @@ def lower_bound(
 
     How taking the tightest stays valid: of Guesses, and Trials, all methods bound the chance of one and the same count,
     and the least of several upper bounds is one: nothing is split. Of Scores the method is fixed by what is granted:
-    ``normal``: a fit; nothing: order statistics; ``family``: both order statistics and f-DP with a third of the
-    canaries as guesses, each failing with half of 1 - ``confidence``. Ties of scores are ordered by ``rng``. Raises
+    ``normal``: a fit; nothing: order statistics; ``family``: order statistics and f-DP with a half and a seventh of the
+    canaries as guesses, which share 1 - ``confidence``. Ties of scores are ordered by ``rng``. Raises
     PrivacyError for what cannot be observed, and for Scores without ``rng`` unless ``normal``.
     """
     _check(delta, confidence)
@@ -138,15 +141,17 @@ def lower_bound(
         raise PrivacyError("equal scores need a generator that orders them; give rng.")
     surest, called = _surest_first(observed.scores, rng)
     right = observed.included[surest] == called
-    share = error / 2 if family else error
+    share = error * ORDERED_SHARE if family else error
     epsilon = largest(lambda e: ordered_p_value(right, e, delta) <= share, AnyMechanism(delta).most)
-    if family:
-        some = min(max(len(right) // ONE_IN, 2), len(right))
-        by_curve = _of_guesses(Guesses(len(right), some, int(right[:some].sum())), delta, 1 - share, family)
-        if by_curve.epsilon > epsilon:
-            return replace(by_curve, confidence=confidence)
     evidence = f"{int(right.sum())} of {len(right)} canaries of one training right, the surest first"
-    return LowerBound(epsilon, delta, confidence, evidence, f"{COINS}; {AnyMechanism.text}", method=ORDERED)
+    best = LowerBound(epsilon, delta, confidence, evidence, f"{COINS}; {AnyMechanism.text}", method=ORDERED)
+    for one_in in ONE_IN if family else ():
+        some = min(max(len(right) // one_in, 2), len(right))
+        seen = Guesses(len(right), some, int(right[:some].sum()))
+        by_curve = _of_guesses(seen, delta, 1 - (error - share) / len(ONE_IN), family)
+        if by_curve.epsilon > best.epsilon:
+            best = replace(by_curve, confidence=confidence)
+    return best
 
 
 def _of_guesses(seen: Guesses, delta: float, confidence: float, family: Family | None) -> LowerBound:
@@ -234,23 +239,24 @@ def from_scores(
     *,
     rng: np.random.Generator,
     confidence: float = 0.95,
+    family: Family | None = None,
 ) -> LowerBound:
-    """From scores (P,), higher for likelier members, with the best threshold; members (P,) bool.
+    """From scores (P,), higher for likelier members, with the thresholds that prove most; members (P,) bool.
 
-    It is chosen on a random half of each class, and counted on the other. Raises PrivacyError as ``from_counts``, and
-    for a score that is not finite.
+    Thresholds are at ranks of the scores (``ranks``), so that none is chosen by looking, and nobody is set apart to
+    choose it. Independent trials are granted, as in ``from_counts``; with ``family`` its curves, too. Raises
+    PrivacyError for one class alone, and for a score that is not finite.
     """
     _check(delta, confidence)
     _check_scores(scores, members)
     inside, outside = scores[members], scores[~members]
-    if min(len(inside), len(outside)) < 2:
-        raise PrivacyError(f"{len(inside)} members and {len(outside)} others; a held-out half needs 2 of each.")
-    (choose_in, count_in), (choose_out, count_out) = (np.array_split(rng.permutation(x), 2) for x in (inside, outside))
-    threshold = _best(choose_in, choose_out, delta, 1 - confidence)
-    hits, alarms = int((count_in >= threshold).sum()), int((count_out >= threshold).sum())
-    found = from_counts(hits, len(count_in), alarms, len(count_out), delta, confidence=confidence)
-    evidence = f"{found.evidence}, at a threshold chosen on {len(choose_in)} and {len(choose_out)} other ones"
-    return LowerBound(found.epsilon, delta, confidence, evidence, INDEPENDENT)
+    if not len(inside) or not len(outside):
+        raise PrivacyError(f"{len(inside)} members and {len(outside)} others; expected at least one of each.")
+    seen, curves = Ranks.of_scores(inside, outside, rng), family or AnyMechanism(delta)
+    strength = largest(lambda s: seen.p_value(curves.inverse(s)) <= 1 - confidence, curves.most, width=1e-4)
+    epsilon = curves.epsilon(strength, delta) if strength else 0.0
+    evidence = f"scores of {len(inside)} members and {len(outside)} others, at {len(seen.rank)} ranks of them"
+    return LowerBound(epsilon, delta, confidence, evidence, f"{INDEPENDENT}; {curves.text}", method=RANKED)
 
 
 def from_one_run(canaries: int, guesses: int, right: int, delta: float, *, confidence: float = 0.95) -> LowerBound:
@@ -323,14 +329,6 @@ def held_against(lower: LowerBound, upper: Guarantee | Claim) -> None:
             f"If what it assumes holds, chance does that in {1 - lower.confidence:.2g} of audits at most. "
             f"Look for: {CAUSES}."
         )
-
-
-def _best(inside: NDArray[np.float64], outside: NDArray[np.float64], delta: float, error: float) -> float:
-    """The threshold with the highest bound."""
-    thresholds = np.unique(inside)
-    hits = len(inside) - np.searchsorted(np.sort(inside), thresholds)
-    alarms = len(outside) - np.searchsorted(np.sort(outside), thresholds)
-    return float(thresholds[int(np.argmax(_epsilons(hits, len(inside), alarms, len(outside), delta, error)))])
 
 
 def _epsilons(hits: Any, members: int, alarms: Any, others: int, delta: float, error: float) -> NDArray[np.float64]:

@@ -23,8 +23,9 @@ Floats = NDArray[np.float64]
 #: What is known of a question (attributes of ``Asked``), and how a document's questions are joined.
 TRAITS = ("loss", "nls", "distance", "steps")
 JOINED: dict[str, Callable[[Sequence[float]], np.float64]] = {"mean": np.mean, "least": np.min, "greatest": np.max}
-#: RMIA's gamma, and its offline "a", by which P(x) = ((1 + a) P_out(x) + 1 - a) / 2 (values of the authors' code).
-GAMMA, OFFLINE = 2.0, 0.3
+#: RMIA's gamma, and its offline "a", by which P(x) = ((1 + a) P_out(x) + 1 - a) / 2 (values of the authors' Privacy
+#: Meter, at e384af8).
+GAMMA, OFFLINE = 1.0, 0.3
 #: Questions of one key in other documents, fewer of which are no population: then all keys are.
 POPULATION = 10
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import io
 import tomllib
 import zipfile
+from pathlib import Path
 
-from docleak.training.federated.deploy.folders import TEMPLATES
-
+#: What is filled in for each party; and the folder of the silos' public keys of secure aggregation, at every party,
+#: with a silo's own private key. They are not in ``folders``, since a node that waits does without PyTorch.
+TEMPLATES, PINNED = Path(__file__).parent / "templates", "pinned"
 #: What an app bundle holds of Flower's own, and what of docleak's.
 MANIFEST_FOLDER = ".info/"
 PROJECT = "pyproject.toml"

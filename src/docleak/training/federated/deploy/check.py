@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import ssl
+import sys
 from pathlib import Path
 
 from docleak.errors import DocleakError, FederationError
@@ -132,3 +133,10 @@ def _noted(attempt: object, faults: list[str]) -> None:
         attempt()
     except DocleakError as error:
         faults.append(str(error))
+
+
+if __name__ == "__main__":
+    try:
+        check_folder(Path(sys.argv[1]), silo=sys.argv[2])
+    except DocleakError as error:
+        raise SystemExit(str(error)) from None

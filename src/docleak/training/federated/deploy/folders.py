@@ -16,17 +16,15 @@ from scipy.stats import binom
 from docleak.documents.files import describe_folder
 from docleak.errors import FederationError
 from docleak.files import OWNERS_FILE, OWNERS_FOLDER
+from docleak.training.federated.deploy.app import PINNED, TEMPLATES
 from docleak.training.federated.deploy.keys import Authority, node_keys
 from docleak.training.federated.federation import Federation, drawn
 from docleak.training.federated.secure.key_files import write_key_pair
 from docleak.training.federated.silo_ledger import SiloLedger
 from docleak.training.federated.silo_limits import SiloLimits
 
-TEMPLATES = Path(__file__).parent / "templates"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 HOST = re.compile(r"[A-Za-z0-9.:-]{1,253}")
-#: Folder of the silos' public keys of secure aggregation, at every party, with a silo's own private key.
-PINNED = "pinned"
 SCRIPT = ".sh"
 
 

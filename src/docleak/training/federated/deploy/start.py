@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from docleak.errors import FederationError, MissingExtraError
-from docleak.training.federated.deploy.check import check_folder
-from docleak.training.federated.deploy.folders import PINNED
+from docleak.training.federated.deploy.app import PINNED
 from docleak.training.federated.deploy.watch import supervise, wait_for_port
 
 QUIET = {
@@ -21,6 +20,7 @@ QUIET = {
 #: Entry of the node's configuration (``flower.guard``, which brings PyTorch), and the guard's folder.
 GUARDED = "guard"
 NODE = "docleak.training.federated.flower.node"
+CHECK = "docleak.training.federated.deploy.check"
 
 
 def run_superlink(folder: Path, *, port: int) -> None:
@@ -28,7 +28,7 @@ def run_superlink(folder: Path, *, port: int) -> None:
 
     FederationError, before anything is started, for a folder that ``check_folder`` refuses.
     """
-    check_folder(folder)
+    check_apart(folder)
     here = folder.resolve()
     command = [
         _program("flower-superlink"), "--host", "127.0.0.1", "--port", str(port),
@@ -72,7 +72,7 @@ def run_node(
 
     FederationError, before anything is started, for what ``check_folder`` refuses.
     """
-    check_folder(folder, silo=str(pages))
+    check_apart(folder, silo=str(pages))
     here = folder.resolve()
     config = {
         "silo": str(pages.resolve()), "name": name, "keep": str(here), "secure-key": str(here / PINNED / name),
@@ -89,6 +89,14 @@ def run_node(
     ]  # fmt: skip
     told_node = {"DOCLEAK_KEEP": str(here), "DOCLEAK_ANY_CODE": "1" if any_code else ""}
     supervise(command, environment={**_environment(here), **told_node})
+
+
+def check_apart(folder: Path, *, silo: str = "") -> None:
+    """``check_folder`` in a process that ends: it imports PyTorch, 200 MB that a party that waits does not need."""
+    command = [sys.executable, "-m", CHECK, str(folder), silo]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FederationError(done.stderr.strip() or f"{folder} could not be checked (status {done.returncode}).")
 
 
 def _environment(here: Path) -> dict[str, str]:
