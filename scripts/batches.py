@@ -1,14 +1,19 @@
-"""One page of a batch, read by an honest server: ``python -m scripts.batches OUT.jsonl`` measures, ``page`` writes.
+"""One page of a batch, read by an honest server, and by one that fishes for it: the tables of docs/results/batches.md.
+
+    python -m scripts.batches measure cases.jsonl               an honest server
+    python -m scripts.batches measure cases.jsonl --gain 4      one that sends a head multiplied by 4
+    python -m scripts.batches guard                             what the guard says of such heads
+    python -m scripts.batches page cases.jsonl                  the table
 
 Each case is a batch of pages of its own: what taking its gradient for one page's gives, beside the truth. Cases go to
-the file one by one, and what is there is not computed again. ``python -m scripts.batches page OUT.jsonl`` prints
-docs/results/batches.md.
+the file one by one, and what is there is not computed again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,12 +24,15 @@ from typing import Any
 import torch
 
 from docleak.attacks.gradients.matching import dummy_gradient
+from docleak.attacks.servers.fishing import Fishing
+from docleak.attacks.servers.view import PublicPages
 from docleak.documents.page import Page
 from docleak.models import DocumentModel, load_model
 from docleak.studies.gradient.case import Case, build_case, pages_for
 from docleak.studies.gradient.config import Exposure
 from docleak.studies.gradient.texts import one_page
 from docleak.studies.servers.study import share
+from docleak.training.guard.guard import Guard, inspect
 
 MODELS = ("layoutlmv3-trained", "layoutlmv3-start")
 SIZES = (2, 4, 8)
@@ -34,16 +42,17 @@ SEED = 1000
 
 @dataclass(frozen=True)
 class Asked:
-    """One batch: which model, data set, size and number."""
+    """One batch: which model, its head multiplied by ``gain``, which data set, size and number."""
 
     model: str
+    gain: float
     documents: str
     size: int
     number: int
 
     @property
     def key(self) -> str:
-        return f"{self.model} {self.documents} {self.size} {self.number}"
+        return f"{self.model} {self.gain:g} {self.documents} {self.size} {self.number}"
 
 
 def asked(arguments: argparse.Namespace) -> Iterator[Asked]:
@@ -51,13 +60,15 @@ def asked(arguments: argparse.Namespace) -> Iterator[Asked]:
     for number in range(arguments.batches):
         for model in arguments.models.split(","):
             for documents in ("synthetic", "receipts") if arguments.receipts else ("synthetic",):
-                for size in SIZES:
-                    yield Asked(model, documents, size, number)
+                for size in map(int, arguments.sizes.split(",")):
+                    yield Asked(model, arguments.gain, documents, size, number)
 
 
-@lru_cache(maxsize=2)
-def _model(name: str) -> DocumentModel:
-    return load_model(name)
+@lru_cache(maxsize=4)
+def _model(name: str, gain: float = 1.0) -> DocumentModel:
+    model = load_model(name)
+    server, nobody = Fishing(gain=gain), PublicPages(torch.zeros(0, 3, 1, 1), [])
+    return server.manipulate(model, nobody, generator=torch.Generator()).model
 
 
 @lru_cache(maxsize=2)
@@ -67,10 +78,10 @@ def _pages(name: str, receipts: str, count: int) -> list[Page]:
 
 def case_of(one: Asked, receipts: str) -> Case | None:
     """The client's batch; None where there are not enough receipts for one more."""
-    model, seed = _model(one.model), SEED + one.number
+    model, seed = _model(one.model, one.gain), SEED + one.number
     if one.documents == "synthetic":
         return build_case(model, pages_for(model, "synthetic", count=one.size, seed=seed), Exposure(), seed=seed)
-    pages = _pages(one.model, receipts, max(SIZES) * 60)[one.number * one.size :][: one.size]
+    pages = _pages(one.model, receipts, max(SIZES) * 20)[one.number * one.size :][: one.size]
     return build_case(model, pages, Exposure(), seed=seed) if len(pages) == one.size else None
 
 
@@ -117,11 +128,32 @@ def page(arguments: argparse.Namespace) -> None:
         "these wrong | tokens of claimed pages | fields of claimed pages | PSNR, dB | CPU s |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
-    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, str, float, int], list[dict[str, Any]]] = {}
     for record in records:
-        groups.setdefault((record["model"], record["documents"], record["size"]), []).append(record)
-    for (model, documents, size), group in sorted(groups.items(), reverse=True):
-        print(_row(f"{model}, {documents}", size, group))
+        name = record["model"], record["documents"], record.get("gain", 1.0), record["size"]
+        groups.setdefault(name, []).append(record)
+    for (model, documents, gain, size), group in sorted(groups.items(), reverse=True):
+        print(_row(f"{model}, {documents}" + (f", head x {gain:g}" if gain != 1 else ""), size, group))
+
+
+def guard(_: argparse.Namespace) -> None:
+    """Heads multiplied at once, and little by little: what the guard says in the first round and beside the last."""
+    print("| model | gain | first round | beside the last model | in steps of 1.85 |\n|---|---|---|---|---|")
+    for name in ("layoutlmv3-start", "layoutlmv3-trained", "donut-trained", "vt5-trained", "llava-trained"):
+        plain = _weights(_model(name))
+        for gain in (1.85, 1.95, 4.0, 16.0):
+            asked = _weights(_model(name, gain))
+            first, beside = inspect(asked), inspect(asked, plain)
+            slow, steps = Guard(), [min(1.85**step, gain) for step in range(1 + math.ceil(math.log(gain, 1.85)))]
+            stopped = any(slow.check(_weights(_model(name, step))).refused for step in steps)
+            cells = ["refused" if said else "passes" for said in (first.refused, beside.refused, stopped)]
+            print(
+                f"| {name} | {gain:g} | {cells[0]} | {cells[1]} | {cells[2]} in {len(steps) - 1} rounds |", flush=True
+            )
+
+
+def _weights(model: DocumentModel) -> dict[str, torch.Tensor]:
+    return {name: p.detach() for name, p in model.module.named_parameters() if p.requires_grad}
 
 
 def _row(name: str, size: int, group: list[dict[str, Any]]) -> str:
@@ -151,14 +183,16 @@ def _share(count: int, of: int) -> str:
 def main() -> None:
     """Measure, or print the page's table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("measure", "page"))
-    parser.add_argument("out", type=Path)
+    parser.add_argument("what", choices=("measure", "guard", "page"))
+    parser.add_argument("out", type=Path, nargs="?", default=Path("batches.jsonl"))
     parser.add_argument("--batches", type=int, default=20, help="Of each model, data set and size.")
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--gain", type=float, default=1.0, help="What a fishing server multiplies the head by.")
     parser.add_argument("--receipts", default="", help="Real receipts beside synthetic pages: sroie:PATH.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    {"measure": measure, "page": page}[arguments.what](arguments)
+    {"measure": measure, "guard": guard, "page": page}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

@@ -115,6 +115,16 @@ def recover_dominant(view: GradientView, knowledge: Knowledge) -> Dominant:
     return Dominant(recovered, left, slot, int((reading.odds >= CLEAR).sum()))
 
 
+def clearest(view: GradientView) -> list[tuple[int, int]]:
+    """(place, token) of every token that is clear, of the text of which most are; needs no template and no picture."""
+    require_tensors(view, TEXT_TENSORS, one_page=False)
+    tables = {name: numbers_of(view.gradient[name]) for name in TEXT_TENSORS}
+    texts = _readings(cast(LayoutLMv3, view.model), tables)
+    best = max(texts, key=lambda text: int((text.odds >= CLEAR).sum()))
+    ids = best.example.tensors["input_ids"].tolist()
+    return [(place, int(token)) for place, token in enumerate(ids) if best.odds[place] >= CLEAR]
+
+
 @dataclass(frozen=True)
 class _Reading:
     """A page's text without the answer's span: token positions of its ``words``, and how clear tokens (T,) and boxes
