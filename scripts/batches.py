@@ -2,6 +2,7 @@
 
     python -m scripts.batches measure cases.jsonl               an honest server
     python -m scripts.batches measure cases.jsonl --gain 4      one that sends a head multiplied by 4
+    python -m scripts.batches fish tokens.jsonl --models vt5-trained,donut-trained   what fishing reads of each model
     python -m scripts.batches guard                             what the guard says of such heads
     python -m scripts.batches page cases.jsonl                  the table
 
@@ -25,14 +26,15 @@ import torch
 
 from docleak.attacks.gradients.matching import dummy_gradient
 from docleak.attacks.servers.fishing import Fishing
-from docleak.attacks.servers.view import PublicPages
+from docleak.attacks.servers.view import PublicPages, Sent
 from docleak.documents.page import Page
 from docleak.models import DocumentModel, load_model
 from docleak.studies.gradient.case import Case, build_case, pages_for
 from docleak.studies.gradient.config import Exposure
 from docleak.studies.gradient.texts import one_page
-from docleak.studies.servers.study import share
+from docleak.studies.servers.study import of_tokens, share, tensors
 from docleak.training.guard.guard import Guard, inspect
+from docleak.training.update import client_gradient
 
 MODELS = ("layoutlmv3-trained", "layoutlmv3-start")
 SIZES = (2, 4, 8)
@@ -136,6 +138,27 @@ def page(arguments: argparse.Namespace) -> None:
         print(_row(f"{model}, {documents}" + (f", head x {gain:g}" if gain != 1 else ""), size, group))
 
 
+def fish(arguments: argparse.Namespace) -> None:
+    """What the server reads of batches of 4 with the head as it is, and multiplied: tokens of the page most are of."""
+    done = arguments.out.read_text().splitlines() if arguments.out.exists() else []
+    there = {json.loads(line)["key"] for line in done}
+    for number in range(arguments.batches):
+        for name in arguments.models.split(","):
+            for gain in (1.0, arguments.gain):
+                one = Asked(name, gain, "synthetic", 4, number)
+                if one.key in there:
+                    continue
+                model, seed = _model(name, gain), SEED + number
+                pixels, inputs = tensors(model, pages_for(model, "synthetic", count=4, seed=seed))
+                loot = Fishing(gain=gain).read(Sent(model), client_gradient(model, pixels, inputs))
+                read = [of_tokens(loot, [example]) for example in inputs]  # of each page, and what is not of it
+                best = max(read, key=lambda page: page["tokens_read"] / page["tokens"] - page["tokens_wrong"] * 1e-6)
+                line = {"key": one.key, **vars(one), **best}
+                with arguments.out.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+                print(line, flush=True)
+
+
 def guard(_: argparse.Namespace) -> None:
     """Heads multiplied at once, and little by little: what the guard says in the first round and beside the last."""
     print("| model | gain | first round | beside the last model | in steps of 1.85 |\n|---|---|---|---|---|")
@@ -183,7 +206,7 @@ def _share(count: int, of: int) -> str:
 def main() -> None:
     """Measure, or print the page's table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("measure", "guard", "page"))
+    parser.add_argument("what", choices=("measure", "fish", "guard", "page"))
     parser.add_argument("out", type=Path, nargs="?", default=Path("batches.jsonl"))
     parser.add_argument("--batches", type=int, default=20, help="Of each model, data set and size.")
     parser.add_argument("--models", default=",".join(MODELS))
@@ -192,7 +215,7 @@ def main() -> None:
     parser.add_argument("--receipts", default="", help="Real receipts beside synthetic pages: sroie:PATH.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    {"measure": measure, "guard": guard, "page": page}[arguments.what](arguments)
+    {"measure": measure, "fish": fish, "guard": guard, "page": page}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

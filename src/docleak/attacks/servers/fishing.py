@@ -12,20 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 
+from docleak.attacks.gradients.algebra.bag import looked_up, tables_of
 from docleak.attacks.gradients.algebra.dominant import clearest
 from docleak.attacks.gradients.algebra.donut import recover_text
-from docleak.attacks.gradients.algebra.recover import recover_set
 from docleak.attacks.gradients.view import GradientView
 from docleak.attacks.servers.view import Loot, PublicPages, Sent, Token
 from docleak.errors import AttackError
 from docleak.models.base import DocumentModel
+from docleak.models.donut import Donut
 from docleak.models.layoutlmv3 import LayoutLMv3
-from docleak.models.vlm.model import VisionLanguage
+
+#: Rows of the table of tokens shorter than this share of the longest are other pages'.
+FAINT = 1e-8
 
 #: Architecture -> how the names end of what stands between the network and its scores, and is tied to nothing.
 HEADS: Mapping[str, tuple[str, ...]] = {
@@ -52,7 +54,7 @@ class Fishing:
 
     def obstacle(self, model: DocumentModel) -> str:
         """Why the model's scores cannot be scaled; "" where they can."""
-        return "" if any(heads(model)) else f"{model.name!r} has no output layer under a name that is known"
+        return "" if heads(model) else f"{model.name!r} has no output layer under a name that is known"
 
     @torch.no_grad()
     def manipulate(self, model: DocumentModel, public: PublicPages, *, generator: torch.Generator) -> Sent:
@@ -72,7 +74,7 @@ class Fishing:
             return Loot()
 
 
-def heads(model: DocumentModel) -> Iterable[torch.nn.Parameter]:
+def heads(model: DocumentModel) -> list[torch.nn.Parameter]:
     """What is scaled."""
     ends = HEADS.get(model.architecture, HEADS["language"])
     return [parameter for name, parameter in model.module.named_parameters() if name.endswith(ends)]
@@ -81,10 +83,15 @@ def heads(model: DocumentModel) -> Iterable[torch.nn.Parameter]:
 def _tokens(view: GradientView) -> Iterable[Token]:
     if isinstance(view.model, LayoutLMv3):
         return [Token(token, place, 1.0) for place, token in clearest(view)]
-    if isinstance(view.model, VisionLanguage):
-        return [Token(token, -1, 1.0) for token in recover_set(view).tokens]
-    ids = cast(Tensor, recover_text(view).inputs[0].tensors["decoder_input_ids"])
-    return [Token(int(token), place, 1.0) for place, token in enumerate(ids)]
+    if isinstance(view.model, Donut):
+        ids = recover_text(view).inputs[0].tensors["decoder_input_ids"]
+        return [Token(int(token), place, 1.0) for place, token in enumerate(ids)]
+    table = view.gradient.get(tables_of(view.model)[0])
+    if table is None or not bool(table.any()):
+        raise AttackError("the update says nothing of the table of tokens.")
+    rows = table.detach().cpu().double()
+    belief = looked_up(rows, FAINT * float(rows.norm(dim=1).max()) / rows.shape[1] ** 0.5)
+    return [Token(int(token), -1, 1.0) for token in (belief > 0.5).nonzero().flatten()]
 
 
 ATTACK = Fishing()
