@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -47,6 +48,7 @@ class Fishing:
     summary: str = "scores made surer, so that the least sure page outweighs its batch, and is read as if it were it"
     changes: str = "weights of the output layer"
     gain: float = 4.0
+    one_page: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.gain > 0:
