@@ -58,12 +58,12 @@ class Asked:
 
 
 def asked(arguments: argparse.Namespace) -> Iterator[Asked]:
-    """Cases, the trained model's first; receipts as far as they go."""
+    """Batches of every model and size in turn; of receipts as far as they go."""
+    documents = "receipts" if arguments.receipts else "synthetic"
     for number in range(arguments.batches):
         for model in arguments.models.split(","):
-            for documents in ("synthetic", "receipts") if arguments.receipts else ("synthetic",):
-                for size in map(int, arguments.sizes.split(",")):
-                    yield Asked(model, arguments.gain, documents, size, number)
+            for size in map(int, arguments.sizes.split(",")):
+                yield Asked(model, arguments.gain, documents, size, number)
 
 
 @lru_cache(maxsize=4)
@@ -83,7 +83,7 @@ def case_of(one: Asked, receipts: str) -> Case | None:
     model, seed = _model(one.model, one.gain), SEED + one.number
     if one.documents == "synthetic":
         return build_case(model, pages_for(model, "synthetic", count=one.size, seed=seed), Exposure(), seed=seed)
-    pages = _pages(one.model, receipts, max(SIZES) * 20)[one.number * one.size :][: one.size]
+    pages = _pages(one.model, receipts, max(SIZES) * 10)[one.number * one.size :][: one.size]
     return build_case(model, pages, Exposure(), seed=seed) if len(pages) == one.size else None
 
 
@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--gain", type=float, default=1.0, help="What a fishing server multiplies the head by.")
-    parser.add_argument("--receipts", default="", help="Real receipts beside synthetic pages: sroie:PATH.")
+    parser.add_argument("--receipts", default="", help="Real receipts instead of synthetic pages: sroie:PATH.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     {"measure": measure, "fish": fish, "guard": guard, "page": page}[arguments.what](arguments)
