@@ -123,19 +123,64 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def page(arguments: argparse.Namespace) -> None:
-    """The table, of what was measured."""
-    records = [json.loads(line) for line in arguments.out.read_text().splitlines()]
-    print(
-        "| model, pages | batch | batches | first to second gradient | one page whole | claimed | believed whole | of "
-        "these wrong | tokens of claimed pages | fields of claimed pages | PSNR, dB | CPU s |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
-    groups: dict[tuple[str, str, float, int], list[dict[str, Any]]] = {}
-    for record in records:
-        name = record["model"], record["documents"], record.get("gain", 1.0), record["size"]
-        groups.setdefault(name, []).append(record)
-    for (model, documents, gain, size), group in sorted(groups.items(), reverse=True):
-        print(_row(f"{model}, {documents}" + (f", head x {gain:g}" if gain != 1 else ""), size, group))
+    """The tables, of what was measured."""
+    groups: dict[tuple[str, str, float, int, bool], list[dict[str, Any]]] = {}
+    for line in arguments.out.read_text().splitlines():
+        one = json.loads(line)
+        name = one["model"], one["documents"], one.get("gain", 1.0), one["size"], "placed" in one
+        groups.setdefault(name, []).append(one)
+    print(HEAD)
+    for (model, documents, gain, size, tokens), group in sorted(groups.items(), key=lambda item: str(item[0])):
+        if not tokens:
+            print(_row(f"{model}, {documents}" + (f", head x {gain:g}" if gain != 1 else ""), size, group))
+    print(TOKENS)
+    for (model, _, gain, _, tokens), group in sorted(groups.items()):
+        if tokens:
+            print(_tokens(f"{model}, head " + ("as it is" if gain == 1 else f"x {gain:g}"), group))
+
+
+COLUMNS = (
+    "model, pages", "batch", "batches", "first to second gradient", "all tokens of one page", "one page whole",
+    "claimed", "believed whole", "wrongly", "fields of claimed pages", "PSNR, dB", "CPU s",
+)  # fmt: skip
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
+TOKENS = """
+| model | batches | tokens of one page | beside them, of other pages | a page told apart |
+|---|---|---|---|---|"""
+
+
+def _tokens(name: str, group: list[dict[str, Any]]) -> str:
+    """A page is told apart if at least 90 % of it is read, and of what is read at least 80 % is of it."""
+    apart = [
+        one["tokens_read"] >= 0.9 * one["tokens"] and one["tokens_wrong"] <= 0.25 * one["tokens_read"] for one in group
+    ]
+    wrong = sum(one["tokens_wrong"] for one in group)
+    told = _share(sum(apart), len(group))
+    return f"| {name} | {len(group)} | {_of(group, 'tokens_read', 'tokens')} | {wrong} | {told} |"
+
+
+def _row(name: str, size: int, group: list[dict[str, Any]]) -> str:
+    count, claimed = len(group), [one for one in group if one["claimed"]]
+    believed = [one for one in group if one["believed_exact"]]
+    ratios = sorted(one["ratio"] for one in group)
+    cells = [
+        name, str(size), str(count), f"{ratios[count // 2]:.3g} ({ratios[0]:.2g} to {ratios[-1]:.2g})",
+        _share(sum(one["tokens_right"] == one["tokens"] for one in group), count),
+        _share(sum(one["exact"] for one in group), count), str(len(claimed)), str(len(believed)),
+        str(sum(not one["exact"] for one in believed)), _of(claimed, "fields_read", "fields"),
+        f"{sum(one['psnr'] for one in claimed) / len(claimed):.1f}" if claimed else "-",
+        f"{sum(one['cpu_seconds'] for one in group) / count:.1f}",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _of(group: list[dict[str, Any]], right: str, of: str) -> str:
+    return f"{sum(one[right] for one in group)} of {sum(one[of] for one in group)}" if group else "-"
+
+
+def _share(count: int, of: int) -> str:
+    found = share(count, of, "batches")
+    return f"{count}: {100 * count / of:.0f} % [{100 * (found.low or 0):.0f}, {100 * (found.high or 0):.0f}]"
 
 
 def fish(arguments: argparse.Namespace) -> None:
@@ -175,30 +220,6 @@ def guard(_: argparse.Namespace) -> None:
 
 def _weights(model: DocumentModel) -> dict[str, torch.Tensor]:
     return {name: p.detach() for name, p in model.module.named_parameters() if p.requires_grad}
-
-
-def _row(name: str, size: int, group: list[dict[str, Any]]) -> str:
-    count, claimed = len(group), [one for one in group if one["claimed"]]
-    believed = [one for one in group if one["believed_exact"]]
-    ratios = sorted(one["ratio"] for one in group)
-    cells = [
-        name, str(size), str(count), f"{ratios[count // 2]:.1f} ({ratios[0]:.1f} to {ratios[-1]:.0f})",
-        _share(sum(one["exact"] for one in group), count), str(len(claimed)), str(len(believed)),
-        str(sum(not one["exact"] for one in believed)),
-        _of(claimed, "tokens_right", "tokens"), _of(claimed, "fields_read", "fields"),
-        f"{sum(one['psnr'] for one in claimed) / len(claimed):.1f}" if claimed else "-",
-        f"{sum(one['cpu_seconds'] for one in group) / count:.1f}",
-    ]  # fmt: skip
-    return f"| {' | '.join(cells)} |"
-
-
-def _of(group: list[dict[str, Any]], right: str, of: str) -> str:
-    return f"{sum(one[right] for one in group)} of {sum(one[of] for one in group)}" if group else "-"
-
-
-def _share(count: int, of: int) -> str:
-    found = share(count, of, "batches")
-    return f"{count}: {100 * count / of:.0f} % [{100 * (found.low or 0):.0f}, {100 * (found.high or 0):.0f}]"
 
 
 def main() -> None:
