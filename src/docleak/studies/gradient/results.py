@@ -172,12 +172,6 @@ class ModelResult:
         return list({identity: batch for identity, batch in read if batch}.values())
 
     @property
-    def ones(self) -> list[Mapping[str, Any]]:
-        """What was read of batches as if they were one page, one entry per batch where that was tried."""
-        read = [(unit.identity, (unit.record.get("recovered") or {}).get("one") or {}) for unit in self.units]
-        return list({identity: one for identity, one in read if "claimed" in one}.values())
-
-    @property
     def severity(self) -> Severity:
         """That of the fields; at least PARTIAL where a batch's words are told, which belong to no field that counts."""
         tokens = [batch["tokens"] for batch in self.batches]

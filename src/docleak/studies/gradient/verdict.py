@@ -246,7 +246,8 @@ def of_batches(model: ModelResult) -> list[str]:
 
 def _of_ones(model: ModelResult) -> list[str]:
     """What taking a batch for its one page that outweighs the others gives, and what of that the attacker knows."""
-    ones = model.ones
+    read = [(unit.identity, (unit.record.get("recovered") or {}).get("one") or {}) for unit in model.units]
+    ones = list({identity: one for identity, one in read if "claimed" in one}.values())
     if not ones:
         return []
     claimed = [one for one in ones if one["claimed"]]
