@@ -205,6 +205,32 @@ def test_a_batch_whose_words_are_told_has_one_verdict_and_says_why(
     assert "tells 9 of the 10 different tokens" in summary_text(run)
 
 
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_page_read_out_of_a_batch_counts_where_the_attacker_claims_it(
+    make_run: MakeRun, tmp_path: Path, claimed: bool
+) -> None:
+    """The page is another one than that whose picture was attacked: its fields come beside those."""
+    told = {what: {"right": 1, "found": 1, "true": 10} for what in ("tokens", "coordinates", "places", "boxes")}
+    one = {
+        "claimed": claimed, "left": 1e-4, "sure": 9, "number": 1, "page": "another", "document": "another",
+        "values": [["total", "1.00"], ["date", "1 May"]], "psnr": 30.0, "exact": True, "believed_exact": True,
+        "tokens": 9, "tokens_right": 9, "question": "What?", "answer": "1.00", "words": [{"text": "1.00", "box": []}],
+        "fields_by": {"answer": [True, False], "question": [False, False], "words": [True, True]},
+        "fields_read": [True, True], "fields_seen": [True, True], "token_limit": None,
+    }  # fmt: skip
+    change = {"recovered": {"batch": told, "one": one}, "view": {"batch_size": 2, "tensors": 2, "numbers": 9}}
+    run = make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change=change)
+    said = verdict_json(run)
+    text = summary_text(run)
+    if claimed:
+        assert "2 of 2 private fields" in said["sentence"] and "words 2 of 2, answer 1 of 2" in said["sentence"]
+        assert "9 of 9 tokens are right, and 1 of these pages are read whole" in text
+        assert "The attacker can know so of 1; which page of the batch it is, it is not told" in text
+    else:
+        assert "2 of 2" not in said["sentence"]
+        assert "no page outweighs the others enough, and nothing that was read so counts" in text
+
+
 def test_where_no_field_can_be_counted_no_count_is_printed(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change={"recovered": None})
     said = verdict_json(run)

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from docleak.attacks.servers.view import Loot, Token
 from docleak.errors import AttackError
+from docleak.models import Encoded
 from docleak.report.severity import Severity
 from docleak.studies.engine import carry_out
 from docleak.studies.registry import report_on
 from docleak.studies.servers.config import ServersConfig
-from docleak.studies.servers.study import ServersStudy, share, summed
+from docleak.studies.servers.study import ServersStudy, of_one, of_tokens, share, summed
 
 CONFIG = ServersConfig(models=("vt5-start",), servers=("decepticons", "adapter-bins"), clients=2, public=4)
 
@@ -59,3 +62,14 @@ def test_what_cannot_be_asked() -> None:
         ServersConfig(servers=("imprnt",))
     with pytest.raises(AttackError, match="one of each"):
         ServersConfig(servers=())
+
+
+def test_a_server_that_reads_one_page_is_held_against_the_page_it_is_most_like() -> None:
+    def page(*ids: int) -> Encoded:
+        return Encoded({"input_ids": torch.tensor(ids)}, ())
+
+    loot = Loot(tokens=tuple(Token(token, -1, 1.0) for token in (4, 5, 6, 9)))
+    found = of_one(loot, [page(1, 2, 4), page(4, 5, 6, 7)])
+    assert (found["tokens"], found["tokens_read"], found["tokens_wrong"], found["one_page"]) == (4, 3, 1, True)
+    both = of_tokens(loot, [page(1, 2, 4), page(4, 5, 6, 7)])
+    assert (both["tokens"], both["tokens_read"]) == (6, 3)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from docleak.attacks.gradients import gi_dqa
+from docleak.attacks.gradients.algebra.dominant import recover_dominant
 from docleak.attacks.gradients.algebra.layoutlmv3 import recover_pixels, recover_text
 from docleak.attacks.gradients.algebra.patches import PATCH_TENSORS, pixels_of_system, require_tensors
 from docleak.attacks.gradients.algebra.tower import tower_system
@@ -40,9 +41,10 @@ _NO_HISTORY: tuple[tuple[int, float], ...] = ()
 class ClosedForm:
     """Recovers pixels by ``recover_pixels``; ``refine`` goes on where some of them are not determined.
 
-    The pictures of several pages are left to ``refine`` from a random start: each patch's gradient is then a sum over
-    the pages. What their text tables tell is read by ``algebra.batch``. Raises AttackError for other architectures and
-    gradients that lack the patches' tensors.
+    Of several pages each patch's gradient is a sum over the pages. Where one page makes nearly all of it
+    (``algebra.dominant``), its picture takes the place of the template that it fits; else the pictures are left to
+    ``refine`` from a random start. What the text tables tell is read by ``algebra.batch``. Raises AttackError for other
+    architectures and gradients that lack the patches' tensors.
     The text of ``Knowledge`` serves only to say how much of the gradient is explained; where the adversary had to make
     it up, it is recovered too.
     """
@@ -92,8 +94,16 @@ class ClosedForm:
         generator: torch.Generator,
         on_evaluation: OnEvaluation,
     ) -> Finding:
-        """Optimisation of all pages at once; the templates as they are, where the budget does not suffice for it."""
+        """The page that outweighs the others, if one does; else optimisation of all pages at once, or the templates as
+        they are where the budget does not suffice for it."""
+        started = time.perf_counter()
         require_tensors(view, PATCH_TENSORS, one_page=False)
+        pixels = _outweighing(view, knowledge)
+        if pixels is not None:
+            with inference_mode_of(view):
+                explained = explained_share(view, knowledge, pixels)
+            seconds = time.perf_counter() - started
+            return Finding(pixels, _misfit(view, knowledge, pixels), explained, 0, seconds)
         if budget > self._draws:
             return self.refine.run(view, knowledge, budget=budget, generator=generator, on_evaluation=on_evaluation)
         return Finding(knowledge.template, _misfit(view, knowledge, knowledge.template), 0.0, 0, 0.0)
@@ -102,6 +112,19 @@ class ClosedForm:
     def _draws(self) -> int:
         """Evaluations that the refining attack spends before it begins."""
         return 0 if self.refine.matching else 1 + self.refine.whitening.draws
+
+
+def _outweighing(view: GradientView, knowledge: Knowledge) -> Tensor | None:
+    """The templates (B, 3, H, W) with the picture of the page that outweighs the others; None where none does."""
+    try:
+        found = recover_dominant(view, knowledge)
+    except AttackError:  # a part of the gradient without the text's tables
+        return None
+    if not found.claimed or found.recovered.pixels is None:
+        return None
+    pixels = knowledge.template.clone()
+    pixels[found.slot] = found.recovered.pixels[0]
+    return pixels
 
 
 def _inputs(view: GradientView, knowledge: Knowledge) -> Sequence[Encoded]:

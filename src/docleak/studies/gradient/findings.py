@@ -79,7 +79,9 @@ def findings_of(units: Sequence[Unit], doubts: Sequence[str], rng: np.random.Gen
     pages: dict[tuple[object, ...], list[Unit]] = {}
     for unit in units:
         pages.setdefault(unit.identity, []).append(unit)
-    fields = [field for group in pages.values() for field in _fields_of(group)]
+    ones = _ones(units)
+    fields = [field for identity, group in pages.items() for field in _fields_of(group, ones.pop(identity, []))]
+    fields += [field for identity, texts in ones.items() for field in _fields_beside(identity, texts)]
     named = [name for name in ROUTES if any(field.routes.get(name, Cell.NOT) is not Cell.NOT for field in fields)]
     shown = [name for name in ROUTES if name in named or (name != "question" and any(name in f.routes for f in fields))]
     limit = next((u.text["token_limit"] for u in units if u.text is not None and u.text.get("token_limit")), None)
@@ -100,10 +102,28 @@ def findings_of(units: Sequence[Unit], doubts: Sequence[str], rng: np.random.Gen
     return Findings(tuple(fields), routes, said, _share(fields, rng), untried, unread)
 
 
-def _fields_of(group: Sequence[Unit]) -> Iterator[FieldFound]:
+def _ones(units: Sequence[Unit]) -> dict[tuple[object, ...], list[Mapping[str, Any]]]:
+    """What was claimed to be read of one page of a batch, by the page that it is most like: the target or another."""
+    claimed: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+    for unit in units:
+        one = (unit.record.get("recovered") or {}).get("one") or {}
+        if one.get("claimed"):
+            claimed.setdefault((one["page"], *map(tuple, one["values"])), []).append(one)
+    return claimed
+
+
+def _fields_beside(identity: tuple[object, ...], texts: Sequence[Mapping[str, Any]]) -> Iterator[FieldFound]:
+    """The fields of a page that was in a batch, and was read there, but that no picture was attacked of."""
+    for index, (key, _) in enumerate(texts[0]["values"]):
+        told = [_text_cells(text, len(text["values"])) for text in texts]
+        routes = {name: union([Route(name, (cells[name][index],)) for cells in told])[0] for name in told[0]}
+        yield FieldFound((*identity, index), str(texts[0]["page"]), str(texts[0]["document"]), str(key), routes)
+
+
+def _fields_of(group: Sequence[Unit], ones: Sequence[Mapping[str, Any]] = ()) -> Iterator[FieldFound]:
     """The fields of one page, from all its units. Text was not looked for where a field has no place on the page."""
     first = group[0]
-    texts = [unit.text for unit in group if unit.text is not None]
+    texts = [*(unit.text for unit in group if unit.text is not None), *ones]
     attacks = [unit for unit in group if unit.record["attack"] not in FLOORS]
     placed = [index for index, field in enumerate(first.score.fields) if field.mse is not None]
     for index, field in enumerate(first.score.fields):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from docleak.attacks.gradients.algebra.batch import BatchText, recover_batch
+from docleak.attacks.gradients.algebra.dominant import recover_dominant
 from docleak.attacks.gradients.algebra.recover import RECOVERABLE, recover, recover_set
 from docleak.attacks.gradients.algebra.recovered import Recovered
-from docleak.documents import Field, Page, repeats_of
+from docleak.documents import Field, Page, private_mask, repeats_of
 from docleak.documents.page import Box, Word
 from docleak.errors import AttackError
-from docleak.models import DocumentModel, Encoded, Transcript
+from docleak.metrics import psnr
+from docleak.models import DocumentModel, Encoded, Transcript, image_of
 from docleak.models.layoutlmv3 import LayoutLMv3
 from docleak.models.vlm.model import VisionLanguage
 from docleak.studies.gradient.case import Case
@@ -20,7 +23,8 @@ from docleak.studies.gradient.case import Case
 def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
     """What was read of the client's text, beside the truth; ``look`` reads it where the case's adversary did not.
 
-    None where it was not looked for; {"batch": ...} of several LayoutLMv3 pages, and of vision-language models;
+    None where it was not looked for; {"batch": ...} of several LayoutLMv3 pages, and of vision-language models, with
+    {"one": ...} of the LayoutLMv3 page that outweighs the others;
     {"failed": why} where nothing was read: ``applies`` is then False where there is no closed form for such a view, so
     that nothing was tried.
     """
@@ -30,7 +34,7 @@ def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
         return _as_set(case, case.view.model)
     try:
         if case.view.batch_size > 1 and case.view.model.architecture == "layoutlmv3":
-            return {"batch": _of_batch(case, recover_batch(case.view))}
+            return {"batch": _of_batch(case, recover_batch(case.view)), "one": one_page(case)}
         found = case.recovered or recover(case.view, case.knowledge)
     except AttackError as error:
         return {"failed": str(error), "applies": text_obstacle(case.view.model, case.view.batch_size) == ""}
@@ -105,6 +109,39 @@ def _of_batch(case: Case, found: BatchText) -> dict[str, object]:
         "conditions": [vars(condition) for condition in found.conditions],
         "seconds": found.seconds,
     }
+
+
+def one_page(case: Case) -> dict[str, object]:
+    """What was read of a batch as if it were one page, beside the page of the batch that it is most like.
+
+    The adversary is told neither which that is nor whether it is right: ``claimed`` and ``believed_exact`` are its own
+    opinion. {"failed": why} where it cannot be tried.
+    """
+    try:
+        found = recover_dominant(case.view, case.knowledge)
+    except AttackError as error:
+        return {"failed": str(error)}
+    of = max(range(len(case.pages)), key=lambda number: _same_tokens(case.inputs[number], found.recovered.inputs[0]))
+    alone = replace(case, pages=(case.pages[of],), inputs=[case.inputs[of]])
+    page, pixels = case.pages[of], found.recovered.pixels
+    assert pixels is not None
+    private = private_mask(page, repeats=False)
+    return {
+        "claimed": found.claimed,
+        "left": found.left,
+        "sure": found.sure,
+        "number": of,
+        "page": page.name,
+        "document": page.document or page.name,
+        "values": [[field.key, field.value] for field in page.private_fields],
+        "psnr": psnr(image_of(pixels[0]), page.image, private) if private.any() else None,
+        **_compared(alone, found.recovered),
+        **_transcribed(alone, found.recovered),
+    }
+
+
+def _same_tokens(true: Encoded, found: Encoded) -> int:
+    return sum(int(a) == int(b) for a, b in zip(true.tensors["input_ids"], found.tensors["input_ids"], strict=False))
 
 
 def _counted(found: set[Any], true: set[Any]) -> dict[str, int]:

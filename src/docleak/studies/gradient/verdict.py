@@ -239,7 +239,33 @@ def of_batches(model: ModelResult) -> list[str]:
     return [
         f"By linear algebra alone the gradient tells {tokens} of the {there} different tokens in the batch and {edges} "
         f"of the {used} coordinates of its boxes; all tokens at {places} of {positions} positions, and {boxes} of {of} "
-        f"tokens with position and box. {wrong} statements were wrong. Which page a token is of, it does not tell."
+        f"tokens with position and box. {wrong} statements were wrong. Which page a token is of, it does not tell.",
+        *_of_ones(model),
+    ]
+
+
+def _of_ones(model: ModelResult) -> list[str]:
+    """What taking a batch for its one page that outweighs the others gives, and what of that the attacker knows."""
+    read = [(unit.identity, (unit.record.get("recovered") or {}).get("one") or {}) for unit in model.units]
+    ones = list({identity: one for identity, one in read if "claimed" in one}.values())
+    if not ones:
+        return []
+    claimed = [one for one in ones if one["claimed"]]
+    many = f"{len(ones)} batches" if len(ones) > 1 else "1 batch"
+    if not claimed:
+        return [
+            f"Taken for one page's, the gradient of {many} gives none that explains it: no page outweighs the others "
+            "enough, and nothing that was read so counts."
+        ]
+    whole, believed = (sum(bool(one[key]) for one in claimed) for key in ("exact", "believed_exact"))
+    wrong = sum(bool(one["believed_exact"]) and not one["exact"] for one in claimed)
+    right, tokens = (sum(int(one[key]) for one in claimed) for key in ("tokens_right", "tokens"))
+    others = f", {wrong} of them wrongly" if wrong else ""
+    return [
+        f"Taken for one page's, the gradient of {len(claimed)} of {many} gives a page that explains at least 90 % of "
+        f"it: {right} of {tokens} tokens are right, and {whole} of these pages are read whole, words, places, question "
+        f"and answer. The attacker can know so of {believed}{others}; which page of the batch it is, it is not told. "
+        "Fields of that page count as read, also where its picture was not attacked."
     ]
 
 

@@ -97,7 +97,8 @@ class ServersStudy(Study[ServersConfig]):
         except FederationError as fault:
             return {**record, "obstacle": f"no client would send it under secure aggregation: {fault}"}, {}
         loot = server.read(sent, update)
-        record |= of_pictures(loot, pixels) | of_tokens(loot, inputs)
+        one_page = bool(getattr(server, "one_page", False))
+        record |= of_pictures(loot, pixels) | (of_one(loot, inputs) if one_page else of_tokens(loot, inputs))
         trained = {n: p.detach() for n, p in sent.model.module.named_parameters() if p.requires_grad}
         before = {n: p.detach() for n, p in model.module.named_parameters() if p.requires_grad}
         few = slice(0, min(EXAMPLES, c.batch_size))
@@ -213,6 +214,12 @@ def of_tokens(loot: Loot, inputs: Sequence[Encoded]) -> dict[str, Any]:
     return {"tokens": len(true), "tokens_read": len(true & found), "tokens_wrong": len(found - true), "placed": placed}
 
 
+def of_one(loot: Loot, inputs: Sequence[Encoded]) -> dict[str, Any]:
+    """The same of the page that most of the tokens are of, where the server reads one page; nobody tells it which."""
+    pages = [of_tokens(loot, [example]) for example in inputs]
+    return {**max(pages, key=lambda page: page["tokens_read"] / page["tokens"]), "one_page": True}
+
+
 def _pictures(loot: Loot, pixels: Tensor) -> dict[str, Image]:
     if not len(loot.pictures):
         return {}
@@ -263,8 +270,10 @@ def _part(run: Run, record: Mapping[str, Any]) -> Part:
     what = "pages, picture for picture" if pictures else (
         "tokens with their places" if record["placed"] else "different tokens"
     )  # fmt: skip
+    what += " of one page" if record.get("one_page") else ""
     severity = Severity.SEVERE if read >= SEVERE_SHARE * of else Severity.PARTIAL if read else Severity.UNTOLD
     guard = record["guard_beside"]
     stop = f"The guard refuses it ({len(guard['reasons'])} reasons)" if guard["refused"] else "The guard lets it pass"
-    said = f"By changing the {record['changes']}, an active server reads {read} of {of} {what}. {stop}."
+    beside = f", and {record['tokens_wrong']} that it has not" if record.get("one_page") else ""
+    said = f"By changing the {record['changes']}, an active server reads {read} of {of} {what}{beside}. {stop}."
     return Part(name, severity, said, "" if read else "Nothing read by this server", "servers")

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.optimize import nnls
 
+from docleak.attacks.gradients.algebra.likeliest import Spans
 from docleak.attacks.gradients.algebra.subset_sums import (
     MOST_STEPS,
     Cover,
@@ -71,6 +72,26 @@ def recover_boxes(
         boxes[:, at], boxes[:, at + 2] = axis.solve()
         proved &= axis.proved
     return Boxes(boxes, proved)
+
+
+def spans_of(gradients: Floats, words: Sequence[Group], zero: Group, tables: Tables, noise: float) -> list[Spans]:
+    """What tells where each word begins and ends, across and down; empty where no coordinate is in use."""
+    x0, y0, x1, y1, height, width = tables.slices()
+    found = []
+    for low, high, size, edges, sizes in (
+        (x0, x1, width, tables.x, tables.width),
+        (y0, y1, height, tables.y, tables.height),
+    ):
+        first, last, extent = (_Part(gradients[:, part], words, zero) for part in (low, high, size))
+        edge_sums, size_sums = edges.copy(), sizes.copy()
+        edge_sums[0] -= first.known + last.known
+        size_sums[0] -= extent.known
+        at, of = rows_in_use(edges, noise), rows_in_use(sizes, noise)
+        if not len(at) or not len(of):
+            return []
+        parts = first.vectors, last.vectors, extent.vectors
+        found.append(Spans(*parts, edge_sums[at], size_sums[of], at, of))
+    return found
 
 
 class _Part:

@@ -62,7 +62,7 @@ def recover_text(view: GradientView, template: Tensor | None = None, private: Te
     tokens = _tokens(tables, noise, int(model.module.config.pad_token_id))
     names = model.tokenizer.convert_ids_to_tokens(tokens.ids.tolist())
     layout = _layout(tokens, names, model.tokenizer.sep_token, tables)
-    example = _encoded(tokens.ids, names, layout, model)
+    example = encoded(tokens.ids, names, layout, model)
     picture, determined = _picture(view, template, private)
     span = recover_span(view, picture, example, layout.words)
     found = {"start": torch.tensor(span.start), "end": torch.tensor(span.end)}
@@ -103,7 +103,7 @@ def _tokens(tables: dict[str, Floats], noise: float, padding: int) -> _Tokens:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class Layout:
     """``words`` are the token positions of each word of the page, ``boxes`` (T, 4) the box of each token."""
 
     words: list[list[int]]
@@ -111,7 +111,7 @@ class _Layout:
     proved: bool
 
 
-def _layout(tokens: _Tokens, names: Sequence[str], separator: str | None, tables: dict[str, Floats]) -> _Layout:
+def _layout(tokens: _Tokens, names: Sequence[str], separator: str | None, tables: dict[str, Floats]) -> Layout:
     x, y, height, width = (tables[name] for name in COORDINATES.values())
     arguments = (Tables(x, y, height, width), tokens.precision)
     words, rest = group_words(names, separator)
@@ -124,8 +124,8 @@ def _layout(tokens: _Tokens, names: Sequence[str], separator: str | None, tables
     ):  # perhaps some tokens do not share boxes as we think: each for itself
         single = recover_boxes(tokens.gradients, [[position] for position in range(len(names))], [], *arguments)
         if single.proved:
-            return _Layout(_split(words, single.boxes), single.boxes, True)
-    return _Layout(words, boxes, found.proved)
+            return Layout(_split(words, single.boxes), single.boxes, True)
+    return Layout(words, boxes, found.proved)
 
 
 def _split(words: list[list[int]], boxes: Indices) -> list[list[int]]:
@@ -157,7 +157,7 @@ def group_words(names: Sequence[str], separator: str | None) -> tuple[list[list[
     return words, [*range(first), *range(last, len(names))]
 
 
-def _encoded(ids: Indices, names: Sequence[str], layout: _Layout, model: LayoutLMv3) -> Encoded:
+def encoded(ids: Indices, names: Sequence[str], layout: Layout, model: LayoutLMv3) -> Encoded:
     """Everything of ``LayoutLMv3.encode`` but the span."""
     word_ids = torch.full((len(ids),), -1)
     for number, word in enumerate(layout.words):
@@ -181,7 +181,7 @@ def _picture(view: GradientView, template: Tensor | None, private: Tensor | None
     return pixels, determined
 
 
-def _conditions(view: GradientView, tokens: _Tokens, layout: _Layout, span: Span) -> tuple[Condition, ...]:
+def _conditions(view: GradientView, tokens: _Tokens, layout: Layout, span: Span) -> tuple[Condition, ...]:
     noise, rounding = tokens.precision.noise, tokens.precision.rounding
     found = f"standard deviation {noise:.1e}" if noise else f"none; sums agree to {rounding:.1e}"
     fit = f"sine of the angle {max(span.sines):.1e}, next best {min(span.next_sines):.1e}"

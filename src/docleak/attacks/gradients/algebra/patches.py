@@ -230,6 +230,13 @@ def solve(system: System, known: Floats, unknown: Mask) -> Solution:
     return Solution(pixels, determined, max(misfits, default=None) if leftover is None else leftover, most, worst)
 
 
+def misfit(system: System, known: Floats, unknown: Mask) -> float:
+    """Root mean square of what no unknown pixel can explain beside the ``known`` ones; infinite where they can
+    explain anything."""
+    left = _leftover(system.sums - np.einsum("nh,nqc->qch", system.gradients, known), _groups(system, unknown))
+    return float("inf") if left is None else left
+
+
 def _groups(system: System, unknown: Mask) -> list[_Group]:
     patterns, number = np.unique(unknown.T, axis=0, return_inverse=True)
     groups = []

@@ -43,6 +43,13 @@ def recover_span(view: GradientView, pixels: Tensor, example: Encoded, words: Se
     ``pixels`` (1, 3, H, W) in [0, 1] as recovered, ``words`` the token positions of each word. Dropout moves the
     features, so that with it the fit is rough.
     """
+    return best_spans(view, pixels, example, words, 1)[0]
+
+
+def best_spans(
+    view: GradientView, pixels: Tensor, example: Encoded, words: Sequence[Sequence[int]], count: int
+) -> list[Span]:
+    """The ``count`` spans that fit best, or all there are, the best one first."""
     features, scores = _features(view, pixels, example)  # (S, h), (2, S)
     observed = view.gradient[HEAD].detach().double().cpu()
     # Rounded as the client's are: where the model is sure, p - 1 is a few roundings of 1.
@@ -53,11 +60,14 @@ def recover_span(view: GradientView, pixels: Tensor, example: Encoded, words: Se
     total = misfit[0][starts][:, None] + misfit[1][ends]  # (W + 1, W + 1)
     allowed = torch.ones_like(total, dtype=torch.bool).triu()
     allowed[0, 1:] = False  # token 0 stands for no answer, first and last alike
-    first, last = divmod(int(total.masked_fill(~allowed, torch.inf).argmin()), len(ends))
-    sines, others = zip(
-        *(_best_two(m[c], i) for m, c, i in zip(misfit, (starts, ends), (first, last), strict=True)), strict=True
-    )
-    return Span(starts[first], ends[last], sines, others)
+    total = total.masked_fill(~allowed, torch.inf)
+    pairs = [divmod(int(i), len(ends)) for i in total.flatten().argsort(stable=True)[: min(count, int(allowed.sum()))]]
+    return [_span(misfit, (starts, ends), pair) for pair in pairs]
+
+
+def _span(misfit: Tensor, places: tuple[Sequence[int], Sequence[int]], pair: tuple[int, int]) -> Span:
+    sines, others = zip(*(_best_two(m[c], i) for m, c, i in zip(misfit, places, pair, strict=True)), strict=True)
+    return Span(places[0][pair[0]], places[1][pair[1]], sines, others)
 
 
 def _features(view: GradientView, pixels: Tensor, example: Encoded) -> tuple[Tensor, Tensor]:
