@@ -78,6 +78,7 @@ def test_answers_of_a_t5_are_told_token_by_token(count: int) -> None:
     found = recover_answers(case.view)
     assert set(found.tokens) == {tuple(e.tensors["labels"].tolist()[:-1]) for e in case.inputs} and found.exact
     record: Any = text_record(case)
+    assert "words of a vt5 were not tried" in record["untried"]  # nothing read is then no all-clear
     if count == 1:
         assert record["exact"] and record["answer"] == "a-911107" and sum(record["fields_read"]) == 1
     else:

@@ -52,10 +52,11 @@ def _of_answers(case: Case, model: T5Reader, found: Answers) -> dict[str, object
         "conditions": [vars(condition) for condition in found.conditions],
         "seconds": found.seconds,
     }
+    untried = f"The question and the words of a {model.architecture} were not tried: they have no closed form"
     if len(case.inputs) > 1:
         tokens = _counted({t for answer in read for t in answer}, {t for answer in true for t in answer})
         return {"batch": {**told, "pages": len(case.inputs), "tokens": tokens, "answers": _counted(read, true),
-                          "route": "the decoder's first layer"}}  # fmt: skip
+                          "route": "the decoder's first layer"}, "untried": untried}  # fmt: skip
     (answer,), best = true, max(found.tokens, key=len)
     said = str(model.tokenizer.decode(list(best), skip_special_tokens=True)).strip()
     wanted = model.transcript(case.inputs[0]).answer
@@ -64,7 +65,7 @@ def _of_answers(case: Case, model: T5Reader, found: Answers) -> dict[str, object
         **told, "exact": read == true, "tokens": len(answer), "words": [], "question": "", "answer": said,
         "tokens_right": sum(one == other for one, other in zip(answer, best, strict=False)), "what": "the answer",
         "wrong_parts": [] if read == true else ["labels"], "fields_by": {"answer": answers}, "fields_read": answers,
-        "fields_seen": [True] * len(answers), "token_limit": None,
+        "fields_seen": [True] * len(answers), "token_limit": None, "untried": untried,
     }  # fmt: skip
 
 
@@ -91,7 +92,7 @@ def _as_set(case: Case, model: VisionLanguage, unordered: str) -> dict[str, obje
 def text_obstacle(model: DocumentModel, batch_size: int) -> str:
     """Why there is no closed form at all for the text of such a gradient; "" where there is one."""
     if isinstance(model, T5Reader):
-        return ""  # its answers
+        return f"of the text of a {model.architecture} answers alone have a closed form"
     if model.architecture not in RECOVERABLE:
         return f"the text input of a {model.architecture} has no closed-form recovery"
     if batch_size > 1 and model.architecture != "layoutlmv3":
