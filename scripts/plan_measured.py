@@ -281,7 +281,8 @@ def main() -> None:
         "# What `docleak plan` says, measured", "",
         f"`python scripts/plan_measured.py`: {len(rows)} configurations and {len(pictures)} of pictures, seeds from "
         f"{arguments.first}, one CPU thread, {time.perf_counter() - started:.0f} s, torch {torch.__version__}. "
-        "Small Qwen2 models of random weights, widths 64 to 256, 1,000 words; what is drawn is in `drawn` and `drawn_picture`.", "",
+        "Small Qwen2 models of random weights, widths 64 to 256, 1,000 words; what is drawn is in `drawn` and "
+        "`drawn_picture`.", "",
         "| channel | planned | measured open | measured closed |", "|---|---|---|---|",
         *(f"| {name} | {state} | {counts[name, str(state), True]} | {counts[name, str(state), False]} |"
           for name in ("words", "page", "picture") for state in State), "",
