@@ -222,16 +222,15 @@ class _Replay:
             known = self.positions.expand(*self.positions.shape[:-2], len(rows), -1)
             last = known[..., -1:] if known.ndim == 2 else _last(known)
             places = last + 1 + torch.arange(rows.shape[1], device=last.device)
-        embedded = self.model.module.get_input_embeddings()(
-            rows.to(known.device if places is not None else self.device)
-        )
+        embedded = self.model.module.get_input_embeddings()(rows.to(self.device))
         with _reading(self.layer) as seen:
             decoder(inputs_embeds=embedded, past_key_values=cache, position_ids=places, use_cache=True)
         return seen[0][:, -1]
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.module.parameters()).device
+        """Where the network is."""
+        return torch.device(next(self.model.module.parameters()).device)
 
     def require_left_to_right(self, *, answering: bool) -> None:
         """AttackError unless a made-up continuation of a prompt, or answer to it, is read as by the whole network."""
