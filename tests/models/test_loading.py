@@ -432,3 +432,10 @@ def test_revisions_of_what_has_none(source: str, said: str) -> None:
 def test_short_names() -> None:
     assert short_name("owner/model@refs/pr/3") == "model@refs/pr/3"
     assert short_name("/home/me/my-donut/") == "my-donut"
+
+
+def test_a_layoutlmv3_that_tags_is_told_from_a_base_model(tmp_path: Path) -> None:
+    saved = {"model_type": "layoutlmv3", "architectures": ["LayoutLMv3ForTokenClassification"]}
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(ModelError, match="tags words"):
+        load_model(str(tmp_path))

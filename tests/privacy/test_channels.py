@@ -8,7 +8,7 @@ import pytest
 
 from docleak.errors import PrivacyError
 from docleak.privacy.channels import Shape, State, plan
-from scripts.plan_measured import compared
+from scripts.plan_measured import compared, compared_picture
 
 OPEN = Shape(width=1024, words=200, patches=100, rank=16, rounds=9, tower_width=1152)
 
@@ -50,3 +50,9 @@ def test_open_and_closed_are_so_on_configurations_drawn_at_random() -> None:
     answered = [row for row in rows if row[1] is not State.UNTOLD]
     wrong = [(name, said, shape) for name, said, opened, shape, _ in answered if (said is State.OPEN) != opened]
     assert len(answered) >= 8 and len(wrong) <= 0.1 * len(answered), wrong
+
+
+def test_pictures_are_open_where_the_plan_says_so() -> None:
+    rows = [compared_picture(seed) for seed in range(3, 11)]
+    answered = [(said, opened) for _, said, opened, _, _ in rows if said is not State.UNTOLD]
+    assert len({said for said, _ in answered}) == 2 and all((said is State.OPEN) == opened for said, opened in answered)

@@ -190,6 +190,12 @@ def config_at(where: str, revision: str | None, source: str) -> dict[str, Any]:
 
 def _architecture(config: dict[str, Any], source: str) -> str:
     kind = config.get("model_type")
+    tags = [name for name in config.get("architectures") or () if str(name).endswith("ForTokenClassification")]
+    if kind == "layoutlmv3" and tags:
+        raise ModelError(
+            f"model {source!r} is a {tags[0]}, which tags words; docleak audits what gradients of question answering "
+            "give away. Of a finished model that tags, `docleak audit weights --target` asks what its weights do."
+        )
     if kind in ("layoutlmv3", "vt5", "fedocvqa"):
         return str(kind)
     if kind == "t5":  # the authors' VT5 is saved as a T5 with parts of its own; its adapter looks for them

@@ -131,6 +131,31 @@ class VisionLanguage:
         tokens = self.tokenizer.convert_ids_to_tokens([*asked.tolist(), *answer.tolist()])
         return Encoded(tensors, tuple(tokens))
 
+    def told(self, question: Tensor, answer: Tensor) -> Encoded:
+        """The example whose question and answer, without what ends it, have these tokens."""
+        prompt, other = self._prompt(""), self._prompt("?")
+        asked = prompt.pop("input_ids")
+        head, tail = common(other["input_ids"], asked)
+        end = torch.tensor(self.processor.answer_ids("", "")[-1:])
+        ids = torch.cat([asked[:head], question, asked[len(asked) - tail :]])
+        types = {
+            name: torch.cat([row[:head], torch.zeros_like(question), row[len(row) - tail :]])
+            for name, row in prompt.items()
+        }
+        return self._encoded(ids, torch.cat([answer, end]), torch.tensor([head, len(ids) - tail]), types)
+
+    def forward_to(self, pixels: Tensor, ids: Tensor, said: Tensor, cache: Any = None) -> None:
+        """Run the network on one page (1, 3, H, W), a prompt's first tokens and what is ``said`` behind them, from the
+        beginning on, for what its layers read; ``cache`` is filled where one is given."""
+        of_answer, device = ANSWER_TYPES.get(self.architecture, {}), pixels.device
+        rows = {
+            name: F.pad(row, (0, max(0, len(ids) - len(row))))[: len(ids)] for name, row in self._prompt("").items()
+        }
+        fed = {name: F.pad(row, (0, len(said)), value=of_answer.get(name, 0)) for name, row in rows.items()}
+        fed = {name: row[None].to(device) for name, row in {**fed, "input_ids": torch.cat([ids, said])}.items()}
+        fed["attention_mask"] = torch.ones_like(fed["input_ids"])
+        self.module(**fed, **self.picture(pixels), past_key_values=cache, use_cache=cache is not None)
+
     def scramble(self, example: Encoded, *, question: bool, answer: bool, generator: torch.Generator) -> Encoded:
         """The input with random tokens of equal number for what an adversary does not know (special ones stay)."""
         asked, labels, at = (example.tensors[name] for name in ("prompt_ids", "labels", "question_at"))

@@ -173,6 +173,7 @@ def _untried(group: Sequence[Unit]) -> Iterator[str]:
         yield "The text (words, question, answer) was not looked for"
     elif all("failed" in record and not record.get("applies", True) for record in looked):
         yield f"The text was not tried: {str(looked[0]['failed']).rstrip('.')}"
+    yield from (record["untried"] for record in looked if "untried" in record)
 
 
 def _failures(group: Sequence[Unit]) -> Iterator[tuple[str, bool]]:

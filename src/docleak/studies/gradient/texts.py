@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from docleak.attacks.gradients.algebra.batch import BatchText, recover_batch
 from docleak.attacks.gradients.algebra.dominant import recover_dominant
+from docleak.attacks.gradients.algebra.order import Answers, recover_answers
 from docleak.attacks.gradients.algebra.recover import RECOVERABLE, recover, recover_set
 from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.documents import Field, Page, private_mask, repeats_of
@@ -16,6 +17,7 @@ from docleak.errors import AttackError
 from docleak.metrics import psnr
 from docleak.models import DocumentModel, Encoded, Transcript, image_of
 from docleak.models.layoutlmv3 import LayoutLMv3
+from docleak.models.t5 import T5Reader
 from docleak.models.vlm.model import VisionLanguage
 from docleak.studies.gradient.case import Case
 
@@ -23,26 +25,55 @@ from docleak.studies.gradient.case import Case
 def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
     """What was read of the client's text, beside the truth; ``look`` reads it where the case's adversary did not.
 
-    None where it was not looked for; {"batch": ...} of several LayoutLMv3 pages, and of vision-language models, with
-    {"one": ...} of the LayoutLMv3 page that outweighs the others;
+    None where it was not looked for; {"batch": ...} of several LayoutLMv3 pages, with {"one": ...} of the page that
+    outweighs the others, of several answers of a T5, and of vision-language models whose words are told without order;
     {"failed": why} where nothing was read: ``applies`` is then False where there is no closed form for such a view, so
     that nothing was tried.
     """
     if case.recovered is None and not look:
         return None
-    if isinstance(case.view.model, VisionLanguage):
-        return _as_set(case, case.view.model)
+    model = case.view.model
     try:
+        if isinstance(model, T5Reader):
+            return _of_answers(case, model, recover_answers(case.view))
         if case.view.batch_size > 1 and case.view.model.architecture == "layoutlmv3":
             return {"batch": _of_batch(case, recover_batch(case.view)), "one": one_page(case)}
         found = case.recovered or recover(case.view, case.knowledge)
     except AttackError as error:
-        return {"failed": str(error), "applies": text_obstacle(case.view.model, case.view.batch_size) == ""}
+        if isinstance(model, VisionLanguage):
+            return _as_set(case, model, str(error))
+        return {"failed": str(error), "applies": text_obstacle(model, case.view.batch_size) == ""}
     return {**_compared(case, found), **_transcribed(case, found)}
 
 
-def _as_set(case: Case, model: VisionLanguage) -> dict[str, object]:
-    """Which tokens moved, without their order."""
+def _of_answers(case: Case, model: T5Reader, found: Answers) -> dict[str, object]:
+    """The answers of a T5's decoder, token by token, without what ends them."""
+    true = {tuple(example.tensors["labels"].tolist()[:-1]) for example in case.inputs}
+    read = set(found.tokens)
+    told: dict[str, object] = {
+        "believed_exact": found.exact,
+        "conditions": [vars(condition) for condition in found.conditions],
+        "seconds": found.seconds,
+    }
+    untried = f"The question and the words of a {model.architecture} were not tried: they have no closed form"
+    if len(case.inputs) > 1:
+        tokens = _counted({t for answer in read for t in answer}, {t for answer in true for t in answer})
+        return {"batch": {**told, "pages": len(case.inputs), "tokens": tokens, "answers": _counted(read, true),
+                          "route": "the decoder's first layer"}, "untried": untried}  # fmt: skip
+    (answer,), best = true, max(found.tokens, key=len)
+    said = str(model.tokenizer.decode(list(best), skip_special_tokens=True)).strip()
+    wanted = model.transcript(case.inputs[0]).answer
+    answers = [_answers(field.value, wanted, said) for field in case.pages[0].private_fields]
+    return {
+        **told, "exact": read == true, "tokens": len(answer), "words": [], "question": "", "answer": said,
+        "tokens_right": sum(one == other for one, other in zip(answer, best, strict=False)), "what": "the answer",
+        "wrong_parts": [] if read == true else ["labels"], "fields_by": {"answer": answers}, "fields_read": answers,
+        "fields_seen": [True] * len(answers), "token_limit": None, "untried": untried,
+    }  # fmt: skip
+
+
+def _as_set(case: Case, model: VisionLanguage, unordered: str) -> dict[str, object]:
+    """Which tokens moved, without their order, and why it is not told."""
     try:
         found = recover_set(case.view)
     except AttackError as error:
@@ -54,6 +85,7 @@ def _as_set(case: Case, model: VisionLanguage) -> dict[str, object]:
             "tokens": _counted(set(found.tokens), true),
             "believed_exact": found.exact,
             "route": found.route,
+            "unordered": unordered,
             "conditions": [vars(condition) for condition in found.conditions],
             "seconds": found.seconds,
         }
@@ -62,6 +94,8 @@ def _as_set(case: Case, model: VisionLanguage) -> dict[str, object]:
 
 def text_obstacle(model: DocumentModel, batch_size: int) -> str:
     """Why there is no closed form at all for the text of such a gradient; "" where there is one."""
+    if isinstance(model, T5Reader):
+        return f"of the text of a {model.architecture} answers alone have a closed form"
     if model.architecture not in RECOVERABLE:
         return f"the text input of a {model.architecture} has no closed-form recovery"
     if batch_size > 1 and model.architecture != "layoutlmv3":

@@ -204,9 +204,8 @@ def _of_text(model: ModelResult) -> list[str]:
     if not exact:
         right, tokens = (sum(int(text[key]) for text in texts) for key in ("tokens_right", "tokens"))
         return [f"Linear algebra alone, given no text, reads {right} of {tokens} tokens of the client's text rightly."]
-    what = (
-        "every word that the model saw, its place, question and answer" if texts[0]["words"] else "question and answer"
-    )
+    words = "every word that the model saw, its place, question and answer"
+    what = texts[0].get("what") or (words if texts[0]["words"] else "question and answer")
     secret = sum(bool(read) for text in texts for read in text["fields_read"])
     fields = sum(len(text["fields_read"]) for text in texts)
     return [
@@ -229,12 +228,24 @@ def of_batches(model: ModelResult) -> list[str]:
     (tokens, named, there), (edges, read, used) = told("tokens"), told("coordinates")
     (places, claimed, positions), (boxes, drawn, of) = told("places"), told("boxes")
     wrong = named - tokens + read - edges + claimed - places + drawn - boxes
+    (answers, said, asked), told_surely = told("answers"), sum(bool(batch.get("believed_exact")) for batch in batches)
+    if asked:
+        return [
+            f"By linear algebra alone, from {_joined([str(batch['route']) for batch in batches])}, {answers} of the "
+            f"{asked} different answers are told, token by token, and {said - answers} wrong ones. Which page "
+            f"an answer is of is not told. The attacker can know that this is so on {told_surely} of {len(batches)} "
+            "batches."
+        ]
     if not positions:
-        sure = sum(bool(batch["believed_exact"]) for batch in batches)
         return [
             f"By linear algebra alone, from {_joined([str(batch['route']) for batch in batches])}, {tokens} of the "
             f"{there} different tokens that the client read are told, without their order; {named - tokens} others are "
-            f"named wrongly. The attacker can know that this is so on {sure} of {len(batches)} pages."
+            f"named wrongly. The attacker can know that this is so on {told_surely} of {len(batches)} pages."
+            + "".join(
+                f" Why no order: {why.rstrip('.')}."
+                for why in dict.fromkeys(b.get("unordered", "") for b in batches)
+                if why
+            )
         ]
     return [
         f"By linear algebra alone the gradient tells {tokens} of the {there} different tokens in the batch and {edges} "

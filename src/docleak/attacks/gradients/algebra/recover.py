@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from docleak.attacks.gradients.algebra.bag import bag_of_words
 from docleak.attacks.gradients.algebra.first_layer import Sent, recover_words
 from docleak.attacks.gradients.algebra.recovered import Condition, Recovered
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.errors import AttackError
+from docleak.models.vlm.model import VisionLanguage
 
 #: Architectures whose text a gradient gives away in closed form.
 RECOVERABLE = ("donut", "layoutlmv3")
@@ -17,9 +18,14 @@ RECOVERABLE = ("donut", "layoutlmv3")
 def recover(view: GradientView, knowledge: Knowledge) -> Recovered:
     """The client's text input, from the gradient and the public template alone.
 
-    Raises AttackError for architectures without a closed form.
+    Of a vision-language client in order, where that is told (``order``), whatever of it is known. Raises AttackError
+    for architectures without a closed form.
     """
     architecture = view.model.architecture
+    if isinstance(view.model, VisionLanguage):
+        from docleak.attacks.gradients.algebra.order import recover_order
+
+        return recover_order(view, replace(knowledge, question_known=False), recover_set(view).tokens)
     if architecture == "donut":
         from docleak.attacks.gradients.algebra.donut import recover_text as of_donut
 

@@ -25,6 +25,10 @@ SHARES = (1.0, 0.9, 0.75, 0.5, 0.25)
 GAP = 3.0
 #: ... and that one nearer than this, for the cut to count as exact.
 NEAR = 0.1
+#: A vector counts as one of those that were read if it is at most this many times as far as its rounding explains.
+SLACK = 10.0
+#: And no further than this, whatever that is: weak directions are uncertain.
+FAR = 1e-3
 EPSILON = float(torch.finfo(torch.float32).eps)
 
 
@@ -47,10 +51,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Subspace:
-    """Orthonormal ``directions`` (r, d), strongest first; ``rows`` is how many vectors they are of."""
+    """Orthonormal ``directions`` (r, d), strongest first; ``rows`` is how many vectors they are of, and ``sizes`` (r,)
+    the directions' singular values in units of the noise."""
 
     directions: Tensor
     rows: int
+    sizes: Tensor
 
     @classmethod
     def of(cls, blocks: Sequence[Rows]) -> Subspace:
@@ -58,10 +64,10 @@ class Subspace:
         width = blocks[0].values.shape[1] if blocks else 0
         rows = torch.cat([torch.zeros(0, width, dtype=torch.float64), *(block.whitened() for block in blocks)])
         if not len(rows):
-            return cls(rows, 0)
+            return cls(rows, 0, rows.new_zeros(0))
         _, sizes, directions = torch.linalg.svd(rows, full_matrices=False)
         rank = int((sizes > math.sqrt(len(rows)) + math.sqrt(width)).sum())
-        return cls(directions[:rank], len(rows))
+        return cls(directions[:rank], len(rows), sizes[:rank])
 
     @property
     def rank(self) -> int:
@@ -81,6 +87,13 @@ class Subspace:
         vectors = _directions_of(vectors)
         outside: Tensor = (vectors - vectors @ self.directions.T @ self.directions).norm(dim=1)
         return outside + (vectors == 0).all(1)
+
+    def tolerance(self, vectors: Tensor) -> Tensor:
+        """(n,): how far outside of the span noise leaves a vector that was read, and the rounding of sums of so many
+        numbers in float32, SLACK times over."""
+        along = _directions_of(vectors) @ self.directions.T
+        tilt = (self.width - self.rank) * (along / self.sizes).square().sum(1)
+        return (SLACK * (EPSILON**2 * self.width + tilt).sqrt()).clamp_max(FAR)
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ def members(space: Subspace, candidates: Tensor) -> Members:
     ranks = sorted({max(1, round(share * space.rank)) for share in SHARES if space.rank}, reverse=True)
     best = Members(torch.zeros(count, dtype=torch.bool), torch.ones(count, dtype=torch.float64), 0, 0.0, False)
     for rank in ranks:
-        part = Subspace(space.directions[:rank], space.rows)
+        part = Subspace(space.directions[:rank], space.rows, space.sizes[:rank])
         residuals = part.residual(vectors)
         cutoff = _cutoff(part.directions, vectors, CHANCE / (count * len(ranks)))
         taken = residuals < cutoff
