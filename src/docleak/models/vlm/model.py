@@ -18,6 +18,7 @@ from docleak.models.files import pretrained, save_network
 from docleak.models.stages import Stage
 from docleak.models.vlm.picture import Picture, settled_canvas
 from docleak.models.vlm.processor import ANSWER_TYPES, Processor, blank, common
+from docleak.models.vlm.values import losses_of_values, one_prompt
 
 #: How the part that reads text is named inside the networks of transformers.
 LANGUAGE = ("language_model", "text_model")
@@ -146,7 +147,7 @@ class VisionLanguage:
             asked = drawn(asked, (place >= at[0]) & (place < at[1]))
         if answer:
             said = drawn(said, torch.ones_like(said, dtype=torch.bool))
-        types = {name: example.tensors[name][: len(asked)] for name in self._types(example)}
+        types = {name: example.tensors[name][: len(asked)] for name in self.types_of(example)}
         return self._encoded(asked, said, at, types)
 
     def transcript(self, example: Encoded) -> Transcript:
@@ -173,7 +174,7 @@ class VisionLanguage:
             of_answer = ANSWER_TYPES.get(self.architecture, {})
             tensors |= {
                 name: F.pad(tensors[name], (0, len(tail)), value=of_answer.get(name, 0))
-                for name in self._types(example)
+                for name in self.types_of(example)
             }
         tensors["labels"] = torch.cat([tensors["labels"], tail])
         if whole and not self.two_sided:
@@ -186,12 +187,14 @@ class VisionLanguage:
 
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
         if pages is not None:
+            if one_prompt(self, inputs, pages):
+                return losses_of_values(self, pixels[pages[0], None], inputs)
             pixels = pixels[torch.tensor(pages, device=pixels.device)]
         rows, device = [e.tensors for e in inputs], pixels.device
         padding = int(self.tokenizer.pad_token_id)
         read = ["input_ids", *(["decoder_input_ids"] if self.two_sided else [])]
         fed = {name: pad([row[name] for row in rows], padding, device) for name in read}
-        fed |= {name: pad([row[name] for row in rows], 0, device) for name in self._types(inputs[0])}
+        fed |= {name: pad([row[name] for row in rows], 0, device) for name in self.types_of(inputs[0])}
         fed["attention_mask"] = pad([torch.ones_like(row["input_ids"]) for row in rows], 0, device)
         labels = pad([row["labels"] for row in rows], IGNORED, device)
         logits = self.module(**fed, **self.picture(pixels), use_cache=False).logits
@@ -200,7 +203,7 @@ class VisionLanguage:
         return mean_per_example(logits, labels)
 
     @staticmethod
-    def _types(example: Encoded) -> list[str]:
+    def types_of(example: Encoded) -> list[str]:
         """Names of the inputs, one number a token, beside ids."""
         return [name for name in example.tensors if name.endswith("token_type_ids")]
 
@@ -214,7 +217,7 @@ class VisionLanguage:
         from transformers import GenerationConfig
 
         ids = example.tensors["prompt_ids"][None].to(pixels.device)
-        types = {name: example.tensors[name][None, : ids.shape[1]].to(pixels.device) for name in self._types(example)}
+        types = {name: example.tensors[name][None, : ids.shape[1]].to(pixels.device) for name in self.types_of(example)}
         stops = sorted({int(self.tokenizer.eos_token_id), self.processor.answer_ids("", "")[-1]})
         settings = GenerationConfig(
             max_new_tokens=min(self.max_answer_tokens, self.positions - ids.shape[1]), do_sample=False, num_beams=1,
