@@ -177,4 +177,6 @@ def test_many_answers_to_one_question_have_the_losses_that_each_has_alone(
         model.loss(pixels, [*inputs[:2], model.encode(page, Question("Another one?", ("x",)))], [0] * 3)
         model.loss(pixels, [model.labelled(one, whole=True) for one in inputs], [0] * 4)
         assert calls == [3, 4]
-    assert model.loss(pixels, inputs[:2], [0, 0]).requires_grad
+    derived = model.loss(pixels, inputs, [0] * 4)
+    assert derived.requires_grad and model.module.config.get_text_config()._attn_implementation == "eager"
+    torch.testing.assert_close(together, derived.detach(), rtol=1e-5, atol=1e-5)

@@ -18,7 +18,7 @@ from docleak.models.files import pretrained, save_network
 from docleak.models.stages import Stage
 from docleak.models.vlm.picture import Picture, settled_canvas
 from docleak.models.vlm.processor import ANSWER_TYPES, Processor, blank, common
-from docleak.models.vlm.values import losses_of_values, one_prompt
+from docleak.models.vlm.values import derived_once, losses_of_values, one_prompt
 
 #: How the part that reads text is named inside the networks of transformers.
 LANGUAGE = ("language_model", "text_model")
@@ -186,9 +186,15 @@ class VisionLanguage:
         return pixels * factor.to(pixels)[:, None, None] + offset.to(pixels)[:, None, None]
 
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
-        if pages is not None:
-            if one_prompt(self, inputs, pages):
+        if torch.is_grad_enabled():
+            return self._loss(pixels, inputs, pages)
+        with derived_once(self):
+            if pages is not None and one_prompt(self, inputs, pages):
                 return losses_of_values(self, pixels[pages[0], None], inputs)
+            return self._loss(pixels, inputs, pages)
+
+    def _loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None) -> Tensor:
+        if pages is not None:
             pixels = pixels[torch.tensor(pages, device=pixels.device)]
         rows, device = [e.tensors for e in inputs], pixels.device
         padding = int(self.tokenizer.pad_token_id)
@@ -225,10 +231,11 @@ class VisionLanguage:
             return_dict_in_generate=True, output_logits=True,
             decoder_start_token_id=getattr(self.module.config.get_text_config(), "decoder_start_token_id", None),
         )  # fmt: skip
-        out = self.module.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), **types, **self.picture(pixels),
-            generation_config=settings,
-        )  # fmt: skip
+        with derived_once(self):
+            out = self.module.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), **types, **self.picture(pixels),
+                generation_config=settings,
+            )  # fmt: skip
         said = out.sequences[0, -len(out.logits) :]
         shares = torch.stack([row[0].double().softmax(-1)[token] for row, token in zip(out.logits, said, strict=True)])
         return Answer(self._text(said), float(shares.prod()))
