@@ -23,7 +23,15 @@ from docleak.report.measure import (
 from docleak.report.severity import Severity
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED
-from docleak.studies.answers.verdict import Record, best_attack, fields_known, measured_in, numbers_in, severity_of
+from docleak.studies.answers.verdict import (
+    Record,
+    best_attack,
+    fields_known,
+    measured_in,
+    numbers_in,
+    severity_of,
+    unsound,
+)
 
 #: Measures of documents, and the rates of a score that they are the greatest of.
 OF_DOCUMENTS = {DOCUMENT_AUC: "auc", DOCUMENT_TPR_10: "tpr_at_10_fpr", DOCUMENT_TPR_1: "tpr_at_1_fpr"}
@@ -86,6 +94,7 @@ def _documents(record: Record, name: str) -> list[Measure]:
         return []
     scores = numbers_in(record, "documents").values()
     doubts = ("Values taken off its documents' pages rank first.",) if fields_known(record) else ()
+    doubts += (f"{why[0].upper()}{why[1:]}.",) if (why := unsound(record)) else ()
     if differs := record["documents"]["differs"]:
         why = f"the two sets of documents differ without the release ({'; '.join(differs)})"
         return [Measure(what, name, Estimate(None, of="documents", why=why)) for what in OF_DOCUMENTS]
