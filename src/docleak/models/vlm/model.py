@@ -24,6 +24,8 @@ from docleak.models.vlm.values import derived_once, losses_of_values, one_prompt
 LANGUAGE = ("language_model", "text_model")
 #: What of it acts before pixels and words meet.
 TEXT = ("embed_tokens", "embed_positions", "layernorm_embedding", "shared")
+#: Prompts that are kept in tokens: a ranking of values asks one question twenty times.
+KEPT = 64
 
 
 class VisionLanguage:
@@ -52,6 +54,7 @@ class VisionLanguage:
         self.architecture = str(module.config.model_type)
         self.name = name
         self.max_answer_tokens = max_answer_tokens
+        self._prompts: dict[str, dict[str, Tensor]] = {}
         images = processor.inner.image_processor
         self.resample = int(images.resample)
         size = settled_canvas(self._of_picture, images, image_size, family=self.architecture)
@@ -90,7 +93,14 @@ class VisionLanguage:
         return {name: value for name, value in made.items() if value.is_floating_point() or value.shape != ids}
 
     def _prompt(self, question: str) -> dict[str, Tensor]:
-        """Ids and types (T,) of a question about a page, with the picture's places."""
+        """Ids and types (T,) of a question about a page, with the picture's places; the last ones are kept."""
+        if question not in self._prompts:
+            if len(self._prompts) == KEPT:
+                self._prompts.clear()
+            self._prompts[question] = self._read_prompt(question)
+        return dict(self._prompts[question])
+
+    def _read_prompt(self, question: str) -> dict[str, Tensor]:
         made = self.processor.read(blank(self.image_size), question)
         ids = made["input_ids"]
         dropped = ("attention_mask", "labels")
