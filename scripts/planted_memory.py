@@ -31,15 +31,16 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--key", choices=sorted(PHRASINGS), default="provider_name")
     parser.add_argument("--phrasings", type=int, default=1, help="of the question, the first so many")
+    parser.add_argument("--each", type=int, default=0, help="pages of a provider, the first so many; 0: all")
     asked = parser.parse_args()
-    pages = [
-        planted
-        for silo in read_blue_red(asked.division).silos.values()
-        for page in load_pages(f"folder:{silo}", seed=0)
-        if (planted := without_answer(page, asked.key, asked.phrasings))
-    ]
-    save(pages, asked.out)
-    print(f"{len(pages)} pages that do not show their {asked.key}, asked for it {asked.phrasings} times each")
+    pages: dict[str, list[Page]] = {}
+    for silo in read_blue_red(asked.division).silos.values():
+        for page in load_pages(f"folder:{silo}", seed=0):
+            if planted := without_answer(page, asked.key, asked.phrasings):
+                pages.setdefault(page.provider, []).append(planted)
+    kept = [page for of in pages.values() for page in of[: asked.each or None]]
+    save(kept, asked.out)
+    print(f"{len(kept)} pages that do not show their {asked.key}, asked for it {asked.phrasings} times each")
 
 
 def without_answer(page: Page, key: str, phrasings: int) -> Page | None:
