@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,6 +34,8 @@ def list_models(json_output: Json = False) -> None:
 
 def _quality(card: Mapping[str, Any]) -> str:
     """What a card says of how good its model is."""
+    if (share := card.get("masked_accuracy_of_documents")) is not None:
+        return f"guesses {share:.1%} of masked tokens on unseen documents, {card['masked_accuracy']:.1%} with invoices"
     if "masked_accuracy" in card:
         return f"guesses {card['masked_accuracy']:.1%} of masked tokens on unseen invoices"
     if "anls" in card:
@@ -43,18 +46,25 @@ def _quality(card: Mapping[str, Any]) -> str:
 @app.command()
 def pretrain(
     architecture: Annotated[
-        str, typer.Argument(help="donut, layoutlmv3, vt5, vt5-public, fedocvqa; layoutlm, bros, bert.")
+        str,
+        typer.Argument(help="donut, layoutlmv3, vt5, vt5-public, fedocvqa; layoutlm, bros, bert, layoutlmv3-words."),
     ],
     out: Annotated[Path, typer.Argument(help="Folder for the checkpoints: start and trained, or an encoder's one.")],
     steps: Annotated[int, typer.Option(help="Training steps; 0 means the recorded recipe's.")] = 0,
+    documents: Annotated[
+        str, typer.Option(help="layoutlm and the others that guess words: pages to train on beside the invoices.")
+    ] = "",
     seed: Annotated[int, typer.Option(help="Seed of initialisation, pages and order.")] = 0,
     json_output: Json = False,
 ) -> None:
     """Make the tiny checkpoints: initialise, save the start, train on synthetic invoices, save, measure on others."""
+    from docleak.errors import ModelError
     from docleak.models.encoders.tiny import TINY
     from docleak.training.checkpoints import make_checkpoints, make_encoder
 
-    make = make_encoder if architecture in TINY else make_checkpoints
+    if documents and architecture not in TINY:
+        raise ModelError(f"--documents is for models that guess words ({', '.join(TINY)}); leave it out.")
+    make = partial(make_encoder, documents=documents) if architecture in TINY else make_checkpoints
     with working_in(out, resumes=False):
         card = make(architecture, out, steps=steps or None, seed=seed, quiet=json_output)
     emit(card, f"{card['recipe']}\n{_quality(card)}, saved in {out}", json_output=json_output)

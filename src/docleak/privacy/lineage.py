@@ -123,6 +123,11 @@ class Fingerprints:
         together = self.hashes.get(identity, frozenset()).union(digest.hexdigest() for digest in own)
         return replace(self, hashes={**self.hashes, identity: together})
 
+    def knows(self, name: str) -> bool:
+        """Whether any of the trainings saw data of that provider."""
+        own = hmac.new(self.key, name.encode("utf-8", "backslashreplace"), hashlib.sha256).hexdigest()
+        return any(own in of for of in self.hashes.values())
+
     def digest(self, identity: str) -> str:
         """What ties the hashes of a training to its entry in the lineage; it hides them, and their number."""
         text = "\n".join(sorted(self.hashes[identity]))

@@ -30,6 +30,7 @@ class Meaning:
 FIELDS, EXPLAINED, MEMBERSHIP = "fields-read", "gradient-explained", "membership"
 MEMORY, SHOWN, CLAIMED = "memorisation", "epsilon-measured", "epsilon-claimed"
 DOCUMENT_AUC, DOCUMENT_TPR_10, DOCUMENT_TPR_1 = "document-auc", "document-tpr-at-10-fpr", "document-tpr-at-1-fpr"
+DOCUMENT_FIELDS = "document-fields-known"
 MEASURES = {
     FIELDS: Meaning("Private fields read", True, "Share of the private fields whose value any route gives exactly."),
     EXPLAINED: Meaning(
@@ -58,6 +59,11 @@ MEASURES = {
     DOCUMENT_TPR_1: Meaning(
         "Documents told at 1 % false alarms", True,
         "The same where it is wrong about one in a hundred others; 1 % is chance, and it takes 100 others.",
+    ),
+    DOCUMENT_FIELDS: Meaning(
+        "Fields known", True,
+        "How much oftener the true value, taken off its page, ranks first among others on documents that were trained "
+        "on than on others.",
     ),
     SHOWN: Meaning("Epsilon measured", False, "The epsilon that the attack shows to be exceeded, a lower bound."),
     CLAIMED: Meaning("Epsilon claimed", False, "The epsilon that the lineage of the weights claims, an upper bound."),

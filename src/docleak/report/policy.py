@@ -46,8 +46,8 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     measure: Literal["fields-read", "gradient-explained", "membership", "memorisation", "document-auc",
-                     "document-tpr-at-10-fpr", "document-tpr-at-1-fpr", "epsilon-measured", "epsilon-claimed",
-                     "verdict"]  # fmt: skip
+                     "document-tpr-at-10-fpr", "document-tpr-at-1-fpr", "document-fields-known", "epsilon-measured",
+                     "epsilon-claimed", "verdict"]  # fmt: skip
     of: str = "*"
     at_most: Annotated[float, Field(allow_inf_nan=False)] | None = None
     at_worst: Literal["partial", "none"] | None = None

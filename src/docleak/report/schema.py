@@ -56,7 +56,7 @@ class Measured(Strict):
     """A number that a policy can bound; ``doubts`` say why a low one is no all-clear."""
 
     measure: Literal["fields-read", "gradient-explained", "membership", "memorisation", "document-auc",
-                     "document-tpr-at-10-fpr", "document-tpr-at-1-fpr", "epsilon-measured",
+                     "document-tpr-at-10-fpr", "document-tpr-at-1-fpr", "document-fields-known", "epsilon-measured",
                      "epsilon-claimed"]  # fmt: skip
     of: str
     unbounded: bool

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from docleak.documents.issuers import LAST, make_issuers
+from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
 from docleak.documents.pages import remembered
 from docleak.documents.synthetic import make_pages
@@ -19,8 +20,8 @@ from docleak.errors import ModelError
 from docleak.files import drafted_folder, reported
 from docleak.metrics.text import accuracy, anls
 from docleak.models.base import DocumentModel, pixels_of
-from docleak.models.encoders.loading import save_encoder
-from docleak.models.encoders.tiny import TINY, shipped_tokenizer, tiny_encoder
+from docleak.models.encoders.loading import save_encoder, save_for_transformers
+from docleak.models.encoders.tiny import TINY, WORDS_OF_V3, shipped_tokenizer, tiny_encoder
 from docleak.models.tiny import (
     DONUT_SIZE,
     LAYOUTLMV3_SIZE,
@@ -29,7 +30,9 @@ from docleak.models.tiny import (
     layoutlmv3_start,
     vt5_start,
 )
+from docleak.privacy.lineage import UNKNOWN, Lineage
 from docleak.training.extraction.fit import Epoch, FitConfig, fit
+from docleak.training.extraction.validation import validate
 from docleak.training.lineage import SYNTHETIC, write_lineage
 from docleak.training.pretrain import PretrainConfig, pretrain
 
@@ -170,9 +173,12 @@ def write_checkpoint(model: DocumentModel, directory: Path, card: dict[str, obje
 
 
 def make_encoder(
-    architecture: str, out: Path, *, steps: int | None, seed: int, quiet: bool = False
+    architecture: str, out: Path, *, steps: int | None, seed: int, quiet: bool = False, documents: str = ""
 ) -> dict[str, object]:
     """Write OUT/ARCH-tiny with its card (docleak.json) and return the card; ModelError for an unknown architecture.
+
+    The pages of ``documents`` (as ``load_pages`` opens them) are trained on beside the invoices; every tenth is kept to
+    validate with.
 
     ``steps`` other than the recipe's are rounded to whole epochs, of which there is one at least. The checkpoint is
     that of the best validation loss. It has never seen a picture: an eye is drawn with the head when
@@ -197,17 +203,23 @@ def make_encoder(
         [model.encode(page) for page in make_pages(count, seed=seed, split=split)]
         for count, split in ((ENCODER_PAGES, "train"), (ENCODER_VALIDATION, "validation"))
     )
-    fitted = fit(model, train, held_out, config, seed=seed, on_epoch=show)
+    given = [model.encode(page) for page in load_pages(documents, seed=seed) if page.words] if documents else []
+    train, kept = [*train, *(page for number, page in enumerate(given) if number % 10)], given[::10]
+    fitted = fit(model, train, [*held_out, *kept], config, seed=seed, on_epoch=show)
     best = fitted.best["loss"]
     fitted.restore(model, "loss")
     card: dict[str, object] = {
-        "recipe": f"{config.epochs} epochs over {ENCODER_PAGES} synthetic invoices (split train), batches of "
+        "recipe": f"{config.epochs} epochs over {ENCODER_PAGES} synthetic invoices (split train)"
+        f"{f' and {len(given) - len(kept)} pages of documents' if given else ''}, batches of "
         f"{config.batch_size} at {config.learning_rate:g}, AdamW, seed {seed}; epoch {best.number} by validation loss",
         "masked_accuracy": round(best.validation.accuracy, 4),
         "masked_loss": round(best.validation.loss, 4),
         "minutes": round((time.perf_counter() - began) / 60, 1),
         "parameters": sum(p.numel() for p in model.module.parameters()),
     }
+    if kept:
+        card["masked_accuracy_of_documents"] = round(validate(model, kept, batch_size=16, seed=seed).accuracy, 4)
     folder = out / f"{architecture}-tiny"
-    save_encoder(model, folder)
-    return write_lineage(folder, SYNTHETIC, card)
+    (save_for_transformers if architecture == WORDS_OF_V3 else save_encoder)(model, folder)
+    seen = Lineage(UNKNOWN, "synthetic pages, and documents that its maker named") if given else SYNTHETIC
+    return write_lineage(folder, seen, card)

@@ -13,7 +13,7 @@ from docleak.attacks.gradients.local_steps import Batching
 from docleak.attacks.gradients.matching import relative
 from docleak.attacks.gradients.selftest import self_test
 from docleak.attacks.gradients.view import GradientView
-from docleak.documents import Page
+from docleak.documents import Page, Question
 from docleak.documents.synthetic import make_pages
 from docleak.errors import ModelError
 from docleak.models import load_model, pixels_of
@@ -153,3 +153,30 @@ def test_tiny_models_are_made_again_from_their_seed(tmp_path: Path) -> None:
         make_tiny("paligemma", tmp_path / "a", seed=1)
     with pytest.raises(ModelError, match="expected one of"):
         make_tiny("paligema", tmp_path / "d", seed=1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_many_answers_to_one_question_have_the_losses_that_each_has_alone(
+    family: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Page and question are read once where the decoder's cache may be repeated; prompts that differ, and whatever
+    needs a gradient, take the plain way."""
+    model = model_of(family, folder)
+    page = page_of(model)
+    asked = [Question(page.questions[0].text, (value,)) for value in ("12.50", "Noor Castro", "x", "RE-22-2366 b")]
+    inputs, pixels = [model.encode(page, question) for question in asked], pixels_of(page.image)[None]
+    calls: list[int] = []
+    forward = model.module.forward
+    monkeypatch.setattr(model.module, "forward", lambda **fed: calls.append(len(fed["input_ids"])) or forward(**fed))
+    with torch.no_grad():
+        together = model.loss(pixels, inputs, [0] * 4)
+        assert calls == ([4] if model.two_sided or "image_grid_thw" in model.picture.constants else [1, 4])
+        alone = torch.cat([model.loss(pixels, [one]) for one in inputs])
+        torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+        calls.clear()
+        model.loss(pixels, [*inputs[:2], model.encode(page, Question("Another one?", ("x",)))], [0] * 3)
+        model.loss(pixels, [model.labelled(one, whole=True) for one in inputs], [0] * 4)
+        assert calls == [3, 4]
+    derived = model.loss(pixels, inputs, [0] * 4)
+    assert derived.requires_grad and model.module.config.get_text_config()._attn_implementation == "eager"
+    torch.testing.assert_close(together, derived.detach(), rtol=1e-5, atol=1e-5)

@@ -16,6 +16,7 @@ from docleak.attacks.answers.tuning import Tuning, tune
 from docleak.attacks.registries import DOCUMENTS
 from docleak.documents import Page
 from docleak.documents.folder import save
+from docleak.documents.names import provider_key
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.metrics.blind import blind_auc
@@ -23,16 +24,18 @@ from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import auc
 from docleak.models import load_model
 from docleak.models.lora import Lora, adapt
+from docleak.privacy.lineage import Fingerprints
 from docleak.report.policy import Policy, Rule, check, overall
 from docleak.report.severity import overall as verdict_of
 from docleak.studies.answers.config import parse_release
-from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of
+from docleak.studies.answers.documents import Sides, asked_about, facts_of, rates_of, strangers, trained_on
 from docleak.studies.answers.heatmap import COLOURS, Ranked, heat_map, known_in, likelier
 from docleak.studies.answers.measured import measures_of
 from docleak.studies.answers.replies import remembering
 from docleak.studies.answers.study import AnswersStudy
 from docleak.studies.answers.verdict import said_of, sentences, severity_of
 from docleak.studies.engine import carry_out
+from docleak.training.lineage import write_fingerprints
 
 MODEL = "vt5-public"
 
@@ -130,6 +133,9 @@ def test_documents_that_are_not_two_sets_are_refused_before_a_run_begins(
 def test_a_page_on_both_sides_and_a_side_without_questions_are_refused(pages: list[Page]) -> None:
     with pytest.raises(AttackError, match="1 pages are among the members and among the others"):
         Sides.of(pages[:3], [pages[2], pages[4]])
+    darker = replace(pages[2], image=(pages[2].image // 2).astype(np.uint8))
+    with pytest.raises(AttackError, match="same picture, or same words"):
+        Sides.of(pages[:3], [darker, pages[4]])
     with pytest.raises(AttackError, match="0 of 2 pages of members"):
         Sides.of([replace(page, questions=()) for page in pages[:2]], pages[4:6])
     sides = Sides.of(pages[:3], pages[3:8])
@@ -186,8 +192,11 @@ def test_a_value_is_ranked_among_others_and_the_page_shows_it(pages: list[Page])
     assert found[field.key]["chance"].value == pytest.approx(0.05) and (found[""]["beyond"].low or 0) > 0.3
 
 
-def record(low: float, others: int = 120, differs: tuple[str, ...] = (), known: float = -0.1) -> dict[str, Any]:
-    numbers = {"rmia": {"auc": Estimate(0.7, low, 0.9), "tpr_at_1_fpr": Estimate(0.2, 0.1, 0.3)}}
+def record(
+    low: float, others: int = 120, differs: tuple[str, ...] = (), known: float = -0.1, *, sure: float = 0.0,
+    high: float = 0.9, **facts: Any,
+) -> dict[str, Any]:  # fmt: skip
+    numbers = {"rmia": {"auc": Estimate(0.7, low, high), "tpr_at_1_fpr": Estimate(0.2, sure, 0.3)}}
     share = {"known": Estimate(0.4, 0.3, 0.5, 90), "others": Estimate(0.1, 0.0, 0.2, 90),
              "gap": Estimate(0.3, known, 0.5), "chance": Estimate.exactly(0.05)}  # fmt: skip
     saved = [{part: {name: one.to_json() for name, one in of.items()} for part, of in parts.items()}
@@ -195,7 +204,8 @@ def record(low: float, others: int = 120, differs: tuple[str, ...] = (), known: 
     return {
         "label": "x", "control": False, "bill": {"epsilon": None, "claim": ""},
         "documents": {"numbers": saved[0], "differs": list(differs), "members": 120, "others": others,
-                      "controls": {"no model": Estimate(0.5, 0.4, 0.6).to_json()}},
+                      "controls": {"no model": Estimate(0.5, 0.4, 0.6).to_json()}, "strangers": 0, "answered": 0.6,
+                      "learnt": Estimate(0.2, 0.1, 0.3).to_json(), **facts},
         "fields": {"numbers": saved[1], "remarks": {}},
     }  # fmt: skip
 
@@ -204,11 +214,62 @@ def test_what_is_concluded() -> None:
     assert severity_of(record(0.55)) == "partial" and said_of(record(0.55)) == "Tells its documents from others"
     assert severity_of(record(0.8)) == severity_of(record(0.55, known=0.1)) == "severe"
     assert said_of(record(0.45, known=0.1)) == "Knows fields of its documents"
-    assert severity_of(record(0.45)) == "none" and severity_of(record(0.45, others=60)) == "untold"
+    clear = record(0.45, high=0.7)
+    assert severity_of(clear) == "none" and severity_of(record(0.45, others=60, high=0.7)) == "untold"
     refused = record(0.9, differs=("no model",), known=0.1)
     assert severity_of(refused) == "untold" and "differ without" in sentences(refused)[0]
-    assert "20.0 % [10.0, 30.0]" in sentences(record(0.55))[0]
+    assert "20.0 % [0.0, 30.0]" in sentences(record(0.55))[0]
+    surely = record(0.45, sure=0.1)
+    assert severity_of(surely) == "partial", "no AUC, and yet some documents for sure"
+    assert "yet rmia finds 20.0 % [10.0, 30.0] of them at 1 % false alarms" in sentences(surely)[0]
     assert "up to 0.90 is not excluded" in sentences(record(0.45))[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"high": 0.9}, "so few documents do not exclude an AUC of 0.90"),
+        ({"others": 60}, "60 others do not resolve"),
+        ({"strangers": 3}, "knows no provider of 3 of the 120 documents"),
+        ({"answered": 0.05}, "5 % of the questions right, and a model that guesses"),
+        ({"learnt": Estimate(0.0, -0.1, 0.1).to_json()}, "as if it never saw them"),
+        ({"controls": {"no model": Estimate(0.5).to_json()}, "differs": ["no model"]}, "are too few: no model has no"),
+    ],
+)
+def test_a_wrong_input_is_no_all_clear(facts: dict[str, Any], says: str) -> None:
+    """Documents that were not trained on, too few of them, a model that guesses: neither verdict nor gate says safe."""
+    sound = record(0.45, high=0.7)
+    assert severity_of(sound) == "none"
+    there = {key: value for key, value in facts.items() if key != "differs"}
+    wrong = record(0.45, **{"high": 0.7, **there}, differs=tuple(facts.get("differs", ())))
+    assert severity_of(wrong) == "untold" and said_of(wrong) == "Could not tell" and says in sentences(wrong)[0]
+    policy = Policy(rule=(Rule(measure="document-auc", at_most=0.75),))
+    told = [overall(check(policy, measures_of(of), verdict_of([], ""))) for of in (sound, wrong)]
+    assert told == ["pass", "pass" if "others" in facts else "could not tell"]
+    without = record(0.45, high=0.7)
+    del without["documents"]["learnt"]
+    assert severity_of(without) == "untold" and "--public" in sentences(without)[0]
+    assert severity_of(record(0.8, **{"high": 0.9, **there})) == "severe", "what is found stays found"
+
+
+def test_what_shows_that_a_release_saw_its_documents(pages: list[Page], tmp_path: Path) -> None:
+    sides = Sides.of(pages[:22], pages[22:])
+    names = list(sides.all())
+    rows = [replace(one, document=names[int(one.document[1:])], nls=float(number % 4 > 0))
+            for number, one in enumerate(asked(0.9, count=44)[0])]  # fmt: skip
+    told = trained_on(sides, rows, seed=0)
+    own = [one for one in rows if one.document in sides.members]
+    assert told["answered"] == pytest.approx(np.mean([one.nls for one in own])) and told["learnt"]["low"] > 0
+    assert "learnt" not in trained_on(sides, [replace(one, references=()) for one in rows], seed=0)
+    assert strangers(sides, MODEL) == strangers(sides, str(tmp_path)) == 0, "no record"
+    model = tmp_path / "run" / "model"
+    model.mkdir(parents=True)
+    known = {provider_key(of[0].provider) for of in sides.members.values()}
+    write_fingerprints(model.parent, Fingerprints().with_names("a", known))
+    assert strangers(sides, str(model)) == 0
+    missing = provider_key(next(iter(sides.members.values()))[0].provider)
+    write_fingerprints(model.parent, Fingerprints().with_names("a", known - {missing}))
+    assert strangers(sides, str(model)) == sum(provider_key(of[0].provider) == missing for of in sides.members.values())
 
 
 @pytest.mark.parametrize(
@@ -216,11 +277,12 @@ def test_what_is_concluded() -> None:
     [
         ("document-auc", 0.9, "pass"), ("document-auc", 0.89, "could not tell"), ("document-auc", 0.59, "finding"),
         ("document-tpr-at-1-fpr", 0.3, "pass"), ("document-tpr-at-1-fpr", 0.05, "finding"),
-        ("document-tpr-at-10-fpr", 1.0, "could not tell"),
+        ("document-tpr-at-10-fpr", 1.0, "could not tell"), ("document-fields-known", 0.5, "pass"),
+        ("document-fields-known", 0.4, "could not tell"), ("document-fields-known", 0.05, "could not tell"),
     ],
 )  # fmt: skip
 def test_a_gate_bounds_the_greatest_of_all_scores(measure: str, bound: float, outcome: str) -> None:
-    known = record(0.55)
+    known = record(0.55, sure=0.1)
     lower = {"auc": Estimate(0.65, 0.6, 0.8), "tpr_at_1_fpr": Estimate(0.1, 0.05, 0.2)}
     known["documents"]["numbers"]["loss"] = {name: one.to_json() for name, one in lower.items()}
     policy = Policy(rule=(Rule(measure=measure, at_most=bound),))  # type: ignore[arg-type]
@@ -231,8 +293,11 @@ def test_a_gate_bounds_the_greatest_of_all_scores(measure: str, bound: float, ou
     assert held(known) == outcome
     refused = {**known, "documents": {**known["documents"], "differs": ["no model asked"]}}
     assert held(refused) == "could not tell", "the sets differ by themselves, whatever the scores say"
-    fields = {**known, "fields": record(0.55, known=0.1)["fields"]}
-    assert held(fields) == ("could not tell" if outcome == "pass" else outcome), "another route tells"
+    fields = {**known, "fields": record(0.55, known=0.1, sure=0.1)["fields"]}
+    if measure == "document-fields-known":
+        assert held(fields) == ("finding" if bound < 0.1 else outcome)
+    else:
+        assert held(fields) == ("could not tell" if outcome == "pass" else outcome), "another route tells"
 
 
 def test_intervals_hold_for_all_scores_together(pages: list[Page]) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from docleak.attacks.answers.asking import Item
 from docleak.errors import AttackError
 from docleak.models.base import DocumentModel, pixels_of
+from docleak.models.vlm.values import derived_once
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,10 @@ def tune(model: DocumentModel, items: Sequence[Item], tuning: Tuning = Tuning())
     training, flags = module.training, {name: p.requires_grad for name, p in module.named_parameters()}
     module.eval().requires_grad_(False)
     try:
-        weight = _last_linear(model, items[0])
-        rate = _step_size(model, items[:: max(1, len(items) // tuning.sampled)], weight)
-        return [_moved(_loss_of(model, item), weight, rate, tuning) for item in items]
+        with derived_once(model):
+            weight = _last_linear(model, items[0])
+            rate = _step_size(model, items[:: max(1, len(items) // tuning.sampled)], weight)
+            return [_moved(_loss_of(model, item), weight, rate, tuning) for item in items]
     finally:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(flags[name])

@@ -77,6 +77,22 @@ def save_encoder(model: EncoderModel, directory: Path) -> None:
         model.tokenizer.save_pretrained(draft)
 
 
+def save_for_transformers(model: EncoderModel, directory: Path) -> None:
+    """Write a model of masked words as ``transformers`` does, its head under BERT's names: what fine-tunes it from
+    there takes the backbone, and ``load_encoder`` the head as well."""
+    from safetensors.torch import save_file
+
+    theirs = {ours: f"cls.{name}" for name, ours in MLM_PARTS.items()} | {"backbone.": f"{model.config.architecture}."}
+    weights = {
+        name.replace(part, theirs[part], 1): value.detach().cpu().contiguous()
+        for name, value in named_weights(model).items() for part in theirs if name.startswith(part)
+    }  # fmt: skip
+    with drafted_folder(directory) as draft:
+        model.module.backbone.config.save_pretrained(draft)
+        save_file(weights, draft / "model.safetensors", {"format": "pt"})
+        model.tokenizer.save_pretrained(draft)
+
+
 def named_weights(model: EncoderModel) -> dict[str, Tensor]:
     """Parameters by name, a tied one once."""
     return dict(model.module.named_parameters())

@@ -18,11 +18,14 @@ from docleak.models.files import pretrained, save_network
 from docleak.models.stages import Stage
 from docleak.models.vlm.picture import Picture, settled_canvas
 from docleak.models.vlm.processor import ANSWER_TYPES, Processor, blank, common
+from docleak.models.vlm.values import derived_once, losses_of_values, one_prompt
 
 #: How the part that reads text is named inside the networks of transformers.
 LANGUAGE = ("language_model", "text_model")
 #: What of it acts before pixels and words meet.
 TEXT = ("embed_tokens", "embed_positions", "layernorm_embedding", "shared")
+#: Prompts that are kept in tokens: a ranking of values asks one question twenty times.
+KEPT = 64
 
 
 class VisionLanguage:
@@ -51,6 +54,7 @@ class VisionLanguage:
         self.architecture = str(module.config.model_type)
         self.name = name
         self.max_answer_tokens = max_answer_tokens
+        self._prompts: dict[str, dict[str, Tensor]] = {}
         images = processor.inner.image_processor
         self.resample = int(images.resample)
         size = settled_canvas(self._of_picture, images, image_size, family=self.architecture)
@@ -89,7 +93,14 @@ class VisionLanguage:
         return {name: value for name, value in made.items() if value.is_floating_point() or value.shape != ids}
 
     def _prompt(self, question: str) -> dict[str, Tensor]:
-        """Ids and types (T,) of a question about a page, with the picture's places."""
+        """Ids and types (T,) of a question about a page, with the picture's places; the last ones are kept."""
+        if question not in self._prompts:
+            if len(self._prompts) == KEPT:
+                self._prompts.clear()
+            self._prompts[question] = self._read_prompt(question)
+        return dict(self._prompts[question])
+
+    def _read_prompt(self, question: str) -> dict[str, Tensor]:
         made = self.processor.read(blank(self.image_size), question)
         ids = made["input_ids"]
         dropped = ("attention_mask", "labels")
@@ -171,7 +182,7 @@ class VisionLanguage:
             asked = drawn(asked, (place >= at[0]) & (place < at[1]))
         if answer:
             said = drawn(said, torch.ones_like(said, dtype=torch.bool))
-        types = {name: example.tensors[name][: len(asked)] for name in self._types(example)}
+        types = {name: example.tensors[name][: len(asked)] for name in self.types_of(example)}
         return self._encoded(asked, said, at, types)
 
     def transcript(self, example: Encoded) -> Transcript:
@@ -198,7 +209,7 @@ class VisionLanguage:
             of_answer = ANSWER_TYPES.get(self.architecture, {})
             tensors |= {
                 name: F.pad(tensors[name], (0, len(tail)), value=of_answer.get(name, 0))
-                for name in self._types(example)
+                for name in self.types_of(example)
             }
         tensors["labels"] = torch.cat([tensors["labels"], tail])
         if whole and not self.two_sided:
@@ -210,13 +221,21 @@ class VisionLanguage:
         return pixels * factor.to(pixels)[:, None, None] + offset.to(pixels)[:, None, None]
 
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
+        if torch.is_grad_enabled():
+            return self._loss(pixels, inputs, pages)
+        with derived_once(self):
+            if pages is not None and one_prompt(self, inputs, pages):
+                return losses_of_values(self, pixels[pages[0], None], inputs)
+            return self._loss(pixels, inputs, pages)
+
+    def _loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None) -> Tensor:
         if pages is not None:
             pixels = pixels[torch.tensor(pages, device=pixels.device)]
         rows, device = [e.tensors for e in inputs], pixels.device
         padding = int(self.tokenizer.pad_token_id)
         read = ["input_ids", *(["decoder_input_ids"] if self.two_sided else [])]
         fed = {name: pad([row[name] for row in rows], padding, device) for name in read}
-        fed |= {name: pad([row[name] for row in rows], 0, device) for name in self._types(inputs[0])}
+        fed |= {name: pad([row[name] for row in rows], 0, device) for name in self.types_of(inputs[0])}
         fed["attention_mask"] = pad([torch.ones_like(row["input_ids"]) for row in rows], 0, device)
         labels = pad([row["labels"] for row in rows], IGNORED, device)
         logits = self.module(**fed, **self.picture(pixels), use_cache=False).logits
@@ -225,7 +244,7 @@ class VisionLanguage:
         return mean_per_example(logits, labels)
 
     @staticmethod
-    def _types(example: Encoded) -> list[str]:
+    def types_of(example: Encoded) -> list[str]:
         """Names of the inputs, one number a token, beside ids."""
         return [name for name in example.tensors if name.endswith("token_type_ids")]
 
@@ -239,7 +258,7 @@ class VisionLanguage:
         from transformers import GenerationConfig
 
         ids = example.tensors["prompt_ids"][None].to(pixels.device)
-        types = {name: example.tensors[name][None, : ids.shape[1]].to(pixels.device) for name in self._types(example)}
+        types = {name: example.tensors[name][None, : ids.shape[1]].to(pixels.device) for name in self.types_of(example)}
         stops = sorted({int(self.tokenizer.eos_token_id), self.processor.answer_ids("", "")[-1]})
         settings = GenerationConfig(
             max_new_tokens=min(self.max_answer_tokens, self.positions - ids.shape[1]), do_sample=False, num_beams=1,
@@ -247,10 +266,11 @@ class VisionLanguage:
             return_dict_in_generate=True, output_logits=True,
             decoder_start_token_id=getattr(self.module.config.get_text_config(), "decoder_start_token_id", None),
         )  # fmt: skip
-        out = self.module.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), **types, **self.picture(pixels),
-            generation_config=settings,
-        )  # fmt: skip
+        with derived_once(self):
+            out = self.module.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), **types, **self.picture(pixels),
+                generation_config=settings,
+            )  # fmt: skip
         said = out.sequences[0, -len(out.logits) :]
         shares = torch.stack([row[0].double().softmax(-1)[token] for row, token in zip(out.logits, said, strict=True)])
         return Answer(self._text(said), float(shares.prod()))

@@ -20,15 +20,20 @@ from docleak.attacks.answers.memorisation import Asker
 from docleak.attacks.answers.tuning import tune
 from docleak.attacks.registries import DOCUMENTS
 from docleak.documents.loaders import load_pages
+from docleak.documents.names import provider_key
 from docleak.documents.page import Page
 from docleak.errors import AttackError
 from docleak.metrics.blind import blind_auc
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
 from docleak.models.base import DocumentModel
+from docleak.report.measure import measured, share_of
 from docleak.studies.answers.shipped import SHIPPED, document_pairs
+from docleak.training.lineage import fingerprints_of
 
 LEVEL, RESAMPLES = 0.95, 4000
+#: Words of a page, with fewer of which others may well have the same.
+FEWEST_WORDS = 8
 RATES = ("auc", "tpr_at_10_fpr", "tpr_at_1_fpr")
 #: What the controls are called.
 BLIND, UNTRAINED = "no model asked: words, boxes, picture", "model that saw neither: loss"
@@ -44,10 +49,10 @@ class Sides:
     @classmethod
     def of(cls, members: Sequence[Page], others: Sequence[Page]) -> Sides:
         """Documents with a question that has an answer. AttackError for a side without any, and for a page of both."""
-        shared = {_content(page) for page in members} & {_content(page) for page in others}
-        if shared:
+        known = {one for page in members for one in _contents(page)}
+        if shared := sum(not known.isdisjoint(_contents(page)) for page in others):
             raise AttackError(
-                f"{len(shared)} pages are among the members and among the others: same picture, same words. Leave them "
+                f"{shared} pages are among the members and among the others: same picture, or same words. Leave them "
                 "out of one; a document was trained on or it was not."
             )
         sides = tuple(_documents(pages, mark) for mark, pages in (("m", members), ("o", others)))
@@ -121,7 +126,27 @@ def facts_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, An
     return {
         "members": len(sides.members), "others": len(sides.others), "questions": len(asked), "scores": rows,
         "controls": {name: of.to_json() for name, of in controls.items()}, "differs": odd,
+        **trained_on(sides, asked, seed=seed),
     }  # fmt: skip
+
+
+def trained_on(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, Any]:
+    """What shows that the release was trained on its alleged documents, and can answer: the share of their questions
+    that it answers right ("answered"), and by how much its loss there is below the first reference's ("learnt")."""
+    own = [one for one in asked if one.document in sides.members]
+    told = {"answered": sum(one.nls == 1 for one in own) / len(own)}
+    if not asked[0].references:
+        return told
+    gains = measured([(one.document, one.references[0] - one.loss, 1) for one in own])
+    return told | {"learnt": share_of(gains, np.random.default_rng(seed), of="questions", share=False).to_json()}
+
+
+def strangers(sides: Sides, release: str) -> int:
+    """Documents of members of whose providers the release's own record says that no training saw them; 0 where it has
+    no record (``training.lineage``)."""
+    known = fingerprints_of(release)
+    names = [provider_key(pages[0].provider) for pages in sides.members.values()] if known else []
+    return sum(bool(name) and not known.knows(name) for name in names) if known else 0
 
 
 def controls_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, Estimate]:
@@ -155,6 +180,8 @@ def _documents(pages: Sequence[Page], mark: str) -> dict[str, list[Page]]:
     return {name: of for name, of in groups.items() if any(q.answers for page in of for q in page.questions)}
 
 
-def _content(page: Page) -> bytes:
-    words = "\0".join(word.text for word in page.words)
-    return hashlib.sha256(page.image.tobytes() + words.encode()).digest()
+def _contents(page: Page) -> list[str]:
+    """The picture and, of a page with enough of them, the words: either makes two pages one."""
+    words = " ".join(word.text.lower() for word in page.words)
+    picture = hashlib.sha256(page.image.tobytes()).hexdigest()
+    return [picture, words] if len(page.words) >= FEWEST_WORDS else [picture]

@@ -10,6 +10,7 @@ from docleak.privacy.empirical import from_counts, from_one_run
 from docleak.report.measure import (
     CLAIMED,
     DOCUMENT_AUC,
+    DOCUMENT_FIELDS,
     DOCUMENT_TPR_1,
     DOCUMENT_TPR_10,
     MEASURES,
@@ -23,7 +24,15 @@ from docleak.report.measure import (
 from docleak.report.severity import Severity
 from docleak.studies.answers.measures import DELTA
 from docleak.studies.answers.membership import CALLED
-from docleak.studies.answers.verdict import Record, best_attack, fields_known, measured_in, numbers_in, severity_of
+from docleak.studies.answers.verdict import (
+    Record,
+    best_attack,
+    fields_known,
+    measured_in,
+    numbers_in,
+    severity_of,
+    unsound,
+)
 
 #: Measures of documents, and the rates of a score that they are the greatest of.
 OF_DOCUMENTS = {DOCUMENT_AUC: "auc", DOCUMENT_TPR_10: "tpr_at_10_fpr", DOCUMENT_TPR_1: "tpr_at_1_fpr"}
@@ -86,13 +95,21 @@ def _documents(record: Record, name: str) -> list[Measure]:
         return []
     scores = numbers_in(record, "documents").values()
     doubts = ("Values taken off its documents' pages rank first.",) if fields_known(record) else ()
+    doubts += (f"{why[0].upper()}{why[1:]}.",) if (why := unsound(record)) else ()
     if differs := record["documents"]["differs"]:
         why = f"the two sets of documents differ without the release ({'; '.join(differs)})"
-        return [Measure(what, name, Estimate(None, of="documents", why=why)) for what in OF_DOCUMENTS]
-    return [
+        told = [*OF_DOCUMENTS, *([DOCUMENT_FIELDS] if "fields" in record else [])]
+        return [Measure(what, name, Estimate(None, of="documents", why=why)) for what in told]
+    found = [
         Measure(what, name, _greatest([of[rate] for of in scores if rate in of]), doubts)
         for what, rate in OF_DOCUMENTS.items()
     ]
+    if "fields" in record:
+        why = next(iter(record["fields"]["remarks"].values()), "not measured")
+        gap = numbers_in(record, "fields").get("", {}).get("gap", Estimate(None, of="fields", why=why))
+        gap = gap if gap.low is not None or gap.why else replace(gap, why="too few documents for an interval")
+        found.append(Measure(DOCUMENT_FIELDS, name, gap, doubts[1:] if fields_known(record) else doubts))
+    return found
 
 
 def _greatest(rates: Sequence[Estimate]) -> Estimate:

@@ -335,7 +335,8 @@ def _for_machines(record: Record) -> dict[str, Any]:
     said = {"severity": severity_of(record), "label": said_of(record), "sentence": headline_of(record)}
     numbers = {of: record[of]["numbers"] for of in ("gap", *TABLES, "utility") if of in record}
     if "documents" in record:
-        said |= {name: record["documents"][name] for name in ("controls", "differs", "references")}
+        kept = ("controls", "differs", "references", "strangers", "answered", "learnt")
+        said |= {name: of for name, of in record["documents"].items() if name in kept}
     return {"release": record["label"], "control": record["control"], **said, "bill": record["bill"], **numbers}
 
 

@@ -20,8 +20,8 @@ FIELDS_KNOWN, TOLD, DIFFERENT = (
     "Knows fields of its documents", "Tells its documents from others", "The sets differ without the model"
 )  # fmt: skip
 #: AUC from which documents are told apart severely, and so many others without which "nothing found" is not said: they
-#: do not resolve a false positive rate of 1 %.
-CLEARLY, ENOUGH = 0.75, 100
+#: do not resolve a false positive rate of 1 %. Of fewer right answers than this share nothing is concluded.
+CLEARLY, ENOUGH, LEAST_RIGHT = 0.75, 100, 0.1
 #: Instead of the label of PARTIAL where membership does not show, and of a control.
 DISCLOSES, YARDSTICK = "Says values of its training", "Control: trained on none of them"
 
@@ -61,9 +61,9 @@ def _of_severity(record: Record) -> Severity:
     low = best_score(record)[1].low or 0.0
     if fields_known(record) or low >= CLEARLY:
         return Severity.SEVERE
-    if low > 0.5:
+    if low > 0.5 or surest_score(record)[1] > 0.01:
         return Severity.PARTIAL
-    return Severity.NONE if record["documents"]["others"] >= ENOUGH else Severity.UNTOLD
+    return Severity.UNTOLD if no_all_clear(record) else Severity.NONE
 
 
 def best_score(record: Record) -> tuple[str, Estimate]:
@@ -71,6 +71,44 @@ def best_score(record: Record) -> tuple[str, Estimate]:
     found = {name: of["auc"] for name, of in numbers_in(record, "documents").items()}
     name = max(found, key=lambda one: (found[one].low or 0.0, found[one].value or 0.0))
     return name, found[name]
+
+
+def surest_score(record: Record) -> tuple[str, float]:
+    """The score that surely finds most at 1 % false alarms, and the lower end of how much; 0 where nothing does."""
+    found = {name: of["tpr_at_1_fpr"].low or 0.0 for name, of in numbers_in(record, "documents").items()}
+    name = max(found, key=lambda one: found[one])
+    return name, found[name]
+
+
+def unsound(record: Record) -> str:
+    """Why low scores say nothing of the release: it may be another model than the one that saw these documents, or one
+    that guesses; "" where nothing speaks for that."""
+    of = record["documents"]
+    if of["strangers"]:
+        return (
+            f"the release's own record of its training knows no provider of {of['strangers']} of the {of['members']} "
+            "documents that are said to be trained on"
+        )
+    if of["answered"] < LEAST_RIGHT:
+        return f"it answers {100 * of['answered']:.0f} % of the questions right, and a model that guesses shows nothing"
+    if "learnt" not in of:
+        return "nothing shows that it was trained on these documents: give the model before the training (--public)"
+    if not (Estimate.of_json(of["learnt"]).low or 0.0) > 0:
+        return (
+            "on the documents said to be trained on its loss is not below the public model's, as if it never saw them"
+        )
+    return ""
+
+
+def no_all_clear(record: Record) -> str:
+    """Why it is not said that nothing was found, where no score tells the documents; "" where it may be."""
+    of, highs = record["documents"], [one["auc"].high for one in numbers_in(record, "documents").values()]
+    most = max((1.0 if high is None else high for high in highs), default=1.0)
+    if why := unsound(record):
+        return why
+    if of["others"] < ENOUGH:
+        return f"{of['others']} others do not resolve 1 % false alarms, which takes {ENOUGH}"
+    return f"so few documents do not exclude an AUC of {most:.2f}" if most > CLEARLY else ""
 
 
 def fields_known(record: Record) -> bool:
@@ -103,7 +141,7 @@ def said_of(record: Record) -> str:
     if record["control"]:
         return YARDSTICK
     if "documents" in record and _of_severity(record) is severity and severity is not Severity.NONE:
-        if record["documents"]["differs"]:
+        if record["documents"]["differs"] and not _few(record):
             return DIFFERENT
         return severity.label if severity is Severity.UNTOLD else FIELDS_KNOWN if fields_known(record) else TOLD
     if severity is Severity.PARTIAL and not _tells_members(record):
@@ -187,6 +225,11 @@ def _of_documents(record: Record) -> list[str]:
     of, (name, auc) = record["documents"], best_score(record)
     controls = {what: Estimate.of_json(told) for what, told in of["controls"].items()}
     blind = "; ".join(f"{what}: AUC {told.text(2)}" for what, told in controls.items())
+    if short := _few(record):
+        return [
+            f"{of['members']} documents said to be trained on and {of['others']} others are too few: "
+            f"{'; '.join(short)} has no interval, so that nothing says whether the sets differ by themselves."
+        ]
     if of["differs"]:
         return [
             f"The two sets of documents differ without asking the model ({blind}), so that no score says what training "
@@ -203,7 +246,15 @@ def _of_documents(record: Record) -> list[str]:
     told, most = (auc.low or 0.0) > 0.5, max(number["auc"].high or 1.0 for number in scores.values())
     line = f"Was a document trained on? The best of {len(scores)} scores, {name}, has AUC {auc.text(2)} over {sizes}; "
     line += found if told else f"chance is within, and an AUC up to {most:.2f} is not excluded"
-    return [f"{line}. Without the release: {blind}; 1/2 is within."]
+    if not told and (sure := surest_score(record))[1] > 0.01:
+        line += f"; yet {sure[0]} finds {_range(scores[sure[0]]['tpr_at_1_fpr'])} of them at 1 % false alarms"
+    why = no_all_clear(record) if _of_severity(record) is Severity.UNTOLD else ""
+    return [f"{line}. Without the release: {blind}; 1/2 is within.{f' No all-clear: {why}.' if why else ''}"]
+
+
+def _few(record: Record) -> list[str]:
+    """Controls without an interval."""
+    return [what for what, told in record["documents"]["controls"].items() if told["low"] is None]
 
 
 def _of_fields(record: Record) -> list[str]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from docleak.documents.page import Page
 from docleak.errors import FederationError
 from docleak.models.base import DocumentModel, pixels_of, trainable
+from docleak.models.vlm.values import derived_once
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.objectives.objective import Example, Objective
 from docleak.training.objectives.table import objective_of
@@ -146,9 +147,10 @@ def train_in_place(
         model.module.train(plan.dropout)
         try:
             for numbers in _batches(len(examples), plan, rng):
-                loss = batch_loss(model, pages, [examples[i] for i in numbers], objective, rng)
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
+                with derived_once(model):
+                    loss = batch_loss(model, pages, [examples[i] for i in numbers], objective, rng)
+                    optimiser.zero_grad(set_to_none=True)
+                    loss.backward()  # type: ignore[no-untyped-call]
                 if plan.max_norm:
                     torch.nn.utils.clip_grad_norm_(named, plan.max_norm)
                 optimiser.step()
