@@ -159,7 +159,7 @@ PRESETS: dict[str, Preset] = {
     "crowd": Preset(
         Data(providers=800, per_provider=5.0, plan=BlueRedPlan(test=0.2)),
         {CENTRAL: replace(TINY_PLAIN[CENTRAL], rounds=4), FEDERATED: replace(TINY_PLAIN[FEDERATED], rounds=8)},
-        {kind: replace(training, rounds=5) for kind, training in TINY_PRIVATE.items()},
+        {**TINY_PRIVATE, CENTRAL: replace(TINY_PRIVATE[CENTRAL], rounds=5)},
         {},
     ),
     # One step a client: bytes, memory and seconds of the published size, and nothing learned.
