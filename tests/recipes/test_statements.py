@@ -215,6 +215,7 @@ def test_the_scoreboard_counts_what_stored_tables_say(tmp_path: Path) -> None:
     text = scoreboard(folder, {"coins": recipe, "other": recipe})
     assert "2 statements on one model each: 1 confirmed, 0 refuted, 1 cannot tell" in text
     assert "- other: not computed" in text and "| good above fair | m | 30 |" in text
+    assert "cannot tell | the seen difference lies on the line itself" in text
 
 
 class TwoSetsStudy(CoinsStudy):
