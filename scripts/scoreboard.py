@@ -34,7 +34,7 @@ paper's.
 **To decide** is what an open statement would take, reckoned from its own numbers: as many parts (documents, pairs,
 providers) as its interval needs to leave the line, and the time that so many more would take in its rows, by what
 theirs took. It assumes that the difference that was seen is the true one; half of the time it is smaller, and takes
-more. Data sets here end at 20 to 70 documents, so that those of CDMI and FeDocVQA need other data than is here.
+more. FeDocVQA's data sets here have 68 test documents, so that more of those need other data.
 """
 
 
