@@ -2,8 +2,9 @@
 
     python -m scripts.reliability RUNS... --out docs/results/gi-dqa/reliability.md
 
-RUNS are folders in which runs of gradient attacks are looked for, at any depth. A unit is one attack on one page. What
-the attacker sees without the truth: how much of the gradient the reconstruction explains, how far its loss fell, and
+RUNS are folders in which runs of attacks that optimise pictures are looked for, at any depth (linear algebra and random
+guesses have no loss that falls). A unit is one attack on one page; one that lies in two folders counts once. What the
+attacker sees without the truth: how much of the gradient the reconstruction explains, how far its loss fell, and
 how sure OCR is of each field of the reconstruction. Fields that the template prints, that the attacker was told, or
 that OCR cannot read on the true page either are left out. The picture goes beside the page.
 """
@@ -59,6 +60,7 @@ def fields_in(folders: Sequence[Path]) -> tuple[list[Field], dict[str, int]]:
     """Every field that counts, and how many units each attack has; RunError where there is none."""
     fields: list[Field] = []
     units: dict[str, int] = {}
+    counted: set[str] = set()
     for file in sorted(file for folder in folders for file in folder.rglob("run.json")):
         try:
             run = Run.load(file.parent)
@@ -66,7 +68,12 @@ def fields_in(folders: Sequence[Path]) -> tuple[list[Field], dict[str, int]]:
         except RunError:
             continue  # another version's, or not finished
         for record in records:
-            own = list(_fields(record, run))
+            told = record["finding"]
+            name = f"{record['model']} {record['attack']} {_defence(record)} {told['budget']} {record['score']}"
+            if len(told.get("history", ())) < 2 or name in counted:
+                continue
+            counted.add(name)
+            own = _fields(record)
             fields += own
             name = f"{record['attack']} on {record['model']}" + _defence(record)
             units[name] = units.get(name, 0) + bool(own)
@@ -80,7 +87,7 @@ def _defence(record: dict[str, Any]) -> str:
     return "" if defence == "none" else f", {defence}"
 
 
-def _fields(record: dict[str, Any], run: Run) -> list[Field]:
+def _fields(record: dict[str, Any]) -> list[Field]:
     told = record["finding"]
     history = [value for _, value in told.get("history", ()) if value > 0]
     fall = math.log10(history[0] / max(min(history), 1e-12)) if history else 0.0

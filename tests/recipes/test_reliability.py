@@ -53,10 +53,14 @@ def test_what_was_told_printed_or_never_legible_is_left_out(tmp_path: Path) -> N
     record = {
         "model": "m", "attack": "gi-dqa", "page": "p", "answer": "v0",
         "view": {"answer_known": True, "defense": "none"},
-        "finding": {"explained": 0.9, "history": [[1, 100.0], [2, 1.0]]}, "score": scored([True, True, True, False]),
+        "finding": {"explained": 0.9, "budget": 2, "history": [[1, 100.0], [2, 1.0]]},
+        "score": scored([True, True, True, False]),
         "floor": scored([False, True, False, False]), "ceiling": scored([True, True, True, False]),
     }  # fmt: skip
     run.write_unit("m--p", record, {})
+    run.write_unit("m--p-again", record, {})
+    guess = {"explained": 0.0, "budget": 2, "history": []}
+    run.write_unit("random--p", {**record, "attack": "random", "finding": guess}, {})
     fields, units = fields_in([tmp_path])
     assert [(f.seen["fall"], f.read) for f in fields] == [(2.0, 1.0)] and units == {"gi-dqa on m": 1}
     main([str(tmp_path), "--out", str(tmp_path / "page.md")])
