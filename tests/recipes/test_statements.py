@@ -215,36 +215,30 @@ def test_the_scoreboard_counts_what_stored_tables_say(tmp_path: Path) -> None:
     text = scoreboard(folder, {"coins": recipe, "other": recipe})
     assert "2 statements on one model each: 1 confirmed, 0 refuted, 1 cannot tell" in text
     assert "- other: not computed" in text and "| good above fair | m | 30 |" in text
+    assert "cannot tell | the seen difference lies on the line itself" in text
 
 
 class TwoSetsStudy(CoinsStudy):
-    """Two data sets one behind the other: the first all heads, the second none."""
+    """Two data sets one behind the other: the first all heads, the second none; without bias none at all."""
 
     kind, stoppable = "two-sets", False
 
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {"heads": float(unit.what < self.config.pages / 2)}, {}
+        return {"heads": float(unit.what < self.config.pages * self.config.bias)}, {}
 
 
 def test_the_interval_holds_where_parts_come_sorted(tmp_path: Path) -> None:
     """A sequence that took the first half for draws would have left the mean out."""
-    statement = stated("heads", "fair", "between", bounds=(0.0, 1.0))
-    rows = (Row("fair", ("m",), {}),)
-    recipe = Recipe(
-        "two", "Two", "", "", rows, {"pages": 80}, {"tiny": {"models": {"m": "x"}}}, statements=(statement,)
-    )
-
-    class Kind(TwoSetsStudy):
-        @classmethod
-        def of_row(cls, *_: Any, **__: Any) -> TwoSetsStudy:
-            return TwoSetsStudy(CoinsConfig(pages=80))
-
-    planned = rows_of(recipe, Kind, "tiny", tmp_path, {})
+    said = stated("heads", "half", "above", "none"), stated("heads", "half", "between", bounds=(0.0, 1.0))
+    rows = Row("half", ("m",), {"bias": 0.5}), Row("none", ("m",), {"bias": 0.0})
+    recipe = Recipe("two", "Two", "", "", rows, {"pages": 80}, {"tiny": {"models": {"m": "x"}}}, statements=said)
+    planned = rows_of(recipe, TwoSetsStudy, "tiny", tmp_path, {})
     reproduce(recipe, planned, tmp_path, scale="tiny", workers=1)
-    (decision,) = decide(recipe.statements, planned, "tiny")
-    quantity = decision.quantity
+    paired, alone = decide(recipe.statements, planned, "tiny")
+    quantity = paired.quantity
     assert quantity.low is not None and quantity.high is not None
     assert quantity.value == 0.5 and quantity.low < 0.45 and quantity.high > 0.55
+    assert alone.how == "the table's interval" and alone.quantity.low == pytest.approx(0.4)  # it cannot be stopped
 
 
 def test_stored_tables_state_what_their_recipes_state() -> None:

@@ -54,7 +54,8 @@ def _always(values: Values) -> bool:
     return True
 
 
-_RUN = "out seed device workers json"
+_ROWS = ("scale out model documents test-documents pages rounds issuers per-issuer budget image-size ocr seed rows "
+         "device json")  # fmt: skip
 _MADE = "seed count json"
 
 #: Command -> its modes; the first that is chosen counts.
@@ -62,15 +63,11 @@ MODES: dict[str, tuple[Mode, ...]] = {
     "reproduce": (
         Mode("the list of recipes", lambda v: bool(v["--list"]) or not v["name"], _words("list json"),
              "it only lists the recipes; name one"),
-        Mode("--rehearse", lambda v: bool(v["--rehearse"]),
-             _words("rehearse scale out model documents test-documents pages rounds budget image-size ocr seed rows "
-                    "device json") | {"name"}, "one row after the other is tried, in one process each"),
-        Mode("--cluster", lambda v: bool(v["--cluster"]),
-             _words("cluster dry-run until-decided scale out model documents test-documents pages rounds budget "
-                    "image-size ocr seed rows device json") | {"name"}, "the scheduler's workers do the work"),
-        Mode("a recipe", _always,
-             _words("dry-run until-decided scale model documents test-documents pages rounds budget image-size ocr "
-                    f"rows {_RUN}") | {"name"}, "it is run"),
+        Mode("--rehearse", lambda v: bool(v["--rehearse"]), _words(f"rehearse {_ROWS}") | {"name"},
+             "one row after the other is tried, in one process each"),
+        Mode("--cluster", lambda v: bool(v["--cluster"]), _words(f"cluster dry-run until-decided {_ROWS}") | {"name"},
+             "the scheduler's workers do the work"),
+        Mode("a recipe", _always, _words(f"dry-run until-decided workers {_ROWS}") | {"name"}, "it is run"),
     ),
     "models make": (
         Mode("the list of checkpoints", lambda v: bool(v["--list"]) or not v["name"], _words("list json"),

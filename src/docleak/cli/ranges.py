@@ -51,6 +51,8 @@ RANGES_OF: dict[tuple[str, str], Range] = {
     ("reproduce", "--pages"): COUNT,
     ("reproduce", "--rounds"): COUNT,
     ("reproduce", "--budget"): Range(0, 10_000_000),
+    ("reproduce", "--issuers"): Range(0, 100_000),
+    ("reproduce", "--per-issuer"): Range(0, 1_000),
     ("plan", "--width"): Range(8, 1_000_000),
     ("plan", "--clients"): SOME,
 }

@@ -59,6 +59,12 @@ def reproduce(
     ] = None,
     pages: Annotated[int, typer.Option(help="Documents per row (or data set of a training); 0: the recipe's.")] = 0,
     rounds: Annotated[int, typer.Option(help="Rounds of a training; 0 means the recipe's.")] = 0,
+    issuers: Annotated[
+        int, typer.Option(help="Providers whose synthetic invoices released models are trained on; 0: the recipe's.")
+    ] = 0,
+    per_issuer: Annotated[
+        float, typer.Option(help="Documents of each of them on average, 3 or more; 0: the recipe's.")
+    ] = 0.0,
     budget: Annotated[int, typer.Option(help="Gradient evaluations per document; 0 means the recipe's.")] = 0,
     image_size: Annotated[
         list[str] | None,
@@ -95,7 +101,8 @@ def reproduce(
     from docleak.recipes.rows import reproduce as compute_rows
 
     given = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
-             "rounds": rounds, "budget": budget, "ocr": ocr}  # fmt: skip
+             "rounds": rounds, "issuers": issuers, "per_issuer": per_issuer, "budget": budget,
+             "ocr": ocr}  # fmt: skip
     if rehearse:
 
         def planned_of(recipe: Recipe, folder: Path) -> Sequence[TableRow]:

@@ -29,7 +29,7 @@ from docleak.documents.blue_red import (
     divide_blue_red,
 )
 from docleak.documents.files import describe_folder, read_json, read_json_lines, require_new
-from docleak.documents.issuers import FIRST, LAST, draw_counts, make_issuers
+from docleak.documents.issuers import NUMBERS, draw_counts, make_issuers
 from docleak.documents.loaders import format_and_path, load_pages, source_names
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page, fault_list
@@ -78,10 +78,10 @@ class BlueRed:
 
 def open_issuers(providers: int, documents: float, plan: BlueRedPlan, *, seed: int) -> Divided:
     """Synthetic invoices of ``providers`` issuers with ``documents`` each on average, 3 at the least, divided."""
-    if not 2 <= providers <= LAST - FIRST:
-        raise DocumentError(f"{providers} providers were asked for; expected 2 to {LAST - FIRST}.")
+    if not 2 <= providers <= len(NUMBERS):
+        raise DocumentError(f"{providers} providers were asked for; expected 2 to {len(NUMBERS):,}.")
     counts = draw_counts(providers, mean=documents, least=3, rng=np.random.default_rng((seed, COUNTING)))
-    return _divided(ISSUERS, make_issuers(range(FIRST, FIRST + providers), counts, seed=seed), plan, seed)
+    return _divided(ISSUERS, make_issuers(NUMBERS[:providers], counts, seed=seed), plan, seed)
 
 
 def open_blue_red(spec: str, plan: BlueRedPlan, *, seed: int, count: int | None) -> Divided:

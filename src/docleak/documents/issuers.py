@@ -30,6 +30,9 @@ PROVIDER_KEYS = ("provider_name", "provider_email", "provider_tax_number", "regi
 #: The first provider that no shipped checkpoint was trained on, and the number after the last: provider 868 does not
 #: fit the page, and all before it have names of their own.
 FIRST, LAST = PROVIDERS, 868
+#: The numbers of all providers that documents can be asked of here, those before LAST first: up to 2,596 only provider
+#: 868 does not fit the page, and all have names of their own.
+NUMBERS = (*range(FIRST, LAST), *range(LAST + 1, 2597))
 #: Height in pixels, on the page of default size, of the strip at the bottom for tax number and registration id.
 STRIP = 30
 #: What share of the providers prints a tax number, a registration id.
@@ -59,10 +62,15 @@ def issuer_page(index: int, number: int, *, seed: int, size: tuple[int, int] = D
     or a size too small.
     """
     strip = round(STRIP * default_unit(size))
-    if not 0 <= index < LAST or number < 0 or size[0] < MINIMUM_SIZE[0] or size[1] < MINIMUM_SIZE[1] + STRIP:
+    if (
+        not (0 <= index < LAST or index in NUMBERS)
+        or number < 0
+        or size[0] < MINIMUM_SIZE[0]
+        or size[1] < MINIMUM_SIZE[1] + STRIP
+    ):
         raise DocumentError(
             f"document {number} of provider {index} at {size[0]} x {size[1]} pixels: expected providers 0 to "
-            f"{LAST - 1} and at least {MINIMUM_SIZE[0]} x {MINIMUM_SIZE[1] + STRIP} pixels."
+            f"{NUMBERS[-1]} (not {LAST}) and at least {MINIMUM_SIZE[0]} x {MINIMUM_SIZE[1] + STRIP} pixels."
         )
     rng = np.random.default_rng(np.random.SeedSequence((seed, 0x155EE, index, number, *size)))
     template = build_template(index, (size[0], size[1] - strip))

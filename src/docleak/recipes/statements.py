@@ -11,12 +11,13 @@ In a recipe's file:
     models = ["donut"]                   on which models, if not on all that have both rows
     scales = ["paper"]                   at which scales, if not at all: what is said of data is not said of made ones
 
-Where the rows say what they measured of each page (pair, field, test document), the statement is about the paired
-differences over what both have, by a sequence of intervals that holds whenever one stops (``metrics.sequence``): the
-mean difference of a share, and of other numbers how much more often it is higher than lower. The sequence takes parts
-for draws in the order they come; where all are there at once, one data set behind the other, their order is drawn.
-Elsewhere it is about the two intervals of the table, which is less sharp; of numbers without an interval, about the
-numbers themselves.
+Where the rows say what they measured of each page (pair, field, test document, provider), the statement is about the
+paired differences over what both have, by a sequence of intervals that holds whenever one stops (``metrics.sequence``):
+the mean difference of a share, and of other numbers how much more often it is higher than lower. The sequence takes
+parts for draws in the order they come; where all are there at once, one data set behind the other, their order is
+drawn. What is said of one row alone is about the table's interval, unless the table can stop at any page. Elsewhere it
+is about the two intervals of the table, which is less sharp; of numbers without an interval, about the numbers
+themselves.
 """
 
 from __future__ import annotations
@@ -181,7 +182,8 @@ def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate,
     if not studies[0].stoppable:
         np.random.default_rng(0).shuffle(shared)
     share = statement.column in studies[0].shares
-    if shared and (share or (len(rows) == 2 and not statement.by)):
+    paired = len(rows) == 2 and (share or not statement.by)
+    if shared and (paired or (share and studies[0].stoppable)):
         planned = max([len(shared), *(study.planned_parts() for study in studies)])
         of = studies[0].parts or "parts"
         if len(rows) == 1:

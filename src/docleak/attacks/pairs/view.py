@@ -58,13 +58,15 @@ class PairKnowledge:
     """``lengths`` are the texts' numbers of tokens without special ones, longest first (taken as known, as in LAMP).
 
     ``aligner`` is needed for MMGIA's second stage, ``language`` for LAMP's discrete moves. ``words`` are the token
-    ids that may occur, where the gradient of the word table names them; all of the vocabulary otherwise.
+    ids that may occur, where the gradient of the word table names them; all of the vocabulary otherwise. ``told`` is
+    what an evaluator gave besides, for a measurement: no adversary has it.
     """
 
     lengths: tuple[int, ...]
     aligner: Aligner | None = None
     language: LanguageModel | None = None
     words: Tensor | None = None
+    told: str = ""
 
     def __post_init__(self) -> None:
         if not self.lengths or min(self.lengths) < 1:
@@ -79,6 +81,7 @@ class PairKnowledge:
             words,
             f"a public aligner of pictures and texts ({self.aligner.name})" if self.aligner else "",
             f"a public language model ({self.language.name})" if self.language else "",
+            f"{self.told}: this measures what a link could give, and no adversary has it" if self.told else "",
         ]
         return tuple(line for line in known if line)
 

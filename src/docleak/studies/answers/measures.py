@@ -20,7 +20,7 @@ from docleak.documents.page import Image, Page
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError, RecipeError
 from docleak.metrics.estimate import Estimate
-from docleak.metrics.memorisation import Outcome, Remembered, beyond_public, remembered
+from docleak.metrics.memorisation import Remembered, beyond_public, remembered
 from docleak.models.base import DocumentModel
 from docleak.models.loading import load_model
 from docleak.privacy.budget import noise_for
@@ -43,13 +43,16 @@ from docleak.studies.answers.memorisation import (
 )
 from docleak.studies.answers.pictures import draw_scores
 from docleak.studies.answers.red import (
+    BY_PROVIDER,
     Red,
+    by_provider_means,
     draw_providers,
     memory_cases,
     memory_of,
     outcomes,
     pages_of,
     replies_to,
+    together,
     training_values,
 )
 from docleak.studies.answers.replies import remembering
@@ -59,7 +62,6 @@ from docleak.studies.answers.store import Bill, bill_of, division_of, trained
 DELTA = 1e-5
 #: The answers to a probe that are looked at (appendix D.1.4), and the pages in pictures.
 TOP, EXAMPLES = 15, 6
-
 Numbers = dict[str, Estimate]
 
 
@@ -205,6 +207,7 @@ def membership(bench: Bench) -> Found:
     ]  # fmt: skip
     inside = sum(red.members.values())
     facts = {
+        BY_PROVIDER: {f"accuracy_s{of.minimum}": dict(of.right) for of in found[attacks[0].name]},
         "members": inside, "others": len(red.members) - inside, "questions": len(target), "scores": scores,
         "attacks": {a.name: {"features": list(features_of(a)), "setting": a.setting} for a in attacks},
     }  # fmt: skip
@@ -303,16 +306,19 @@ def utility(bench: Bench) -> Found:
     """ACC and ANLS on BLUE's test documents (members' and others'), validation beside it (Tables 3 and 6); where there
     are no test documents, on those kept for validation."""
     numbers: Numbers = {}
-    for part, suffix in ((TEST, ""), (VALIDATION, "_validation")):
+    apart: dict[str, dict[str, float]] = {}
+    for part, suffix in ((VALIDATION, "_validation"), (TEST, "")):
         pages = bench.pages(part)
         if len(pages):
-            accuracy, anls = together(outcomes(replies_to(pages, bench.ask_target), {}), bench.rng())
+            found = outcomes(replies_to(pages, bench.ask_target), {})
+            accuracy, anls = together(found, bench.rng())
             numbers |= {f"anls{suffix}": anls, f"accuracy{suffix}": accuracy}
+            apart = by_provider_means(found)
     if "anls" not in numbers:
         numbers = {name.removesuffix("_validation"): number for name, number in numbers.items()}
     why = "" if numbers else f"{bench.blue_red.path.name} keeps nothing for test or validation"
     numbers["gigabytes"] = Estimate.exactly(bench.bill.bytes / 2**30 if bench.bill.bytes else None)
-    return Found({"": numbers}, {}, {"Utility": why} if why else {})
+    return Found({"": numbers}, {BY_PROVIDER: apart}, {"Utility": why} if why else {})
 
 
 def noise(bench: Bench) -> Found:
@@ -368,11 +374,6 @@ def fields(bench: Bench) -> Found:
     if not (ranked := ranked_fields(sides, bench.model, reference, rng=bench.rng())):
         return Found({}, {}, {"Not asked": "no private field has 4 values that other documents have in its place"})
     return Found(known_in(ranked, seed=c.seed), {"rows": [asdict(one) for one in ranked]}, {}, heat_maps(sides, ranked))
-
-
-def together(found: Sequence[Outcome], rng: np.random.Generator) -> tuple[Estimate, Estimate]:
-    """ACC and ANLS over all outcomes, whoever they are about; intervals over providers."""
-    return remembered([replace(outcome, member=True) for outcome in found], rng=rng).positive
 
 
 def sides(found: Remembered) -> Numbers:

@@ -30,8 +30,8 @@ class Subset:
     """An attack on the providers with more than ``minimum`` questions, over draws of who is known.
 
     ``accuracy`` is the mean over ``seeds``, ``std`` their deviation; its interval is over providers, each of which
-    counts with the share of the seeds in which it was guessed right. It says why nothing could be measured. ``rates``
-    are means over the seeds, None where the providers do not resolve them.
+    counts with the share of the seeds in which it was guessed right (``right``). It says why nothing could be measured.
+    ``rates`` are means over the seeds, None where the providers do not resolve them.
     """
 
     minimum: int
@@ -41,6 +41,7 @@ class Subset:
     accuracy: Estimate
     std: float | None = None
     rates: Mapping[str, float | None] = field(default_factory=dict)
+    right: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure(
@@ -72,7 +73,8 @@ def measure(
         for name in rates[0]
     }
     measured = Estimate(accuracy.mean, low, high, int(asked.sum()), len(right), of="guesses about providers")
-    return Subset(minimum, *counts, len(rates), measured, accuracy.std, means)
+    shares = {name: float(np.mean(values)) for name, values in right.items()}
+    return Subset(minimum, *counts, len(rates), measured, accuracy.std, means, shares)
 
 
 def features_of(attack: AnswersAttack) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from docleak.documents.page import Page
 from docleak.documents.pages import joined, picked, provider_names
 from docleak.documents.phrasings import PHRASINGS
 from docleak.errors import AttackError
-from docleak.metrics.memorisation import Outcome
+from docleak.metrics.estimate import Estimate
+from docleak.metrics.memorisation import Outcome, remembered
 from docleak.studies.answers.memorisation import Trained, trained_values, training_answers
 
 #: Items that are held in memory at once.
@@ -35,6 +36,8 @@ ANLS_THRESHOLD = 0.5
 CASES = 31
 #: And this: which providers an attack is made on, where it is not all of them.
 PROVIDERS = 32
+#: Where a record keeps what a column came to on each provider, so that rows are compared over the same ones.
+BY_PROVIDER = "by_provider"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +94,22 @@ def outcomes(replies: Sequence[Reply], members: Mapping[str, bool]) -> list[Outc
         )
         for reply in replies
     ]  # fmt: skip
+
+
+def together(found: Sequence[Outcome], rng: np.random.Generator) -> tuple[Estimate, Estimate]:
+    """ACC and ANLS over all outcomes, whoever they are about; intervals over providers."""
+    return remembered([replace(outcome, member=True) for outcome in found], rng=rng).positive
+
+
+def by_provider_means(found: Sequence[Outcome]) -> dict[str, dict[str, float]]:
+    """ANLS and accuracy of each provider: the mean over its questions."""
+    grouped: dict[str, list[Outcome]] = {}
+    for outcome in found:
+        grouped.setdefault(outcome.provider, []).append(outcome)
+    return {
+        "anls": {name: float(np.mean([one.anls for one in of])) for name, of in grouped.items()},
+        "accuracy": {name: float(np.mean([one.accuracy for one in of])) for name, of in grouped.items()},
+    }
 
 
 def training_values(blue_red: BlueRed) -> list[Trained]:

@@ -33,7 +33,7 @@ from docleak.studies.answers.config import (
 from docleak.studies.answers.documents import sides_of
 from docleak.studies.answers.measures import MEASURED, Bench
 from docleak.studies.answers.reading import read_run
-from docleak.studies.answers.red import draw_providers, pages_of
+from docleak.studies.answers.red import BY_PROVIDER, draw_providers, pages_of
 from docleak.studies.answers.rows import COLUMNS, MOST_MINIMUM, columns_of, draw, facts_of, remarks_of
 from docleak.studies.answers.store import division_of, rounds_done
 from docleak.studies.answers.targets import CENTRAL, Data, target_of
@@ -69,7 +69,8 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         "training": "Mapping[str, Any]", "key": "str", "attack": "str", "groups": "tuple[str, ...]",
         "columns": "tuple[str, ...]", "known": "float", "searched": "int",
     }  # fmt: skip
-    options = ("documents", "rounds", "seed")
+    options = ("documents", "rounds", "issuers", "per_issuer", "seed")
+    parts, shares = "providers", ("anls", "accuracy", *(name for name in COLUMNS if name.startswith("accuracy_s")))
     footnote = (
         "Ours with 95 % intervals over providers in square brackets; the paper's value in round brackets. Attack "
         "accuracies are means over seeds, rates and AUC are those of the smallest s. ε measured is a lower bound with "
@@ -173,6 +174,14 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             for name, number in of.items()
         }
 
+    def measured(self, run: Run, column: str) -> dict[str, float]:
+        """A provider's mean over its questions, or over the seeds in which its membership was guessed."""
+        return {
+            provider: value
+            for record in run.units()
+            for provider, value in record[self.config.measures[0]].get(BY_PROVIDER, {}).get(column, {}).items()
+        }
+
     def row_values(self, run: Run) -> dict[str, Any]:
         """The target, what it cost and guarantees, and remarks."""
         bill = next((record.get("bill") for record in run.units()), None)
@@ -255,6 +264,9 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         data, training = row.pop("data", {}), row.pop("training", {})
         if specs := changes.get("documents"):
             data = {**data, "documents": specs[0]}
+        sizes = {"providers": changes.get("issuers"), "per_provider": changes.get("per_issuer")}
+        made = {name: size for name, size in sizes.items() if size}
+        data = {**data, **made}
         if rounds := changes.get("rounds"):
             training = {**training, "rounds": rounds}
         seed, measure = row.pop("seed", 0), row.pop("measure", "utility")
@@ -262,6 +274,11 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             source, row.pop("preset", "tiny"), row.pop("target", "none"), row.pop("epsilon", 0.0), data=data,
             training=training, seed=seed,
         )  # fmt: skip
+        if made and target.data.documents != ISSUERS:
+            raise RecipeError(
+                "--issuers and --per-issuer say how many synthetic documents are made; the row reads "
+                f"{target.data.documents}. Leave them out."
+            )
         name = row.pop("attack", "azk")
         kind, *voters = name.split("+")
         if kind not in ("azk", "apk") or voters not in ([], ["cls1", "cls2"]):

@@ -49,7 +49,7 @@ from docleak.studies.gradient.models import (
 from docleak.studies.gradient.reading import COLUMNS, read, tokens_read
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.rows import sheet_of
-from docleak.studies.gradient.texts import text_obstacle, text_record
+from docleak.studies.gradient.texts import exact_text, mean_of, text_obstacle, text_record
 from docleak.studies.identity import data_hash, model_key, model_title, title_key, weights_hash
 from docleak.studies.study import EVALUATIONS, PLACEHOLDER, Done, Needed, Picture, TableRow, TableStudy, Tell, Unit
 
@@ -70,7 +70,7 @@ class GradientStudy(TableStudy[GradientConfig]):
         "image_sizes": "Mapping[str, tuple[int, ...]]",
     }  # fmt: skip
     options = ("models", "image_sizes", "documents", "pages", "budget", "ocr", "seed")
-    parts, shares, stoppable = "documents", ("binary", "fuzz_ratio"), True
+    parts, shares, stoppable = "documents", ("binary", "fuzz_ratio", "text_exact"), True
     footnote = (
         "Ours with 95 % intervals over documents in square brackets; the paper's value in round brackets. MSE is the "
         "true one in 0-255 units; the paper's printed values are not comparable."
@@ -269,6 +269,7 @@ class GradientStudy(TableStudy[GradientConfig]):
             "evaluations": Estimate.exactly(best.evaluations.value),
             "seconds": Estimate.exactly(best.seconds.value),
             "text": tokens_read(context),
+            "text_exact": mean_of([*self.measured(run, "text_exact").values()]),
         }
 
     def measured(self, run: Run, column: str) -> dict[str, float]:
@@ -276,7 +277,8 @@ class GradientStudy(TableStudy[GradientConfig]):
         found: dict[str, list[float]] = {}
         for record in run.units():
             score = PageScore.from_json(record["score"])
-            found.setdefault(score.document, []).extend(page_values(score, column))
+            values = exact_text(record) if column == "text_exact" else page_values(score, column)
+            found.setdefault(score.document, []).extend(values)
         return {document: float(np.mean(values)) for document, values in found.items() if values}
 
     def planned_parts(self) -> int:
@@ -284,8 +286,9 @@ class GradientStudy(TableStudy[GradientConfig]):
         return self.config.pages
 
     def shown(self) -> tuple[str, ...]:
-        """All columns; that of the text where it is read."""
-        return tuple(name for name in self.columns if name != "text" or self.config.exposure.recover_text)
+        """All columns; those of the text where it is read."""
+        read = self.config.exposure.recover_text
+        return tuple(name for name in self.columns if read or not name.startswith("text"))
 
     def needed(self, model: str) -> tuple[Needed, ...]:
         """The model, the pages, and the OCR model where one is named."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
+
+import numpy as np
 
 from docleak.attacks.gradients.algebra.batch import BatchText, recover_batch
 from docleak.attacks.gradients.algebra.dominant import recover_dominant
@@ -15,6 +17,7 @@ from docleak.documents import Field, Page, private_mask, repeats_of
 from docleak.documents.page import Box, Word
 from docleak.errors import AttackError
 from docleak.metrics import psnr
+from docleak.metrics.estimate import Estimate, ratio_interval
 from docleak.models import DocumentModel, Encoded, Transcript, image_of
 from docleak.models.layoutlmv3 import LayoutLMv3
 from docleak.models.t5 import T5Reader
@@ -245,3 +248,16 @@ def words_in(words: Sequence[Word], boxes: Sequence[Box]) -> list[Word]:
 def _inside(word: Box, box: Box) -> bool:
     x, y = (word[0] + word[2]) / 2, (word[1] + word[3]) / 2
     return box[0] <= x <= box[2] and box[1] <= y <= box[3]
+
+
+def exact_text(record: Mapping[str, Any]) -> list[float]:
+    """1 where all of the text was read of the page, 0 where not; [] of batches, and where it was not looked for."""
+    found = record.get("recovered") or {}
+    return [float(found["exact"])] if "question" in found else []
+
+
+def mean_of(shares: Sequence[float]) -> Estimate:
+    """The mean of a share of each document."""
+    sums, ones = np.array(shares), np.ones(len(shares), dtype=np.int64)
+    low, high = ratio_interval(sums, ones, np.random.default_rng(0), 0.95, 2000, share=True)
+    return Estimate(float(sums.mean()) if shares else None, low, high, len(shares), len(shares), of="documents")

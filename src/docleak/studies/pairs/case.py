@@ -63,11 +63,13 @@ def build_pair_case(
     privacy: PairPrivacy = OPEN,
     sigma: float = 0.0,
     noise: torch.Generator | None = None,
+    told: str = "",
 ) -> PairCase:
     """Let a client compute the gradient of the batch. The pairs' pictures are resized to the model's size.
 
     The batch is ordered by the length of its texts, longest first, as the adversary's knowledge is. With ``privacy`` it
     is a step of DP-SGD; without, every number gets noise of standard deviation ``sigma``. Both come from ``noise``.
+    ``told`` says what the evaluator gave the adversary besides.
     """
     if not pairs:
         raise DocumentError("no pair was given; expected a batch of 1 or more.")
@@ -91,7 +93,7 @@ def build_pair_case(
         gradient, std = sent(model, own, plan, noise), noise_of(plan)
     view = PairView(model, gradient, len(ordered), noise=std, imitate=privacy.imitate())
     lengths = tuple(int(n) - 2 for n in mask.sum(1))
-    knowledge = PairKnowledge(lengths, aligner, language, words_in(view))
+    knowledge = PairKnowledge(lengths, aligner, language, words_in(view), told)
     return PairCase(tuple(ordered), pixels, ids, mask, labels, view, knowledge)
 
 

@@ -19,8 +19,9 @@ from docleak.models.pair.aligner import Aligner, load_aligner
 from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causal
 from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
-from docleak.studies.pairs.case import PairCase, build_pair_case
+from docleak.studies.pairs.case import LONGEST, PairCase, build_pair_case
 from docleak.studies.pairs.config import PairConfig
+from docleak.studies.pairs.oracle import oracle_for
 from docleak.studies.pairs.privacy import UTILITY_SEED, noise_of, train_on_scenes, utility
 
 #: Scenes whose sentences are public, and the seed they are made with: none that is attacked (those have others).
@@ -53,9 +54,15 @@ class Setting:
         if plain:
             return build_pair_case(self.model, batch)
         noise = torch.Generator().manual_seed(NOISE_SEED + config.seed * 1_000_003 + number)
+        aligner, told = self.aligner, ""
+        if (error := config.oracle_error) is not None:
+            aligner = oracle_for(
+                aligner, self.model, self.targets, number, error=error, seed=config.seed, longest=LONGEST
+            )
+            told = f"the evaluator's word where the true pair lies in that aligner's space, wrong of {error:.0%}"
         return build_pair_case(
-            self.model, batch, aligner=self.aligner, language=self.language, privacy=config.privacy,
-            sigma=config.noise, noise=noise,
+            self.model, batch, aligner=aligner, language=self.language, privacy=config.privacy, sigma=config.noise,
+            noise=noise, told=told,
         )  # fmt: skip
 
 

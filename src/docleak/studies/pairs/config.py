@@ -52,10 +52,12 @@ class PairConfig:
     """What is attacked and how. ``public`` further pairs of the same data tell the adversary how people write.
 
     ``language`` is "trigrams" (of scenes, of those pairs, and of the lines of ``corpus``) or a causal model's path.
-    ``shuffle`` gives every picture another pair's text. ``threshold``, ``rounds`` and ``strength`` are MMGIA's, where
-    not None. ``noise`` is the standard deviation of what the client adds to every number; with ``epsilon`` it runs
-    DP-SGD instead, with ``clip_norm``, ``steps`` and ``records`` (see PairPrivacy). ``utility``: measure what a
-    classifier trained so is good for. ``trained``: steps on scenes that the networks took before; 0: as drawn.
+    ``shuffle`` gives every picture another pair's text. With ``oracle_error`` the evaluator tells where the true pair
+    lies in the aligner's space, of this share another's (see ``oracle``): that measures, and is no adversary's.
+    ``threshold``, ``rounds`` and ``strength`` are MMGIA's, where not None. ``noise`` is the standard deviation of what
+    the client adds to every number; with ``epsilon`` it runs DP-SGD instead, with ``clip_norm``, ``steps`` and
+    ``records`` (see PairPrivacy). ``utility``: measure what a classifier trained so is good for. ``trained``: steps on
+    scenes that the networks took before; 0: as drawn.
     """
 
     pairs: str = option(
@@ -97,6 +99,7 @@ class PairConfig:
     strength: float | None = option(
         None, "Of mmgia-prior: how much the alignment counts beside the gradient.", range=Range(0, 1e6)
     )
+    oracle_error: float | None = None
     generator: str = option(SHIPPED_GENERATOR, "GIFD's: generator-tiny, or a directory.", need=GIFD)
     trained: int = option(
         0, "Steps on scenes that the networks took before the attack; 0: as drawn.", group=CLIENT,
@@ -124,6 +127,11 @@ class PairConfig:
         if self.noise < 0 or (self.noise and self.epsilon):
             raise AttackError(
                 f"noise is {self.noise} and epsilon {self.epsilon}; expected one of them, and nothing negative."
+            )
+        if self.oracle_error is not None and (self.batch_size > 1 or not 0 <= self.oracle_error <= 1):
+            raise AttackError(
+                f"the oracle's error is {self.oracle_error}, in batches of {self.batch_size}; expected a share from 0 "
+                "to 1, and one pair at a time."
             )
         if self.trained < 0:
             raise AttackError(f"the networks were trained for {self.trained} steps; expected 0 (as drawn) or more.")

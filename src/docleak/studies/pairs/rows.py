@@ -31,6 +31,9 @@ def facts_of(rows: Sequence[TableRow]) -> dict[str, str]:
         "Aligner": ", ".join(dict.fromkeys(c.aligner for c in configs)),
         "Seed": str(first.seed),
     }
+    if oracles := [row.name for row in rows if row.study.config.oracle_error is not None]:
+        told = "the evaluator tells where the true pair lies in the aligner's space: no adversary has that"
+        facts["Oracle"] = f"{', '.join(oracles)}: {told}"
     if generators := dict.fromkeys(c.generator for c in configs if GIFD.met(c)):
         facts["GIFD's generator"] = "; ".join(map(generator_told, generators))
     facts |= {row.name: str(claim) for row in rows if (claim := privacy_in(row.run).get("claim"))}

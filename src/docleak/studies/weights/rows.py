@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from docleak.attacks.weights import PUBLISHED_METRIC, CdmiConfig
+from docleak.attacks.weights.strong import StrongConfig
 from docleak.errors import RecipeError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import as_array, over_documents
@@ -81,8 +82,8 @@ PRIVATE["private_learning_rate"] = PRIVATE.pop("learning_rate")
 #: A row's settings beside those of its game, as the paper has them.
 PAPER: Mapping[str, Any] = {
     "data": "sroie", "public_data": "", "public_without": {}, "shows": "attack", "candidates": 128, "weight": 0.4,
-    "top_p": 0.10, "mean": "geometric", "temperature": 0.3, "tuned_on": "", "epochs": 150, "epochs_mlm": 300,
-    "public_epochs": 300, "learning_rate": 5e-5, "batch_size": 8, "validate_every": 1, **PRIVATE,
+    "top_p": 0.10, "mean": "geometric", "temperature": 0.3, "tuned_on": "", "strong": False, "epochs": 150,
+    "epochs_mlm": 300, "public_epochs": 300, "learning_rate": 5e-5, "batch_size": 8, "validate_every": 1, **PRIVATE,
 }  # fmt: skip
 EXTRA = {name: {dict: "Mapping[str, str]"}.get(type(value), type(value).__name__) for name, value in PAPER.items()}
 #: Settings that all tables of a scale share, so that they share models and attacks, too; a row's own come before them.
@@ -144,6 +145,7 @@ def game_asked(asked: Mapping[str, Any]) -> WeightsConfig:
     pages = asked["documents"]
     fit = {name: asked[name] for name in ("batch_size", "learning_rate", "validate_every")}
     private = {name: asked[name] for name in PRIVATE if name != "private_learning_rate"}
+    published = CdmiConfig(**{name: asked[name] for name in ("candidates", "weight", "top_p", "mean")})
     return WeightsConfig(**{
         **{name: asked[name] for name in names},
         "documents": pages.get(asked["data"], ""),
@@ -156,10 +158,8 @@ def game_asked(asked: Mapping[str, Any]) -> WeightsConfig:
         "tuning": Tuning(asked["tuned_on"]) if asked["tuned_on"] else None,
         "draw_apart": True,
         "calibrate": False,
-        "attack": with_temperature(
-            CdmiConfig(**{name: asked[name] for name in ("candidates", "weight", "top_p", "mean")}),
-            asked["temperature"],
-        ),
+        "attack": StrongConfig(candidates=asked["candidates"]) if asked["strong"]
+        else with_temperature(published, asked["temperature"]),
         "target_training": FitConfig(epochs=asked["epochs_mlm" if asked["task"] == "mlm" else "epochs"], **fit),
         "public_training": FitConfig(epochs=asked["public_epochs"], **fit),
         "private": PrivateFit(**private, learning_rate=asked["private_learning_rate"]) if asked["epsilon"] else None,
