@@ -3,7 +3,8 @@
 Its tower begins as the shipped Donut's encoder. As for that one (``docleak.training.reading``), heads that are thrown
 away ask every cell for its character, its field and its place in it, of the tower's output and of the language model's
 middle, and the last layer's attention is shown the cell of the character to say next. FOLDER/state.pt is written every
-hundred steps; the same command goes on from there. Another model's FOLDER (``--after``) gives all but the projector.
+hundred steps; the same command goes on from there. ``--after``, another training's FOLDER or a shipped model, gives
+all but the projector.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from docleak.files import write_atomically
 from docleak.models import load_model
 from docleak.models.base import pixels_of
 from docleak.models.donut import Donut
+from docleak.models.vlm.model import VisionLanguage
 from docleak.training.checkpoints import measure, write_checkpoint
 from docleak.training.reading import ReadingHead
 from scripts.readers.packing import Packer, attend
@@ -45,12 +47,16 @@ class Trainer:
         self.model = reader_start(family, donut, seed=given.seed)
         self.heads = nn.ModuleList([ReadingHead(WIDTH, keys=sorted(KEYS)) for _ in range(2)])
         self.network = self.model.module
-        if given.after:
+        if given.after and given.after.is_dir():
             other = reader_start(given.after_family, donut, seed=given.seed)
             saved = torch.load(given.after / "state.pt", weights_only=True)
             other.module.load_state_dict(saved["net"])
             take_over(self.model, other)
             self.heads.load_state_dict(saved["heads"])
+        elif given.after:
+            other = load_model(str(given.after))
+            assert isinstance(other, VisionLanguage)
+            take_over(self.model, other)
         self.packer, self.kept = Packer(self.model), dict[str, Tensor]()
         text = self.network.model.language_model
         ALL_ATTENTION_FUNCTIONS["packed"] = attend(text, len(self.packer.picture), self.kept)
@@ -139,7 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("family", choices=sorted(FAMILIES))
     parser.add_argument("out", type=Path)
-    parser.add_argument("--after", type=Path, help="the FOLDER of another model that was trained")
+    parser.add_argument("--after", type=Path, help="the FOLDER of another training, or a shipped model")
     parser.add_argument("--after-family", default="llava", choices=sorted(FAMILIES))
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--decay", type=int, default=1500, help="steps over which the learning rate falls")
