@@ -182,8 +182,8 @@ class Trainer:
         return [page(number, seed=self.given.seed, split="validation") for number in range(self.given.unseen)]
 
 
-def main() -> None:
-    """Train until ``--steps``, or for ``--seconds``."""
+def asked(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("family", choices=sorted(FAMILIES))
     parser.add_argument("out", type=Path)
@@ -200,7 +200,12 @@ def main() -> None:
     parser.add_argument("--tower", type=float, default=0.3, help="the tower's learning rate, as a share")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    given = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Train until ``--steps``, or for ``--seconds``."""
+    given = asked()
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
     trainer, began, recent = Trainer(given.family, given), time.monotonic(), []
@@ -217,4 +222,5 @@ def main() -> None:
         print(trainer.finish(f"{given.family.removesuffix('_vision')}-{'adapted' if given.lora else 'trained'}"))
 
 
-main()
+if __name__ == "__main__":
+    main()
