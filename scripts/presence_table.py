@@ -20,10 +20,12 @@ from docleak.models.lora import Lora, adapt
 from docleak.models.vlm import tiny
 from docleak.studies.engine import carry_out
 from docleak.studies.presence.config import PresenceConfig
-from docleak.studies.presence.study import PresenceStudy
+from docleak.studies.presence.study import SCORES, PresenceStudy
 from docleak.studies.registry import read_runs
 
-#: Name -> settings; each a row.
+#: Two pages of each of two providers in an update.
+PROVIDERS: dict[str, Any] = {"batch_size": 4, "per_provider": 2}
+#: Name -> settings; each a row, or two where providers are asked about.
 ROWS: dict[str, dict[str, Any]] = {
     "whole, SGD": {"learning_rate": 0.01},
     "whole, SGD, 4 steps": {"learning_rate": 0.01, "local_steps": 4},
@@ -32,7 +34,15 @@ ROWS: dict[str, dict[str, Any]] = {
     "whole, AdamW, bfloat16": {"optimiser": "adamw", "learning_rate": 1e-3, "precision": "bfloat16"},
     "whole, AdamW, 4 steps": {"optimiser": "adamw", "learning_rate": 1e-3, "local_steps": 4},
     "LoRA, SGD": {"learning_rate": 0.1, "warm_up": 4},
+    "LoRA, SGD, 4 steps": {"learning_rate": 0.1, "warm_up": 4, "local_steps": 4},
+    "LoRA, SGD, sent as bfloat16": {"learning_rate": 0.1, "warm_up": 4, "precision": "bfloat16"},
     "LoRA, AdamW": {"optimiser": "adamw", "learning_rate": 1e-3, "warm_up": 4},
+    "LoRA, AdamW, 4 steps": {"optimiser": "adamw", "learning_rate": 1e-3, "warm_up": 4, "local_steps": 4},
+    "LoRA, AdamW, bfloat16": {"optimiser": "adamw", "learning_rate": 1e-3, "warm_up": 4, "precision": "bfloat16"},
+    "providers, whole, SGD": {"learning_rate": 0.01, **PROVIDERS},
+    "providers, whole, AdamW": {"optimiser": "adamw", "learning_rate": 1e-3, **PROVIDERS},
+    "providers, LoRA, SGD": {"learning_rate": 0.1, "warm_up": 4, **PROVIDERS},
+    "providers, LoRA, AdamW": {"optimiser": "adamw", "learning_rate": 1e-3, "warm_up": 4, **PROVIDERS},
 }
 HEAD = """# Was this page in this update?
 
@@ -40,9 +50,11 @@ HEAD = """# Was this page in this update?
 thread, torch {torch}. A small Qwen2-VL, width 240, random weights, pages of 56 x 84 pixels. *Errors* are the share of
 wrong decisions, of both kinds, at a cut-off set by two pages a round that are known to be out (their mean and 3
 standard deviations, or a gap of a factor of 10 above all of them). The loss sees no update. 95 % intervals over pages.
+*Providers* are asked about by the mean over two pages that the update holds, and over two others of the same provider;
+intervals are over providers. *Blind* is the AUC of a classifier that sees neither model nor update.
 
-| client | residual: AUC | errors | alignment: AUC | errors | loss: AUC | errors | rank |
-|---|---|---|---|---|---|---|---|
+| client | residual: AUC | errors | alignment: AUC | errors | loss: AUC | errors | blind | rank |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -80,16 +92,18 @@ def main() -> None:
     for name, settings in ROWS.items():
         if not any(part in name for part in arguments.rows.split("|")):
             continue
-        source, started = "lora" if name.startswith("LoRA") else "base", time.perf_counter()
+        source, started = "lora" if "LoRA" in name else "base", time.process_time()
         config = PresenceConfig(
             model=str(folder / source), pages=arguments.pages, controls=2, seed=arguments.seed, **settings
         )
         run = carry_out(PresenceStudy(config), folder / f"{name.replace(', ', '-').replace(' ', '-')}-{arguments.seed}")
         (reading,) = read_runs([run])
-        row = reading.tables["presence"].rows[0].values
-        parts = [row[f"{score}_{what}"] for score in ("residual", "alignment", "loss") for what in ("auc", "errors")]
-        lines.append(f"| {name} | {' | '.join(part.text(3) for part in parts)} | {row['rank']:.0f} of {row['width']} |")
-        print(lines[-1], f"{time.perf_counter() - started:.0f} s", flush=True)
+        rows = reading.tables["presence"].rows
+        for row, whose in zip(rows, ("",) if len(rows) == 1 else (": pages sent", ": other pages"), strict=True):
+            cells = [row.values[f"{score}_{what}"].text(3) for score in SCORES for what in ("auc", "errors")]
+            cells += [row.values["blind_auc"].text(2), f"{row.values['rank']:.0f} of {row.values['width']}"]
+            lines.append(f"| {name}{whose} | {' | '.join(cells)} |")
+            print(lines[-1], f"{time.process_time() - started:.0f} s of CPU time", flush=True)
         head = HEAD.format(count=arguments.pages // 2, seed=arguments.seed, torch=torch.__version__)
         write_atomically(arguments.out, (head + "\n".join([*lines, ""])).encode())
 

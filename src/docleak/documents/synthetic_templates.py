@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from docleak.documents.fonts import Type, blend
 from docleak.documents.synthetic_layouts import LAYOUTS, Block, Sheet, Template, default_unit
-from docleak.documents.synthetic_providers import provider, provider_rng
+from docleak.documents.synthetic_providers import Provider, provider, provider_rng
 from docleak.documents.synthetic_values import pick
 from docleak.errors import DocumentError
 
@@ -339,8 +339,12 @@ def _stack(sheet: Sheet, count: int, order: Sequence[str]) -> bool:
 @lru_cache(maxsize=2048)
 def build_template(index: int, size: tuple[int, int]) -> Template:
     """The blank page of provider ``index`` at ``size`` (width, height); DocumentError if that is too small."""
-    owner = provider(index)
-    unit = default_unit(size)
+    return lay_out(provider(index), size)
+
+
+def lay_out(owner: Provider, size: tuple[int, int]) -> Template:
+    """The blank page of any provider, as ``build_template``."""
+    index, unit = owner.index, default_unit(size)
     layout = LAYOUTS[owner.layout % len(LAYOUTS)]
     wish = pick(provider_rng(index, 3), (4, 5, 5, 6, 6)) + round(2.5 * (size[0] * size[1] / (192 * 256 * unit**2) - 1))
     shuffled = [EXTRAS[i] for i in provider_rng(index, 4).permutation(len(EXTRAS))]

@@ -21,6 +21,7 @@ SHIPPED: dict[str, str] = {
     "vt5-released": "VT5 (tiny), vt5-public trained on the private documents of half of 240 providers",
     "vt5-trained": "VT5 (tiny), trained to answer questions, about issuers too",
     "llava-trained": "LLaVA (tiny), trained to answer questions",
+    "aya-trained": "Aya Vision (tiny, sees tiles), trained to answer questions",
     "fedocvqa-start": "FeDocVQA's T5 (tiny), start of federated training",
 }
 #: Shipped encoders: name -> what it is.

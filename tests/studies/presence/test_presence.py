@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,31 @@ def test_pages_of_the_update_are_told_from_others(settings: dict[str, object], t
     assert "by loss AUC" in reading.parts[0].sentence
 
 
+def test_providers_are_dealt_once_and_their_other_pages_are_in_no_update() -> None:
+    dealt = PresenceStudy(PresenceConfig(pages=16, batch_size=4, per_provider=2, controls=2, warm_up=1)).dealt
+    names = [{page.provider for page in (*s.pages, *s.others)} for s in (*dealt.asked, *dealt.controls)]
+    assert all(len(one) == 1 for one in names) and len(set.union(*names)) == len(names) == 2 * 2 * 2 + 2
+    assert len({page.name for page in dealt.pages}) == len(dealt.pages) == 10 * 4 + 4
+    assert not {page.provider for page in dealt.warm_up} & set.union(*names)
+
+
+def test_providers_of_the_update_are_told_from_others(tmp_path: Path) -> None:
+    asked = PresenceConfig(pages=24, batch_size=2, per_provider=1, controls=2)
+    run = carry_out(PresenceStudy(asked), tmp_path / "run")
+    (reading,) = read_runs([run])
+    theirs, others = reading.tables["presence"].rows
+    assert theirs.values["residual_auc"].value == 1.0 and theirs.values["residual_auc"].of == "providers"
+    assert others.values["residual_auc"].value > 0.75 and theirs.values["blind_auc"].n == 24  # by the letterhead
+    pairs = [(one["residual"], more["residual"]) for r in run.units() for one, more in zip(*_inside(r), strict=True)]
+    assert all(one > more + 1 for one, more in pairs)
+    assert reading.question == "Was this provider in this update?"
+    assert "By other pages of theirs" in reading.parts[0].sentence and "Without model or update" in reading.counted
+
+
+def _inside(record: dict[str, Any]) -> tuple[Any, Any]:
+    return record["inside"], record["inside_others"]
+
+
 def test_scores_that_know_nothing_are_near_one_half() -> None:
     rng = np.random.default_rng(0)
     kinds = ("inside", "outside", "controls")
@@ -55,4 +81,8 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AttackError, match="trains no linear layer"):
         PresenceStudy(PresenceConfig(layer="no.such.weight")).facts()
     with pytest.raises(DocumentError):
-        _ = PresenceStudy(PresenceConfig(documents="funsd:" + str(tmp_path))).pages
+        _ = PresenceStudy(PresenceConfig(documents="funsd:" + str(tmp_path))).dealt
+    with pytest.raises(AttackError, match="no whole providers of 3 pages"):
+        PresenceConfig(batch_size=4, per_provider=3)
+    with pytest.raises(DocumentError, match="providers with 200 pages"):
+        _ = PresenceStudy(PresenceConfig(batch_size=100, pages=200, per_provider=100)).dealt

@@ -20,6 +20,9 @@ class PresenceConfig:
     """Pages are dealt into rounds. In each a client trains on ``batch_size`` of them and sends its update; asked about
     are these and as many others, beside ``controls`` that the adversary itself knows to be out. ``warm_up`` rounds on
     further pages come first: without them LoRA's A cannot move. ``layer`` "" takes the one with most room.
+
+    With ``per_provider`` the question is whether a provider was there: an update holds so many pages of each that is
+    in. Its scores are the means over these pages, and over as many others of the provider, which no update holds.
     """
 
     model: str = option("donut-start", "Shipped name, directory or hub name of the model, or of adapters on it.")
@@ -32,7 +35,11 @@ class PresenceConfig:
     weight_decay: float = option(0.0, "The client's.", range=Range(0, 1e3))
     precision: str = option("float32", "How updates are sent: float32 or bfloat16.")
     warm_up: int = option(0, "Rounds on other pages before.", range=COUNT)
-    controls: int = option(4, "Pages that the adversary knows to be out.", range=SOME)
+    controls: int = option(4, "Pages, or providers, that the adversary knows to be out.", range=SOME)
+    per_provider: int = option(
+        0, "Ask about providers: so many pages of each in an update, and as many others of it; 0: about pages.",
+        range=COUNT,
+    )  # fmt: skip
     layer: str = option("", "The weight whose span is looked at; without it the one with most room.")
     seed: int = option(5, "Seed of pages.", range=SEED)
 
@@ -47,6 +54,11 @@ class PresenceConfig:
                 f"{self.pages} pages make no round of 2 x {self.batch_size}: half of them are in the update. Ask for "
                 "more --pages, or a smaller --batch-size."
             )
+        if self.per_provider and self.batch_size % self.per_provider:
+            raise AttackError(
+                f"an update of {self.batch_size} pages holds no whole providers of {self.per_provider} pages each; "
+                "take a --batch-size that is a multiple of --per-provider."
+            )
 
     @property
     def rounds(self) -> int:
@@ -54,9 +66,9 @@ class PresenceConfig:
         return self.pages // (2 * self.batch_size)
 
     @property
-    def needed(self) -> int:
-        """Pages of the documents: those asked about, the controls, and those of the warm-up."""
-        return self.rounds * 2 * self.batch_size + self.controls + self.warm_up * self.batch_size
+    def subjects(self) -> int:
+        """How many are in an update: pages, or providers."""
+        return self.batch_size // max(1, self.per_provider)
 
     @property
     def local(self) -> LocalPlan:

@@ -1,10 +1,10 @@
-"""Was this page in this update? By projection residual (ProjRes, arXiv 2604.21197, by its abstract) and by alignment.
+"""Was this page, or provider, in this update? By projection residual (ProjRes, arXiv 2604.21197) and by alignment.
 
-The gradient of a linear layer lies in the span of what went into it. So the page's own gradient, which whoever has the
-weights can compute, lies in the span of a client's update if the page was in its batch: the *residual* is what is left
-of it outside. *Alignment* needs no free width: the cosine of the update with the step that the page alone would cause.
-Decisions are made against pages that the adversary knows to be out; the loss of the page, which sees no update, stands
-beside both.
+ProjRes is read by its abstract. The gradient of a linear layer lies in the span of what went into it. So the page's
+own gradient, which whoever has the weights can compute, lies in the span of a client's update if the page was in its
+batch: the *residual* is what is left of it outside. *Alignment* needs no free width: the cosine of the update with the
+step that the page alone would cause. A provider is asked about by the mean over several pages of it. Decisions are made
+against pages that the adversary knows to be out; the loss of the page, which sees no update, stands beside both.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from docleak.attacks.gradients.algebra.first_layer import Sent
 from docleak.attacks.gradients.algebra.subspace import Rows, Subspace
 from docleak.attacks.gradients.local_steps import Optimiser
-from docleak.documents import Page, load_pages
-from docleak.errors import AttackError, DocumentError, RunError
+from docleak.documents import Page
+from docleak.errors import AttackError, RunError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
 from docleak.models import DocumentModel, load_model, pixels_of, trainable
@@ -35,6 +35,7 @@ from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.identity import data_hash, weights_hash
 from docleak.studies.presence.config import PresenceConfig
+from docleak.studies.presence.pages import Dealt, Subject, deal
 from docleak.studies.study import Study, Tell, Unit
 from docleak.training.federated.local import parameters_of, set_parameters, train_locally
 from docleak.training.update import client_gradient
@@ -56,16 +57,20 @@ APART = math.log(10.0)
 #: ... elsewhere a page is called in if its score is so many standard deviations above those of the controls.
 BEYOND = 3.0
 SCORES = {"residual": "projection residual", "alignment": "alignment with its own step", "loss": "its loss, no update"}
+#: Ends the names of scores by pages of a provider that no update holds.
+OTHERS = "_others"
 COLUMNS = {
     **{f"{score}_auc": Column(f"AUC by {said}") for score, said in SCORES.items()},
     **{f"{score}_errors": Column(f"share of errors by {score}") for score in SCORES},
+    "blind_auc": Column("AUC without model or update"),
     "rank": Column("rank of the update"), "width": Column("width of the layer", 0),
 }  # fmt: skip
 LIMITS = (
-    "The page is asked about as it was trained on: same picture, question and answer.",
-    "A page is called in if its score is 3 standard deviations above those of pages known to be out, or, where "
+    "A page is asked about as it was trained on: same picture, question and answer. A provider's scores are means over "
+    "its pages, either those of the update or as many others of it; no page of a provider that is out was trained on.",
+    "One is called in if its score is 3 standard deviations above those of pages known to be out, or, where "
     "residuals above all of those fall apart by a factor of 10, if it lies beyond that gap. Errors are of both kinds; "
-    "half of the pages are in.",
+    "half of those asked about are in.",
     "Not tried here: sums over clients and noise.",
 )
 
@@ -81,37 +86,39 @@ class PresenceStudy(Study[PresenceConfig]):
     def model(self) -> DocumentModel:
         """As the clients receive it: after the warm-up."""
         model, c = load_model(self.config.model, device=self.device), self.config
-        first = len(self.pages) - c.warm_up * c.batch_size
         for number in range(c.warm_up):
-            pages = self.pages[first + number * c.batch_size :][: c.batch_size]
+            pages = self.dealt.warm_up[number * c.batch_size :][: c.batch_size]
             plan = replace(c.local, epochs=1)
             train_locally(model, pages, plan, client="warm-up", rng=np.random.default_rng(number))
         return model
 
     @cached_property
-    def pages(self) -> list[Page]:
-        """With one question each; those asked about first, then the controls, then the warm-up's."""
-        c = self.config
-        source = load_pages(c.documents, count=c.needed, seed=c.seed)
-        kept = [replace(p, questions=p.questions[:1]) for p in source if p.questions and p.questions[0].answers]
-        if len(kept) < c.needed:
-            raise DocumentError(
-                f"{c.documents!r} has {len(kept)} pages with a question; expected {c.needed}: {c.pages} to ask about, "
-                f"{c.controls} controls, and {c.warm_up} rounds of warm-up."
-            )
-        return kept[: c.needed]
+    def dealt(self) -> Dealt:
+        """Who is asked about, and who is known to be out."""
+        return deal(self.config)
 
     def identity(self) -> dict[str, str]:
         """Weights after the warm-up, and pages."""
-        return {"weights": weights_hash(self.model), "pages": data_hash(self.pages)}
+        return {"weights": weights_hash(self.model), "pages": data_hash(self.dealt.pages)}
 
     def units(self) -> list[Unit]:
         """One a round."""
         return [Unit(f"round-{number:04d}", what=number) for number in range(self.config.rounds)]
 
     def facts(self) -> dict[str, Any]:
-        """The layer that is looked at."""
-        return {"layer": self.layer}
+        """The layer that is looked at, and what a classifier tells that sees neither model nor update."""
+        return {"layer": self.layer, **({"blind": self.blind.to_json()} if self.blind else {})}
+
+    @property
+    def blind(self) -> Estimate | None:
+        """AUC of no model; None for too few to train a classifier on."""
+        from docleak.metrics.blind import FOLDS, blind_auc
+
+        c, asked = self.config, self.dealt.asked
+        inside = np.arange(len(asked)) % (2 * c.subjects) < c.subjects
+        if inside.sum() < FOLDS:
+            return None
+        return blind_auc([(*subject.pages, *subject.others) for subject in asked], inside, seed=c.seed)
 
     @cached_property
     def layer(self) -> str:
@@ -134,14 +141,14 @@ class PresenceStudy(Study[PresenceConfig]):
             )
         return max(room, key=lambda name: room[name])
 
-    def _asked(self, turn: int) -> list[Page]:
-        each = 2 * self.config.batch_size
-        return self.pages[turn * each :][:each]
+    def _asked(self, turn: int) -> list[Subject]:
+        share = 2 * self.config.subjects
+        return self.dealt.asked[turn * share :][:share]
 
     def _sent(self, turn: int) -> Sent:
         """The update of a round in the units of a gradient, as it arrives."""
         c, model = self.config, self.model
-        start, pages = parameters_of(model), self._asked(turn)[: c.batch_size]
+        start, pages = parameters_of(model), [page for s in self._asked(turn)[: c.subjects] for page in s.pages]
         done = train_locally(model, pages, c.local, client="asked", rng=np.random.default_rng(turn))
         set_parameters(model, start)
         delta = {name: torch.from_numpy(value) for name, value in done.update.delta.items()}
@@ -182,24 +189,34 @@ class PresenceStudy(Study[PresenceConfig]):
         return dot / max(math.sqrt(one * other), 1e-300)
 
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Scores of the pages in the round's update, of as many others, and of the controls."""
+        """Scores of those in the round's update, of as many others, and of the controls."""
         c, asked = self.config, self._asked(unit.what)
         sent = self._sent(unit.what)
         space = self._space(sent, self.layer)
-        first = c.rounds * 2 * c.batch_size
-        scored = [self._scores(page, sent, space) for page in (*asked, *self.pages[first : first + c.controls])]
-        inside, outside, controls = scored[: c.batch_size], scored[c.batch_size : len(asked)], scored[len(asked) :]
-        record = {"rank": space.rank, "width": space.width, "inside": inside, "outside": outside, "controls": controls}
+        kinds = {"inside": asked[: c.subjects], "outside": asked[c.subjects :], "controls": self.dealt.controls}
+        record: dict[str, Any] = {"rank": space.rank, "width": space.width}
+        for kind, subjects in kinds.items():
+            record[kind] = [self._joined(subject.pages, sent, space) for subject in subjects]
+            if c.per_provider:
+                record[kind + OTHERS] = [self._joined(subject.others, sent, space) for subject in subjects]
         return record, {}
+
+    def _joined(self, pages: Sequence[Page], sent: Sent, space: Subspace) -> dict[str, float]:
+        """The mean of each score over pages that stand for one provider."""
+        scored = [self._scores(page, sent, space) for page in pages]
+        return {score: float(np.mean([one[score] for one in scored])) for score in SCORES}
 
     @classmethod
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
-        """A row per run; pages of all rounds together."""
-        rows, parts = zip(*(row_of(run, rng) for run in runs), strict=True)
-        caption = "95 % intervals over pages, those in updates and others apart; pages of a round share one update."
+        """A row per run, two where providers are asked about; those of all rounds together."""
+        told_of = [rows_of(run, rng) for run in runs]
+        rows, parts = [row for found, _ in told_of for row in found], [part for _, part in told_of]
+        what = "provider" if all(run.config.get("per_provider") for run in runs) else "page"
+        caption = f"95 % intervals over {what}s, those in updates and others apart; those of a round share one update."
         table = Table("Presence in an update", COLUMNS, rows, caption, first="model, optimiser, steps x pages, sent as")
         return Reading(
-            question="Was this page in this update?", lead="What a server that suspects a page can tell of an update.",
+            question=f"Was this {what} in this update?",
+            lead=f"What a server that suspects a {what} can tell of an update.",
             parts=parts, counted=parts[0].sentence, lines=(table.to_text(),), tables={"presence": table},
             sections=(Section("presence", "Membership", "Pages in and out", render("table.html.j2", table=table)),
                       Section("threat-presence", "Threat model", "Threat model: who could do this",
@@ -209,37 +226,53 @@ class PresenceStudy(Study[PresenceConfig]):
         )  # fmt: skip
 
 
-def row_of(run: Run, rng: np.random.Generator) -> tuple[Row, Part]:
-    """A run's rates, and what they say. RunError of fewer than two finished pages."""
+def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
+    """A run's rates, and what they say. RunError of fewer than two that are finished."""
     records = run.units()
     if sum(len(record["inside"]) for record in records) < 2:
         raise RunError(f"{run.path} has fewer than 2 finished pages in updates. Go on with it, or ask more --pages.")
-    c, said = run.config, []
-    values: dict[str, Any] = {}
-    for score in SCORES:
-        auc, wrong = told(records, score, rng)
-        values |= {f"{score}_auc": auc, f"{score}_errors": wrong}
-        said.append(f"by {score} AUC {auc.text(2)}, share of errors {wrong.text(3)}")
-    values |= {"rank": float(np.mean([r["rank"] for r in records])), "width": records[0]["width"]}
+    c, blind = run.config, Estimate.of_json(run.info.get("blind") or {"value": None})
     name = f"{c['model']}, {c['optimiser']}, {c['local_steps']} x {c['batch_size']}, {c['precision']}"
-    low = max(values[f"{score}_auc"].low or 0.0 for score in ("residual", "alignment"))
+    asked = {"Pages in and out of updates": ("", name)}
+    if c.get("per_provider"):
+        name += f", providers of {c['per_provider']}"
+        asked = {
+            "Providers in and out of updates, by the pages that are in": ("", f"{name}, pages in the update"),
+            "By other pages of theirs": (OTHERS, f"{name}, other pages of theirs"),
+        }
+    rows, said, low = [], [], 0.0
+    for question, (which, title) in asked.items():
+        values: dict[str, Any] = {"blind_auc": blind}
+        for score in SCORES:
+            values[f"{score}_auc"], values[f"{score}_errors"] = told(records, score, rng, which)
+        values |= {"rank": float(np.mean([r["rank"] for r in records])), "width": records[0]["width"]}
+        rows.append(Row(title, values, facts={"run": str(run.path), "layer": run.info.get("layer", "")}))
+        parts = (
+            f"by {s} AUC {values[f'{s}_auc'].text(2)}, share of errors {values[f'{s}_errors'].text(3)}" for s in SCORES
+        )
+        said.append(f"{question}: {'; '.join(parts)}")
+        low = max(low, *(values[f"{score}_auc"].low or 0.0 for score in ("residual", "alignment")))
+    if blind.value is not None:
+        said.append(f"Without model or update: AUC {blind.text(2)}")
     severity = Severity.SEVERE if low >= 0.75 else Severity.PARTIAL if low > 0.5 else Severity.UNTOLD
-    sentence = f"Pages in and out of updates: {'; '.join(said)}."
-    part = Part(name, severity, sentence, "Pages told apart" if low > 0.5 else "", "presence")
-    return Row(name, values, facts={"run": str(run.path), "layer": run.info.get("layer", "")}), part
+    label = f"{'Providers' if c.get('per_provider') else 'Pages'} told apart" if low > 0.5 else ""
+    return rows, Part(name, severity, f"{'. '.join(said)}.", label, "presence")
 
 
-def told(records: Sequence[Mapping[str, Any]], score: str, rng: np.random.Generator) -> tuple[Estimate, Estimate]:
-    """AUC, and the share of wrong decisions at the cut-off that the controls set."""
+def told(
+    records: Sequence[Mapping[str, Any]], score: str, rng: np.random.Generator, which: str = ""
+) -> tuple[Estimate, Estimate]:
+    """AUC, and the share of wrong decisions at the cut-off that the controls set; ``which`` is OTHERS or nothing."""
     inside, outside, controls = (
-        np.array([page[score] for record in records for page in record[kind]])
+        np.array([page[score] for record in records for page in record[kind + which]])
         for kind in ("inside", "outside", "controls")
     )
     scores, members = np.concatenate([inside, outside]), np.arange(len(inside) + len(outside)) < len(inside)
     rates = membership_rates(scores, scores > cutoff_of(score, scores, controls), members, rng=rng)
     right = rates["accuracy"]
     value, low, high = (None if one is None else 1 - one for one in (right.value, right.high, right.low))
-    return replace(rates["auc"], of="pages"), replace(right, value=value, low=low, high=high, of="pages")
+    of = "providers" if any("inside" + OTHERS in record for record in records) else "pages"
+    return replace(rates["auc"], of=of), replace(right, value=value, low=low, high=high, of=of)
 
 
 def cutoff_of(score: str, scores: FloatArray, controls: FloatArray) -> float:
