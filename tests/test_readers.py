@@ -86,7 +86,7 @@ def test_adapters_alone_are_trained_saved_and_measured_before_and_after(tmp_path
     assert "adapter_model.safetensors" in files and "model.safetensors" not in files
 
 
-@pytest.mark.parametrize(("name", "least"), [("llava-trained", 0.9), ("aya-trained", 0.88)])
+@pytest.mark.parametrize(("name", "least"), [("llava-trained", 0.9), ("aya-trained", 0.9)])
 def test_the_shipped_readers_answer_what_they_never_saw(name: str, least: float) -> None:
     assert model_card(name)["anls"] > least and model_card(name)["anls_questions"] >= 500
     unseen = make_pages(5, seed=77, split="validation")  # neither those of its training, nor those of its card
