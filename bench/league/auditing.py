@@ -51,7 +51,8 @@ OWN = {"1,000 dirac canaries, epsilon 8": "dirac", "96 pages, epsilon 8": "page"
 
 def simulated() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Scores and coins by the name of the set, and what each set is."""
-    arrays, about = {}, {}
+    arrays: dict[str, Any] = {}
+    about: dict[str, dict[str, Any]] = {}
     for size in SIZES:
         for kind, levels in (("Gaussian", STRENGTHS), ("Laplace", LAPLACE), ("randomised response", RESPONSE)):
             for level in levels:
@@ -74,7 +75,8 @@ def simulated() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 def counted() -> tuple[dict[str, Any], list[str]]:
     """44 numbers of canaries, guesses and right ones, as scores of which those guessed about are at 0 or above."""
-    arrays, names = {}, []
+    arrays: dict[str, Any] = {}
+    names: list[str] = []
     for canaries in (48, 200, 1000, 5000):
         for one_in in (1, 3, 10):
             for share in (0.6, 0.75, 0.9, 1.0):
@@ -108,7 +110,7 @@ def canaries(kind: str) -> dict[str, Any]:
         kept.append((scores, coins))
         return guess(scores, coins, *rest, rng=rng)
 
-    guess = audit.right_guesses
+    guess = audit.right_guesses  # type: ignore[attr-defined]
     with mock.patch.object(audit, "right_guesses", keeping):
         found = audit.audit_canaries(bench, config, config.plan_for(config.epsilon), seed=config.seed)
     return dict(zip(found.right, kept, strict=True))
@@ -160,17 +162,17 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
             sets = [n for n, one in numbers["sets"].items() if one["size"] == size and one["kind"] != "canaries"]
             best: list[Row] = []
             for how in _hows(method):
-                asked = [n for n in sets if mine in numbers["ours"][n] and f"{method}, {how}" in numbers["theirs"][n]]
-                if asked:
-                    best.append(_of_sets(numbers, asked, granted, (mine, f"{method}, {how}"), memory))
+                both = [n for n in sets if mine in numbers["ours"][n] and f"{method}, {how}" in numbers["theirs"][n]]
+                if both:
+                    best.append(_of_sets(numbers, both, granted, (mine, f"{method}, {how}"), memory))
             if method == "gdp":
                 found += best
             else:
                 found.append(max(best, key=lambda row: float(str(row.values["theirs"]))))
     for name, one in numbers["sets"].items():
         if one["kind"] == "canaries":
-            asked = numbers["theirs"][name]
-            granted = [g for g, (_, m, _) in PAIRS.items() if f"{m}, {_hows(m)[-1]}" in asked or m != "gdp"]
+            methods = numbers["theirs"][name]
+            granted = [g for g, (_, m, _) in PAIRS.items() if f"{m}, {_hows(m)[-1]}" in methods or m != "gdp"]
             found += [_of_canaries(numbers, name, one, memory) for one in granted]
     return found
 

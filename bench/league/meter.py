@@ -112,7 +112,8 @@ def measure(peer: str, source: str) -> dict[str, Any]:
 def _canary_sets() -> tuple[dict[str, Any], dict[str, float]]:
     """Scores of two mechanisms with the epsilon STRENGTH: Laplace noise; and randomised response whose answers come
     with a sureness that tells nothing, so that every number of guesses is as good as another."""
-    arrays, truths = {}, {}
+    arrays: dict[str, Any] = {}
+    truths: dict[str, float] = {}
     for kind, (count, draws) in CANARIES.items():
         for draw in range(draws):
             rng = np.random.default_rng([count, draw])

@@ -94,7 +94,7 @@ def _documents(record: Record, name: str) -> list[Measure]:
     if "documents" not in record:
         return []
     scores = numbers_in(record, "documents").values()
-    doubts = ("Values taken off its documents' pages rank first.",) if fields_known(record) else ()
+    doubts: tuple[str, ...] = ("Values taken off its documents' pages rank first.",) if fields_known(record) else ()
     doubts += (f"{why[0].upper()}{why[1:]}.",) if (why := unsound(record)) else ()
     if differs := record["documents"]["differs"]:
         why = f"the two sets of documents differ without the release ({'; '.join(differs)})"

@@ -217,7 +217,7 @@ class PresenceStudy(Study[PresenceConfig]):
         return Reading(
             question=f"Was this {what} in this update?",
             lead=f"What a server that suspects a {what} can tell of an update.",
-            parts=parts, counted=parts[0].sentence, lines=(table.to_text(),), tables={"presence": table},
+            parts=tuple(parts), counted=parts[0].sentence, lines=(table.to_text(),), tables={"presence": table},
             sections=(Section("presence", "Membership", "Pages in and out", render("table.html.j2", table=table)),
                       Section("threat-presence", "Threat model", "Threat model: who could do this",
                               render("threat.html.j2", model=THREAT))),
