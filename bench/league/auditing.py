@@ -172,7 +172,9 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
     for name, one in numbers["sets"].items():
         if one["kind"] == "canaries":
             methods = numbers["theirs"][name]
-            granted = [g for g, (_, m, _) in PAIRS.items() if f"{m}, {_hows(m)[-1]}" in methods or m != "gdp"]
+            granted = [
+                g for g, pair in PAIRS.items() if f"{pair[1]}, {_hows(pair[1])[-1]}" in methods or pair[1] != "gdp"
+            ]
             found += [_of_canaries(numbers, name, one, memory) for one in granted]
     return found
 
