@@ -172,10 +172,10 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
     for name, one in numbers["sets"].items():
         if one["kind"] == "canaries":
             methods = numbers["theirs"][name]
-            granted = [
+            assumptions = [
                 g for g, pair in PAIRS.items() if f"{pair[1]}, {_hows(pair[1])[-1]}" in methods or pair[1] != "gdp"
             ]
-            found += [_of_canaries(numbers, name, one, memory) for one in granted]
+            found += [_of_canaries(numbers, name, one, memory) for one in assumptions]
     return found
 
 
