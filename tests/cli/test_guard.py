@@ -106,6 +106,7 @@ OTHERWISE = {
     ("audit weights", "--model"): "bros-tiny", ("audit answers", "--release"): "a=b",
     ("audit presence", "--pages"): "8", ("audit presence", "--batch-size"): "4",
     ("audit presence", "--optimiser"): "adamw", ("audit presence", "--precision"): "bfloat16",
+    ("audit presence", "--per-provider"): "2",
 }  # fmt: skip
 #: What an option needs beside it.
 BESIDE = {

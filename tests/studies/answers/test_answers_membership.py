@@ -158,5 +158,5 @@ def test_only_fair_coins_make_a_proof(coins: float) -> None:
     target, public, members = case(0.6, 80, 0)
     found = measured_epsilon(target, public, members, coins=coins, delta=1e-5, seed=0)
     assert (found.assumes == COINS) is (coins == 0.5)
-    assert (found.assumes == INDEPENDENT) is (coins != 0.5)
-    assert ("at a threshold chosen on" in found.evidence) is (coins != 0.5)
+    assert found.assumes.startswith(INDEPENDENT) is (coins != 0.5)
+    assert ("ranks of them" in found.evidence) is (coins != 0.5)

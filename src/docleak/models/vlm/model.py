@@ -68,6 +68,11 @@ class VisionLanguage:
         table = self.module.get_input_embeddings().weight
         return next(str(name) for name, parameter in self.module.named_parameters() if parameter is table)
 
+    @property
+    def attention_config(self) -> Any:
+        """The configuration that names the kernel of the language model's attention."""
+        return self.module.config.get_text_config()
+
     def tokens_moved(self, example: Encoded) -> set[int]:
         """Ids whose rows of that table an example looks up and moves.
 

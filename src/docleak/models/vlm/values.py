@@ -19,12 +19,10 @@ if TYPE_CHECKING:
 def derived_once(model: DocumentModel) -> Iterator[None]:
     """Of a vision-language model attention by PyTorch's own kernels, twice as fast, which have no second derivative;
     other models stay as they are."""
-    from docleak.models.vlm.model import VisionLanguage
-
-    if not isinstance(model, VisionLanguage):
+    config = getattr(model, "attention_config", None)
+    if config is None:
         yield
         return
-    config = model.module.config.get_text_config()
     before = config._attn_implementation
     config._attn_implementation = "sdpa" if before == "eager" else before
     try:

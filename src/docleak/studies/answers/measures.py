@@ -311,9 +311,8 @@ def utility(bench: Bench) -> Found:
         pages = bench.pages(part)
         if len(pages):
             found = outcomes(replies_to(pages, bench.ask_target), {})
-            accuracy, anls = together(found, bench.rng())
+            (accuracy, anls), apart = together(found, bench.rng()), by_provider_means(found)
             numbers |= {f"anls{suffix}": anls, f"accuracy{suffix}": accuracy}
-            apart = by_provider_means(found)
     if "anls" not in numbers:
         numbers = {name.removesuffix("_validation"): number for name, number in numbers.items()}
     why = "" if numbers else f"{bench.blue_red.path.name} keeps nothing for test or validation"
