@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from docleak.cli.ranges import range_of
 from docleak.documents.issuers import (
     FIRST,
     LAST,
@@ -68,6 +69,12 @@ def test_every_question_is_answered_on_its_page() -> None:
 def test_every_provider_has_a_page() -> None:
     for index in (*range(LAST), *NUMBERS[LAST - FIRST :: 7]):
         assert issuer_page(index, 0, seed=0).image.shape == (256, 192, 3)
+
+
+@pytest.mark.parametrize("command", ["reproduce", "data make"])
+def test_no_command_takes_more_providers_than_there_are(command: str) -> None:
+    allowed = range_of(command, "--issuers")
+    assert allowed is not None and allowed.most == len(NUMBERS)
 
 
 def test_a_page_that_cannot_be_made_is_refused() -> None:

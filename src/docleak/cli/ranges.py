@@ -26,7 +26,7 @@ RANGES: dict[str, Range] = {
     "--width": Range(192, 20_000),
     "--height": Range(224, 20_000),
     "--partition": Range(1, 10_000),
-    "--issuers": Range(1, 100_000),
+    "--issuers": Range(1, 2_196),  # as many as documents.issuers has
     "--per-issuer": Range(3, 1_000),
     "--dpi": Range(36, 1_200),
     "--page": COUNT,
@@ -51,7 +51,7 @@ RANGES_OF: dict[tuple[str, str], Range] = {
     ("reproduce", "--pages"): COUNT,
     ("reproduce", "--rounds"): COUNT,
     ("reproduce", "--budget"): Range(0, 10_000_000),
-    ("reproduce", "--issuers"): Range(0, 100_000),
+    ("reproduce", "--issuers"): Range(0, 2_196),
     ("reproduce", "--per-issuer"): Range(0, 1_000),
     ("plan", "--width"): Range(8, 1_000_000),
     ("plan", "--clients"): SOME,

@@ -69,8 +69,8 @@ class Spans:
     """Words along one axis: slices of their gradients where they begin (N, c), end (N, c), and of their extent (N, s);
     the sums of the coordinates (E, c) and sizes (S, s) in use, and what these are."""
 
-    low: Floats
-    high: Floats
+    begin: Floats
+    end: Floats
     extent: Floats
     edge_sums: Floats
     size_sums: Floats
@@ -80,11 +80,11 @@ class Spans:
     def likeliest(self) -> Likeliest:
         """First and last coordinate of each word, ``owner`` (N, 2), among pairs whose distance is a size in use."""
         search = _Search(self)
-        order = np.argsort(-np.square(self.low).sum(axis=1) - np.square(self.high).sum(axis=1))
+        order = np.argsort(-np.square(self.begin).sum(axis=1) - np.square(self.end).sum(axis=1))
         for _ in range(SWEEPS):
             if not sum(search.renew(int(word)) for word in order):
                 break
-        odds = np.array([search.lead(word) for word in range(len(self.low))])
+        odds = np.array([search.lead(word) for word in range(len(self.begin))])
         return Likeliest(self.edges[search.pairs], odds, 0.0)
 
 
@@ -94,11 +94,11 @@ class _Search:
     def __init__(self, spans: Spans) -> None:
         self.spans = spans
         self.ends, self.extents = spans.edge_sums.copy(), spans.size_sums.copy()
-        self.pairs = np.full((len(spans.low), 2), -1, dtype=np.intp)
+        self.pairs = np.full((len(spans.begin), 2), -1, dtype=np.intp)
         number = {int(size): index for index, size in enumerate(spans.sizes)}
         gaps: Sequence[Sequence[int]] = (spans.edges - spans.edges[:, None]).tolist()
         self.size = np.array([[number.get(gap, -1) for gap in row] for row in gaps], dtype=np.intp)
-        largest = max(float(np.square(part).sum(axis=1).max(initial=0)) for part in (spans.low, spans.high))
+        largest = max(float(np.square(part).sum(axis=1).max(initial=0)) for part in (spans.begin, spans.end))
         self.floor = ROUNDED**2 * largest
 
     def renew(self, word: int) -> bool:
@@ -119,17 +119,17 @@ class _Search:
     def _put(self, word: int, sign: int) -> None:
         first, last = self.pairs[word]
         if first >= 0:
-            self.ends[first] -= sign * self.spans.low[word]
-            self.ends[last] -= sign * self.spans.high[word]
+            self.ends[first] -= sign * self.spans.begin[word]
+            self.ends[last] -= sign * self.spans.end[word]
             if self.size[first, last] >= 0:
                 self.extents[self.size[first, last]] -= sign * self.spans.extent[word]
 
     def _scores(self, word: int) -> Floats:
         """Nats (E, E) gained with each pair of first and last edge; minus infinity where their distance is no size."""
-        low, high, extent = (part[word] for part in (self.spans.low, self.spans.high, self.spans.extent))
+        begin, end, extent = (part[word] for part in (self.spans.begin, self.spans.end, self.spans.extent))
         sizes = np.append(_gains(self.extents, extent, self.floor), -np.inf)[self.size]
-        scores = _gains(self.ends, low, self.floor)[:, None] + _gains(self.ends, high, self.floor)
-        np.fill_diagonal(scores, _gains(self.ends, low + high, self.floor))
+        scores = _gains(self.ends, begin, self.floor)[:, None] + _gains(self.ends, end, self.floor)
+        np.fill_diagonal(scores, _gains(self.ends, begin + end, self.floor))
         return np.asarray(scores + sizes)
 
 
