@@ -260,5 +260,9 @@ def test_stored_tables_name_no_folder_of_a_machine() -> None:
     results = Path(__file__).parents[2] / "docs" / "results"
     commands = {file: str(json.loads(file.read_text()).get("Command", "")) for file in results.glob("*/*.json")}
     assert sum(map(bool, commands.values())) > 50
-    assert not [f"{file.name}: {said}" for file, said in commands.items() if re.search(r"(--out |:)/", said)]
+    assert not [f"{file.name}: {said}" for file, said in commands.items() if re.search(r"(--out |[:=])/", said)]
     assert placeless('"--documents sroie:/a/b/sroie --out /c/x/y",') == '"--documents sroie:DATA/sroie --out RUN",'
+    assert (
+        placeless('"Models": "/a/public", "--model fedocvqa=/a/public"')
+        == '"Models": "PUBLIC", "--model fedocvqa=PUBLIC"'
+    )
