@@ -75,11 +75,11 @@ def test_a_provider_counts_by_its_questions() -> None:
 
 def test_issuers_say_how_many_documents_are_made(tmp_path: Path) -> None:
     def division(documents: str, changes: dict[str, object]) -> object:
-        row = {"preset": "tiny", "data": {"documents": documents}}
+        row = {"preset": "crowd", "data": {"documents": documents}}
         return AnswersStudy.of_row("vt5-start", row, changes, device="cpu").config.division
 
     many = division("issuers", {"issuers": 2000, "per_issuer": 4.0})
-    assert (many.providers, many.per_provider) == (2000, 4.0) and division("issuers", {}).providers == 240
+    assert (many.providers, many.per_provider) == (2000, 4.0) and division("issuers", {}).providers == 800
     with pytest.raises(RecipeError, match="--issuers and --per-issuer say how many synthetic documents are made"):
         division("vrdu:PATH", {"issuers": 2000})
 

@@ -127,6 +127,17 @@ class Preset:
         return replace(found, clip_norm=self.clip_norms.get((target, epsilon), found.clip_norm))
 
 
+TINY_PLAIN = {
+    CENTRAL: Training(rounds=10, epochs=4, batch_size=16, learning_rate=1e-3, dropout=False),
+    FEDERATED: Training(rounds=16, epochs=4, batch_size=16, learning_rate=1e-3, dropout=False, participation=0.2),
+}
+#: So that at epsilon 8 the noise of all rounds is about 0.006 per weight, which the public model stands.
+TINY_PRIVATE = {
+    CENTRAL: Training(rounds=10, batch_size=8, learning_rate=5e-4, dropout=False, unit_rate=0.25, clip_norm=0.05,
+                      denominator=25, repeatable=True),
+    FEDERATED: Training(rounds=10, batch_size=8, learning_rate=5e-4, dropout=False, participation=0.2, clip_norm=0.02,
+                        denominator=6, repeatable=True),
+}  # fmt: skip
 PRESETS: dict[str, Preset] = {
     "paper": Preset(
         Data("pfl-docvqa:PATH", official=True),
@@ -140,18 +151,15 @@ PRESETS: dict[str, Preset] = {
     ),
     "tiny": Preset(
         Data(),
-        {
-            CENTRAL: Training(rounds=10, epochs=4, batch_size=16, learning_rate=1e-3, dropout=False),
-            FEDERATED: Training(rounds=16, epochs=4, batch_size=16, learning_rate=1e-3, dropout=False,
-                                participation=0.2),
-        },
-        {
-            # So that at epsilon 8 the noise of all rounds is about 0.006 per weight, which the public model stands.
-            CENTRAL: Training(rounds=10, batch_size=8, learning_rate=5e-4, dropout=False, unit_rate=0.25,
-                              clip_norm=0.05, denominator=25, repeatable=True),
-            FEDERATED: Training(rounds=10, batch_size=8, learning_rate=5e-4, dropout=False, participation=0.2,
-                                clip_norm=0.02, denominator=6, repeatable=True),
-        },
+        TINY_PLAIN,
+        TINY_PRIVATE,
+        {},
+    ),
+    # As many documents of more providers: "fewer than one in a hundred" takes 368 members of whom none is read.
+    "crowd": Preset(
+        Data(providers=800, per_provider=4.0, plan=BlueRedPlan(test=0.2)),
+        {CENTRAL: replace(TINY_PLAIN[CENTRAL], rounds=4), FEDERATED: replace(TINY_PLAIN[FEDERATED], rounds=8)},
+        {**TINY_PRIVATE, CENTRAL: replace(TINY_PRIVATE[CENTRAL], rounds=5)},
         {},
     ),
     # One step a client: bytes, memory and seconds of the published size, and nothing learned.
