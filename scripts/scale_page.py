@@ -70,7 +70,7 @@ def nodes(numbers: Numbers) -> str:
         return ""
     n = numbers["nodes"]
     more = {
-        "twenty": 20 * n["bytes_of_a_node"] / 1e9,
+        "all_gb": (n["count"] * n["bytes_of_a_node"] + n["bytes_of_the_server"]) / 1e9,
         "node_mib": n["bytes_of_a_node"] / 2**20,
         "server_mib": n["bytes_of_the_server"] / 2**20,
     }
