@@ -158,7 +158,7 @@ PRESETS: dict[str, Preset] = {
     # As many documents of more providers: "fewer than one in a hundred" takes 368 members of whom none is read.
     "crowd": Preset(
         Data(providers=800, per_provider=4.0, plan=BlueRedPlan(test=0.2)),
-        {CENTRAL: replace(TINY_PLAIN[CENTRAL], rounds=4), FEDERATED: replace(TINY_PLAIN[FEDERATED], rounds=8)},
+        {**TINY_PLAIN, FEDERATED: replace(TINY_PLAIN[FEDERATED], rounds=8)},
         {**TINY_PRIVATE, CENTRAL: replace(TINY_PRIVATE[CENTRAL], rounds=5)},
         {},
     ),
