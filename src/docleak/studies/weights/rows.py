@@ -148,7 +148,7 @@ def game_asked(asked: Mapping[str, Any]) -> WeightsConfig:
     published = CdmiConfig(**{name: asked[name] for name in ("candidates", "weight", "top_p", "mean")})
     return WeightsConfig(**{
         **{name: asked[name] for name in names},
-        "documents": pages.get(asked["data"], ""),
+        "documents": pages.get(asked["data"], SYNTHETIC if asked["data"] == SYNTHETIC else ""),
         "public_documents": pages.get(asked["public_data"], ""),
         "public_without": tuple(sorted(asked["public_without"].items())),
         "validation": DATA_SETS.get(asked["data"], DATA_SETS["sroie"]),
