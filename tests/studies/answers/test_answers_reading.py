@@ -23,7 +23,7 @@ from docleak.studies.answers.measures import Bench
 from docleak.studies.answers.reading import chart, comparison
 from docleak.studies.answers.store import Bill, bill_of
 from docleak.studies.answers.study import AnswersStudy
-from docleak.studies.answers.verdict import said_of, sentences, severity_of
+from docleak.studies.answers.verdict import headline_of, said_of, sentences, severity_of
 from docleak.studies.engine import begin
 
 
@@ -32,13 +32,15 @@ def found(numbers: dict[str, dict[str, Estimate]], **more: Any) -> dict[str, Any
     return {"numbers": said, "remarks": {}, **more}
 
 
-def record(memory_low: float, accuracy_low: float, gap_low: float, **more: Any) -> dict[str, Any]:
+def record(
+    memory_low: float, accuracy_low: float, gap_low: float, *, memory_high: float = 0.1, most: float = 0.74, **more: Any
+) -> dict[str, Any]:
     def share(value: float, low: float, high: float) -> Estimate:
         return Estimate(value, low, high, 40, 20)
 
     both = {f"{side}_acc": share(0.3, 0.2, 0.4) for side in ("positive", "negative")}
     attack = {
-        "accuracy_s0": share(0.7, accuracy_low, 0.9), "auc": Estimate.exactly(0.6),
+        "accuracy_s0": share(0.7, accuracy_low, most), "auc": Estimate.exactly(0.6),
         "providers_s0": Estimate.exactly(100), "members_s0": Estimate.exactly(50),
         "epsilon_measured": Estimate.exactly(0.0),
     }  # fmt: skip
@@ -47,7 +49,7 @@ def record(memory_low: float, accuracy_low: float, gap_low: float, **more: Any) 
         "label": "x", "control": False, "membership": {**member, "remarks": {"Measured": "x"}},
         "bill": {"epsilon": None, "claim": ""},
         "gap": found({"": {"gap_acc": share(0.1, gap_low, 0.3), "gap_anls": share(0.1, gap_low, 0.3)}}),
-        "memorisation": found({"provider_name": {**both, "gap_acc": share(0.1, memory_low, 0.2)}}), **more,
+        "memorisation": found({"provider_name": {**both, "gap_acc": share(0.05, memory_low, memory_high)}}), **more,
     }  # fmt: skip
 
 
@@ -69,6 +71,19 @@ def test_what_counts_as_memory_and_as_membership() -> None:
     unknown = {**keys["provider_name"], "gap_acc": Estimate(None).to_json()}
     both = {**clean["memorisation"], "numbers": {**keys, "provider_email": unknown}}
     assert severity_of({**clean, "memorisation": both}) == "untold", "one key of two was measured"
+
+
+def test_intervals_that_exclude_little_are_no_all_clear() -> None:
+    """A model with a planted memory told 21.1 % [0.0, 47.4] of hidden names, and that was "nothing found"."""
+    planted = record(0.0, 0.45, -0.1, memory_high=0.474)
+    assert severity_of(planted) == "untold" and said_of(planted) == "Could not tell"
+    why = "No all-clear: so few documents do not exclude that 47 % of the provider names are told."
+    assert why in sentences(planted) and headline_of(planted).endswith(why)
+    guessed = record(-0.01, 0.45, -0.1, most=0.9)
+    assert severity_of(guessed) == "untold" and "right about 90 % of them" in headline_of(guessed)
+    assert not any("No all-clear" in line for line in sentences(record(-0.01, 0.45, -0.1)))
+    assert not any("No all-clear" in line for line in sentences({**planted, "control": True}))
+    assert not any("No all-clear" in line for line in sentences(record(0.01, 0.4, -0.1, memory_high=0.5)))
 
 
 def test_releases_are_drawn_the_same_twice() -> None:

@@ -22,6 +22,9 @@ FIELDS_KNOWN, TOLD, DIFFERENT = (
 #: AUC from which documents are told apart severely, and so many others without which "nothing found" is not said: they
 #: do not resolve a false positive rate of 1 %. Of fewer right answers than this share nothing is concluded.
 CLEARLY, ENOUGH, LEAST_RIGHT = 0.75, 100, 0.1
+#: Of providers "nothing found" is not said where it is not excluded that so large a share of members' hidden values is
+#: told, or that an attack is right about more than CLEARLY of the providers.
+TOLD_AT_MOST = 0.1
 #: Instead of the label of PARTIAL where membership does not show, and of a control.
 DISCLOSES, YARDSTICK = "Says values of its training", "Control: trained on none of them"
 
@@ -47,7 +50,7 @@ def severity_of(record: Record) -> Severity:
 
     Of a control the same is said, under a label of its own (``said_of``): it is no release, and no part of a verdict.
     A value of the training that only the target gives, asked of documents that do not show it, is at least PARTIAL.
-    NONE needs all that was asked for to have been measured with an interval, UNTOLD is where some could not be.
+    NONE needs all that was asked for to have been measured with intervals that exclude much, else it is UNTOLD.
     """
     if "documents" in record:
         return worst([_of_severity(record), *([_of_providers(record)] if "gap" in record else [])])
@@ -131,8 +134,23 @@ def _of_providers(record: Record) -> Severity:
         best = best_attack(record)
         measured.append(best is not None and best.accuracy.low is not None)
     if measured and all(measured):
-        return Severity.NONE
+        return Severity.UNTOLD if providers_not_excluded(record) else Severity.NONE
     return Severity.UNTOLD if any(measured) else Severity.UNMEASURED
+
+
+def providers_not_excluded(record: Record) -> str:
+    """Why it is not said that nothing was found of providers, where neither memory nor membership shows; "" where it
+    may be said."""
+    for key, of in numbers_in(record, "memorisation").items():
+        gap = of["gap_acc"]
+        if gap.high is not None and gap.high > TOLD_AT_MOST:
+            return (
+                f"so few documents do not exclude that {100 * gap.high:.0f} % of the {key.replace('_', ' ')}s are told"
+            )
+    best = best_attack(record)
+    if best is not None and best.accuracy.high is not None and best.accuracy.high > CLEARLY:
+        return f"so few providers do not exclude an attack that is right about {100 * best.accuracy.high:.0f} % of them"
+    return ""
 
 
 def said_of(record: Record) -> str:
@@ -154,12 +172,15 @@ def headline_of(record: Record) -> str:
     if "documents" in record and _of_severity(record) is severity_of(record):
         return " ".join([*_of_documents(record), *_of_fields(record)])
     rest = [*_of_disclosure(record), *_of_gap(record), *_of_membership(record)]
-    return " ".join(_of_memory(record) if severity_of(record) is Severity.SEVERE or not rest else rest)
+    remembers = severity_of(record) is Severity.SEVERE or not rest
+    return " ".join([*(_of_memory(record) if remembers else rest), *_of_all_clear(record)])
 
 
 def sentences(record: Record) -> list[str]:
     """What one release gave away, in plain words."""
-    every = (_of_documents, _of_fields, _of_memory, _of_disclosure, _of_gap, _of_membership, _of_privacy)
+    every = (
+        _of_documents, _of_fields, _of_memory, _of_disclosure, _of_gap, _of_membership, _of_all_clear, _of_privacy,
+    )  # fmt: skip
     return [line for of in every for line in of(record)]
 
 
@@ -300,6 +321,11 @@ def _of_membership(record: Record) -> list[str]:
         f"Who took part: the best attack, {best.name}, is right about {_range(best.accuracy)} of the providers; saying "
         f"the same of all would be right about {100 * best.chance:.1f} %."
     ]
+
+
+def _of_all_clear(record: Record) -> list[str]:
+    why = providers_not_excluded(record) if _of_providers(record) is Severity.UNTOLD and not record["control"] else ""
+    return [f"No all-clear: {why}."] if why else []
 
 
 def _of_privacy(record: Record) -> list[str]:
