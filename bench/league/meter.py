@@ -33,6 +33,8 @@ SHOWN = {"release": "documents of the shipped release", "planted": "planted loss
 #: with: docleak's own with one reference, and the algorithm of its example configurations.
 PAIRED = (("calibrated", "RMIA"), ("calibrated", "LOSS"), ("loss", "LOSS"), ("rmia", "RMIA"),
           ("informia", "RMIA"), ("reference_ratio", "RMIA"))  # fmt: skip
+#: What docleak took from whom; without one, it is docleak's own or the same attack.
+BY = {"informia": " (Tao & Shokri)", "reference_ratio": " (after LoRA-Leak)"}
 RESAMPLES, STRENGTH = 2000, 1.0
 #: Mechanism -> how many canaries, and how many draws.
 CANARIES = {"Laplace noise": (100, 16), "randomised response": (40, 80)}
@@ -164,7 +166,7 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
             seconds += f", theirs {one['told']['seconds']:.3f} s" if peer == "RMIA" else ""
             same = low == high == 0
             found.append(Row("Privacy Meter", {
-                "case": f"{SHOWN[model]}: docleak's `{mine}`, its {peer}",
+                "case": f"{SHOWN[model]}: docleak's `{mine}`{BY.get(mine, '')}, its {peer}",
                 "budget": "the same losses, one reference", "measure": "AUC (TPR at 10 % FPR)",
                 "theirs": f"{one['auc'][peer]:.3f} ({100 * one['tpr'][peer]:.0f} %)",
                 "ours": f"{one['auc'][mine]:.3f} ({100 * one['tpr'][mine]:.0f} %)",

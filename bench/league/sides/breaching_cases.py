@@ -1,7 +1,8 @@
 """One side of one of breaching 0.1.2's cases (MIT): its configuration, model, loss and attack, or docleak on the same.
 
-``job["case"]`` is the case's number, ``job["side"]`` "breaching" or "docleak". Weights are random, pictures are
-docleak's scenes and tokens are drawn: the data sets of the cases are not to be had here. What is scaled is in the job.
+``job["case"]`` is the case's number, or what bench does in one process; ``job["side"]`` "breaching" or "docleak".
+Weights are random, pictures are docleak's scenes and tokens are drawn: the data sets of the cases are not to be had
+here. What is scaled is in the job.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from bench import beside_breaching as shared
+from bench import imprint
 from bench.beside_breaching import SIDE, build_pair, build_pair_case, inputs_of, make_scenes, psnr
 from bench.imprint import likeness, pictures
 from docleak.attacks.gradients import Knowledge
@@ -109,6 +111,26 @@ def single_image(number: int) -> tuple[Callable[[], Any], Callable[[Any], float]
     case = shared.case_of("lenet5", number)
     shared.build_pair = build
     return inverting(case), lambda found: shared._psnr(case, found), 1
+
+
+def one_picture(number: int) -> tuple[Callable[[], Any], Callable[[Any], float], int]:
+    """bench.beside_breaching's case: one picture, the label known; both by Inverting Gradients."""
+    case = shared.case_of(job["network"], number)
+    return inverting(case), lambda found: shared._psnr(case, found), 1
+
+
+def imprinted(number: int) -> tuple[Callable[[], Any], Callable[[Any], float], int]:
+    """bench.imprint's case: eight pictures behind breaching's own block, read by its attacker and by docleak."""
+    torch.manual_seed(number)
+    network, x = import_module("torchvision").models.resnet18().eval(), pictures(number)
+    modified = import_module("breaching.cases.malicious_modifications.imprint")
+    block = modified.ImprintBlock((3, imprint.SIDE, imprint.SIDE), num_bins=job["bins"])
+    gradient = imprint.gradient_of(block, network, x)
+    attack: Any = {
+        "breaching": lambda: imprint.theirs(breaching, block, network, x, [one.clone() for one in gradient]),
+        "docleak": lambda: inputs_of_bins(gradient[0], gradient[1]).float().reshape(-1, 3, imprint.SIDE, imprint.SIDE),
+    }[job["side"]]
+    return attack, lambda found: float(sum(value >= imprint.READ for value in likeness(found, x))), len(x)
 
 
 def batch_of(number: int) -> Any:
@@ -228,7 +250,10 @@ def causal(number: int) -> tuple[Callable[[], Any], Callable[[Any], float], int]
     return (theirs if job["side"] == "breaching" else ours), count, length
 
 
-made = {0: sanity_check, 1: single_image, 4: several, 6: several, 9: masked, 10: causal}[job["case"]]
+made: Any = {
+    0: sanity_check, 1: single_image, 4: several, 6: several, 9: masked, 10: causal, "picture": one_picture,
+    "imprint": imprinted,
+}[job["case"]]  # fmt: skip
 
 
 def of_example(number: int) -> tuple[float, float, int]:
@@ -239,7 +264,9 @@ def of_example(number: int) -> tuple[float, float, int]:
     return score(found), seconds, size
 
 
-if "settings" in job:  # the best on an example before those that count
+if len(job.get("settings", ())) == 1:
+    (job["setting"],) = job["settings"]
+elif "settings" in job:  # the best on an example before those that count
     tried = []
     for setting in job["settings"]:
         job["setting"] = setting
