@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from docleak.attacks.gradients import GradientAttack, GradientView, Knowledge, inverting_gradients
+from docleak.attacks.gradients.engine import Keep
 from docleak.attacks.gradients.levenberg import LevenbergMarquardt
 from docleak.attacks.gradients.local_steps import ImitatedSteps
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Objective, Solver
@@ -57,6 +58,8 @@ FIRST_STEPS, HISTORIES = (0.1, 0.03), (50, 200)
 TARGET = 1.0
 #: Pixels in [0, 1] are normalised with mean and standard deviation 1/2, so that differences double.
 HALF = 0.5
+#: Which of the visited pictures docleak's side returns (``GradientAttack.keep``); breaching's is its "objective".
+KEEP: Keep = "best"
 
 Setting = tuple[float, float]
 Attacker = Callable[["Case", Setting], Tensor]
@@ -92,6 +95,7 @@ def inverting(setting: Setting) -> GradientAttack:
         inverting_gradients.ATTACK,
         solver=replace(solver, learning_rate=first_step * HALF),
         priors={"tv-spatial": variation / HALF},
+        keep=KEEP,
     )
 
 

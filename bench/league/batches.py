@@ -16,10 +16,19 @@ from bench.league.convnet import SIDES
 from docleak.report.table import Row
 
 NETWORK = "resnet-tiny"
-#: A setting is chosen on the client before the first that counts.
+#: A setting is chosen on the client before the first that counts; both sides return the least whole objective.
 JOBS = {
-    "4": {"case": 4, "budget": 60, "first": 1, "examples": 6, "pictures": 4, "rate": 1e-3, "network": NETWORK},
-    "6": {"case": 6, "budget": 100, "first": 1, "examples": 6, "pictures": 8, "network": NETWORK},
+    "4": {
+        "case": 4,
+        "budget": 60,
+        "first": 1,
+        "examples": 6,
+        "pictures": 4,
+        "rate": 1e-3,
+        "network": NETWORK,
+        "keep": "objective",
+    },
+    "6": {"case": 6, "budget": 100, "first": 1, "examples": 6, "pictures": 8, "network": NETWORK, "keep": "objective"},
 }
 NAMES = {
     "4": ("4, small federated averaging", "4 pictures of 32 x 32 (of 224 x 224 and ResNet-18), 4 steps of one"),

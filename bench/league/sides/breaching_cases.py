@@ -167,7 +167,7 @@ def several(number: int) -> tuple[Callable[[], Any], Callable[[Any], float], int
 
 def inverting(case: Any) -> Callable[[], Any]:
     """Both sides' Inverting Gradients on a case of bench.beside_breaching, and docleak's own solver."""
-    shared.BUDGET, setting = job["budget"], tuple(job["setting"])
+    shared.BUDGET, shared.KEEP, setting = job["budget"], job.get("keep", "best"), tuple(job["setting"])
     attack: Any = {
         "breaching": lambda: peer(case, setting, steps=job["budget"]),
         "docleak": lambda: shared.ours(case, setting),
