@@ -16,7 +16,7 @@ from docleak.report.table import Row
 SETTINGS, BOUNDED = ((0.2, 0.1), (2e-3, 0.1)), ((0.2, 50.0), (2e-3, 50.0))
 #: A setting is chosen on the picture before the first that counts. docleak returns the picture with the least whole
 #: objective, as breaching does: of this network's gradient the distance alone hardly tells a picture from its start.
-JOB = {"case": 1, "budget": 40, "first": 2, "examples": 6, "keep": "objective"}
+JOB: dict[str, Any] = {"case": 1, "budget": 40, "first": 2, "examples": 6, "keep": "objective"}
 SIDES = {"breaching": SETTINGS, "docleak": SETTINGS, "docleak, own solver": BOUNDED}
 
 
@@ -35,5 +35,5 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
     return [
         *(row_of(name, model, budget, f"PSNR, dB, median ({what})", numbers, side)
           for side, what in (("docleak", "same steps"), ("docleak, own solver", "own solver"))),
-        time_of(name, model, int(JOB["budget"]), numbers),
+        time_of(name, model, JOB["budget"], numbers),
     ]  # fmt: skip

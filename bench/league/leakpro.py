@@ -57,18 +57,23 @@ def measure(peer: str, source: str) -> dict[str, Any]:
 
 def rows(numbers: dict[str, Any]) -> list[Row]:
     """Likeness by pairs of pictures, then the time of a gradient with the same steps."""
-    return [row for name, sides in numbers.items() for row in _rows(*name.split(", "), sides)]
+    found: list[Row] = []
+    for name, sides in numbers.items():
+        attack, network = name.split(", ")
+        found += _rows(attack, network, sides)
+    return found
 
 
 def _rows(attack: str, network: str, sides: dict[str, Any]) -> list[Row]:
     theirs, peer = sides["leakpro"], f"LeakPro, {attack}"
-    shared = {"case": f"{network}, one picture of 32 x 32", "n": len(theirs["psnr"])}
+    case, count = f"{network}, one picture of 32 x 32", len(theirs["psnr"])
     found = []
     for name, ours in list(sides.items())[1:]:
         gained = np.array(ours["psnr"]) - np.array(theirs["psnr"])
         low, high = ratio_interval(gained, np.ones(len(gained), np.int64), np.random.default_rng(0), 0.95, 2000, False)
         found.append(Row(peer, {
-            **shared, "budget": f"{BUDGET} gradients" + f", best of {ours['tried']} settings" * (ours["tried"] > 1),
+            "case": case, "n": count,
+            "budget": f"{BUDGET} gradients" + f", best of {ours['tried']} settings" * (ours["tried"] > 1),
             "measure": f"PSNR, dB, median ({name.partition(', ')[2]})",
             "theirs": f"{statistics.median(theirs['psnr']):.1f}", "ours": f"{statistics.median(ours['psnr']):.1f}",
             "difference": f"{Estimate(float(gained.mean()), low, high, len(gained)).text(2, signed=True)}; "
@@ -79,7 +84,7 @@ def _rows(attack: str, network: str, sides: dict[str, Any]) -> list[Row]:
     other, mine = (np.array(sides[side]["ms"]) for side in ("leakpro", "docleak, same steps"))
     low, middle, high = np.quantile(mine / other, (0.25, 0.5, 0.75)).tolist()
     return [*found, Row(peer, {
-        **shared, "budget": "a gradient", "measure": "the processor's milliseconds, median",
+        "case": case, "n": count, "budget": "a gradient", "measure": "the processor's milliseconds, median",
         "theirs": f"{np.median(other):.1f}", "ours": f"{np.median(mine):.1f}",
         "difference": f"x {middle:.2f}, quartiles {low:.2f} to {high:.2f}",
         "memory": found[0].values["memory"], "verdict": verdict(-high, -low, level=-1.0),
