@@ -106,9 +106,8 @@ def test_the_least_whole_objective_is_returned_where_it_is_asked_for(small: Any)
             return start
 
     for weight, least in ((1e6, 0), (-1e6, 1)):
-        attack = replace(
-            ATTACKS.load("gi-dqa-adam:keep=objective"), solver=Smoother(), priors={"tv-spatial": weight}, start="uniform"
-        )
+        named = ATTACKS.load("gi-dqa-adam:keep=objective")
+        attack = replace(named, solver=Smoother(), priors={"tv-spatial": weight}, start="uniform")
         finding = attack.run(small.view, small.knowledge, budget=2, generator=generator())
         assert finding.matching == finding.history[least][1], "of both, the one with the least objective"
 

@@ -87,11 +87,11 @@ def test_a_reference_takes_out_what_is_hard_for_every_model() -> None:
 
 def test_a_reference_that_tells_nothing_costs_the_calibrated_score_nothing() -> None:
     rows, members = asked(0.5)
-    rng = np.random.default_rng(1)
-    noise = [replace(one, references=(float(rng.uniform(0.1, 8)),)) for one in rows]  # as of a start that never saw them
-    told = {name: auc(DOCUMENTS.load(name).run(noise), members) for name in ("loss", "reference", "informia", "calibrated")}
+    rng, names = np.random.default_rng(1), ("loss", "reference", "informia", "calibrated")
+    noise = [replace(one, references=(float(rng.uniform(0.1, 8)),)) for one in rows]  # a start that never saw such
+    told = {name: auc(DOCUMENTS.load(name).run(noise), members) for name in names}
     assert told["calibrated"] > max(told["loss"] - 0.05, told["reference"] + 0.1, told["informia"] + 0.1)
-    good = {name: auc(DOCUMENTS.load(name).run(asked(0.3)[0]), members) for name in ("loss", "reference", "calibrated")}
+    good = {name: auc(DOCUMENTS.load(name).run(asked(0.3)[0]), members) for name in names}
     assert good["calibrated"] > max(good["loss"] + 0.1, good["reference"] - 0.02), "one that tells takes difficulty out"
     itself = [replace(one, references=(one.loss,)) for one in rows]
     assert not DOCUMENTS.load("calibrated").run(itself).any(), "its own start tells it nothing"

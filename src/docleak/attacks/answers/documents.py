@@ -3,7 +3,7 @@
 DocMIA (Nguyen et al., 2025): of each question the loss, how right the answer is, and how far and how fast fine-tuning
 on it moves one layer; of a document their mean, least and greatest. RMIA (Zarifzadeh et al., 2024) and InfoRMIA (Tao &
 Shokri, 2025): likelihood ratios with reference models, beside those of other documents. LoRA-Leak (2025): the model
-before fine-tuning is a reference that costs nothing. Difficulty is taken out by a regression, after Watson et al. (2022) and
+before fine-tuning is a reference that costs nothing. A regression takes difficulty out, after Watson et al. (2022) and
 Bertran et al. (2023). No score sees who was a member.
 """
 
@@ -196,6 +196,6 @@ RMIA = DocumentAttack(
 )
 INFORMIA = DocumentAttack("informia", "the same in bits", "Tao & Shokri (2025)", informia, True)
 CALIBRATED = DocumentAttack(
-    "calibrated", "log of the loss, less what key and references let expect; the first to look at", "docleak", calibrated,
-    True,
+    "calibrated", "log of the loss, less what key and references let expect; the first to look at", "docleak",
+    calibrated, True,
 )  # fmt: skip
