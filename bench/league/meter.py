@@ -34,7 +34,7 @@ SHOWN = {"release": "documents of the shipped release", "planted": "planted loss
 PAIRED = (("calibrated", "RMIA"), ("calibrated", "LOSS"), ("loss", "LOSS"), ("rmia", "RMIA"),
           ("informia", "RMIA"), ("reference_ratio", "RMIA"))  # fmt: skip
 #: What docleak took from whom; without one, it is docleak's own or the same attack.
-BY = {"informia": " (Tao & Shokri)", "reference_ratio": " (after LoRA-Leak)"}
+BY = {"informia": " (Tao and Shokri)", "reference_ratio": " (after LoRA-Leak)"}
 RESAMPLES, STRENGTH = 2000, 1.0
 #: Mechanism -> how many canaries, and how many draws.
 CANARIES = {"Laplace noise": (100, 16), "randomised response": (40, 80)}
