@@ -20,6 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import SimpleNamespace
@@ -31,7 +32,9 @@ import torch
 from torch import Tensor, nn
 
 from docleak.attacks.gradients import GradientAttack, GradientView, Knowledge, inverting_gradients
+from docleak.attacks.gradients.engine import Keep
 from docleak.attacks.gradients.levenberg import LevenbergMarquardt
+from docleak.attacks.gradients.local_steps import ImitatedSteps
 from docleak.attacks.gradients.solvers import Adam, BoundedLBFGS, Objective, Solver
 from docleak.attacks.pairs.view import inputs_of
 from docleak.documents.pairs import make_scenes
@@ -55,6 +58,8 @@ FIRST_STEPS, HISTORIES = (0.1, 0.03), (50, 200)
 TARGET = 1.0
 #: Pixels in [0, 1] are normalised with mean and standard deviation 1/2, so that differences double.
 HALF = 0.5
+#: Which of the visited pictures docleak's side returns (``GradientAttack.keep``); breaching's is its "objective".
+KEEP: Keep = "best"
 
 Setting = tuple[float, float]
 Attacker = Callable[["Case", Setting], Tensor]
@@ -90,6 +95,7 @@ def inverting(setting: Setting) -> GradientAttack:
         inverting_gradients.ATTACK,
         solver=replace(solver, learning_rate=first_step * HALF),
         priors={"tv-spatial": variation / HALF},
+        keep=KEEP,
     )
 
 
@@ -135,12 +141,13 @@ class Breaching:
 
     def __init__(self) -> None:
         self.package = _package()
-
-    def __call__(self, case: Case, setting: Setting, *, steps: int = BUDGET, hook: nn.Module | None = None) -> Tensor:
-        """The picture (1, 3, H, W) in [0, 1]; ``hook`` is called with the candidate before every step."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            config = self.package.get_attack_config("invertinggradients")
+            self.config = self.package.get_attack_config("invertinggradients")
+
+    def __call__(self, case: Case, setting: Setting, *, steps: int = BUDGET, hook: nn.Module | None = None) -> Tensor:
+        """The pictures (n, 3, H, W) in [0, 1]; ``hook`` is called with the candidate before every step."""
+        config = deepcopy(self.config)
         config.regularization.total_variation.scale, config.optim.step_size = setting
         config.optim.max_iterations, config.optim.callback = steps, steps
         model = Classifier(case.model).eval()
@@ -152,14 +159,25 @@ class Breaching:
         names = {f"image.{name}" for name, _ in model.image.named_parameters()}
         assert names == set(case.view.names), "both sides must be given the same gradient"
         gradient = [case.view.gradient[f"image.{name}"] for name, _ in model.image.named_parameters()]
-        label = case.knowledge.inputs[0].tensors["label"]
+        labels = torch.cat([one.tensors["label"] for one in case.knowledge.inputs])
         payload = {"parameters": list(model.parameters()), "buffers": list(model.buffers()), "metadata": told}
-        sent = {"gradients": gradient, "buffers": None,
-                "metadata": {"num_data_points": 1, "labels": label, "local_hyperparams": None}}  # fmt: skip
+        steps_told, scale = local_steps_of(case.view.local, labels)
+        metadata = {"num_data_points": len(labels), "labels": labels, "local_hyperparams": steps_told}
+        sent = {"gradients": [scale * one for one in gradient], "buffers": None, "metadata": metadata}
         start = (case.start - HALF) / HALF
         found, _ = attacker.reconstruct([payload], [sent], {}, initial_data=start)
         picture: Tensor = found["data"]
         return (picture * HALF + HALF).clamp(0, 1)
+
+
+def local_steps_of(local: ImitatedSteps | None, labels: Tensor) -> tuple[dict[str, Any] | None, float]:
+    """How breaching is told of local steps, and what makes of a gradient of ours the weights' change that it takes."""
+    if local is None:
+        return None, 1.0
+    rate = local.optimiser.learning_rate
+    told = {"lr": rate, "steps": local.steps, "data_per_step": len(local.batches[0]),
+            "labels": [labels[list(batch)] for batch in local.batches]}  # fmt: skip
+    return told, -rate * local.steps
 
 
 def _package() -> Any:

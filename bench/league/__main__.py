@@ -19,7 +19,7 @@ from bench.__main__ import RESULTS, environment
 from docleak.files import write_atomically
 
 #: Modules of this folder that ``measure`` with a peer and tell the page's ``rows`` of their numbers, in its order.
-PARTS = ("cases", "convnet", "leakpro", "meter", "auditing")
+PARTS = ("apart", "cases", "convnet", "batches", "leakpro", "meter", "auditing")
 
 
 def stored(results: Path, part: str) -> dict[str, Any] | None:

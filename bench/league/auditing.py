@@ -155,8 +155,8 @@ def _compact(bounds: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[float
 
 def rows(numbers: dict[str, Any]) -> list[Row]:
     """Counts, what is granted by number of canaries, and docleak's own canaries."""
-    found = [_of_counts(numbers, mine, method) for mine, method in COUNTED.items()]
     memory = f"{numbers['peak_mib']['theirs']:.0f}, {numbers['peak_mib']['ours']:.0f}"
+    found = [_of_counts(numbers, mine, method, memory) for mine, method in COUNTED.items()]
     for granted, (mine, method, _) in PAIRS.items():
         for size in SIZES:
             sets = [n for n, one in numbers["sets"].items() if one["size"] == size and one["kind"] != "canaries"]
@@ -179,7 +179,7 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
     return found
 
 
-def _of_counts(numbers: dict[str, Any], mine: str, method: str) -> Row:
+def _of_counts(numbers: dict[str, Any], mine: str, method: str, memory: str) -> Row:
     pairs = [(numbers["ours"][n][mine][0], numbers["theirs"][n][f"{method}, explicit"][0]) for n in numbers["counts"]]
     apart = [a - b for a, b in pairs]
     equal = all(abs(gap) <= 1e-4 * max(1, b) for gap, (_, b) in zip(apart, pairs, strict=True))
@@ -188,7 +188,8 @@ def _of_counts(numbers: dict[str, Any], mine: str, method: str) -> Row:
         "case": f"counts of right guesses, {mine.partition(', ')[2]} ({method})", "budget": "the same counts",
         "measure": "epsilon at least, mean", "theirs": f"{statistics.mean(b for _, b in pairs):.3f}",
         "ours": f"{statistics.mean(a for a, _ in pairs):.3f}",
-        "difference": f"from {min(apart):+.5f} to {max(apart):+.3f}", "n": len(pairs), "verdict": verdict,
+        "difference": f"from {min(apart):+.5f} to {max(apart):+.3f}", "memory": memory, "n": len(pairs),
+        "verdict": verdict,
     })  # fmt: skip
 
 

@@ -27,9 +27,14 @@ from docleak.report.table import Row
 
 TARGET, PUBLIC, SEED = "vt5-released", "vt5-public", 0
 #: Pairs of documents whose losses are planted: members' are so much lower, at questions of very different difficulty.
-PLANTED, LOWER = 60, (0.7, 0.85)
+PLANTED, LOWER = 300, (0.7, 0.85)
 SHOWN = {"release": "documents of the shipped release", "planted": "planted losses"}
-SCORES, PEER = ("loss", "rmia", "informia", "reference_ratio"), {"loss": "LOSS"}
+#: A score of docleak's, and the one of Privacy Meter's that it is held against; the first is what either would begin
+#: with: docleak's own with one reference, and the algorithm of its example configurations.
+PAIRED = (("calibrated", "RMIA"), ("calibrated", "LOSS"), ("loss", "LOSS"), ("rmia", "RMIA"),
+          ("informia", "RMIA"), ("reference_ratio", "RMIA"))  # fmt: skip
+#: What docleak took from whom; without one, it is docleak's own or the same attack.
+BY = {"informia": " (Tao and Shokri)", "reference_ratio": " (after LoRA-Leak)"}
 RESAMPLES, STRENGTH = 2000, 1.0
 #: Mechanism -> how many canaries, and how many draws.
 CANARIES = {"Laplace noise": (100, 16), "randomised response": (40, 80)}
@@ -100,7 +105,7 @@ def measure(peer: str, source: str) -> dict[str, Any]:
         }
         found[model] = {"auc": {n: auc_of(v, members) for n, v in of.items()}, "n": len(members),
                         "tpr": {n: tpr_of(v, members) for n, v in of.items()}, "told": theirs["sets"][model],
-                        "pairs": {n: paired(of[n], of[PEER.get(n, "RMIA")], members) for n in SCORES}}  # fmt: skip
+                        "pairs": [[a, b, *paired(of[a], of[b], members)] for a, b in PAIRED]}  # fmt: skip
     return {
         "models": found, "seconds": ours["seconds"], "counts": counts, "truths": truths,
         "bounds": {"ours": ours["bounds"], "theirs": theirs["bounds"]},
@@ -156,13 +161,12 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
     found = []
     memory = f"{numbers['peak_mib']['theirs']:.0f}, {numbers['peak_mib']['ours']:.0f}"
     for model, one in numbers["models"].items():
-        for mine, (gain, low, high) in one["pairs"].items():
-            peer = PEER.get(mine, "RMIA")
+        for mine, peer, gain, low, high in one["pairs"]:
             seconds = f"{numbers['seconds'][f'{model}/{mine}']:.3f} s"
             seconds += f", theirs {one['told']['seconds']:.3f} s" if peer == "RMIA" else ""
             same = low == high == 0
             found.append(Row("Privacy Meter", {
-                "case": f"{SHOWN[model]}: docleak's `{mine}`, its {peer}",
+                "case": f"{SHOWN[model]}: docleak's `{mine}`{BY.get(mine, '')}, its {peer}",
                 "budget": "the same losses, one reference", "measure": "AUC (TPR at 10 % FPR)",
                 "theirs": f"{one['auc'][peer]:.3f} ({100 * one['tpr'][peer]:.0f} %)",
                 "ours": f"{one['auc'][mine]:.3f} ({100 * one['tpr'][mine]:.0f} %)",

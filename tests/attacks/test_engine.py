@@ -96,6 +96,22 @@ def test_what_is_returned_has_the_matching_that_is_reported(small: Any) -> None:
         assert float(squared_and_cosine(small.view)(dummy)) == pytest.approx(finding.matching, rel=1e-4)
 
 
+def test_the_least_whole_objective_is_returned_where_it_is_asked_for(small: Any) -> None:
+    class Smoother:
+        """From noise to grey: of the two, the prior prefers the second whatever the gradient says."""
+
+        def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor:
+            for point in (torch.full_like(start, 0.5), start):
+                objective(point, 0.0)
+            return start
+
+    for weight, least in ((1e6, 0), (-1e6, 1)):
+        named = ATTACKS.load("gi-dqa-adam:keep=objective")
+        attack = replace(named, solver=Smoother(), priors={"tv-spatial": weight}, start="uniform")
+        finding = attack.run(small.view, small.knowledge, budget=2, generator=generator())
+        assert finding.matching == finding.history[least][1], "of both, the one with the least objective"
+
+
 class Falling:
     """Towards the start's mirror image by losses that the objective is told to have."""
 

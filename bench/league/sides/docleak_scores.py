@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from exchange import answer, asked, timed
 
-from docleak.attacks.answers.documents import Asked, informia, loss, reference_ratio, rmia
+from docleak.attacks.answers.documents import Asked, calibrated, informia, loss, reference_ratio, rmia
 from docleak.privacy.empirical import Scores, from_one_run, lower_bound
 
 job, arrays = asked()
@@ -17,7 +17,7 @@ for name in job["sets"]:
         Asked(f"{number:04d}", str(key), float(of), 0.0, 0.0, 0, (float(reference),))
         for number, key, of, reference in zip(document, job["keys"][name], losses, out, strict=True)
     ]
-    for score in (loss, reference_ratio, rmia, informia):
+    for score in (loss, reference_ratio, rmia, informia, calibrated):
         found, seconds = timed(lambda s=score, q=questions: s(q))
         scores[f"{name}/{score.__name__}"] = found
         told[f"{name}/{score.__name__}"] = seconds

@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor
 
 from docleak.errors import GradientError, ModelError
-from docleak.models.base import trainable
+from docleak.models.base import Encoded, trainable
 from docleak.models.pair import IMAGE_SHAPES, TEXT_SHAPES, PairModel, build_pair, split_gradient
 from docleak.models.pair.shapes import pair_tokenizer
 
@@ -33,6 +33,17 @@ def gradient(model: PairModel) -> dict[str, Tensor]:
     pixels, ids, mask = batch(model)
     names, values = zip(*trainable(model.module), strict=True)
     return dict(zip(names, torch.autograd.grad(model.loss(pixels, ids, mask, LABELS).mean(), values), strict=True))
+
+
+def test_an_example_is_of_the_page_that_is_named() -> None:
+    """As local steps on a part of the batch ask for it."""
+    model = model_of(fused=True)
+    pixels, _, _ = batch(model)
+    side = model.side("image", torch.tensor([[0.0, 1.0, 2.0], [1.0, 0.0, 3.0]]))
+    told = [Encoded({"label": torch.tensor([number])}) for number in (0, 2)]
+    both = side.loss(pixels, told)
+    assert side.loss(pixels, told[1:], [1]).tolist() == pytest.approx(both[1:].tolist(), rel=1e-5)
+    assert side.loss(pixels, told[::-1], [1, 0]).tolist() == pytest.approx(both.flip(0).tolist(), rel=1e-5)
 
 
 @pytest.mark.parametrize("image", ["lenet5", "resnet-tiny"])

@@ -85,6 +85,27 @@ def test_a_reference_takes_out_what_is_hard_for_every_model() -> None:
     assert scores["reference"] > scores["loss"] + 0.1 and scores["informia"] > scores["loss"] + 0.1
 
 
+def test_a_reference_that_tells_nothing_costs_the_calibrated_score_nothing() -> None:
+    rows, members = asked(0.5)
+    rng, names = np.random.default_rng(1), ("loss", "reference", "informia", "calibrated")
+    noise = [replace(one, references=(float(rng.uniform(0.1, 8)),)) for one in rows]  # a start that never saw such
+    told = {name: auc(DOCUMENTS.load(name).run(noise), members) for name in names}
+    assert told["calibrated"] > max(told["loss"] - 0.05, told["reference"] + 0.1, told["informia"] + 0.1)
+    good = {name: auc(DOCUMENTS.load(name).run(asked(0.3)[0]), members) for name in names}
+    assert good["calibrated"] > max(good["loss"] + 0.1, good["reference"] - 0.02), "one that tells takes difficulty out"
+    itself = [replace(one, references=(one.loss,)) for one in rows]
+    assert not DOCUMENTS.load("calibrated").run(itself).any(), "its own start tells it nothing"
+
+
+def test_a_key_that_is_hard_for_all_is_no_sign() -> None:
+    rows, members = asked(0.5)
+    harder = [replace(one, key=f"k{number % 3}", loss=one.loss * 10 ** (number % 3 - 1), references=(1.0,))
+              for number, one in enumerate(rows)]  # fmt: skip
+    drawn = [one for number, one in enumerate(harder) if number % 9 not in (0, 4, 8)]  # not all documents have all keys
+    found = {name: auc(DOCUMENTS.load(name).run(drawn), members) for name in ("loss", "calibrated")}
+    assert found["calibrated"] > found["loss"] + 0.05
+
+
 def test_the_order_of_questions_and_the_names_of_documents_tell_nothing() -> None:
     rows, _ = asked(0.5, count=12)
     for name in DOCUMENTS:

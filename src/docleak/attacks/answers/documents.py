@@ -3,7 +3,8 @@
 DocMIA (Nguyen et al., 2025): of each question the loss, how right the answer is, and how far and how fast fine-tuning
 on it moves one layer; of a document their mean, least and greatest. RMIA (Zarifzadeh et al., 2024) and InfoRMIA (Tao &
 Shokri, 2025): likelihood ratios with reference models, beside those of other documents. LoRA-Leak (2025): the model
-before fine-tuning is a reference that costs nothing. No score sees who was a member.
+before fine-tuning is a reference that costs nothing. A regression takes difficulty out, after Watson et al. (2022) and
+Bertran et al. (2023). No score sees who was a member.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ JOINED: dict[str, Callable[[Sequence[float]], np.float64]] = {"mean": np.mean, "
 GAMMA, OFFLINE = 1.0, 0.3
 #: Questions of one key in other documents, fewer of which are no population: then all keys are.
 POPULATION = 10
+#: ``calibrated``: added to a loss before its logarithm, in nats per token; and how many questions of all keys the mean
+#: of a key counts beside its own. Chosen on draws of the shipped release's documents that are not the league's.
+FLOOR, BESIDE = 1e-3, 2.0
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,17 @@ def informia(asked: Sequence[Asked]) -> Floats:
     return _means(asked, np.array([bits[i] - bits[z].mean() for i, z in _populations(asked)]))
 
 
+def calibrated(asked: Sequence[Asked]) -> Floats:
+    """How much lower the logarithm of the loss is than key and references let expect: by a line through all questions
+    asked, members' among them. Where the references tell nothing of what is hard for the target its slope is 0, and the
+    loss beside others of its key is left."""
+    logs = np.log(FLOOR + np.array([(one.loss, np.mean(one.references)) for one in asked]))
+    loss, expected = _beside_key([one.key for one in asked], logs).T
+    power = float(expected @ expected)
+    slope = min(max(float(expected @ loss) / power, 0.0), 1.0) if power else 0.0
+    return _means(asked, slope * expected - loss)
+
+
 def distance(asked: Sequence[Asked]) -> Floats:
     """Minus the mean distance that fine-tuning on a question moves the layer."""
     return _means(asked, np.array([-one.distance for one in asked]))
@@ -129,6 +144,16 @@ def docmia(asked: Sequence[Asked]) -> Floats:
 def _gains(asked: Sequence[Asked]) -> Floats:
     """Log of the likelihood ratio in nats per token, of the references' geometric mean."""
     return np.array([np.mean(one.references) - one.loss for one in asked])
+
+
+def _beside_key(keys: Sequence[str], values: Floats) -> Floats:
+    """Values (N, ...) less the mean of their key, which is drawn towards 0, all keys' mean, by BESIDE questions."""
+    values, of = values - values.mean(0), np.array(keys)
+    found = values.copy()
+    for key in np.unique(of):
+        same = of == key
+        found[same] -= values[same].sum(0) / (same.sum() + BESIDE)
+    return found
 
 
 def _populations(asked: Sequence[Asked]) -> list[tuple[int, NDArray[np.int64]]]:
@@ -170,3 +195,7 @@ RMIA = DocumentAttack(
     "rmia", "likelihood ratios beside those of other documents, counted", "Zarifzadeh et al. (2024)", rmia, True
 )
 INFORMIA = DocumentAttack("informia", "the same in bits", "Tao & Shokri (2025)", informia, True)
+CALIBRATED = DocumentAttack(
+    "calibrated", "log of the loss, less what key and references let expect; the first to look at", "docleak",
+    calibrated, True,
+)  # fmt: skip

@@ -45,8 +45,9 @@ OnEvaluation = Callable[[int, float, Tensor], None]
 Rounds = Literal["largest", "all"]
 #: A further term of the objective, of pixels (B, 3, H, W); what it means is its maker's business.
 Guide = Callable[[Tensor], Tensor]
-#: Which of the visited iterates is the reconstruction: the best by the attack's own distance, or the last.
-Keep = Literal["best", "last"]
+#: Which of the visited iterates is the reconstruction: the best by the attack's own distance, the last, or the best by
+#: all that is minimised, priors too, as where the distance hardly tells a picture from noise.
+Keep = Literal["best", "last", "objective"]
 #: How a distance, a solver and the weights of priors are said in text.
 MATCHINGS = Said(
     values={
@@ -265,7 +266,8 @@ class Pursuit:
         guided = matching if self.guide is None else matching + self.guide(pixels)
         total = guided + self._priors(pixels, progress)
         (gradient,) = torch.autograd.grad(total, free)
-        self._note(float(matching.detach()), float(guided.detach()), free.detach(), pixels.detach())
+        whole = total if self.attack.keep == "objective" else guided
+        self._note(float(matching.detach()), float(whole.detach()), free.detach(), pixels.detach())
         return float(total.detach()), gradient
 
     def linearise(self, unknowns: Tensor) -> Linear:

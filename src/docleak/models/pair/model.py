@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -171,6 +171,10 @@ class Side:
 
     def loss(self, x: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
         """Cross-entropy per example, (B,)."""
+        if pages is not None:
+            rows = torch.tensor(pages, device=x.device)
+            other = None if self.other_logits is None else self.other_logits[rows]
+            return replace(self, other_logits=other).loss(x[rows], inputs)
         logits = self.logits(x, inputs)
         labels = torch.cat([example.tensors["label"] for example in inputs]).to(logits.device)
         return F.cross_entropy(logits, labels, reduction="none")

@@ -45,7 +45,7 @@ THREAT = {
 }
 DOCUMENT_THREAT = {
     "adversary": "whoever holds the released model and a document, and suspects that it was trained on",
-    "sees": ["answers and losses (loss, reference, rmia, informia)", "its weights (distance, docmia)"],
+    "sees": ["answers and losses (loss, reference, rmia, informia, calibrated)", "its weights (distance, docmia)"],
     "knows": ["the document, with questions and their answers", "models that saw neither set, where some are given"],
     "cannot": ["see the training, its updates, or who was a member; the auditor, who knows it, evaluates"],
 }
