@@ -26,6 +26,8 @@ ARCHITECTURES: dict[str, str] = {
     "layoutlmv3": "docleak.models.layoutlmv3:LayoutLMv3",
     "vt5": "docleak.models.vt5:VT5",
     "fedocvqa": "docleak.models.fedocvqa:FeDocVQA",
+    "udop": "docleak.models.vlm.udop:Udop",
+    "pix2struct": "docleak.models.vlm.pix2struct:Pix2Struct",
     "vision-language model": "docleak.models.vlm.model:VisionLanguage",
 }
 #: What finds adapters on a model in a folder, and what loads the model with them.
@@ -196,7 +198,7 @@ def _architecture(config: dict[str, Any], source: str) -> str:
             f"model {source!r} is a {tags[0]}, which tags words; docleak audits what gradients of question answering "
             "give away. Of a finished model that tags, `docleak audit weights --target` asks what its weights do."
         )
-    if kind in ("layoutlmv3", "vt5", "fedocvqa"):
+    if kind in ("layoutlmv3", "vt5", "fedocvqa", "udop", "pix2struct"):
         return str(kind)
     if kind == "t5":  # the authors' VT5 is saved as a T5 with parts of its own; its adapter looks for them
         return "vt5"
