@@ -68,6 +68,6 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 
 def test_the_table_of_families_has_every_family() -> None:
-    from docleak.models.vlm.tiny import FAMILIES
+    from docleak.models.vlm.tiny import KNOWN
 
-    assert [row.settings["family"] for row in find_recipe("ours/models").rows] == list(FAMILIES)
+    assert [row.settings["family"] for row in find_recipe("ours/models").rows] == list(KNOWN)

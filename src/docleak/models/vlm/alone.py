@@ -27,6 +27,10 @@ def fed_alone(model: VisionLanguage, page: Page, question: Question) -> dict[str
     picture = PIL.Image.fromarray(page.image)
     if model.architecture == "paligemma":
         return dict(inner(images=[picture], text=[f"<image>answer en {asked}"], suffix=[said], return_tensors="pt"))
+    if model.architecture == "udop":
+        return _of_udop(model, page, question)
+    if model.architecture == "pix2struct":
+        return _of_pix2struct(model, page, question)
     if model.architecture == "florence2":
         inputs = dict(inner(images=[picture], text=[asked], return_tensors="pt"))
         return {**inputs, "labels": model.tokenizer([f"<s>{said}</s>"], return_tensors="pt")["input_ids"]}
@@ -49,6 +53,35 @@ def fed_alone(model: VisionLanguage, page: Page, question: Question) -> dict[str
     if model.tokenizer.decode(labels[0, -1:]) == "\n":  # behind what ends the answer
         labels[0, -1] = IGNORED
     return {**inputs, "labels": labels}
+
+
+def _of_udop(model: VisionLanguage, page: Page, question: Question) -> dict[str, Tensor]:
+    """Words with their boxes in 0..1, which the network takes, and the answer as a target text."""
+    inner: Any = model.processor.inner
+    picture = PIL.Image.fromarray(page.image)
+    sides = (page.width, page.height) * 2
+    boxes = [[int(1000 * edge / side) for edge, side in zip(word.box, sides, strict=True)] for word in page.words]
+    text, words = f"Question answering. {question.text}", [word.text for word in page.words]
+    inputs = dict(inner(images=[picture], text=[text], text_pair=[words], boxes=[boxes], return_tensors="pt"))
+    labels = inner(text_target=[question.answers[0]], return_tensors="pt")["input_ids"]
+    return {**inputs, "bbox": inputs["bbox"] / 1000, "labels": labels}
+
+
+def _of_pix2struct(model: VisionLanguage, page: Page, question: Question) -> dict[str, Tensor]:
+    """The page under the question, in the typeface that the model was loaded with."""
+    inner: Any = model.processor.inner
+    images, font = inner.image_processor, model.picture.font  # type: ignore[attr-defined]
+    written = type(images).render_header
+    images.render_header = lambda image, header, **_: written(images, image, header, font_path=font)
+    try:
+        made = inner(
+            images=PIL.Image.fromarray(page.image), text=question.text, max_patches=images.max_patches,
+            return_tensors="pt",
+        )  # fmt: skip
+    finally:
+        del images.render_header
+    labels = model.tokenizer(question.answers[0], return_tensors="pt", add_special_tokens=False)["input_ids"]
+    return {**made, "labels": torch.cat([labels, torch.tensor([[model.tokenizer.eos_token_id]])], 1)}
 
 
 def gradient_alone(model: VisionLanguage, page: Page, question: Question) -> dict[str, Tensor]:

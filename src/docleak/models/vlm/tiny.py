@@ -256,6 +256,8 @@ READERS: dict[str, Callable[[int], tuple[Any, Any]]] = {
     "udop": tiny_readers.udop,
     "pix2struct": tiny_readers.pix2struct,
 }
+#: All of them.
+KNOWN = (*FAMILIES, *READERS)
 
 
 def _wider(tiny: Tiny, width: int) -> Tiny:
@@ -287,8 +289,8 @@ def make_tiny(
     """
     import transformers as t
 
-    if family not in (*FAMILIES, *READERS):
-        raise ModelError(f"no tiny model of a {family!r} is known; expected one of {', '.join((*FAMILIES, *READERS))}.")
+    if family not in KNOWN:
+        raise ModelError(f"no tiny model of a {family!r} is known; expected one of {', '.join(KNOWN)}.")
     if not narrow:
         raise ModelError(f"of a {family} docleak knows no published size, only a tiny model. Pass --narrow.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

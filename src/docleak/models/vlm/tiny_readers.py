@@ -10,26 +10,26 @@ WIDTH, HEADS = 48, 4
 
 
 def udop(width: int) -> tuple[Any, Any]:
-    """The configuration of a UDOP for pages of 112 x 112 pixels, and its processor: one token a character."""
+    """The configuration of a UDOP for pages of 224 x 224 pixels, and its processor: one token a character."""
     import transformers as t
 
     specials = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
     letters = [chr(code) for code in (*range(33, 127), *range(161, 256), ord("€"))]
     tokenizer = t.UdopTokenizer(vocab=[*specials, ("▁", -1.0), *((letter, -2.0) for letter in letters)])
-    images = t.LayoutLMv3ImageProcessorPil(apply_ocr=False, size={"height": 112, "width": 112})
+    images = t.LayoutLMv3ImageProcessorPil(apply_ocr=False, size={"height": 224, "width": 224})
     config = t.UdopConfig(
         vocab_size=len(tokenizer), d_model=width, d_kv=width // HEADS, d_ff=2 * width, num_layers=2, num_heads=HEADS,
-        image_size=112, patch_size=16, decoder_start_token_id=0, dropout_rate=0.0, feed_forward_proj="gated-gelu",
+        image_size=224, patch_size=16, decoder_start_token_id=0, dropout_rate=0.0, feed_forward_proj="gated-gelu",
     )  # fmt: skip
     return config, t.UdopProcessor(images, tokenizer)
 
 
 def pix2struct(width: int) -> tuple[Any, Any]:
-    """The configuration of a Pix2Struct that reads 96 patches and the question above the page, and its processor."""
+    """The configuration of a Pix2Struct that reads 220 patches and the question above the page, and its processor."""
     import transformers as t
 
     tokenizer = character_tokenizer(tags=())
-    images = t.Pix2StructImageProcessorPil(max_patches=96, is_vqa=True)
+    images = t.Pix2StructImageProcessorPil(max_patches=220, is_vqa=True)
     marks = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
     text = {
         "vocab_size": len(tokenizer), "hidden_size": width, "d_kv": width // HEADS, "d_ff": 2 * width, "num_layers": 2,
@@ -37,7 +37,7 @@ def pix2struct(width: int) -> tuple[Any, Any]:
     }  # fmt: skip
     vision = {
         "hidden_size": width, "patch_embed_hidden_size": 768, "d_ff": 2 * width, "d_kv": width // HEADS,
-        "num_hidden_layers": 2, "num_attention_heads": HEADS, "seq_len": 128,
+        "num_hidden_layers": 2, "num_attention_heads": HEADS, "seq_len": 256,
     }  # fmt: skip
     config = t.Pix2StructConfig(text_config=text, vision_config=vision, is_vqa=True)
     return config, t.Pix2StructProcessor(images, tokenizer)

@@ -103,7 +103,7 @@ class Udop(VisionLanguage, WordsBeside):
 
     def stage(self, parameter_name: str) -> Stage:
         """Decoder block 0's self-attention sees the answer alone and counts as text, as does the (tied) vocabulary."""
-        if "patch" in parameter_name:
+        if "patch" in parameter_name and not parameter_name.startswith("decoder."):  # the decoder's is not used
             return "vision"
         if parameter_name.startswith(("lm_head", "decoder.final_layer_norm")):
             return "output"

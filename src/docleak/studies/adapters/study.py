@@ -15,6 +15,7 @@ import torch
 
 from docleak.attacks.gradients import ATTACKS
 from docleak.attacks.gradients.algebra.first_layer import Words
+from docleak.attacks.gradients.algebra.order import recover_answers
 from docleak.attacks.gradients.algebra.patches import pixels_of_system
 from docleak.attacks.gradients.algebra.recover import recover_set
 from docleak.attacks.gradients.algebra.tower import tower_system
@@ -42,6 +43,7 @@ GRADIENT, ROUNDS, PICTURE = "gradient", "rounds", "picture"
 COLUMNS: dict[str, Column] = {
     "parameters": Column("parameters", 0), "self_test": Column("self-test"), "text": Column("words of a gradient"),
     "pixels": Column("pixels, closed form"), "picture": Column("gi-dqa, dB (template)"),
+    "near": Column("within 8 levels (template)"), "evaluations": Column("evaluations", 0),
     "words": Column("words of adapters"), "share": Column("share", 3), "false": Column("false", 0),
     "since": Column("all since round"), "page": Column("page, and the nearest of others"),
     "bytes": Column("bytes a round", 0), "loss": Column("unseen loss, before and after"),
@@ -49,10 +51,10 @@ COLUMNS: dict[str, Column] = {
 OF = {
     GRADIENT: ("parameters", "self_test", "text", "pixels"),
     ROUNDS: ("words", "share", "false", "since", "page", "bytes", "loss"),
-    PICTURE: ("picture",),
+    PICTURE: ("picture", "near", "evaluations"),
 }
-#: A pixel counts as right within so much of the true one.
-LEVEL = 1 / 255
+#: A pixel counts as right within so much of the true one, of a closed form and of a picture by optimisation.
+LEVEL, NEAR = 1 / 255, 8 / 255
 
 
 class AdapterStudy(TableStudy[AdapterConfig]):
@@ -68,7 +70,8 @@ class AdapterStudy(TableStudy[AdapterConfig]):
         "Random weights. Self-test: relative distance between docleak's gradient and that of a client that uses "
         "transformers alone. Words: different tokens right, of all that were read and moved; 'sure' where the attack "
         "believes that these are all and no others. Pixels: share of the private ones within 1/255, or why the closed "
-        "form is refused. Page: the share of a page's own gradient outside of the span of what was sent, of the "
+        "form is refused. By gi-dqa: of the private ones, beside the blank template's, text known; the model as tiny as "
+        "it is made. Page: the share of a page's own gradient outside of the span of what was sent, of the "
         "client's page and of the nearest of others."
     )
 
@@ -84,7 +87,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             base = Path(folder) / "base"
             c = self.config
             drawn: Any = c.initialisation
-            make_tiny(c.family, base, seed=c.seed, initialisation=drawn, width=c.width)
+            make_tiny(c.family, base, seed=c.seed, initialisation=drawn, width=0 if unit.id == PICTURE else c.width)
             if unit.id == ROUNDS:
                 return self._rounds(base, Path(folder)), {}
             model = load_model(str(base))
@@ -102,6 +105,10 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             "self_test": test.distance,
             "text": self._words(view, model.tokens_moved(case.inputs[0])),
         }
+        if hasattr(model, "answer_layers"):
+            read = recover_answers(view)
+            true = tuple(case.inputs[0].tensors["labels"].tolist()[:-1])
+            record["answer"] = {"right": read.tokens == (true,), "sure": read.exact}
         try:
             found, _, _ = pixels_of_system(tower_system(view), case.knowledge.template, case.knowledge.private)
             near = ((found - case.pixels).abs() <= LEVEL).all(1)[0]
@@ -113,8 +120,13 @@ class AdapterStudy(TableStudy[AdapterConfig]):
     def _picture(self, model: VisionLanguage, case: Case, view: GradientView) -> dict[str, Any]:
         generator, mask = torch.Generator().manual_seed(self.config.seed), case.knowledge.private[0].numpy()
         finding = ATTACKS.load("gi-dqa").run(view, case.knowledge, budget=self.config.budget, generator=generator)
-        pictures = image_of(finding.pixels[0].clamp(0, 1)), image_of(case.knowledge.template[0])
-        return {"picture": [psnr(case.pages[0].image, picture, mask) for picture in pictures]}
+        pictures = finding.pixels.clamp(0, 1), case.knowledge.template
+        near = [((one - case.pixels).abs() <= NEAR).all(1)[0][case.knowledge.private[0]] for one in pictures]
+        return {
+            "picture": [psnr(case.pages[0].image, image_of(one[0]), mask) for one in pictures],
+            "near": [float(one.float().mean()) for one in near],
+            "evaluations": finding.evaluations,
+        }
 
     @staticmethod
     def _words(view: GradientView, true: set[int]) -> dict[str, Any]:
@@ -199,13 +211,17 @@ def _of_gradient(record: Mapping[str, Any]) -> dict[str, Value]:
     pixels = record["pixels"]
     return {
         "parameters": float(record["parameters"]), "self_test": f"{record['self_test']:.0e}",
-        "text": _said(record["text"]),
+        "text": _said(record["text"]) + _answered(record.get("answer")),
         "pixels": "refused" if "refused" in pixels else f"{pixels['share']:.1%}",
     }  # fmt: skip
 
 
 def _of_picture(record: Mapping[str, Any]) -> dict[str, Value]:
-    return {"picture": "{:.1f} ({:.1f})".format(*record["picture"])}
+    return {
+        "picture": "{:.1f} ({:.1f})".format(*record["picture"]),
+        "near": "{:.1%} ({:.1%})".format(*record["near"]),
+        "evaluations": float(record["evaluations"]),
+    }
 
 
 def _of_rounds(record: Mapping[str, Any]) -> dict[str, Value]:
@@ -231,6 +247,12 @@ def _said(read: Mapping[str, Any]) -> str:
         return "refused"
     wrong = read["found"] - read["right"]
     return f"{read['right']} of {read['true']}{f', {wrong} false' * bool(wrong)}{', sure' * read['sure']}"
+
+
+def _answered(answer: Mapping[str, Any] | None) -> str:
+    if answer is None:
+        return ""
+    return f"; the answer {'in order' if answer['right'] else 'not read'}{', sure' * answer['sure']}"
 
 
 def _refusals(record: Mapping[str, Any]) -> dict[str, str]:
