@@ -24,6 +24,7 @@ from docleak.registry import Given, resolve
 ARCHITECTURES: dict[str, str] = {
     "donut": "docleak.models.donut:Donut",
     "layoutlmv3": "docleak.models.layoutlmv3:LayoutLMv3",
+    "lilt": "docleak.models.lilt:Lilt",
     "vt5": "docleak.models.vt5:VT5",
     "fedocvqa": "docleak.models.fedocvqa:FeDocVQA",
     "udop": "docleak.models.vlm.udop:Udop",
@@ -193,12 +194,13 @@ def config_at(where: str, revision: str | None, source: str) -> dict[str, Any]:
 def _architecture(config: dict[str, Any], source: str) -> str:
     kind = config.get("model_type")
     tags = [name for name in config.get("architectures") or () if str(name).endswith("ForTokenClassification")]
-    if kind == "layoutlmv3" and tags:
+    if kind in ("layoutlmv3", "lilt") and tags:
+        finished = " Of a finished model that tags, `docleak audit weights --target` asks what its weights do."
         raise ModelError(
             f"model {source!r} is a {tags[0]}, which tags words; docleak audits what gradients of question answering "
-            "give away. Of a finished model that tags, `docleak audit weights --target` asks what its weights do."
+            f"give away.{finished * (kind == 'layoutlmv3')}"
         )
-    if kind in ("layoutlmv3", "vt5", "fedocvqa", "udop", "pix2struct"):
+    if kind in ("layoutlmv3", "lilt", "vt5", "fedocvqa", "udop", "pix2struct"):
         return str(kind)
     if kind == "t5":  # the authors' VT5 is saved as a T5 with parts of its own; its adapter looks for them
         return "vt5"
@@ -211,6 +213,6 @@ def _architecture(config: dict[str, Any], source: str) -> str:
     found = f"{kind!r}" + (f" with encoder {inner[0]!r} and decoder {inner[1]!r}" if any(inner) else "")
     raise ModelError(
         f"model {source!r} is of architecture {found}; docleak audits 'vision-encoder-decoder' with a "
-        "'donut-swin' encoder (Donut), 'layoutlmv3' question answering, VT5 as its authors publish it ('t5'), "
+        "'donut-swin' encoder (Donut), 'layoutlmv3' and 'lilt' question answering, VT5 as its authors publish it ('t5'), "
         "docleak's own 'vt5' and 'fedocvqa', and the vision-language models of docs/vision-language.md."
     )

@@ -1,4 +1,4 @@
-"""The text side of a LayoutLMv3 client from its gradient, by linear algebra: tokens, boxes and the answer's span.
+"""The text side of a LayoutLMv3 or LiLT client from its gradient, by linear algebra: tokens, boxes and the answer's span.
 
 Each position has a row of its own in the learned position table, so that row's gradient is the gradient of the input
 there; a word's row has the sum over the positions where it stands. ``Cover`` turns the sums back into positions. That
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import cast
 
@@ -33,6 +33,7 @@ from docleak.attacks.gradients.algebra.subset_sums import (
 from docleak.attacks.gradients.view import GradientView
 from docleak.models.base import Encoded
 from docleak.models.layoutlmv3 import LayoutLMv3
+from docleak.models.lilt import Lilt
 
 __all__ = ["recover_pixels", "recover_text"]
 
@@ -40,6 +41,15 @@ TABLE = "layoutlmv3.embeddings.{}.weight"
 WORDS, POSITIONS = TABLE.format("word_embeddings"), TABLE.format("position_embeddings")
 COORDINATES = {axis: TABLE.format(f"{axis}_position_embeddings") for axis in "xyhw"}
 TEXT_TENSORS = (WORDS, POSITIONS, *COORDINATES.values(), HEAD)
+#: LiLT's names of the same tables; its boxes go through a linear layer before they meet a table of positions.
+OF_LILT = {
+    WORDS: "lilt.embeddings.word_embeddings.weight",
+    POSITIONS: "lilt.embeddings.position_embeddings.weight",
+    **{name: f"lilt.layout_embeddings.{axis}_position_embeddings.weight" for axis, name in COORDINATES.items()},
+    HEAD: "qa_outputs.weight",
+}
+BOX_POSITIONS = "lilt.layout_embeddings.box_position_embeddings.weight"
+BOX_LINEAR = "lilt.layout_embeddings.box_linear_embeddings.weight"
 #: A coarser rounding than bfloat16's is no rounding; something else was done to the gradient.
 COARSEST = 2.0**-8
 #: What byte-level tokenizers put before a token that begins a word.
@@ -55,11 +65,15 @@ def recover_text(view: GradientView, template: Tensor | None = None, private: Te
     and gradients without the tensors.
     """
     started = time.perf_counter()
-    require_tensors(view, TEXT_TENSORS)
     model = cast(LayoutLMv3, view.model)
-    tables = {name: numbers_of(view.gradient[name]) for name in TEXT_TENSORS}
+    named = OF_LILT if isinstance(model, Lilt) else {name: name for name in TEXT_TENSORS}
+    require_tensors(view, [*named.values(), *([BOX_POSITIONS] if isinstance(model, Lilt) else [])])
+    tables = {name: numbers_of(view.gradient[there]) for name, there in named.items()}
     noise = max(noise_of(tables[name]) for name in (WORDS, *COORDINATES.values()))
-    tokens = _tokens(tables, noise, int(model.module.config.pad_token_id))
+    tokens = _tokens(tables, noise, model)
+    if isinstance(model, Lilt):
+        linear = numbers_of(model.module.get_parameter(BOX_LINEAR))
+        tokens = replace(tokens, placed=_from_first(numbers_of(view.gradient[BOX_POSITIONS]), model)[: len(tokens.ids)] @ linear)
     names = model.tokenizer.convert_ids_to_tokens(tokens.ids.tolist())
     layout = _layout(tokens, names, model.tokenizer.sep_token, tables)
     example = encoded(tokens.ids, names, layout, model)
@@ -77,16 +91,23 @@ def recover_text(view: GradientView, template: Tensor | None = None, private: Te
 
 @dataclass(frozen=True)
 class _Tokens:
-    """``ids`` (T,) at each position, the input's ``gradients`` (T, h) there; ``proved``: they explain every row."""
+    """``ids`` (T,) at each position, the input's ``gradients`` (T, h) there, and those of its box's tables (``placed``);
+    ``proved``: they explain every row."""
 
     ids: Indices
     gradients: Floats
+    placed: Floats
     precision: Precision
     proved: bool
 
 
-def _tokens(tables: dict[str, Floats], noise: float, padding: int) -> _Tokens:
-    positions = tables[POSITIONS][padding + 1 :]  # RoBERTa's numbering: the first token has position padding + 1
+def _from_first(table: Floats, model: LayoutLMv3) -> Floats:
+    """Rows of a table of positions from the first token's on: RoBERTa's numbering begins behind the padding's."""
+    return table[int(model.module.config.pad_token_id) + 1 :]
+
+
+def _tokens(tables: dict[str, Floats], noise: float, model: LayoutLMv3) -> _Tokens:
+    positions = _from_first(tables[POSITIONS], model)
     length = int(rows_in_use(positions, noise).max(initial=0)) + 1
     used = rows_in_use(tables[WORDS], noise)
     if not len(used):  # nothing stands out of the noise
@@ -99,7 +120,7 @@ def _tokens(tables: dict[str, Floats], noise: float, padding: int) -> _Tokens:
     while cover.explain():
         pass
     cover.guess()
-    return _Tokens(used[cover.owner], gradients, precision, cover.solved)
+    return _Tokens(used[cover.owner], gradients, gradients, precision, cover.solved)
 
 
 @dataclass(frozen=True)
@@ -115,14 +136,14 @@ def _layout(tokens: _Tokens, names: Sequence[str], separator: str | None, tables
     x, y, height, width = (tables[name] for name in COORDINATES.values())
     arguments = (Tables(x, y, height, width), tokens.precision)
     words, rest = group_words(names, separator)
-    found = recover_boxes(tokens.gradients, words, rest, *arguments)
+    found = recover_boxes(tokens.placed, words, rest, *arguments)
     boxes = np.zeros((len(names), 4), dtype=np.intp)
     for word, box in zip(words, found.boxes, strict=True):
         boxes[word] = box
     if (
         tokens.proved and not found.proved and tokens.precision.noise == 0
     ):  # perhaps some tokens do not share boxes as we think: each for itself
-        single = recover_boxes(tokens.gradients, [[position] for position in range(len(names))], [], *arguments)
+        single = recover_boxes(tokens.placed, [[position] for position in range(len(names))], [], *arguments)
         if single.proved:
             return Layout(_split(words, single.boxes), single.boxes, True)
     return Layout(words, boxes, found.proved)

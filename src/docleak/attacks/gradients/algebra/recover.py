@@ -12,7 +12,7 @@ from docleak.errors import AttackError
 from docleak.models.vlm.model import VisionLanguage
 
 #: Architectures whose text a gradient gives away in closed form.
-RECOVERABLE = ("donut", "layoutlmv3")
+RECOVERABLE = ("donut", "layoutlmv3", "lilt")
 
 
 def recover(view: GradientView, knowledge: Knowledge) -> Recovered:
@@ -30,7 +30,7 @@ def recover(view: GradientView, knowledge: Knowledge) -> Recovered:
         from docleak.attacks.gradients.algebra.donut import recover_text as of_donut
 
         return of_donut(view)
-    if architecture == "layoutlmv3":
+    if architecture in ("layoutlmv3", "lilt"):
         from docleak.attacks.gradients.algebra.layoutlmv3 import recover_text as of_layoutlmv3
 
         return of_layoutlmv3(view, knowledge.template, knowledge.private)

@@ -37,6 +37,11 @@ class Span:
         return all(best <= SURE * other for best, other in zip(self.sines, self.next_sines, strict=True))
 
 
+def head_of(view: GradientView) -> str:
+    """The weights that score tokens: LayoutLMv3's have a layer before them."""
+    return HEAD if HEAD in view.gradient else "qa_outputs.weight"
+
+
 def recover_span(view: GradientView, pixels: Tensor, example: Encoded, words: Sequence[Sequence[int]]) -> Span:
     """The span of whole words, or token 0 for an answer that is not on the page, that fits best.
 
@@ -51,7 +56,7 @@ def best_spans(
 ) -> list[Span]:
     """The ``count`` spans that fit best, or all there are, the best one first."""
     features, scores = _features(view, pixels, example)  # (S, h), (2, S)
-    observed = view.gradient[HEAD].detach().double().cpu()
+    observed = view.gradient[head_of(view)].detach().double().cpu()
     # Rounded as the client's are: where the model is sure, p - 1 is a few roundings of 1.
     mean = scores.log_softmax(-1).exp().double() @ features  # (2, h)
     length = len(example.tensors["input_ids"])
@@ -77,7 +82,7 @@ def _features(view: GradientView, pixels: Tensor, example: Encoded) -> tuple[Ten
     def keep(_: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         kept["features"], kept["scores"] = inputs[0][0], output[0].T
 
-    layer = view.model.module.get_submodule(HEAD.removesuffix(".weight"))
+    layer = view.model.module.get_submodule(head_of(view).removesuffix(".weight"))
     handle = layer.register_forward_hook(keep)
     try:
         with torch.no_grad(), inference_mode_of(view):
