@@ -14,14 +14,17 @@ from torch import Tensor
 
 from docleak.documents.page import Page, Question
 from docleak.models.base import IGNORED, trainable
+from docleak.models.lilt import Lilt
 from docleak.models.vlm.model import VisionLanguage
 
 
-def fed_alone(model: VisionLanguage, page: Page, question: Question) -> dict[str, Tensor]:
+def fed_alone(model: VisionLanguage | Lilt, page: Page, question: Question) -> dict[str, Tensor]:
     """The whole conversation through the processor of ``transformers``, labels of the answer's tokens alone.
 
     ``page`` is fitted to the model. The prompts of PaliGemma, Florence-2 and GOT-OCR2 are those that docleak knows.
     """
+    if isinstance(model, Lilt):
+        return _of_lilt(model, page, question)
     inner: Any = model.processor.inner
     asked, said = question.text, question.answers[0]
     picture = PIL.Image.fromarray(page.image)
@@ -84,7 +87,19 @@ def _of_pix2struct(model: VisionLanguage, page: Page, question: Question) -> dic
     return {**made, "labels": torch.cat([labels, torch.tensor([[model.tokenizer.eos_token_id]])], 1)}
 
 
-def gradient_alone(model: VisionLanguage, page: Page, question: Question) -> dict[str, Tensor]:
+def _of_lilt(model: Lilt, page: Page, question: Question) -> dict[str, Tensor]:
+    """Question, words and boxes, and the first and last token of the answer's words, which are a field's."""
+    words, sides = [word.text for word in page.words], (page.width, page.height) * 2
+    boxes = [[int(1000 * edge / side) for edge, side in zip(word.box, sides, strict=True)] for word in page.words]
+    inputs = model.tokenizer(question.text, words, boxes=boxes, return_tensors="pt")
+    said = next(field.words for field in page.fields if field.value == question.answers[0])
+    owners = zip(inputs.word_ids(), inputs.sequence_ids(), strict=True)
+    places = [place for place, (word, part) in enumerate(owners) if part == 1 and word in said]
+    ends = {"start_positions": torch.tensor(places[:1]), "end_positions": torch.tensor(places[-1:])}
+    return {**inputs, **ends}
+
+
+def gradient_alone(model: VisionLanguage | Lilt, page: Page, question: Question) -> dict[str, Tensor]:
     """The gradient of the loss that ``transformers`` itself computes of this, by the network's names."""
     loss: Tensor = model.module(**fed_alone(model, page, question), use_cache=False).loss
     named = dict(trainable(model.module))

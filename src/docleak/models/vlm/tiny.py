@@ -251,10 +251,12 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
 }  # fmt: skip
 
 
-#: Families whose configuration has no text and vision in it, or whose processor has no chat: width -> both.
-READERS: dict[str, Callable[[int], tuple[Any, Any]]] = {
+#: Families whose configuration has no text and vision in it, or whose processor has no chat: width -> class,
+#: configuration and processor (of LiLT, which sees nothing, its tokenizer).
+READERS: dict[str, Callable[[int], tuple[Any, Any, Any]]] = {
     "udop": tiny_readers.udop,
     "pix2struct": tiny_readers.pix2struct,
+    "lilt": tiny_readers.lilt,
 }
 #: All of them.
 KNOWN = (*FAMILIES, *READERS)
@@ -297,10 +299,9 @@ def make_tiny(
         raise ModelError(f"{out} is there already; expected a new or empty folder.")
     t.utils.logging.disable_progress_bar()
     if family in READERS:
-        config, processor = READERS[family](width or WIDTH)
-        network = getattr(t, f"{type(config).__name__.removesuffix('Config')}ForConditionalGeneration")
+        network, config, processor = READERS[family](width or WIDTH)
     else:
-        config, processor, network = _made(family, width)
+        network, config, processor = _made(family, width)
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
         torch.manual_seed(seed)
         module = network._from_config(config).eval()
@@ -319,7 +320,7 @@ def make_tiny(
 
 
 def _made(family: str, width: int) -> tuple[Any, Any, Any]:
-    """Configuration, processor and class of the network of one of FAMILIES."""
+    """Class of the network, configuration and processor of one of FAMILIES."""
     import transformers as t
 
     tiny = _wider(FAMILIES[family](), width) if width else FAMILIES[family]()
@@ -338,4 +339,4 @@ def _made(family: str, width: int) -> tuple[Any, Any, Any]:
     text = {**tiny.text, "vocab_size": len(tokenizer), **{f"{name}_id": value for name, value in marks.items()}}
     ids = {key: tokenizer.convert_tokens_to_ids(token) for key, token in tiny.ids.items()}
     config = model.config_class(text_config=text, vision_config=dict(tiny.vision), **ids, **tiny.config)
-    return config, processor, model
+    return model, config, processor

@@ -1,16 +1,18 @@
-"""Tiny networks and processors of UDOP and Pix2Struct, whose configurations are unlike those of other families."""
+"""Tiny networks and processors of UDOP, Pix2Struct and LiLT, whose configurations are unlike those of other families."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from docleak.models.files import tokenizer_of
+from docleak.models.shipped import CHECKPOINTS
 from docleak.models.tiny import character_tokenizer
 
 WIDTH, HEADS = 48, 4
 
 
-def udop(width: int) -> tuple[Any, Any]:
-    """The configuration of a UDOP for pages of 224 x 224 pixels, and its processor: one token a character."""
+def udop(width: int) -> tuple[Any, Any, Any]:
+    """Class and configuration of a UDOP for pages of 224 x 224 pixels, and its processor: one token a character."""
     import transformers as t
 
     specials = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
@@ -21,11 +23,11 @@ def udop(width: int) -> tuple[Any, Any]:
         vocab_size=len(tokenizer), d_model=width, d_kv=width // HEADS, d_ff=2 * width, num_layers=2, num_heads=HEADS,
         image_size=224, patch_size=16, decoder_start_token_id=0, dropout_rate=0.0, feed_forward_proj="gated-gelu",
     )  # fmt: skip
-    return config, t.UdopProcessor(images, tokenizer)
+    return t.UdopForConditionalGeneration, config, t.UdopProcessor(images, tokenizer)
 
 
-def pix2struct(width: int) -> tuple[Any, Any]:
-    """The configuration of a Pix2Struct that reads 220 patches and the question above the page, and its processor."""
+def pix2struct(width: int) -> tuple[Any, Any, Any]:
+    """Class and configuration of a Pix2Struct that reads 220 patches and the question above the page, and its processor."""
     import transformers as t
 
     tokenizer = character_tokenizer(tags=())
@@ -40,4 +42,17 @@ def pix2struct(width: int) -> tuple[Any, Any]:
         "num_hidden_layers": 2, "num_attention_heads": HEADS, "seq_len": 256,
     }  # fmt: skip
     config = t.Pix2StructConfig(text_config=text, vision_config=vision, is_vqa=True)
-    return config, t.Pix2StructProcessor(images, tokenizer)
+    return t.Pix2StructForConditionalGeneration, config, t.Pix2StructProcessor(images, tokenizer)
+
+
+def lilt(width: int) -> tuple[Any, Any, Any]:
+    """Class and configuration of a LiLT of twice the width that points at answers, and the tiny LayoutLMv3's tokenizer."""
+    import transformers as t
+
+    tokenizer = tokenizer_of(str(CHECKPOINTS / "layoutlmv3-start"))
+    config = t.LiltConfig(
+        vocab_size=len(tokenizer), hidden_size=2 * width, num_hidden_layers=2, num_attention_heads=HEADS,
+        intermediate_size=4 * width, max_position_embeddings=514, channel_shrink_ratio=2, type_vocab_size=1,
+        pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    return t.LiltForQuestionAnswering, config, tokenizer

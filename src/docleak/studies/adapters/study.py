@@ -15,6 +15,7 @@ import torch
 
 from docleak.attacks.gradients import ATTACKS
 from docleak.attacks.gradients.algebra.first_layer import Words
+from docleak.attacks.gradients.algebra.layoutlmv3 import recover_text
 from docleak.attacks.gradients.algebra.order import recover_answers
 from docleak.attacks.gradients.algebra.patches import pixels_of_system
 from docleak.attacks.gradients.algebra.recover import recover_set
@@ -25,6 +26,7 @@ from docleak.documents.page import Image
 from docleak.errors import AttackError
 from docleak.metrics.image import psnr
 from docleak.models import image_of, load_model
+from docleak.models.lilt import Lilt
 from docleak.models.vlm.alone import gradient_alone
 from docleak.models.vlm.model import VisionLanguage
 from docleak.models.vlm.tiny import make_tiny
@@ -91,14 +93,16 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             if unit.id == ROUNDS:
                 return self._rounds(base, Path(folder)), {}
             model = load_model(str(base))
-            assert isinstance(model, VisionLanguage)
+            assert isinstance(model, VisionLanguage | Lilt)
             (page,) = pages_for(model, "synthetic", count=1, seed=c.seed)
             case = build_case(model, [page], Exposure(), seed=c.seed)
             view = replace(case.clean, gradient=gradient_alone(model, page, case.question))
             return (self._gradient if unit.id == GRADIENT else self._picture)(model, case, view), {}
 
-    def _gradient(self, model: VisionLanguage, case: Case, view: GradientView) -> dict[str, Any]:
+    def _gradient(self, model: VisionLanguage | Lilt, case: Case, view: GradientView) -> dict[str, Any]:
         test = self_test(view, case.pixels, case.inputs)
+        if isinstance(model, Lilt):
+            return {**self._of_words_and_boxes(model, case, view), "self_test": test.distance}
         private = case.knowledge.private[0]
         record = {
             "parameters": sum(p.numel() for p in model.module.parameters()),
@@ -117,7 +121,21 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             record["pixels"] = {"refused": str(fault)}
         return record
 
-    def _picture(self, model: VisionLanguage, case: Case, view: GradientView) -> dict[str, Any]:
+    @staticmethod
+    def _of_words_and_boxes(model: Lilt, case: Case, view: GradientView) -> dict[str, Any]:
+        """Of a model without eyes: its tokens in their places, and whether boxes and answer are right, too."""
+        found, true = recover_text(view), case.inputs[0].tensors
+        ids, read = true["input_ids"], found.inputs[0].tensors["input_ids"]
+        same = all(torch.equal(value, found.inputs[0].tensors[name]) for name, value in true.items())
+        right = sum(int(one == other) for one, other in zip(ids.tolist(), read.tolist(), strict=False))
+        return {
+            "parameters": sum(p.numel() for p in model.module.parameters()),
+            "text": {"found": len(read), "right": right, "true": len(ids), "sure": found.exact},
+            "answer": {"right": same, "sure": found.exact, "what": "all in place, boxes and answer"},
+            "pixels": {"refused": "it reads words and boxes, and no picture"},
+        }
+
+    def _picture(self, model: VisionLanguage | Lilt, case: Case, view: GradientView) -> dict[str, Any]:
         generator, mask = torch.Generator().manual_seed(self.config.seed), case.knowledge.private[0].numpy()
         finding = ATTACKS.load("gi-dqa").run(view, case.knowledge, budget=self.config.budget, generator=generator)
         pictures = finding.pixels.clamp(0, 1), case.knowledge.template
@@ -252,7 +270,8 @@ def _said(read: Mapping[str, Any]) -> str:
 def _answered(answer: Mapping[str, Any] | None) -> str:
     if answer is None:
         return ""
-    return f"; the answer {'in order' if answer['right'] else 'not read'}{', sure' * answer['sure']}"
+    what = answer.get("what", "the answer in order")
+    return f"; {what if answer['right'] else f'not {what}'}{', sure' * answer['sure']}"
 
 
 def _refusals(record: Mapping[str, Any]) -> dict[str, str]:
