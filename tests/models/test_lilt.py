@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from docleak.attacks.gradients.algebra.layoutlmv3 import recover_text
 from docleak.attacks.gradients.selftest import self_test
 from docleak.attacks.gradients.view import GradientView
 from docleak.documents.synthetic import make_pages
-from docleak.errors import AttackError, ModelError
+from docleak.errors import AttackError
 from docleak.models import STAGES, load_model, pixels_of, trainable
 from docleak.models.lilt import Lilt
 from docleak.models.lora import Lora, adapt
@@ -107,10 +106,3 @@ def test_adapters_are_put_on_it_and_their_gradient_is_refused(source: str, tmp_p
     assert all(".lora_" in name for name in gradient)
     with pytest.raises(AttackError, match="adapters alone"):
         recover_text(GradientView(model, gradient))
-
-
-def test_one_that_tags_words_is_refused(source: str, tmp_path: Path) -> None:
-    config = json.loads(Path(source, "config.json").read_text()) | {"architectures": ["LiltForTokenClassification"]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="LiltForTokenClassification, which tags words"):
-        load_model(str(tmp_path))

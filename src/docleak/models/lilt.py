@@ -44,7 +44,7 @@ class Lilt(LayoutLMv3):
         name = parameter_name.removeprefix("lilt.")
         if name.startswith(("embeddings.", "layout_embeddings.")):
             return "text"
-        return "output" if name.startswith("qa_outputs") else "fusion"
+        return "output" if name.startswith(("qa_outputs", "classifier")) else "fusion"
 
     def save(self, directory: str) -> None:
         save_network(self.module, directory)

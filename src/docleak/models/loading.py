@@ -25,6 +25,8 @@ ARCHITECTURES: dict[str, str] = {
     "donut": "docleak.models.donut:Donut",
     "layoutlmv3": "docleak.models.layoutlmv3:LayoutLMv3",
     "lilt": "docleak.models.lilt:Lilt",
+    "layoutlmv3 that tags words": "docleak.models.tagging:Tagger",
+    "lilt that tags words": "docleak.models.tagging:LiltTagger",
     "vt5": "docleak.models.vt5:VT5",
     "fedocvqa": "docleak.models.fedocvqa:FeDocVQA",
     "udop": "docleak.models.vlm.udop:Udop",
@@ -195,11 +197,7 @@ def _architecture(config: dict[str, Any], source: str) -> str:
     kind = config.get("model_type")
     tags = [name for name in config.get("architectures") or () if str(name).endswith("ForTokenClassification")]
     if kind in ("layoutlmv3", "lilt") and tags:
-        finished = " Of a finished model that tags, `docleak audit weights --target` asks what its weights do."
-        raise ModelError(
-            f"model {source!r} is a {tags[0]}, which tags words; docleak audits what gradients of question answering "
-            f"give away.{finished * (kind == 'layoutlmv3')}"
-        )
+        return f"{kind} that tags words"
     if kind in ("layoutlmv3", "lilt", "vt5", "fedocvqa", "udop", "pix2struct"):
         return str(kind)
     if kind == "t5":  # the authors' VT5 is saved as a T5 with parts of its own; its adapter looks for them
@@ -213,6 +211,7 @@ def _architecture(config: dict[str, Any], source: str) -> str:
     found = f"{kind!r}" + (f" with encoder {inner[0]!r} and decoder {inner[1]!r}" if any(inner) else "")
     raise ModelError(
         f"model {source!r} is of architecture {found}; docleak audits 'vision-encoder-decoder' with a "
-        "'donut-swin' encoder (Donut), 'layoutlmv3' and 'lilt' question answering, VT5 as its authors publish it ('t5'), "
+        "'donut-swin' encoder (Donut), 'layoutlmv3' and 'lilt' that answer questions or tag words, VT5 as its authors "
+        "publish it ('t5'), "
         "docleak's own 'vt5' and 'fedocvqa', and the vision-language models of docs/vision-language.md."
     )

@@ -1,4 +1,4 @@
-"""UDOP against transformers' own training of it: inputs, loss, gradient, answers, and what comes out of the gradient."""
+"""UDOP against transformers' own training of it: inputs, loss, gradient, answers, and what comes out."""
 
 from __future__ import annotations
 

@@ -64,7 +64,9 @@ class Sheet:
     def __call__(self, pixels: Tensor, question: str) -> Tensor:
         """Patches (rows * columns, 2 + 3 p²) of a page (1, 3, H, W) in [0, 1], each behind its row and its column."""
         if tuple(pixels.shape) != (1, 3, *self.size[::-1]):
-            raise ModelError(f"pixels are of shape {tuple(pixels.shape)}; expected (1, 3, {self.size[1]}, {self.size[0]}).")
+            raise ModelError(
+                f"pixels are of shape {tuple(pixels.shape)}; expected (1, 3, {self.size[1]}, {self.size[0]})."
+            )
         sheet = pixels
         if self.images.is_vqa:
             header, scaled = self.above(question)
@@ -121,7 +123,9 @@ class Pix2Struct(VisionLanguage):
     def encode(self, page: Page, question: Question) -> Encoded:
         answer = self.processor.answer_ids(question.text, question.answers[0] if question.answers else "")
         if len(answer) > LONGEST:
-            raise ModelError(f"the answer to {question.text[:40]!r} takes {len(answer)} tokens; expected {LONGEST} at most.")
+            raise ModelError(
+                f"the answer to {question.text[:40]!r} takes {len(answer)} tokens; expected {LONGEST} at most."
+            )
         asked = question.text if self.processor.inner.image_processor.is_vqa else ""
         return self._written([ord(letter) for letter in asked], answer)
 
@@ -204,7 +208,7 @@ def _typeface(source: str) -> str:
     file = beside[0] if beside else fetched if isinstance(fetched, str) else font_path(BROADEST)
     if file is None:
         raise ModelError(
-            f"a Pix2Struct writes questions in a typeface, and none is here. Put a .ttf file beside config.json: the one "
+            f"a Pix2Struct writes questions in a typeface, and none is here. Put a .ttf file beside config.json, the one "
             f"that its training had, which is {TYPEFACE} unless told otherwise."
         )
     return str(file)

@@ -1,4 +1,4 @@
-"""Tiny networks and processors of UDOP, Pix2Struct and LiLT, whose configurations are unlike those of other families."""
+"""Tiny networks and processors of UDOP, Pix2Struct and LiLT, whose configurations are unlike other families'."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def udop(width: int) -> tuple[Any, Any, Any]:
 
 
 def pix2struct(width: int) -> tuple[Any, Any, Any]:
-    """Class and configuration of a Pix2Struct that reads 220 patches and the question above the page, and its processor."""
+    """Class and configuration of a Pix2Struct that reads 220 patches and the question above them, and its processor."""
     import transformers as t
 
     tokenizer = character_tokenizer(tags=())
@@ -46,7 +46,7 @@ def pix2struct(width: int) -> tuple[Any, Any, Any]:
 
 
 def lilt(width: int) -> tuple[Any, Any, Any]:
-    """Class and configuration of a LiLT of twice the width that points at answers, and the tiny LayoutLMv3's tokenizer."""
+    """Class and configuration of a LiLT of twice the width, and the tiny LayoutLMv3's tokenizer."""
     import transformers as t
 
     tokenizer = tokenizer_of(str(CHECKPOINTS / "layoutlmv3-start"))

@@ -88,7 +88,7 @@ def _read(taken: ImitatedRound, steps: float, resolution: float, others: Sequenc
         bag = bag_of_words(model, taken.as_gradient(steps), optimiser=optimiser, steps=steps, resolution=resolution)
     except AttackError as fault:
         why = str(fault)
-    if bag is not None and (bag.exact or hasattr(model, "answer_layers")) or not isinstance(model, VisionLanguage):
+    if (bag is not None and (bag.exact or hasattr(model, "answer_layers"))) or not isinstance(model, VisionLanguage):
         if bag is None:
             raise AttackError(why)
         return bag, {"route": TABLE}

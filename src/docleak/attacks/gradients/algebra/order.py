@@ -49,7 +49,7 @@ class Answers:
 
 
 def recover_answers(view: GradientView) -> Answers:
-    """The answers of the batch of a client whose decoder is a T5's (or UDOP's, Pix2Struct's), without what ends them, in no order.
+    """The answers of a batch, without what ends them, in no order, of a T5's client (or UDOP's, or Pix2Struct's).
 
     AttackError for other models, and where the decoder's first layer sent nothing. An answer that begins another, or
     equals it, is not told from it.
