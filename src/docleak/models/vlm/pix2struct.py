@@ -208,7 +208,7 @@ def _typeface(source: str) -> str:
     file = beside[0] if beside else fetched if isinstance(fetched, str) else font_path(BROADEST)
     if file is None:
         raise ModelError(
-            f"a Pix2Struct writes questions in a typeface, and none is here. Put a .ttf file beside config.json, the one "
-            f"that its training had, which is {TYPEFACE} unless told otherwise."
+            f"a Pix2Struct writes questions in a typeface, and none is here. Put a .ttf file beside config.json, the "
+            f"one that its training had, which is {TYPEFACE} unless told otherwise."
         )
     return str(file)

@@ -72,8 +72,8 @@ class AdapterStudy(TableStudy[AdapterConfig]):
         "Random weights. Self-test: relative distance between docleak's gradient and that of a client that uses "
         "transformers alone. Words: different tokens right, of all that were read and moved; 'sure' where the attack "
         "believes that these are all and no others. Pixels: share of the private ones within 1/255, or why the closed "
-        "form is refused. By gi-dqa: of the private ones, beside the blank template's, text known, of a model as tiny as "
-        "it is made. Page: the share of a page's own gradient outside of the span of what was sent, of the "
+        "form is refused. By gi-dqa: of the private ones, beside the blank template's, text known, of the "
+        "tiniest model. Page: the share of a page's own gradient outside of the span of what was sent, of the "
         "client's page and of the nearest of others."
     )
 
