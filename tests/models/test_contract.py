@@ -79,7 +79,7 @@ def test_the_loss_is_twice_differentiable_in_the_pixels(model: DocumentModel) ->
     double = copy.copy(model)
     double.module = copy.deepcopy(model.module).double()
     if isinstance(double, Pix2Struct):
-        double.picture = replace(double.picture, rounds=False)
+        double.sheet = replace(double.sheet, rounds=False)
     elif isinstance(double, VisionLanguage) and double.picture.overview is not None:
         # Of the scaling: rounding to grey levels, as Pillow does, has no derivative of its own.
         smooth = replace(double.picture.overview, rounds=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class Lilt(LayoutLMv3):
     def load(
         cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None,
         seed: int = 0,
-    ) -> Lilt:  # fmt: skip
+    ) -> Self:  # fmt: skip
         """As LayoutLMv3's: a checkpoint without any head gets one drawn with ``seed``."""
         from transformers import LiltForQuestionAnswering
 

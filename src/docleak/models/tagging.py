@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -106,7 +106,8 @@ class Tagger(LayoutLMv3):
             bbox=pad([e.tensors["bbox"] for e in inputs], 0, device),
             attention_mask=pad([(e.tensors["word_ids"] != PADDING).long() for e in inputs], 0, device), **seen,
         )  # fmt: skip
-        return out.logits[:, : max(len(e.tensors["input_ids"]) for e in inputs)]
+        scores: Tensor = out.logits[:, : max(len(e.tensors["input_ids"]) for e in inputs)]
+        return scores
 
     def loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None = None) -> Tensor:
         if pages is not None:
@@ -137,7 +138,7 @@ class Tagger(LayoutLMv3):
     def load(
         cls, source: str, *, name: str, device: torch.device, revision: str | None, image_size: tuple[int, int] | None,
         seed: int = 0,
-    ) -> Tagger:  # fmt: skip
+    ) -> Self:  # fmt: skip
         """Load a network that has its head; ``seed`` draws nothing. ModelError for other labels."""
         import transformers as t
 

@@ -20,6 +20,7 @@ from docleak.documents.fonts import BROADEST, font_path
 from docleak.documents.synthetic import make_pages
 from docleak.models import load_model, pixels_of
 from docleak.models.vlm.alone import fed_alone, gradient_alone
+from docleak.models.vlm.pix2struct import Pix2Struct
 from tests.models.vlm.conftest import model_of
 
 #: Narrower than the page is wide, and wider: the page is left alone, or widened.
@@ -60,7 +61,8 @@ def test_loss_and_gradient_are_those_of_transformers(asked: str, folder: Path) -
 
 def test_every_pixel_has_its_derivative_which_is_that_of_the_sheet(folder: Path) -> None:
     model = model_of("pix2struct", folder)
-    model.picture, smooth = replace(model.picture, rounds=False), model.picture  # type: ignore[type-var]
+    assert isinstance(model, Pix2Struct)
+    model.sheet, smooth = replace(model.sheet, rounds=False), model.sheet
     example = model.encode(model.fit(make_pages(1, seed=3)[0]), Question(QUESTIONS[1], ("1",)))
     draw = torch.Generator().manual_seed(0)
     pixels = torch.rand(1, 3, *model.image_size[::-1], generator=draw, dtype=torch.float64)
@@ -76,7 +78,7 @@ def test_every_pixel_has_its_derivative_which_is_that_of_the_sheet(folder: Path)
     step = 1e-5 * direction
     along = float(summed(pixels + step) - summed(pixels - step)) / 2e-5
     assert float((derivative * direction).sum()) == pytest.approx(along, rel=1e-6)
-    model.picture = smooth
+    model.sheet = smooth
 
 
 def test_answers_are_what_generate_says(folder: Path) -> None:
@@ -126,5 +128,5 @@ def test_a_typeface_beside_the_weights_is_taken(folder: Path, tmp_path: Path) ->
     model = load_model(str(copy))
     page = model.fit(make_pages(1, seed=3)[0])
     pixels, inputs = pixels_of(page.image)[None], [model.encode(page, page.questions[0])]
-    assert model.picture.font == str(copy / "ours.ttf")  # type: ignore[attr-defined]
+    assert isinstance(model, Pix2Struct) and model.sheet.font == str(copy / "ours.ttf")
     assert not torch.allclose(model.loss(pixels, inputs), model_of("pix2struct", folder).loss(pixels, inputs))

@@ -73,7 +73,7 @@ def _of_udop(model: VisionLanguage, page: Page, question: Question) -> dict[str,
 def _of_pix2struct(model: VisionLanguage, page: Page, question: Question) -> dict[str, Tensor]:
     """The page under the question, in the typeface that the model was loaded with."""
     inner: Any = model.processor.inner
-    images, font = inner.image_processor, model.picture.font  # type: ignore[attr-defined]
+    images, font = inner.image_processor, model.sheet.font  # type: ignore[attr-defined]
     written = type(images).render_header
     images.render_header = lambda image, header, **_: written(images, image, header, font_path=font)
     try:

@@ -115,7 +115,8 @@ class Pix2Struct(VisionLanguage):
             rows, columns = grid(*A4_AT_150_DPI, int(images.max_patches), side)
             image_size = (columns * side, rows * side)
         self.resample = BICUBIC
-        self.picture = Sheet(images, image_size, _typeface(self.processor.source))  # type: ignore[assignment]
+        self.sheet = Sheet(images, image_size, _typeface(self.processor.source))
+        self.picture = self.sheet  # type: ignore[assignment]
 
     def _longest(self) -> int:
         return LONGEST
@@ -168,7 +169,7 @@ class Pix2Struct(VisionLanguage):
         return {}
 
     def _shown(self, pixels: Tensor, example: Encoded) -> dict[str, Tensor]:
-        patches = self.picture(pixels, self._question(example))[None]  # type: ignore[call-arg]
+        patches = self.sheet(pixels, self._question(example))[None]
         return {"flattened_patches": patches, "attention_mask": _there(patches)}
 
     def _loss(self, pixels: Tensor, inputs: Sequence[Encoded], pages: Sequence[int] | None) -> Tensor:
