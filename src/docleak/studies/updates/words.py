@@ -136,7 +136,7 @@ def tokens_of(model: DocumentModel, example: Encoded) -> set[int]:
     if "decoder_input_ids" in tensors:
         return set(tensors["decoder_input_ids"].tolist())
     found = set(tensors["input_ids"].tolist())
-    if "labels" in tensors:
+    if "labels" in tensors and hasattr(model, "answer_layers"):  # a tagger has labels, too
         decoder: Any = model.module
         found |= {int(decoder.t5.config.decoder_start_token_id), *tensors["labels"].tolist()[:-1]}
     return found
