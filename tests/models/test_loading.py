@@ -434,8 +434,8 @@ def test_short_names() -> None:
     assert short_name("/home/me/my-donut/") == "my-donut"
 
 
-def test_a_layoutlmv3_that_tags_is_told_from_a_base_model(tmp_path: Path) -> None:
+def test_a_layoutlmv3_that_tags_needs_names_of_its_labels(tmp_path: Path) -> None:
     saved = {"model_type": "layoutlmv3", "architectures": ["LayoutLMv3ForTokenClassification"]}
     (tmp_path / "config.json").write_text(json.dumps(saved))
-    with pytest.raises(ModelError, match="tags words"):
+    with pytest.raises(ModelError, match="expected O and, for each kind of entity"):
         load_model(str(tmp_path))

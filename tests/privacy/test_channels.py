@@ -32,6 +32,16 @@ def test_ranks_and_widths_decide() -> None:
     assert states(replace(OPEN, rank=0, table=True, optimiser="adamw", pages=64))[0] is State.OPEN
 
 
+def test_what_several_steps_on_one_page_show_of_its_picture() -> None:
+    """Steps of SGD add up to one system; a step of AdamW may be inverted, several are not."""
+    seen = {(kind, steps): states(replace(OPEN, optimiser=kind, local_steps=steps))[2]
+            for kind in ("sgd", "adamw") for steps in (1, 3)}  # fmt: skip
+    assert seen["sgd", 1] is seen["sgd", 3] is State.OPEN
+    assert seen["adamw", 1] is State.UNTOLD and seen["adamw", 3] is State.CLOSED
+    assert states(replace(OPEN, tower_width=128, optimiser="adamw"))[2] is State.CLOSED
+    assert states(replace(OPEN, precision="bfloat16"))[2] is State.UNTOLD
+
+
 def test_what_closes_a_channel_closes_it() -> None:
     words, page, picture = plan(OPEN)
     assert words.change == page.change == "freeze LoRA's A" and picture.change == "freeze the tower"

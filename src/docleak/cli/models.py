@@ -129,7 +129,7 @@ def make(
 ) -> None:  # fmt: skip
     """Make a checkpoint that papers begin with, of its published size and files, but with random weights."""
     from docleak.models.published import PUBLISHED, published
-    from docleak.models.vlm.tiny import FAMILIES, make_tiny
+    from docleak.models.vlm.tiny import KNOWN, make_tiny
 
     if show_list or not name:
         known = {one: published(one) for one in PUBLISHED}
@@ -137,7 +137,7 @@ def make(
             one: f"{row.parameters / 1e6:,.1f} M parameters, {row.bytes / 2**20:,.0f} MiB" for one, row in known.items()
         }
         lines = [f"{one:30} {row.repository}, {sizes[one]}; {row.paper}" for one, row in known.items()]
-        lines.append(f"Vision-language families, of which docleak knows a tiny model (--narrow): {', '.join(FAMILIES)}")
+        lines.append(f"Vision-language families, of which docleak knows a tiny model (--narrow): {', '.join(KNOWN)}")
         listed = {
             one: {"repository": row.repository, "paper": row.paper, "parameters": row.parameters, "bytes": row.bytes,
                   "seen": row.seen, "inferred": row.inferred}
@@ -150,7 +150,7 @@ def make(
     folder = out or Path(name)
     drawn: Literal["default", "spread"] = "spread" if spread else "default"
     with working_in(folder, whole=True, resumes=False):
-        if name in FAMILIES:
+        if name in KNOWN:
             card = make_tiny(name, folder, seed=seed, initialisation=drawn, narrow=narrow)
         else:
             card = write(name, folder, seed=seed, initialisation=drawn, scale="narrow" if narrow else "published")

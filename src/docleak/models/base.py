@@ -49,6 +49,25 @@ class Answer:
     confidence: float
 
 
+@dataclass(frozen=True)
+class AnswerLayers:
+    """Names, in a network, of a ``decoder`` whose first layer reads an answer's tokens alone and knows no places:
+    within it of that layer's query, key and value (``first``) behind ``norm``, and of the query of cross-attention
+    (``second``), which has seen the tokens before and nothing else."""
+
+    decoder: str
+    norm: str
+    first: tuple[str, ...]
+    second: str
+
+    @classmethod
+    def of_t5(cls, decoder: str) -> AnswerLayers:
+        """As a T5 names them."""
+        layer = "block.0.layer.0"
+        first = tuple(f"{layer}.SelfAttention.{part}" for part in "qkv")
+        return cls(decoder, f"{layer}.layer_norm", first, "block.0.layer.1.EncDecAttention.q")
+
+
 class DocumentModel(Protocol):
     """A thin adapter over one ``transformers`` document-QA model."""
 

@@ -24,8 +24,13 @@ from docleak.registry import Given, resolve
 ARCHITECTURES: dict[str, str] = {
     "donut": "docleak.models.donut:Donut",
     "layoutlmv3": "docleak.models.layoutlmv3:LayoutLMv3",
+    "lilt": "docleak.models.lilt:Lilt",
+    "layoutlmv3 that tags words": "docleak.models.tagging:Tagger",
+    "lilt that tags words": "docleak.models.tagging:LiltTagger",
     "vt5": "docleak.models.vt5:VT5",
     "fedocvqa": "docleak.models.fedocvqa:FeDocVQA",
+    "udop": "docleak.models.vlm.udop:Udop",
+    "pix2struct": "docleak.models.vlm.pix2struct:Pix2Struct",
     "vision-language model": "docleak.models.vlm.model:VisionLanguage",
 }
 #: What finds adapters on a model in a folder, and what loads the model with them.
@@ -191,12 +196,9 @@ def config_at(where: str, revision: str | None, source: str) -> dict[str, Any]:
 def _architecture(config: dict[str, Any], source: str) -> str:
     kind = config.get("model_type")
     tags = [name for name in config.get("architectures") or () if str(name).endswith("ForTokenClassification")]
-    if kind == "layoutlmv3" and tags:
-        raise ModelError(
-            f"model {source!r} is a {tags[0]}, which tags words; docleak audits what gradients of question answering "
-            "give away. Of a finished model that tags, `docleak audit weights --target` asks what its weights do."
-        )
-    if kind in ("layoutlmv3", "vt5", "fedocvqa"):
+    if kind in ("layoutlmv3", "lilt") and tags:
+        return f"{kind} that tags words"
+    if kind in ("layoutlmv3", "lilt", "vt5", "fedocvqa", "udop", "pix2struct"):
         return str(kind)
     if kind == "t5":  # the authors' VT5 is saved as a T5 with parts of its own; its adapter looks for them
         return "vt5"
@@ -209,6 +211,7 @@ def _architecture(config: dict[str, Any], source: str) -> str:
     found = f"{kind!r}" + (f" with encoder {inner[0]!r} and decoder {inner[1]!r}" if any(inner) else "")
     raise ModelError(
         f"model {source!r} is of architecture {found}; docleak audits 'vision-encoder-decoder' with a "
-        "'donut-swin' encoder (Donut), 'layoutlmv3' question answering, VT5 as its authors publish it ('t5'), "
+        "'donut-swin' encoder (Donut), 'layoutlmv3' and 'lilt' that answer questions or tag words, VT5 as its authors "
+        "publish it ('t5'), "
         "docleak's own 'vt5' and 'fedocvqa', and the vision-language models of docs/vision-language.md."
     )

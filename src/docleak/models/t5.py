@@ -11,17 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from docleak.documents.fit import fit_page
-from docleak.documents.page import Page, Question, Word
+from docleak.documents.page import Page, Question
 from docleak.errors import ModelError
 from docleak.models.base import (
     IGNORED,
     Answer,
+    AnswerLayers,
     Encoded,
-    Transcript,
     mean_per_example,
     normalised,
     pad,
-    plain_ids,
     require_size,
 )
 from docleak.models.files import (
@@ -42,6 +41,7 @@ from docleak.models.layout_tokens import LayoutTokens, add_layout_tokens, layout
 from docleak.models.loading import config_at, split_revision
 from docleak.models.plain_words import PlainWords
 from docleak.models.stages import Stage
+from docleak.models.words_beside import FRAME, QUESTION, WordsBeside
 
 PROMPT = "question: {question}  context: "
 #: t5-base's T5Config: 222.9 M parameters.
@@ -51,8 +51,6 @@ T5_BASE: dict[str, Any] = {
 
 #: Parameters with these names come from the checkpoints that a model is joined of; the others are drawn.
 GIVEN = ("t5.", "dit.", "patch_embed.")
-#: ``word_ids`` of tokens that stand for no word of the page.
-QUESTION, FRAME = -1, -2
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ class T5Network(nn.Module):
         raise NotImplementedError
 
 
-class T5Reader:
+class T5Reader(WordsBeside):
     """Adapter of a ``T5Network``: the answer is written token by token.
 
     The encoder reads the question between the two halves of ``config.prompt``, every OCR word (tokenised on its own)
@@ -144,6 +142,7 @@ class T5Reader:
     architecture: str
     drawn = ""
     module: Any
+    answer_layers = AnswerLayers.of_t5("t5.decoder")
 
     def __init__(self, module: T5Network, tokenizer: Any, config: ReaderConfig, *, name: str) -> None:
         self.module = module
@@ -157,6 +156,10 @@ class T5Reader:
     @property
     def image_size(self) -> tuple[int, int]:
         return self.module.image_size, self.module.image_size
+
+    @property
+    def box_scale(self) -> int:
+        return self.config.box_scale
 
     def fit(self, page: Page) -> Page:
         """Stretch to the square input."""
@@ -173,7 +176,7 @@ class T5Reader:
     def words(self, page: Page) -> Iterator[tuple[list[int], list[int]]]:
         """Every word's tokens and its box in 0..``box_scale``."""
         for word in page.words:
-            yield self.ids(word.text, lowercase=self.config.lowercase), self._box(word, page)
+            yield self.ids(word.text, lowercase=self.config.lowercase), self.box_of(word, page)
 
     @property
     def layout_tokens(self) -> LayoutTokens:
@@ -216,41 +219,6 @@ class T5Reader:
         }
         seen = tuple(sorted({owner for owner in owners[:room] if owner >= 0}))
         return Encoded(tensors, tuple(self.tokenizer.convert_ids_to_tokens(ids)), seen)
-
-    def _box(self, word: Word, page: Page) -> list[int]:
-        scale = self.config.box_scale
-        sides = (page.width, page.height) * 2
-        return [min(scale, max(0, int(v * scale / side))) for v, side in zip(word.box, sides, strict=True)]
-
-    def scramble(self, example: Encoded, *, question: bool, answer: bool, generator: torch.Generator) -> Encoded:
-        """The input with random tokens of equal number for what an adversary does not know (prompt and end stay)."""
-        tensors = dict(example.tensors)
-        plain = plain_ids(self.tokenizer)
-
-        def drawn(ids: Tensor, where: Tensor) -> Tensor:
-            other = plain[torch.randint(len(plain), ids.shape, generator=generator)]
-            return torch.where(where & torch.isin(ids, plain), other, ids)
-
-        if question:
-            tensors["input_ids"] = drawn(tensors["input_ids"], tensors["word_ids"] == QUESTION)
-        if answer:
-            tensors["labels"] = drawn(tensors["labels"], torch.ones_like(tensors["labels"], dtype=torch.bool))
-        shown = tuple(self.tokenizer.convert_ids_to_tokens(tensors["input_ids"].tolist()))
-        return replace(example, tensors=tensors, tokens=shown)
-
-    def transcript(self, example: Encoded) -> Transcript:
-        ids, owners = example.tensors["input_ids"], example.tensors["word_ids"]
-        width, height = self.image_size
-        words = []
-        for word in sorted({int(owner) for owner in owners if owner >= 0}):
-            tokens = (owners == word).nonzero().flatten()
-            edges = (float(edge) / self.config.box_scale for edge in example.tensors["bbox"][tokens[0]])
-            x0, y0, x1, y1 = edges
-            words.append(Word(self._text(ids[tokens]), (x0 * width, y0 * height, x1 * width, y1 * height)))
-        return Transcript(self._text(ids[owners == QUESTION]), self._text(example.tensors["labels"]), tuple(words))
-
-    def _text(self, ids: Tensor) -> str:
-        return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)).strip()
 
     def normalise(self, pixels: Tensor) -> Tensor:
         return normalised(pixels, self.config.image_mean, self.config.image_std)

@@ -194,11 +194,18 @@ def _picture(shape: Shape) -> Channel:
     if shape.together > 1 or shape.tiles > 1:
         said = f"{shape.together} pages of {shape.tiles} tiles share one table of positions: they mix"
         return Channel("picture", State.CLOSED, said, "algebra")
-    if shape.optimiser != "sgd" or shape.local_steps > 1 or shape.precision != "float32":
-        return Channel("picture", State.UNTOLD, "only a single step of SGD in float32 was measured", "nothing known")
-    fits = shape.tower_patches < shape.tower_width
     said = f"{shape.tower_patches} patches of {shape.tower_width} numbers"
-    return Channel("picture", State.OPEN if fits else State.CLOSED, said, "algebra")
+    if shape.tower_patches >= shape.tower_width:
+        return Channel("picture", State.CLOSED, said, "algebra")
+    if shape.precision != "float32":
+        return Channel("picture", State.UNTOLD, f"{said}; {shape.precision} was not measured", "nothing known")
+    if shape.optimiser == "adamw" and shape.local_steps > 1:
+        return Channel("picture", State.CLOSED, f"{said}; several AdamW steps are not inverted", "measured")
+    if shape.optimiser == "adamw":
+        why = "one AdamW step is inverted where gradients are about as small as its epsilon, which a plan does not know"
+        return Channel("picture", State.UNTOLD, f"{said}; {why}", "nothing known")
+    steps = f"; {shape.local_steps} steps on one page add up" if shape.local_steps > 1 else ""
+    return Channel("picture", State.OPEN, said + steps, "algebra")
 
 
 def _cheapest(shape: Shape, channel: Channel) -> Channel:

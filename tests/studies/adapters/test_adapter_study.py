@@ -34,6 +34,21 @@ def test_a_family_is_a_row_with_all_that_comes_out_of_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("family", "text"),
+    [("udop", "51 of 51; the answer in order, sure"), ("pix2struct", "8 of 8, sure; the answer in order, sure"),
+     ("lilt", "63 of 63, sure; all in place, boxes and answer, sure")],
+)  # fmt: skip
+def test_families_in_tasks_of_their_own_are_rows(family: str, text: str, tmp_path: Path) -> None:
+    settings = next(row.settings for row in find_recipe("ours/models").rows if row.name == family)
+    study = AdapterStudy(AdapterConfig(**{**settings, "width": 144, "rounds": min(settings.get("rounds", 2), 2),
+                                          "budget": 0, "rank": 48, "others": 1}))  # fmt: skip
+    values = study.numbers(carry_out(study, tmp_path / "run"))
+    assert values["text"] == text and float(values["self_test"]) < 1e-6 and values["pixels"] == "refused"
+    if family != "lilt":
+        assert values["share"] == 1 and values["false"] == 0 and values["words"].endswith("sure")
+
+
+@pytest.mark.parametrize(
     ("change", "least", "most", "true"),
     [({"frozen_a": True, "rank": 8}, 0.0, 0.1, 28), ({"frozen_a": True}, 1.0, 1.0, 28),
      ({"defense": "noise:sigma=0.1"}, 0.0, 0.1, 28), ({"secure": True, "clients": 3}, 1.0, 1.0, 42),
@@ -68,6 +83,6 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 
 def test_the_table_of_families_has_every_family() -> None:
-    from docleak.models.vlm.tiny import FAMILIES
+    from docleak.models.vlm.tiny import KNOWN
 
-    assert [row.settings["family"] for row in find_recipe("ours/models").rows] == list(FAMILIES)
+    assert [row.settings["family"] for row in find_recipe("ours/models").rows] == list(KNOWN)

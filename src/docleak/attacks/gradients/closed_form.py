@@ -70,6 +70,8 @@ class ClosedForm:
             return self._batch(view, knowledge, budget, generator, on_evaluation)
         if isinstance(view.model, VisionLanguage):
             pixels, determined, _ = pixels_of_system(tower_system(view), knowledge.template, knowledge.private)
+        elif not getattr(view.model, "sees", True):  # nothing of the picture is in the gradient
+            pixels, determined = knowledge.template, knowledge.private
         else:
             pixels, determined, _ = recover_pixels(view, knowledge.template, knowledge.private)
         known = replace(knowledge, inputs=_inputs(view, knowledge))

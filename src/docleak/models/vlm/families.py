@@ -6,9 +6,7 @@ from docleak.errors import ModelError
 
 #: Families that transformers counts among them and docleak refuses, and why.
 REFUSED = {
-    "pix2struct": "its processor writes the question onto the page and normalises every page by its own contrast",
     "kosmos-2.5": "its processor normalises every page by its own contrast",
-    "udop": "it reads words and boxes beside the page, for which there is no adapter yet",
 }
 
 

@@ -38,6 +38,8 @@ class VisionLanguage:
     """
 
     drawn = ""
+    #: The class in ``transformers`` that loads the network.
+    network = "AutoModelForImageTextToText"
 
     def __init__(
         self,
@@ -55,12 +57,20 @@ class VisionLanguage:
         self.name = name
         self.max_answer_tokens = max_answer_tokens
         self._prompts: dict[str, dict[str, Tensor]] = {}
-        images = processor.inner.image_processor
+        self._prepare(image_size)
+        self.two_sided = bool(module.config.is_encoder_decoder)
+        self.positions = self._longest()
+
+    def _prepare(self, image_size: tuple[int, int] | None) -> None:
+        """Read off the processor what it makes of pages of ``image_size``, or of the size that it settles on."""
+        images = self.processor.inner.image_processor
         self.resample = int(images.resample)
         size = settled_canvas(self._of_picture, images, image_size, family=self.architecture)
         self.picture = Picture.learned(self._of_picture, size, resample=self.resample, family=self.architecture)
-        self.two_sided = bool(module.config.is_encoder_decoder)
-        self.positions = int(module.config.get_text_config().max_position_embeddings)
+
+    def _longest(self) -> int:
+        """Tokens that the network has places for."""
+        return int(self.module.config.get_text_config().max_position_embeddings)
 
     @property
     def token_table(self) -> str:
@@ -82,6 +92,11 @@ class VisionLanguage:
         read = tensors["input_ids"].tolist()
         moved = {*read, *tensors["decoder_input_ids"].tolist()} if self.two_sided else set(read[:-1])
         return moved - {int(self.module.config.image_token_id)}
+
+    def tokens_answered(self, example: Encoded) -> set[int]:
+        """Ids that the decoder of a model of two sides reads, which begins with a token of its own."""
+        said = example.tensors["labels"]
+        return {int(self.module.config.decoder_start_token_id), *said[said != IGNORED][:-1].tolist()}
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -262,23 +277,30 @@ class VisionLanguage:
     def _answer(self, pixels: Tensor, example: Encoded) -> Answer:
         from transformers import GenerationConfig
 
-        ids = example.tensors["prompt_ids"][None].to(pixels.device)
-        types = {name: example.tensors[name][None, : ids.shape[1]].to(pixels.device) for name in self.types_of(example)}
+        asked = self._asked(example, pixels.device)
+        read = 0 if self.two_sided else asked["input_ids"].shape[1]
         stops = sorted({int(self.tokenizer.eos_token_id), self.processor.answer_ids("", "")[-1]})
         settings = GenerationConfig(
-            max_new_tokens=min(self.max_answer_tokens, self.positions - ids.shape[1]), do_sample=False, num_beams=1,
+            max_new_tokens=min(self.max_answer_tokens, self.positions - read), do_sample=False, num_beams=1,
             eos_token_id=stops, pad_token_id=self.tokenizer.pad_token_id, repetition_penalty=1.0,
             return_dict_in_generate=True, output_logits=True,
             decoder_start_token_id=getattr(self.module.config.get_text_config(), "decoder_start_token_id", None),
         )  # fmt: skip
         with derived_once(self):
-            out = self.module.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), **types, **self.picture(pixels),
-                generation_config=settings,
-            )  # fmt: skip
+            out = self.module.generate(**asked, **self._shown(pixels, example), generation_config=settings)
         said = out.sequences[0, -len(out.logits) :]
         shares = torch.stack([row[0].double().softmax(-1)[token] for row, token in zip(out.logits, said, strict=True)])
         return Answer(self._text(said), float(shares.prod()))
+
+    def _asked(self, example: Encoded, device: torch.device) -> dict[str, Tensor]:
+        """The network's inputs of a question alone, and all that is beside the picture."""
+        ids = example.tensors["prompt_ids"][None].to(device)
+        types = {name: example.tensors[name][None, : ids.shape[1]].to(device) for name in self.types_of(example)}
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **types}
+
+    def _shown(self, pixels: Tensor, example: Encoded) -> dict[str, Tensor]:
+        """The network's inputs of one page (1, 3, H, W) that an example asks about."""
+        return self.picture(pixels)
 
     def stage(self, parameter_name: str) -> Stage:
         parts = parameter_name.split(".")
@@ -303,10 +325,10 @@ class VisionLanguage:
         ``image_size`` (width, height) must be one that the processor leaves as it is. ``seed`` draws nothing: a file
         that lacks weights is refused.
         """
-        from transformers import AutoModelForImageTextToText
+        import transformers
 
         from docleak.models.fast import quicken
 
-        module = pretrained(AutoModelForImageTextToText, source, revision=revision, allow_pickle=True)
+        module = pretrained(getattr(transformers, cls.network), source, revision=revision, allow_pickle=True)
         processor = Processor.load(source, str(module.config.model_type), revision)
         return cls(quicken(module.to(device).eval()), processor, image_size=image_size, name=name)

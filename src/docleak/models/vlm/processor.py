@@ -17,6 +17,8 @@ from docleak.models.files import tokenizer_of
 PROMPTS = {
     "paligemma": ("{image}answer en {question}", "{answer}{eos}"),
     "florence2": ("{question}", "{bos}{answer}{eos}"),
+    "udop": ("Question answering. {question}", "{answer}{eos}"),
+    "pix2struct": ("{question}", "{answer}{eos}"),
     "got_ocr2": (
         "<|im_start|>system\nYou should follow the instructions carefully and explain your answers in detail.<|im_end|>"
         "<|im_start|>user\n<img>{image}</img>\n{question}<|im_end|><|im_start|>assistant\n",
@@ -33,11 +35,12 @@ ANSWER_TYPES = {"paligemma": {"token_type_ids": 1}}
 class Processor:
     """The processor of a vision-language model without its part for videos, which needs torchvision.
 
-    Pictures are resized by Pillow (``backend="pil"``), whatever else is installed.
+    Pictures are resized by Pillow (``backend="pil"``), whatever else is installed. ``source`` is where it was read.
     """
 
-    def __init__(self, inner: Any, family: str) -> None:
+    def __init__(self, inner: Any, family: str, source: str = "") -> None:
         self.inner = inner
+        self.source = source
         self.prompt: str | None = None
         self.said = "{answer}{eos}"
         if _template(inner) is None and family in PROMPTS:
@@ -57,7 +60,7 @@ class Processor:
         images = t.AutoImageProcessor.from_pretrained(source, backend="pil", **version)
         kind = still(family)
         values, _ = kind.get_processor_dict(source, **version)
-        return cls(assembled(kind, images, tokenizer_of(source, revision=revision), values), family)
+        return cls(assembled(kind, images, tokenizer_of(source, revision=revision), values), family, source)
 
     @property
     def tokenizer(self) -> Any:
@@ -98,7 +101,8 @@ class Processor:
         return said if said != whole and answer in said else None
 
     def _ids(self, text: str) -> list[int]:
-        return [int(token) for token in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+        asked = "text_target" if hasattr(self.tokenizer, "call_boxes") else "text"  # UDOP's: text has boxes
+        return [int(token) for token in self.tokenizer(**{asked: text}, add_special_tokens=False)["input_ids"]]
 
 
 def still(family: str) -> Any:

@@ -17,6 +17,7 @@ from docleak.files import drafted_folder, reported, write_json
 from docleak.models.published.making import Initialisation
 from docleak.models.start import spread
 from docleak.models.tiny import character_tokenizer
+from docleak.models.vlm import tiny_readers
 from docleak.models.vlm.processor import assembled, still
 
 WIDTH = 48
@@ -250,6 +251,17 @@ FAMILIES: dict[str, Callable[[], Tiny]] = {
 }  # fmt: skip
 
 
+#: Families whose configuration has no text and vision in it, or whose processor has no chat: width -> class,
+#: configuration and processor (of LiLT, which sees nothing, its tokenizer).
+READERS: dict[str, Callable[[int], tuple[Any, Any, Any]]] = {
+    "udop": tiny_readers.udop,
+    "pix2struct": tiny_readers.pix2struct,
+    "lilt": tiny_readers.lilt,
+}
+#: All of them.
+KNOWN = (*FAMILIES, *READERS)
+
+
 def _wider(tiny: Tiny, width: int) -> Tiny:
     """The family with a language model ``width`` wide, and a tower of SigLIP's kind or Qwen3-VL's 288 wide, which is
     more than its patches; an encoder and decoder (Florence-2) stays as it is."""
@@ -279,13 +291,38 @@ def make_tiny(
     """
     import transformers as t
 
-    if family not in FAMILIES:
-        raise ModelError(f"no tiny model of a {family!r} is known; expected one of {', '.join(FAMILIES)}.")
+    if family not in KNOWN:
+        raise ModelError(f"no tiny model of a {family!r} is known; expected one of {', '.join(KNOWN)}.")
     if not narrow:
         raise ModelError(f"of a {family} docleak knows no published size, only a tiny model. Pass --narrow.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ModelError(f"{out} is there already; expected a new or empty folder.")
     t.utils.logging.disable_progress_bar()
+    if family in READERS:
+        network, config, processor = READERS[family](width or WIDTH)
+    else:
+        network, config, processor = _made(family, width)
+    with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
+        torch.manual_seed(seed)
+        module = network._from_config(config).eval()
+    if initialisation == "spread":
+        spread(module, generator=torch.Generator().manual_seed(seed))
+    card = {
+        "recipe": f"a {family} made tiny, random weights ({initialisation}) drawn with seed {seed}",
+        "seed": seed,
+        "parameters": sum(parameter.numel() for parameter in module.parameters()),
+    }
+    with reported(out), drafted_folder(out) as draft:
+        module.save_pretrained(draft)
+        processor.save_pretrained(draft)
+        write_json(draft / "docleak.json", card)
+    return card
+
+
+def _made(family: str, width: int) -> tuple[Any, Any, Any]:
+    """Class of the network, configuration and processor of one of FAMILIES."""
+    import transformers as t
+
     tiny = _wider(FAMILIES[family](), width) if width else FAMILIES[family]()
     named = dict(tiny.tokens)
     tokenizer = character_tokenizer(tags=(), eos=named.pop("eos_token", "</s>"), named=named)
@@ -302,18 +339,4 @@ def make_tiny(
     text = {**tiny.text, "vocab_size": len(tokenizer), **{f"{name}_id": value for name, value in marks.items()}}
     ids = {key: tokenizer.convert_tokens_to_ids(token) for key, token in tiny.ids.items()}
     config = model.config_class(text_config=text, vision_config=dict(tiny.vision), **ids, **tiny.config)
-    with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
-        torch.manual_seed(seed)
-        module = model._from_config(config).eval()
-    if initialisation == "spread":
-        spread(module, generator=torch.Generator().manual_seed(seed))
-    card = {
-        "recipe": f"a {family} made tiny, random weights ({initialisation}) drawn with seed {seed}",
-        "seed": seed,
-        "parameters": sum(parameter.numel() for parameter in module.parameters()),
-    }
-    with reported(out), drafted_folder(out) as draft:
-        module.save_pretrained(draft)
-        processor.save_pretrained(draft)
-        write_json(draft / "docleak.json", card)
-    return card
+    return model, config, processor

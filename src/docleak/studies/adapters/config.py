@@ -12,7 +12,8 @@ class AdapterConfig:
     """A ``family`` is made on the spot (``models.vlm.tiny``), its language model ``width`` wide, its weights drawn by
     ``initialisation``: spread or default.
 
-    Its whole gradient is one page's (``gradient``; ``budget`` evaluations of gi-dqa on the picture, 0 for none). Its
+    Its whole gradient is one page's (``gradient``; ``budget`` evaluations of gi-dqa on the picture, 0 for none, where
+    the language model is as narrow as ``models make`` makes it, for an evaluation is cheap then). Its
     adapters of ``rank`` on ``targets`` are trained for ``rounds`` by ``clients`` with a page each, ``steps`` steps a
     round. The server sees what client 0 sends, or, ``secure`` or under ``noise_multiplier``, the mean of all. Updates
     pass ``defense`` in units of a gradient; with ``clip`` each is scaled to that norm at most, and Gaussian noise of

@@ -20,7 +20,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.models import load_model, pixels_of, trainable
 from docleak.models.lora import Lora, adapt
-from docleak.models.vlm.model import VisionLanguage
+from docleak.models.vlm.model import LANGUAGE, VisionLanguage
 from docleak.studies.adapters.config import AdapterConfig
 from docleak.training.federated.local import LocalPlan, train_locally
 from docleak.training.update import client_gradient
@@ -129,10 +129,17 @@ class Federation:
         asked = self.pages if self.config.summed else self.pages[:1]
         return set().union(*(self.model.tokens_moved(self._input(page)[1][0]) for page in asked))
 
+    def _first(self, name: str) -> bool:
+        """Whether a parameter is an adapter's A on the first layer that reads words."""
+        layers = getattr(self.model, "answer_layers", None)
+        here = ["layers.0."] if layers is None else [f"{layers.decoder}.{first}." for first in layers.first]
+        of_text = layers is not None or any(part in name for part in LANGUAGE)
+        return ".lora_A." in name and of_text and any(one in name for one in here)
+
     def residuals(self, rounds: Sequence[Sent]) -> tuple[float, list[float]] | None:
         """Of client 0's page, and of the others: the share of the page's own gradient of the first layer's A outside
         of the span of all rounds; None where nothing of that layer moved."""
-        name = next((n for n in rounds[-1].update if "layers.0." in n and ".lora_A." in n and _of_text(n)), "")
+        name = next((n for n in rounds[-1].update if self._first(n)), "")
         blocks = [Rows(one.update[name], _of_rows(one.noise.get(name, 0.0))) for one in rounds] if name else []
         space = Subspace.of(blocks)
         if not space.rank:
@@ -143,10 +150,6 @@ class Federation:
             outside = (gradient - gradient @ space.directions.T @ space.directions).norm() / gradient.norm()
             found.append(float(outside))
         return found[0], found[1:]
-
-
-def _of_text(name: str) -> bool:
-    return "language_model" in name or "text_model" in name
 
 
 def _of_rows(noise: Tensor | float) -> Tensor | float:

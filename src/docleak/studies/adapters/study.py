@@ -15,6 +15,8 @@ import torch
 
 from docleak.attacks.gradients import ATTACKS
 from docleak.attacks.gradients.algebra.first_layer import Words
+from docleak.attacks.gradients.algebra.layoutlmv3 import recover_text
+from docleak.attacks.gradients.algebra.order import recover_answers
 from docleak.attacks.gradients.algebra.patches import pixels_of_system
 from docleak.attacks.gradients.algebra.recover import recover_set
 from docleak.attacks.gradients.algebra.tower import tower_system
@@ -24,6 +26,7 @@ from docleak.documents.page import Image
 from docleak.errors import AttackError
 from docleak.metrics.image import psnr
 from docleak.models import image_of, load_model
+from docleak.models.lilt import Lilt
 from docleak.models.vlm.alone import gradient_alone
 from docleak.models.vlm.model import VisionLanguage
 from docleak.models.vlm.tiny import make_tiny
@@ -42,6 +45,7 @@ GRADIENT, ROUNDS, PICTURE = "gradient", "rounds", "picture"
 COLUMNS: dict[str, Column] = {
     "parameters": Column("parameters", 0), "self_test": Column("self-test"), "text": Column("words of a gradient"),
     "pixels": Column("pixels, closed form"), "picture": Column("gi-dqa, dB (template)"),
+    "near": Column("within 8 levels (template)"), "evaluations": Column("evaluations", 0),
     "words": Column("words of adapters"), "share": Column("share", 3), "false": Column("false", 0),
     "since": Column("all since round"), "page": Column("page, and the nearest of others"),
     "bytes": Column("bytes a round", 0), "loss": Column("unseen loss, before and after"),
@@ -49,10 +53,10 @@ COLUMNS: dict[str, Column] = {
 OF = {
     GRADIENT: ("parameters", "self_test", "text", "pixels"),
     ROUNDS: ("words", "share", "false", "since", "page", "bytes", "loss"),
-    PICTURE: ("picture",),
+    PICTURE: ("picture", "near", "evaluations"),
 }
-#: A pixel counts as right within so much of the true one.
-LEVEL = 1 / 255
+#: A pixel counts as right within so much of the true one, of a closed form and of a picture by optimisation.
+LEVEL, NEAR = 1 / 255, 8 / 255
 
 
 class AdapterStudy(TableStudy[AdapterConfig]):
@@ -68,7 +72,8 @@ class AdapterStudy(TableStudy[AdapterConfig]):
         "Random weights. Self-test: relative distance between docleak's gradient and that of a client that uses "
         "transformers alone. Words: different tokens right, of all that were read and moved; 'sure' where the attack "
         "believes that these are all and no others. Pixels: share of the private ones within 1/255, or why the closed "
-        "form is refused. Page: the share of a page's own gradient outside of the span of what was sent, of the "
+        "form is refused. By gi-dqa: of the private ones, beside the blank template's, text known, of the "
+        "tiniest model. Page: the share of a page's own gradient outside of the span of what was sent, of the "
         "client's page and of the nearest of others."
     )
 
@@ -84,24 +89,30 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             base = Path(folder) / "base"
             c = self.config
             drawn: Any = c.initialisation
-            make_tiny(c.family, base, seed=c.seed, initialisation=drawn, width=c.width)
+            make_tiny(c.family, base, seed=c.seed, initialisation=drawn, width=0 if unit.id == PICTURE else c.width)
             if unit.id == ROUNDS:
                 return self._rounds(base, Path(folder)), {}
             model = load_model(str(base))
-            assert isinstance(model, VisionLanguage)
+            assert isinstance(model, VisionLanguage | Lilt)
             (page,) = pages_for(model, "synthetic", count=1, seed=c.seed)
             case = build_case(model, [page], Exposure(), seed=c.seed)
             view = replace(case.clean, gradient=gradient_alone(model, page, case.question))
             return (self._gradient if unit.id == GRADIENT else self._picture)(model, case, view), {}
 
-    def _gradient(self, model: VisionLanguage, case: Case, view: GradientView) -> dict[str, Any]:
+    def _gradient(self, model: VisionLanguage | Lilt, case: Case, view: GradientView) -> dict[str, Any]:
         test = self_test(view, case.pixels, case.inputs)
+        if isinstance(model, Lilt):
+            return {**self._of_words_and_boxes(model, case, view), "self_test": test.distance}
         private = case.knowledge.private[0]
         record = {
             "parameters": sum(p.numel() for p in model.module.parameters()),
             "self_test": test.distance,
             "text": self._words(view, model.tokens_moved(case.inputs[0])),
         }
+        if hasattr(model, "answer_layers"):
+            read = recover_answers(view)
+            true = tuple(case.inputs[0].tensors["labels"].tolist()[:-1])
+            record["answer"] = {"right": read.tokens == (true,), "sure": read.exact}
         try:
             found, _, _ = pixels_of_system(tower_system(view), case.knowledge.template, case.knowledge.private)
             near = ((found - case.pixels).abs() <= LEVEL).all(1)[0]
@@ -110,11 +121,30 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             record["pixels"] = {"refused": str(fault)}
         return record
 
-    def _picture(self, model: VisionLanguage, case: Case, view: GradientView) -> dict[str, Any]:
+    @staticmethod
+    def _of_words_and_boxes(model: Lilt, case: Case, view: GradientView) -> dict[str, Any]:
+        """Of a model without eyes: its tokens in their places, and whether boxes and answer are right, too."""
+        found, true = recover_text(view), case.inputs[0].tensors
+        ids, read = true["input_ids"], found.inputs[0].tensors["input_ids"]
+        same = all(torch.equal(value, found.inputs[0].tensors[name]) for name, value in true.items())
+        right = sum(int(one == other) for one, other in zip(ids.tolist(), read.tolist(), strict=False))
+        return {
+            "parameters": sum(p.numel() for p in model.module.parameters()),
+            "text": {"found": len(read), "right": right, "true": len(ids), "sure": found.exact},
+            "answer": {"right": same, "sure": found.exact, "what": "all in place, boxes and answer"},
+            "pixels": {"refused": "it reads words and boxes, and no picture"},
+        }
+
+    def _picture(self, model: VisionLanguage | Lilt, case: Case, view: GradientView) -> dict[str, Any]:
         generator, mask = torch.Generator().manual_seed(self.config.seed), case.knowledge.private[0].numpy()
         finding = ATTACKS.load("gi-dqa").run(view, case.knowledge, budget=self.config.budget, generator=generator)
-        pictures = image_of(finding.pixels[0].clamp(0, 1)), image_of(case.knowledge.template[0])
-        return {"picture": [psnr(case.pages[0].image, picture, mask) for picture in pictures]}
+        pictures = finding.pixels.clamp(0, 1), case.knowledge.template
+        near = [((one - case.pixels).abs() <= NEAR).all(1)[0][case.knowledge.private[0]] for one in pictures]
+        return {
+            "picture": [psnr(case.pages[0].image, image_of(one[0]), mask) for one in pictures],
+            "near": [float(one.float().mean()) for one in near],
+            "evaluations": finding.evaluations,
+        }
 
     @staticmethod
     def _words(view: GradientView, true: set[int]) -> dict[str, Any]:
@@ -199,13 +229,17 @@ def _of_gradient(record: Mapping[str, Any]) -> dict[str, Value]:
     pixels = record["pixels"]
     return {
         "parameters": float(record["parameters"]), "self_test": f"{record['self_test']:.0e}",
-        "text": _said(record["text"]),
+        "text": _said(record["text"]) + _answered(record.get("answer")),
         "pixels": "refused" if "refused" in pixels else f"{pixels['share']:.1%}",
     }  # fmt: skip
 
 
 def _of_picture(record: Mapping[str, Any]) -> dict[str, Value]:
-    return {"picture": "{:.1f} ({:.1f})".format(*record["picture"])}
+    return {
+        "picture": "{:.1f} ({:.1f})".format(*record["picture"]),
+        "near": "{:.1%} ({:.1%})".format(*record["near"]),
+        "evaluations": float(record["evaluations"]),
+    }
 
 
 def _of_rounds(record: Mapping[str, Any]) -> dict[str, Value]:
@@ -231,6 +265,13 @@ def _said(read: Mapping[str, Any]) -> str:
         return "refused"
     wrong = read["found"] - read["right"]
     return f"{read['right']} of {read['true']}{f', {wrong} false' * bool(wrong)}{', sure' * read['sure']}"
+
+
+def _answered(answer: Mapping[str, Any] | None) -> str:
+    if answer is None:
+        return ""
+    what = answer.get("what", "the answer in order")
+    return f"; {what if answer['right'] else f'not {what}'}{', sure' * answer['sure']}"
 
 
 def _refusals(record: Mapping[str, Any]) -> dict[str, str]:

@@ -72,7 +72,8 @@ def inapplicable(model: DocumentModel, attack: str, config: GradientConfig) -> s
     if getattr(ATTACKS.load(attack), "recompute", False) and model.architecture != "donut":
         return f"{model.name} is a {model.architecture}, and recompute=yes is for the blocks of a Donut"
     if split_name(attack)[0] != CLOSED_FORM:
-        return ""
+        blind = f"{model.name} is a {model.architecture}, which reads words and boxes and no picture"
+        return "" if getattr(model, "sees", True) else f"{blind}; closed-form reads its text"
     frozen = getattr(DEFENSES.load(exposure.defense), "frozen", ())
     stages = {model.stage(name) for name, _ in trainable(model.module)} - set(frozen)
     stages &= set(exposure.stages or stages)

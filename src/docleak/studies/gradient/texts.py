@@ -20,7 +20,6 @@ from docleak.metrics import psnr
 from docleak.metrics.estimate import Estimate, ratio_interval
 from docleak.models import DocumentModel, Encoded, Transcript, image_of
 from docleak.models.layoutlmv3 import LayoutLMv3
-from docleak.models.t5 import T5Reader
 from docleak.models.vlm.model import VisionLanguage
 from docleak.studies.gradient.case import Case
 
@@ -37,7 +36,7 @@ def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
         return None
     model = case.view.model
     try:
-        if isinstance(model, T5Reader):
+        if getattr(model, "answer_layers", None):
             return _of_answers(case, model, recover_answers(case.view))
         if case.view.batch_size > 1 and case.view.model.architecture == "layoutlmv3":
             return {"batch": _of_batch(case, recover_batch(case.view)), "one": one_page(case)}
@@ -49,7 +48,7 @@ def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
     return {**_compared(case, found), **_transcribed(case, found)}
 
 
-def _of_answers(case: Case, model: T5Reader, found: Answers) -> dict[str, object]:
+def _of_answers(case: Case, model: Any, found: Answers) -> dict[str, object]:
     """The answers of a T5's decoder, token by token, without what ends them."""
     true = {tuple(example.tensors["labels"].tolist()[:-1]) for example in case.inputs}
     read = set(found.tokens)
@@ -97,7 +96,7 @@ def _as_set(case: Case, model: VisionLanguage, unordered: str) -> dict[str, obje
 
 def text_obstacle(model: DocumentModel, batch_size: int) -> str:
     """Why there is no closed form at all for the text of such a gradient; "" where there is one."""
-    if isinstance(model, T5Reader):
+    if getattr(model, "answer_layers", None):
         return f"of the text of a {model.architecture} answers alone have a closed form"
     if model.architecture not in RECOVERABLE:
         return f"the text input of a {model.architecture} has no closed-form recovery"

@@ -81,14 +81,14 @@ def words_in(
 
 def _read(taken: ImitatedRound, steps: float, resolution: float, others: Sequence[Sent]) -> tuple[Bag, dict[str, Any]]:
     """The bag of the token table's rows; that of the first layer's span where there is none, or where only it is sure
-    of itself. AttackError where there is neither."""
+    of itself and reads more than answers. AttackError where there is neither."""
     model, optimiser = taken.truth.model, taken.optimiser
     bag, why = None, ""
     try:
         bag = bag_of_words(model, taken.as_gradient(steps), optimiser=optimiser, steps=steps, resolution=resolution)
     except AttackError as fault:
         why = str(fault)
-    if (bag is not None and bag.exact) or not isinstance(model, VisionLanguage):
+    if (bag is not None and (bag.exact or hasattr(model, "answer_layers"))) or not isinstance(model, VisionLanguage):
         if bag is None:
             raise AttackError(why)
         return bag, {"route": TABLE}
@@ -136,7 +136,7 @@ def tokens_of(model: DocumentModel, example: Encoded) -> set[int]:
     if "decoder_input_ids" in tensors:
         return set(tensors["decoder_input_ids"].tolist())
     found = set(tensors["input_ids"].tolist())
-    if "labels" in tensors:
+    if "labels" in tensors and hasattr(model, "answer_layers"):  # a tagger has labels, too
         decoder: Any = model.module
         found |= {int(decoder.t5.config.decoder_start_token_id), *tensors["labels"].tolist()[:-1]}
     return found

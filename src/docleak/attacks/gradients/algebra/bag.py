@@ -28,6 +28,10 @@ TABLES: dict[str, tuple[str, Mapping[str, str]]] = {
     "vt5": ("t5.shared.weight", {"x": "spatial.x.weight", "y": "spatial.y.weight"}),
     "fedocvqa": ("t5.shared.weight", {}),
     "donut": ("decoder.model.decoder.embed_tokens.weight", {}),
+    "lilt": (
+        "lilt.embeddings.word_embeddings.weight",
+        {axis: f"lilt.layout_embeddings.{axis}_position_embeddings.weight" for axis in "xy"},
+    ),
     "layoutlmv3": (
         "layoutlmv3.embeddings.word_embeddings.weight",
         {

@@ -132,6 +132,9 @@ def _conditions(space: Subspace, chosen: Members, reader: Reader, rounds: int) -
 
 
 def _decoder(model: DocumentModel) -> Any:
+    layers = getattr(model, "answer_layers", None)
+    if isinstance(model, VisionLanguage) and layers is not None:  # whose decoder reads the answer
+        return model.module.get_submodule(layers.decoder)
     if not isinstance(model, VisionLanguage) or model.two_sided:
         raise AttackError(
             f"the words of a {model.architecture} are not read from spans: its first layer mixes them with places."

@@ -25,7 +25,7 @@ from docleak.attacks.gradients.algebra.subspace import FAR, SLACK, Rows, Subspac
 from docleak.attacks.gradients.algebra.tower import tower_system
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.errors import AttackError
-from docleak.models.t5 import T5Reader
+from docleak.models.base import AnswerLayers
 from docleak.models.vlm.model import VisionLanguage
 
 #: How alike a replay of the decoder and the network itself are, where it reads from left to right.
@@ -49,26 +49,27 @@ class Answers:
 
 
 def recover_answers(view: GradientView) -> Answers:
-    """The answers of the batch of a T5's client, without what ends them, in no order.
+    """The answers of a batch, without what ends them, in no order, of a T5's client (or UDOP's, or Pix2Struct's).
 
     AttackError for other models, and where the decoder's first layer sent nothing. An answer that begins another, or
     equals it, is not told from it.
     """
     started, model = time.perf_counter(), view.model
-    if not isinstance(model, T5Reader):
+    layers: AnswerLayers | None = getattr(model, "answer_layers", None)
+    if layers is None:
         raise AttackError(f"answers are read of a T5's decoder; {model.name!r} is a {model.architecture}.")
-    decoder: Any = model.module.t5.decoder
-    block = decoder.block[0]
-    first = [f"t5.decoder.block.0.layer.0.SelfAttention.{part}.weight" for part in "qkv"]
-    second = ["t5.decoder.block.0.layer.1.EncDecAttention.q.weight"]
-    words = members(_span(view, first), block.layer[0].layer_norm(decoder.embed_tokens.weight))
-    space = _span(view, second)
+    decoder: Any = model.module.get_submodule(layers.decoder)
+    query = decoder.get_submodule(layers.second)
+    first = [f"{layers.decoder}.{name}.weight" for name in layers.first]
+    table = decoder.embed_tokens.weight
+    words = members(_span(view, first), decoder.get_submodule(layers.norm)(table))
+    space = _span(view, [f"{layers.decoder}.{layers.second}.weight"])
     ids = words.taken.nonzero().flatten()
-    width = decoder.config.d_model
+    width = table.shape[1]
 
     def reads(rows: Tensor) -> Tensor:
         encoded = torch.zeros(len(rows), 1, width, device=decoder.device)
-        with _reading(block.layer[1].EncDecAttention.q) as seen:
+        with _reading(query) as seen:
             decoder(input_ids=rows.to(decoder.device), encoder_hidden_states=encoded, use_cache=False)
         return seen[0][:, -1]
 

@@ -47,7 +47,9 @@ def obstacle(
 
     It needs no gradient to be told, so that an audit can leave out beforehand what cannot work.
     """
-    if architecture != "layoutlmv3":
+    if architecture == "lilt" and needed is PATCH_TENSORS:
+        needed = ()  # it reads no picture
+    if architecture not in ("layoutlmv3", "lilt"):
         return (
             f"closed-form needs learned absolute position embeddings of tokens and patches; {name!r} is a "
             f"{architecture}. Use it on a layoutlmv3, or attack with gi-dqa."

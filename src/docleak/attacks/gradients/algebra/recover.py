@@ -12,7 +12,7 @@ from docleak.errors import AttackError
 from docleak.models.vlm.model import VisionLanguage
 
 #: Architectures whose text a gradient gives away in closed form.
-RECOVERABLE = ("donut", "layoutlmv3")
+RECOVERABLE = ("donut", "layoutlmv3", "lilt")
 
 
 def recover(view: GradientView, knowledge: Knowledge) -> Recovered:
@@ -30,7 +30,7 @@ def recover(view: GradientView, knowledge: Knowledge) -> Recovered:
         from docleak.attacks.gradients.algebra.donut import recover_text as of_donut
 
         return of_donut(view)
-    if architecture == "layoutlmv3":
+    if architecture in ("layoutlmv3", "lilt"):
         from docleak.attacks.gradients.algebra.layoutlmv3 import recover_text as of_layoutlmv3
 
         return of_layoutlmv3(view, knowledge.template, knowledge.private)
@@ -63,7 +63,7 @@ def recover_set(view: GradientView) -> TokenSet:
         moved = f"{len(bag.tokens)} of {len(bag.belief)}"
         found = Condition("rows of words that were not read did not move", moved, bag.exact)
         table = TokenSet(bag.tokens, bag.exact, TABLE, (found,))
-        if table.exact:
+        if table.exact or hasattr(view.model, "answer_layers"):  # whose span holds answers alone
             return table
     except AttackError as fault:
         table = None

@@ -8,15 +8,17 @@ so the index is the one whose direction fits. Only directions are compared: a cl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from docleak.attacks.gradients.algebra.recovered import Condition
 from docleak.attacks.gradients.engine import inference_mode_of
 from docleak.attacks.gradients.view import GradientView
 from docleak.models.base import Encoded
+from docleak.models.tagging import Tagger
 
 HEAD = "qa_outputs.out_proj.weight"
 #: A fit counts as sure when its angle's sine is at most this share of the next best one's.
@@ -37,6 +39,12 @@ class Span:
         return all(best <= SURE * other for best, other in zip(self.sines, self.next_sines, strict=True))
 
 
+def head_of(view: GradientView) -> str:
+    """The weights that score tokens: LayoutLMv3's have a layer before them."""
+    known = (HEAD, "qa_outputs.weight", "classifier.out_proj.weight", "classifier.weight")
+    return next((name for name in known if name in view.gradient), HEAD)
+
+
 def recover_span(view: GradientView, pixels: Tensor, example: Encoded, words: Sequence[Sequence[int]]) -> Span:
     """The span of whole words, or token 0 for an answer that is not on the page, that fits best.
 
@@ -51,7 +59,7 @@ def best_spans(
 ) -> list[Span]:
     """The ``count`` spans that fit best, or all there are, the best one first."""
     features, scores = _features(view, pixels, example)  # (S, h), (2, S)
-    observed = view.gradient[HEAD].detach().double().cpu()
+    observed = view.gradient[head_of(view)].detach().double().cpu()
     # Rounded as the client's are: where the model is sure, p - 1 is a few roundings of 1.
     mean = scores.log_softmax(-1).exp().double() @ features  # (2, h)
     length = len(example.tensors["input_ids"])
@@ -63,6 +71,27 @@ def best_spans(
     total = total.masked_fill(~allowed, torch.inf)
     pairs = [divmod(int(i), len(ends)) for i in total.flatten().argsort(stable=True)[: min(count, int(allowed.sum()))]]
     return [_span(misfit, (starts, ends), pair) for pair in pairs]
+
+
+def recover_tags(
+    view: GradientView, model: Tagger, pixels: Tensor, example: Encoded, words: Sequence[Sequence[int]]
+) -> tuple[Encoded, Condition]:
+    """``example`` with the tag of each word, and what speaks for them.
+
+    With features a_t, shares p_t and tags y_t of the first tokens of n words, the weights' gradient is
+    1/n sum_t (p_t - y_t) a_tᵀ: linear in the y_t, once the input is known.
+    """
+    plain = model.tagged(replace(example, tokens=(*example.tokens, "")), [0] * len(words))  # nothing is asked
+    features, scores = _features(view, pixels, plain)
+    places = [word[0] for word in words]
+    read, shares = features[places], scores.T[places].log_softmax(-1).exp().double()  # (n, h), (n, C)
+    observed = view.gradient[head_of(view)].detach().double().cpu()
+    told = torch.linalg.lstsq(read.T, (shares.T @ read - len(places) * observed).T).solution  # (n, C)
+    best = told.argmax(1)
+    left = float((told - torch.nn.functional.one_hot(best, told.shape[1])).abs().max())
+    tags = [model.rows.index(int(label)) for label in best]
+    fit = f"{len(places)} words, {read.shape[1]} numbers each; tags are whole to {left:.1e}"
+    return model.tagged(plain, tags), Condition("one tag for each word fits the last layer's rows", fit, left <= SURE)
 
 
 def _span(misfit: Tensor, places: tuple[Sequence[int], Sequence[int]], pair: tuple[int, int]) -> Span:
@@ -77,7 +106,7 @@ def _features(view: GradientView, pixels: Tensor, example: Encoded) -> tuple[Ten
     def keep(_: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         kept["features"], kept["scores"] = inputs[0][0], output[0].T
 
-    layer = view.model.module.get_submodule(HEAD.removesuffix(".weight"))
+    layer = view.model.module.get_submodule(head_of(view).removesuffix(".weight"))
     handle = layer.register_forward_hook(keep)
     try:
         with torch.no_grad(), inference_mode_of(view):
