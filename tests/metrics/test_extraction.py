@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from docleak.metrics.estimate import Estimate
+from docleak.metrics import extraction
+from docleak.metrics.estimate import Estimate, expanded_tail
 from docleak.metrics.extraction import (
     Match,
     accuracy_auc,
@@ -162,7 +163,7 @@ def test_interval_holds_the_truth_as_often_as_it_says() -> None:
     for _ in range(200):
         values = np.repeat(rng.normal(size=20), 6) + 0.1 * rng.normal(size=120)
         for name, unit in (("documents", documents), ("fields", [str(i) for i in range(120)])):
-            found = over_documents(unit, lambda c, v=values: float(v[c].mean()), rng=rng, resamples=200)  # type: ignore[misc]
+            found = over_documents(unit, lambda c, v=values: v[c].mean(-1), rng=rng, resamples=200)  # type: ignore[misc]
             assert found.low is not None and found.high is not None
             held[name] += found.low <= 0 <= found.high
     assert held["documents"] >= 180
@@ -197,16 +198,29 @@ def test_nothing_read_is_not_proven_impossible() -> None:
 def test_the_same_generator_gives_the_same_interval(seed: int) -> None:
     def once() -> object:
         draw = np.random.default_rng(seed)
-        return over_documents(["a", "b", "c"], lambda c: float(c.mean()), rng=draw, resamples=50)
+        return over_documents(["a", "b", "c"], lambda c: c.mean(-1), rng=draw, resamples=50)
 
     assert once() == once()
+
+
+def test_resamples_are_those_of_one_draw_behind_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are put to the statistic at once."""
+    documents = ["a"] * 5 + ["b"] * 2 + ["c", "d", "d"]
+    values, places = np.random.default_rng(1).random(10), [[0, 1, 2, 3, 4], [5, 6], [7], [8, 9]]
+    rng = np.random.default_rng(2)
+    draws = [values[[k for i in rng.integers(4, size=4) for k in places[i]]].mean() for _ in range(300)]
+    tail = expanded_tail(4, 0.95)
+    for at_once in (1, 64, 1 << 18):
+        monkeypatch.setattr(extraction, "AT_ONCE", at_once)
+        found = over_documents(documents, lambda c: values[c].mean(-1), rng=np.random.default_rng(2), resamples=300)
+        assert [found.low, found.high] == np.quantile(draws, (tail, 1 - tail)).tolist()
 
 
 def test_two_documents_have_an_interval_and_one_has_none() -> None:
     def share_of(*documents: str) -> Estimate:
         values = np.arange(len(documents)) / 10
         rng = np.random.default_rng(0)
-        return over_documents(documents, lambda chosen: float(values[chosen].mean()), rng=rng, resamples=200)
+        return over_documents(documents, lambda chosen: values[chosen].mean(-1), rng=rng, resamples=200)
 
     two, one = share_of("a", "a", "b"), share_of("a", "a", "a")
     assert (two.groups, two.low, two.high) == (2, 0.05, 0.2), "the means of either document alone"

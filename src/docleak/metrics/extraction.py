@@ -7,8 +7,9 @@ appendix B. Statistics are kept per field (``Match``); every number of a table i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from docleak.metrics.estimate import Estimate, expanded_tail
 #: The epsilon of eq. 6, which the paper does not print: it bounds the factor where a baseline reads nothing. Its table
 #: 5 tells it: IpF rises with AccAt 100 % by 1 / (4 (PR of the baseline + epsilon)), see docs/fidelity.md.
 EPSILON = 1e-2
+#: Fields of resamples that are put to a statistic at once, at most (of one resample: all).
+AT_ONCE = 1 << 18
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -68,12 +71,17 @@ def improvement_factor(attack: Floats, baseline: Floats, *, epsilon: float = EPS
         raise ValueError(
             f"IpF of {len(attack)} and {len(baseline)} fields with epsilon {epsilon}; expected the same 1+"
         )
-    ours, theirs = attack.mean(axis=0) + epsilon, baseline.mean(axis=0) + epsilon
-    return float((ours[0] / theirs[0] + (theirs[1:] / ours[1:]).sum()) / 4)
+    return float(_factor(attack, baseline, epsilon))
+
+
+def _factor(attack: Floats, baseline: Floats, epsilon: float) -> Floats:
+    """IpF over fields (..., N, 4), shape (...)."""
+    ours, theirs = attack.mean(axis=-2) + epsilon, baseline.mean(axis=-2) + epsilon
+    return np.asarray((ours[..., 0] / theirs[..., 0] + (theirs[..., 1:] / ours[..., 1:]).sum(-1)) / 4)
 
 
 def ranking(scores: Sequence[float] | Floats) -> Numbers:
-    """Indices by descending score, (N,); equal scores stay in the order given. MI_SORT of algorithm 1."""
+    """Indices by descending score, (..., N); equal scores stay in the order given. MI_SORT of algorithm 1."""
     return np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable")
 
 
@@ -84,12 +92,16 @@ def at(share: float, ranked: Floats) -> float:
     """
     if not 0 < share <= 1 or not len(ranked):
         raise ValueError(f"the mean over a share of {share} of {len(ranked)} values; expected a share in (0, 1] of 1+")
-    return float(ranked[: math.ceil(round(share * len(ranked), 9))].mean())
+    return float(_at(share, ranked))
+
+
+def _at(share: float, ranked: Floats) -> Floats:
+    return np.asarray(ranked[..., : math.ceil(round(share * ranked.shape[-1], 9))].mean(-1))
 
 
 def curve(ranked: Floats) -> Floats:
-    """AccAt or HamAt at p = 1/N, 2/N, ..., 1, shape (N,): it is constant between them."""
-    return np.asarray(np.cumsum(ranked) / np.arange(1, len(ranked) + 1), dtype=np.float64)
+    """AccAt or HamAt of values (..., N) at p = 1/N, 2/N, ..., 1, shape (..., N): it is constant between them."""
+    return np.asarray(np.cumsum(ranked, axis=-1) / np.arange(1, ranked.shape[-1] + 1), dtype=np.float64)
 
 
 def accuracy_auc(perfect: Floats) -> float:
@@ -104,7 +116,7 @@ def hamming_aac(hamming: Floats) -> float:
 
 def over_documents(
     documents: Sequence[str],
-    statistic: Callable[[Numbers], float],
+    statistic: Callable[[Numbers], Floats],
     *,
     rng: np.random.Generator,
     rate: bool = False,
@@ -114,9 +126,10 @@ def over_documents(
     """``statistic`` of all fields with its interval, documents resampled (the fields of one stand or fall together).
 
     ``documents`` names the document of each field; ``statistic`` takes the indices of the fields that enter, some
-    several times. Percentile bootstrap, widened for few documents as in ``metrics.score.aggregate``; fewer than two
-    documents give no interval, no field gives no value. A ``rate`` of exactly 0 or 1 over all documents has the exact
-    binomial bound at its free end, as there. Raises ValueError for a level outside (0, 1).
+    several times, (..., N), and gives (...): many resamples are put to it at once. Percentile bootstrap, widened for
+    few documents as in ``metrics.score.aggregate``; fewer than two documents give no interval, no field gives no value.
+    A ``rate`` of exactly 0 or 1 over all documents has the exact binomial bound at its free end, as there. Raises
+    ValueError for a level outside (0, 1).
     """
     if not 0 < level < 1 or resamples < 1:
         raise ValueError(f"level is {level} and resamples {resamples}; expected a level in (0, 1) and resamples >= 1")
@@ -126,7 +139,7 @@ def over_documents(
     n = len(members)
     if not n:
         return Estimate(None, None, None, 0, 0)
-    value = statistic(np.arange(len(documents)))
+    value = float(statistic(np.arange(len(documents))))
     if n < 2:
         return Estimate(value, None, None, len(documents), n)
     if rate and value in (0.0, 1.0):
@@ -134,10 +147,29 @@ def over_documents(
         low, high = (0.0, unseen) if value == 0 else (1 - unseen, 1.0)
         return Estimate(value, low, high, len(documents), n)
     groups = [np.array(indices) for indices in members.values()]
-    draws = [statistic(np.concatenate([groups[i] for i in rng.integers(n, size=n)])) for _ in range(resamples)]
+    draws = np.empty(resamples)
+    for rows, chosen in _resampled(groups, rng, resamples):
+        draws[rows] = statistic(chosen)
     tail = expanded_tail(n, level)
     low, high = np.quantile(draws, (tail, 1 - tail))
     return Estimate(value, float(low), float(high), len(documents), n)
+
+
+def _resampled(
+    groups: Sequence[Numbers], rng: np.random.Generator, resamples: int
+) -> Iterator[tuple[Numbers, Numbers]]:
+    """Which resamples have one number N of fields, and their fields (R, N): those of one draw behind another."""
+    sizes, fields = np.array([len(group) for group in groups]), np.concatenate(groups)
+    starts = np.cumsum(sizes) - sizes
+    drawn = rng.integers(len(groups), size=(resamples, len(groups)))
+    lengths = sizes[drawn].sum(axis=1)
+    for length in np.unique(lengths):
+        alike = np.flatnonzero(lengths == length)
+        for rows in np.array_split(alike, math.ceil(len(alike) * length / AT_ONCE)):
+            picked = drawn[rows].ravel()
+            counts = sizes[picked]
+            shift = np.repeat(starts[picked] - (np.cumsum(counts) - counts), counts)
+            yield rows, fields[shift + np.arange(len(shift))].reshape(len(rows), length)
 
 
 #: The shares of table 5.
@@ -153,15 +185,15 @@ def multi_shot_table(
     """
     values, order = as_array(matches), np.asarray(scores, dtype=np.float64)
 
-    def ranked(column: int, then: Callable[[Floats], float]) -> Callable[[Numbers], float]:
-        return lambda chosen: then(values[chosen][ranking(order[chosen])][:, column])
+    def ranked(column: int, then: Callable[[Floats], Floats]) -> Callable[[Numbers], Floats]:
+        return lambda chosen: then(values[np.take_along_axis(chosen, ranking(order[chosen]), -1), column])
 
-    columns: dict[str, Callable[[Numbers], float]] = {
-        "hamming_aac": ranked(1, hamming_aac),
-        "accuracy_auc": ranked(0, accuracy_auc),
+    columns: dict[str, Callable[[Numbers], Floats]] = {
+        "hamming_aac": ranked(1, lambda hamming: 1 - curve(hamming).mean(-1)),
+        "accuracy_auc": ranked(0, lambda perfect: curve(perfect).mean(-1)),
     }
     for share in SHARES:
-        columns[f"accuracy_at_{share:.0%}"] = ranked(0, lambda found, p=share: at(p, found))  # type: ignore[misc]
+        columns[f"accuracy_at_{share:.0%}"] = ranked(0, partial(_at, share))
     return {
         name: over_documents(documents, each, rng=rng, rate=name == "accuracy_at_100%")
         for name, each in columns.items()
@@ -179,12 +211,12 @@ def one_shot_table(
     """IpF and the four means of the attack and of the public baseline (``baseline_...``), with intervals."""
     ours, theirs = as_array(attack), as_array(baseline)
     names = ("perfect", "hamming", "levenshtein", "jaro_winkler")
-    columns: dict[str, Callable[[Numbers], float]] = {
-        "improvement_factor": lambda chosen: improvement_factor(ours[chosen], theirs[chosen], epsilon=epsilon)
+    columns: dict[str, Callable[[Numbers], Floats]] = {
+        "improvement_factor": lambda chosen: _factor(ours[chosen], theirs[chosen], epsilon)
     }
     for prefix, array in (("", ours), ("baseline_", theirs)):
         for k, name in enumerate(names):
-            columns[prefix + name] = lambda chosen, a=array, k=k: float(a[chosen, k].mean())  # type: ignore[misc]
+            columns[prefix + name] = lambda chosen, a=array, k=k: a[chosen, k].mean(-1)  # type: ignore[misc]
     return {
         name: over_documents(documents, each, rng=rng, rate=name.endswith("perfect")) for name, each in columns.items()
     }

@@ -68,8 +68,9 @@ def measured(
     constant = (sum(known) + 1) / (len(known) + 2)
     p, y, same = stated, np.array(true, dtype=float), np.full(len(stated), constant)
 
-    def gained(chosen: Numbers) -> float:
-        return brier(same[chosen], y[chosen]) - brier(p[chosen], y[chosen])
+    def gained(chosen: Numbers) -> Floats:
+        before, after = (((said[chosen] - y[chosen]) ** 2).mean(-1) for said in (same, p))  # Brier scores
+        return np.asarray(before - after)
 
     return {
         "count": len(y),

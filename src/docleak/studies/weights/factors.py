@@ -18,7 +18,7 @@ Asked = Mapping[str, Any]
 #: Document, and one-shot matches of attack and baseline, of a field.
 Outcome = tuple[str, Match, Match]
 #: A number of the means of attack and baseline, arrays (N, 4) each.
-Statistic = Callable[[Floats, Floats], float]
+Statistic = Callable[[Floats, Floats], float | Floats]
 #: factor -> how a row's value of it is called. A factor counts where rows differ in it.
 FACTORS: dict[str, Callable[[Asked], str]] = {
     "model": lambda a: str(a["model"]),
@@ -35,10 +35,10 @@ TINY = 1e-9
 RESAMPLES = 400
 
 
-def three_distances(ours: Floats, theirs: Floats) -> float:
-    """IpF without its first term, exact readings: by how much three mean distances fell, arrays (N, 4)."""
-    before, after = (np.maximum(side.mean(axis=0)[1:], TINY) for side in (theirs, ours))
-    return float((before / after).mean())
+def three_distances(ours: Floats, theirs: Floats) -> Floats:
+    """IpF without its first term, exact readings: by how much three mean distances fell, (..., N, 4) to (...)."""
+    before, after = (np.maximum(side.mean(axis=-2)[..., 1:], TINY) for side in (theirs, ours))
+    return np.asarray((before / after).mean(-1))
 
 
 @dataclass(frozen=True)

@@ -229,10 +229,10 @@ def found_in(run: Run, config: WeightsConfig, shows: str) -> Found | None:
         estimates[name] = table.estimates[known]
         if name != "ipf":
             estimates[f"base_{name}"] = table.estimates[f"baseline_{known}"]
+    read, guessed = as_array(ours), as_array(theirs)
     estimates["distances"] = over_documents(
-        documents, lambda chosen: three_distances(as_array(ours)[chosen], as_array(theirs)[chosen]),
-        rng=np.random.default_rng(config.seed),
-    )  # fmt: skip
+        documents, lambda chosen: three_distances(read[chosen], guessed[chosen]), rng=np.random.default_rng(config.seed)
+    )
     return Found(estimates, card, table, tuple(zip(documents, ours, theirs, strict=True)))
 
 
