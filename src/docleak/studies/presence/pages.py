@@ -65,6 +65,8 @@ def _providers(c: PresenceConfig, count: int, warm_up: int) -> tuple[list[Subjec
     needed, subjects, left = 2 * c.per_provider, list[Subject](), list[Page]()
     for name in np.random.default_rng(c.seed).permutation(sorted(numbers)):
         rows = numbers[str(name)] if len(subjects) < count else numbers[str(name)][: warm_up - len(left)]
+        if len(subjects) < count and len(rows) < needed:  # too few, whatever is on them
+            continue
         pages = [one for row in rows[: 2 * needed] if (one := _asked_once(source[row]))]
         if len(subjects) == count:
             left += pages
