@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import transformers
 
 from docleak.errors import DocleakError, ModelError
 from docleak.files import parse_json
@@ -62,6 +61,8 @@ def load_model(
             resolve(ADAPTED)(file, source, where, revision, device=device, image_size=image_size, seed=seed),
         )
     architecture = _architecture(config_at(where, revision, source), source)
+    import transformers  # half a second that a party which only looks at pages need not wait
+
     transformers.utils.logging.disable_progress_bar()
     with loadable(f"model {source!r}, a {architecture} by its config.json,"):
         model = resolve(ARCHITECTURES[architecture]).load(

@@ -133,5 +133,5 @@ def _mean(rows: Sequence[Mapping[str, tuple[Floats, int]]], drawn: Mapping[str, 
         if there:
             total = np.sum([times * sums for (sums, _), times in there], axis=0)
             means = total / sum(times * count for (_, count), times in there)
-            values.append(statistic(means[:1], means[1:]))
+            values.append(float(statistic(means[:1], means[1:])))
     return float(np.mean(values)) if values else float("nan")
