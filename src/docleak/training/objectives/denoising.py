@@ -20,7 +20,8 @@ from docleak.documents.page import Page
 from docleak.errors import FederationError
 from docleak.models.base import DocumentModel, Encoded
 from docleak.models.layout_tokens import SENTINELS, LayoutTokens
-from docleak.models.t5 import FRAME, T5Reader
+from docleak.models.t5 import T5Reader
+from docleak.models.words_beside import FRAME
 from docleak.training.objectives.objective import Example
 
 
