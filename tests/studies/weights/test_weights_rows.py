@@ -226,7 +226,7 @@ def test_facts_say_what_was_left_out(tmp_path: Path) -> None:
     planned = planned_of(recipe("attack"), tmp_path)
     facts = WeightsStudy.row_facts(planned)
     assert facts["Left out"] == "1 rows, whose pages were not given (--documents funsd:DIR)"
-    assert facts["Documents"] == "synthetic for sroie; the first 12 pages of each"
+    assert facts["Documents"] == "synthetic for sroie (12 pages)"
 
 
 def test_a_control_is_no_copy_of_the_public_model() -> None:

@@ -13,7 +13,7 @@ from docleak.recipes.rows import rows_of
 from docleak.runs.identity import digest_of
 from docleak.studies.study import TableRow, plain
 from docleak.studies.weights.config import WeightsConfig
-from docleak.studies.weights.rows import asked_of, assigned, game_asked
+from docleak.studies.weights.rows import asked_of, assigned, facts_of, game_asked
 from docleak.studies.weights.study import WeightsStudy
 from docleak.studies.weights.tuning import settings_of, sought_on
 
@@ -47,6 +47,14 @@ def test_every_row_of_every_shipped_recipe_is_a_config(name: str, scale: str, tm
         if scale == "paper" and name not in ("cdmi/appendixA", "cdmi/figure7", "cdmi/strong"):
             assert (config.attack.candidates, config.attempts, config.fields, config.pages) == (128, 8, 0, 0)
             assert (config.target_training.epochs, config.dropout) == ({"mlm": 300}.get(config.task, 150), -1)
+
+
+def test_invoices_that_are_made_need_not_be_given(tmp_path: Path) -> None:
+    """They were taken for pages that are missing, and then stood under no table (KeyError)."""
+    planned = rows(find_recipe("cdmi/learned"), "tiny", tmp_path, {"documents": {"sroie": "sroie"}})
+    assert not any(row.study.missing() for row in planned)
+    facts = facts_of([(row.name, row.study, None, None) for row in planned])
+    assert facts["Documents"] == "synthetic (480 pages); sroie (all pages)" and facts["Seed"] == "varies"
 
 
 def test_tiny_tables_share_what_they_train(tmp_path: Path) -> None:

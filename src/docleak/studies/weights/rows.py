@@ -131,7 +131,8 @@ def asked_of(model: str, settings: Mapping[str, Any], documents: Mapping[str, st
         faults.append(f"{', '.join(wrong)} cannot be set in a row")
     if faults:
         raise RecipeError("the row cannot be used: " + "; ".join(faults) + ".")
-    return {**asked, "documents": documents}
+    made = {SYNTHETIC: SYNTHETIC} if SYNTHETIC in needs(asked) else {}  # they need not be given
+    return {**asked, "documents": {**made, **documents}}
 
 
 def needs(asked: Mapping[str, Any]) -> list[str]:
@@ -148,7 +149,7 @@ def game_asked(asked: Mapping[str, Any]) -> WeightsConfig:
     published = CdmiConfig(**{name: asked[name] for name in ("candidates", "weight", "top_p", "mean")})
     return WeightsConfig(**{
         **{name: asked[name] for name in names},
-        "documents": pages.get(asked["data"], SYNTHETIC if asked["data"] == SYNTHETIC else ""),
+        "documents": pages.get(asked["data"], ""),
         "public_documents": pages.get(asked["public_data"], ""),
         "public_without": tuple(sorted(asked["public_without"].items())),
         "validation": DATA_SETS.get(asked["data"], DATA_SETS["sroie"]),
@@ -268,12 +269,17 @@ def facts_of(rows: Sequence[tuple[str, WeightsStudy, Found | None, float | None]
     if not computed:
         return left
     first = computed[0][1]
-    named = dict.fromkeys((name, asked["documents"][name]) for _, asked, _ in computed for name in needs(asked))
-    documents = [spec if spec.startswith(name) else f"{spec} for {name}" for name, spec in named]
+    named = dict.fromkeys(
+        (name, asked["documents"][name], asked["pages"]) for _, asked, _ in computed for name in needs(asked)
+    )
+    documents = [
+        (spec if spec.startswith(name) else f"{spec} for {name}") + (f" ({pages} pages)" if pages else " (all pages)")
+        for name, spec, pages in named
+    ]
     facts |= {
         "Models": ", ".join(dict.fromkeys(asked["model"] for _, asked, _ in computed)),
-        "Seed": f"{first['seed']}",
-        "Documents": "; ".join(documents) + (f"; the first {first['pages']} pages of each" if first["pages"] else ""),
+        "Seed": _same([asked for _, asked, _ in computed], {"seed": ""}).strip(),
+        "Documents": "; ".join(documents),
         "Training": _same([asked for _, asked, _ in computed], TRAINING),
     }
     if first["shows"] != "validation":
