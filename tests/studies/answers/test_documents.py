@@ -132,7 +132,7 @@ def test_the_blind_baseline_sees_other_vendors_and_nothing_in_a_fair_draw(pages:
 
 
 def test_the_blind_baseline_refuses_about_one_fair_draw_in_twenty() -> None:
-    """It refused ten of these thirty, with a mean AUC of 0.58: a provider's documents on one side told one another's."""
+    """Ten of these thirty were refused, with a mean AUC of 0.58: documents of a provider told of one another."""
     pages, members = [[page] for page in make_pages(120, seed=12)], np.zeros((30, 120), dtype=np.bool_)
     for seed, chosen in enumerate(members):
         chosen[np.random.default_rng(seed).permutation(120)[:60]] = True
