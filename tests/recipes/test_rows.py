@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,16 @@ def test_rows_are_chosen_by_name_and_model(tmp_path: Path) -> None:
     }
     both = ["first", "second"]
     assert names == {"": both, "(m)": both, "first (m)": ["first"], "first|second": both, "sec | third": ["second"]}
+
+
+def test_a_whole_name_takes_no_other_row_that_holds_it(tmp_path: Path) -> None:
+    attacks = replace(RECIPE, rows=(Row("DLG", ("m",), {}), Row("iDLG", ("m",), {})))
+    names = {
+        only: [row.name for row in rows_of(attacks, GradientStudy, "tiny", tmp_path, {}, only=only)]
+        for only in ("DLG", "DLG (m)", "iDLG (m)", "DLG (m)|i")
+    }
+    both = ["DLG", "iDLG"]
+    assert names == {"DLG": both, "DLG (m)": ["DLG"], "iDLG (m)": ["iDLG"], "DLG (m)|i": both}
 
 
 def test_what_is_asked_for_and_not_there_is_named(tmp_path: Path) -> None:

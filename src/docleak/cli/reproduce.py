@@ -81,7 +81,11 @@ def reproduce(
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed; -1 means the recipe's.")] = -1,
     rows: Annotated[
-        str, typer.Option(help="Only rows with this in their name and (MODEL), such as '(donut)'; A|B takes either.")
+        str,
+        typer.Option(
+            help="Only rows with this in their name and (MODEL), such as '(donut)'; A|B takes either. "
+            "A whole name with its (MODEL) takes that row alone."
+        ),
     ] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     workers: Annotated[int, typer.Option(help="Worker processes, one thread each; 0 means one per core.")] = 0,

@@ -43,7 +43,8 @@ def rows_of(
     only: str = "",
     complete: bool = True,
 ) -> list[TableRow]:
-    """Every row on each of its models; ``only`` those with that in "NAME (MODEL)", or with one of A|B.
+    """Every row on each of its models; ``only`` those with that in "NAME (MODEL)", or with one of A|B; a whole
+    "NAME (MODEL)" means that row alone, also where it stands in another's.
 
     RecipeError for a scale that the recipe does not have, where no row is left, and for rows that make no table; where
     they need not be ``complete``, paths that only the user can name may be missing.
@@ -61,13 +62,16 @@ def rows_of(
         if model in sources or not kind.sparse
     ]
     of_all = [settings for *_, settings in asked]
+    labels = {f"{row.name} ({model})" for _, row, model, *_ in asked}
+    parts = [part.strip() for part in only.split("|")]
     _refuse_for_all(
         kind, [recipe.settings(row, model, scale, {"models": sources}) for _, row, model, *_ in asked], changes
     )
     changes = kind.changes_of(of_all, changes, scale)
     rows = []
     for number, row, model, source, settings in asked:
-        if not any(part.strip() in f"{row.name} ({model})" for part in only.split("|")):
+        label = f"{row.name} ({model})"
+        if not any(part == label or (part in label and part not in labels) for part in parts):
             continue
         for data_set, own in kind.by_data_set(settings, of_all, changes).items():
             study = kind.of_row(source, settings, {**own, "model": model}, device=device)
