@@ -10,6 +10,7 @@ part of each prior is constant and left out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,7 @@ def laplacian(pixels: Tensor, mask: Tensor) -> Tensor:
 
 
 def gaussian(pixels: Tensor, mask: Tensor, *, sigma: float = 1.0, radius: int = 2) -> Tensor:
-    """Gaussian prior, eq. 8: mean |K_gau * x - x|; the paper gives no sigma, 1 pixel is ours."""
+    """Gaussian prior, eq. 8: mean |K_gau * x - x|; the paper gives no sigma, 1 pixel is ours (2: ``gaussian-2px``)."""
     axis = torch.arange(-radius, radius + 1, device=pixels.device, dtype=pixels.dtype)
     line = torch.exp(-(axis**2) / (2 * sigma**2))
     kernel = torch.outer(line, line)
@@ -74,6 +75,7 @@ def _mean(values: Tensor, mask: Tensor) -> Tensor:
 PRIORS: dict[str, Prior] = {
     "text": laplacian,
     "gaussian": gaussian,
+    "gaussian-2px": partial(gaussian, sigma=2.0, radius=4),
     "tv-spatial": tv_spatial,
     "tv-channel": tv_channel,
     "tv-spatial-sum": tv_spatial_sum,
