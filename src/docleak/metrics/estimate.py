@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtr, stdtrit
 
 #: Groups drawn at once by the bootstrap, which bounds its memory.
 DRAWS_AT_ONCE = 1_000_000
@@ -108,4 +108,4 @@ def ratio_interval(
 
 def expanded_tail(n: int, level: float) -> float:
     """The percentile at which an interval of ``level`` over n >= 2 resampled groups begins (Hesterberg, 2015, 4.3)."""
-    return float(stats.norm.cdf(-np.sqrt(n / (n - 1)) * stats.t.ppf((1 + level) / 2, n - 1)))
+    return float(ndtr(-np.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 + level) / 2)))

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import betaincinv
 
 from docleak.errors import AttackError
 from docleak.metrics.estimate import DRAWS_AT_ONCE, Estimate, expanded_tail
@@ -120,8 +120,8 @@ def auc(scores: Floats, members: Bools) -> float:
 def clopper_pearson(hits: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """Exact two-sided interval of a binomial proportion (Clopper & Pearson, 1934); (0, 1) for n = 0."""
     tail = (1 - level) / 2
-    low = 0.0 if hits == 0 else float(stats.beta.ppf(tail, hits, n - hits + 1))
-    high = 1.0 if hits == n else float(stats.beta.ppf(1 - tail, hits + 1, n - hits))
+    low = 0.0 if hits == 0 else float(betaincinv(hits, n - hits + 1, tail))
+    high = 1.0 if hits == n else float(betaincinv(hits + 1, n - hits, 1 - tail))
     return low, high
 
 
@@ -173,8 +173,10 @@ def _f1(inside: Floats, outside: Floats) -> Floats:
 
 
 def _auc(inside: Floats, outside: Floats) -> Floats:
+    from scipy.stats import rankdata  # takes half a second
+
     n_in, n_out = inside.shape[2], outside.shape[2]
-    ranks = stats.rankdata(np.concatenate([inside[0], outside[0]], axis=1), axis=1)
+    ranks = rankdata(np.concatenate([inside[0], outside[0]], axis=1), axis=1)
     return np.asarray((ranks[:, :n_in].sum(axis=1) - n_in * (n_in + 1) / 2) / (n_in * n_out))
 
 

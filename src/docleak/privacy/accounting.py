@@ -14,7 +14,6 @@ from functools import lru_cache
 from importlib.metadata import version
 
 import numpy as np
-from scipy.stats import binom
 
 from docleak.errors import PrivacyError
 from docleak.privacy.distributions import countable_delta, epsilon_of, epsilon_of_many, grid_of, library, power_of
@@ -114,6 +113,8 @@ def epsilon_of_group(found: Guarantee, size: int) -> float:
     delta = countable_delta(found.delta, m.rounds)
     if size > LARGEST_GROUP or delta <= 0 or size / m.noise_multiplier > 100:
         return epsilon_of_many(m, size, found.delta)
+    from scipy.stats import binom  # takes half a second
+
     drawn = np.arange(size + 1)
     losses = size / m.noise_multiplier * (size / m.noise_multiplier + 20)  # the range of a round's, roughly
     grid = max(min(grid_of(m.noise_multiplier, m.rate) * size, 0.05), losses / POINTS)

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from docleak.errors import PrivacyError
 from docleak.privacy.accounting import Guarantee, guarantee
@@ -68,7 +68,7 @@ def noise_for(mechanism: Mechanism, epsilon: float, delta: float, accountant: Ac
 
 def _guess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     """About the noise that many rounds need, as if their sum were Gaussian, within what is searched."""
-    z = float(norm.isf(delta))
+    z = float(-ndtri(delta))
     mu = math.sqrt(z * z + 2 * epsilon) - z
     drift = mu * mu / mechanism.rounds / mechanism.rate**2 if mechanism.rate > 1e-100 else math.inf
     return min(max(1 / math.sqrt(math.log1p(drift)) if 0 < drift < math.inf else 1.0, 1e-4), MOST_NOISE / 2)

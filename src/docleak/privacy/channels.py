@@ -119,11 +119,11 @@ def contrast(shape: Shape, *, chance: float) -> float:
     d, read = shape.width, shape.read
     if read >= d or not shape.rows:
         return -math.inf
-    from scipy.stats import beta
+    from scipy.special import betainccinv
 
     k = min(shape.rows, read)
     inside = k / read
-    cutoff = float(beta.isf(chance, k / 2, (d - k) / 2))
+    cutoff = float(betainccinv(k / 2, (d - k) / 2, chance))
     own = math.sqrt(2 * inside * (1 - inside) / read)
     return math.inf if own == 0 and inside > cutoff else (inside - cutoff) / max(own, 1e-12)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom, norm
+from scipy.special import ndtri
 
 from docleak.errors import MissingExtraError, PrivacyError
 from docleak.privacy import gaussian
@@ -87,6 +87,8 @@ def _closed_form(parts: Sequence[Mechanism], delta: float) -> float:
     Sampled rounds are dominated by those in which the coins are public, and those by as many rounds with everybody.
     delta(epsilon) <= Phi(mu / 2 - epsilon / mu) of N(0, 1) against N(mu, 1) gives epsilon (Balle and Wang, 2018).
     """
+    from scipy.stats import binom  # takes half a second
+
     everybody = _gaussian(math.sqrt(sum(m.rounds * _cost(m) for m in parts)), delta)
     drawn = [binom.isf(delta / 2 / len(parts), m.rounds, m.rate) if m.rate < 1 else m.rounds for m in parts]
     if not all(math.isfinite(times) for times in drawn):
@@ -101,6 +103,8 @@ def epsilon_of_many(mechanism: Mechanism, size: int, delta: float) -> float:
     In every round at most as many of them are drawn as is likely at half of delta; with public coins the sum then moves
     by that number times C at most.
     """
+    from scipy.stats import binom  # takes half a second
+
     most = binom.isf(delta / 2 / mechanism.rounds, size, mechanism.rate)
     drawn = size if not math.isfinite(most) else min(int(most), size)
     mu = math.sqrt(mechanism.rounds) * drawn * _distance(mechanism) / mechanism.noise_multiplier
@@ -108,7 +112,7 @@ def epsilon_of_many(mechanism: Mechanism, size: int, delta: float) -> float:
 
 
 def _gaussian(mu: float, delta: float) -> float:
-    return max(mu * mu / 2 + mu * float(norm.isf(delta)), 0.0)
+    return max(mu * mu / 2 + mu * float(-ndtri(delta)), 0.0)
 
 
 def _cost(mechanism: Mechanism) -> float:

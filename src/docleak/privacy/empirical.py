@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta, chi2, norm
+from scipy.special import betaincinv, gammaincinv, ndtri
 
 from docleak.errors import ContradictionError, PrivacyError
 from docleak.privacy.accounting import Guarantee
@@ -202,9 +202,9 @@ def _fitted(seen: Scores, delta: float, confidence: float) -> LowerBound:
         raise PrivacyError(f"{len(inside)} members and {len(outside)} others; a fit needs 2 of each.")
     half, free = (1 - confidence) / 2, len(seen.scores) - 2
     squares = float(((inside - inside.mean()) ** 2).sum() + ((outside - outside.mean()) ** 2).sum())
-    spread, apart = math.sqrt(squares / chi2.ppf(half, free)), float(inside.mean() - outside.mean())
+    spread, apart = math.sqrt(squares / (2 * gammaincinv(free / 2, half))), float(inside.mean() - outside.mean())
     distance = math.inf if not spread and apart > 0 else apart / spread if apart > 0 else 0.0
-    distance -= float(norm.isf(half)) * math.sqrt(1 / len(inside) + 1 / len(outside))
+    distance -= float(-ndtri(half)) * math.sqrt(1 / len(inside) + 1 / len(outside))
     epsilon = Gaussian().epsilon(min(distance, Gaussian().most), delta) if distance > 0 else 0.0
     evidence = f"scores of {len(inside)} included canaries and {len(outside)} others of one training"
     return LowerBound(epsilon, delta, confidence, evidence, f"{COINS}; {NORMAL}", method=FITTED)
@@ -343,8 +343,8 @@ def _epsilons(hits: Any, members: int, alarms: Any, others: int, delta: float, e
 def _rates(hits: Any, members: int, alarms: Any, others: int, error: float) -> tuple[Any, Any]:
     """The worse ends of both rates' exact intervals, each wrong with half of ``error``."""
     hits, alarms = np.asarray(hits), np.asarray(alarms)
-    tpr = np.where(hits > 0, beta.ppf(error / 2, np.maximum(hits, 1), members - hits + 1), 0.0)
-    fpr = np.where(alarms < others, beta.ppf(1 - error / 2, alarms + 1, np.maximum(others - alarms, 1)), 1.0)
+    tpr = np.where(hits > 0, betaincinv(np.maximum(hits, 1), members - hits + 1, error / 2), 0.0)
+    fpr = np.where(alarms < others, betaincinv(alarms + 1, np.maximum(others - alarms, 1), 1 - error / 2), 1.0)
     return tpr, fpr
 
 

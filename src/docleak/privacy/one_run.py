@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrc, ndtr
-from scipy.stats import binom
 
 from docleak.errors import PrivacyError
 
@@ -33,6 +32,8 @@ def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, del
     F, P[Binomial + F >= v] is at most P[Binomial >= v] + 2 m delta max_i P[v - i <= Binomial < v] / i. Raises
     PrivacyError unless 0 <= v <= r <= m.
     """
+    from scipy.stats import binom  # takes half a second
+
     check_counts(canaries, guesses, right)
     chance = 1 / (1 + math.exp(-epsilon))
     enough = float(binom.sf(right - 1, guesses, chance))

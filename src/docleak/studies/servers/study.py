@@ -250,10 +250,10 @@ def _row(run: Run, record: Mapping[str, Any]) -> Row:
 
 def share(count: int, of: int, what: str) -> Estimate:
     """``count`` of ``of`` with its Clopper-Pearson interval of 95 %."""
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
-    low = float(beta.ppf(0.025, count, of - count + 1)) if count else 0.0
-    high = float(beta.ppf(0.975, count + 1, of - count)) if count < of else 1.0
+    low = float(betaincinv(count, of - count + 1, 0.025)) if count else 0.0
+    high = float(betaincinv(count + 1, of - count, 0.975)) if count < of else 1.0
     return Estimate(count / of, low, high, of, of, of=what)
 
 

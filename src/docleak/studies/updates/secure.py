@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import chdtrc, ndtr
 
 from docleak.documents import Page
 from docleak.documents.pages import joined
@@ -51,10 +51,11 @@ def hiding(case: UpdateCase) -> dict[str, Any]:
     )
     correlation = float(np.corrcoef(seen, sent)[0, 1]) if seen.std() and sent.std() else float("nan")
     chance = 1 / np.sqrt(seen.size)
-    p_correlation = float(2 * stats.norm.sf(abs(correlation) / chance))
+    p_correlation = float(2 * ndtr(-abs(correlation) / chance))
     limit = float(np.abs(seen).max()) or 1.0
     counts, _ = np.histogram(seen, bins=BINS, range=(-limit, limit))
-    p_uniform = float(stats.chisquare(counts).pvalue)
+    expected = counts.mean()
+    p_uniform = float(chdtrc(len(counts) - 1, np.sum((counts - expected) ** 2 / expected)))
     return {
         "numbers": int(seen.size),
         "correlation": correlation,

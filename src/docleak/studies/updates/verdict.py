@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from docleak.metrics import PageScore
 from docleak.report.measure import FIELDS, Measure, measured, share_of
@@ -92,9 +91,11 @@ def _severity_of_words(words: Mapping[str, Any], doubts: Sequence[str]) -> Sever
 def beyond_chance(words: Mapping[str, Any]) -> bool:
     """Whether more private fields of these pages are told than of pages that nobody has (Fisher's exact test), or the
     tokens read are those of these pages, and of none of those."""
+    from scipy.stats import fisher_exact  # takes half a second
+
     (held, of), (chance, among) = words["fields"], words["control"]
     table = [[held, of - held], [chance, among - chance]]
-    if of and among and stats.fisher_exact(table, alternative="greater").pvalue < BY_CHANCE:
+    if of and among and fisher_exact(table, alternative="greater").pvalue < BY_CHANCE:
         return True
     either, controls = words["found"] + words["true"] - words["right"], words["control_tokens"]
     return bool(controls) and (words["right"] / either if either else 0.0) > max(SAME_TOKENS, *controls)

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -47,7 +47,7 @@ class Precision:
 @lru_cache
 def _quantile(chance: float, width: int) -> float:
     """What the square of a vector of ``width`` standard normal numbers exceeds with that chance."""
-    return float(chi2.isf(chance, width))
+    return float(chdtri(width, chance))
 
 
 def noise_of(table: Floats) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy import stats
+from scipy.special import betainccinv
 from torch import Tensor
 
 #: Probability that any candidate of a whole vocabulary is taken that is not in the span.
@@ -161,7 +161,7 @@ def _cutoff(directions: Tensor, vectors: Tensor, chance: float) -> float:
     known = inside * (1 - inside) / variance - 1 if variance > 0 else 0.0
     if known <= 0:
         return 0.0
-    return math.sqrt(1 - float(stats.beta.isf(chance, inside * known, (1 - inside) * known)))
+    return math.sqrt(1 - float(betainccinv(inside * known, (1 - inside) * known, chance)))
 
 
 def _directions_of(vectors: Tensor) -> Tensor:

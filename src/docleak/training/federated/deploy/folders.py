@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy.stats import binom
-
 from docleak.documents.files import describe_folder
 from docleak.errors import FederationError
 from docleak.files import OWNERS_FILE, OWNERS_FOLDER
@@ -127,6 +125,8 @@ def _most_rounds(federation: Federation, silos: Sequence[str]) -> int:
     """
     if federation.counts_on_draws:
         rate = drawn(federation, len(silos)) / len(silos)
+        from scipy.stats import binom  # takes half a second
+
         return max(1, int(binom.isf(1e-9 / len(silos), federation.rounds, rate)))
     taken = Counter(name for number in range(federation.rounds) for name in federation.sampled(silos, number + 1))
     return max(taken.values())
