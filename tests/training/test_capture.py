@@ -147,6 +147,12 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
         read_updates(tmp_path)
 
 
+def test_the_folder_of_a_training_is_told_where_its_updates_are(tmp_path: Path) -> None:
+    write(tmp_path / "updates")
+    with pytest.raises(FederationError, match=r"is a training; .* Give .*/updates\.$"):
+        read_updates(tmp_path)
+
+
 def test_what_was_damaged_is_said_all_at_once(tmp_path: Path) -> None:
     for client in "abcd":
         write(tmp_path, client)

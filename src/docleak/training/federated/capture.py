@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from docleak.training.federated.fedopt import ClientUpdate, ServerState
 
 FORMAT = 1
+#: In the folder of a training: the updates as the server received them.
+UPDATES = "updates"
 MANIFEST, START, ARRAYS, RECORD = "capture.json", "start", ".safetensors", ".json"
 #: What the arrays of an update are; a delta is theta_t - y_k, as in ``fedopt.ClientUpdate``.
 Kind = Literal["weights", "delta", "gradient"]
@@ -185,6 +187,8 @@ def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
     directory = Path(directory)
     manifest = directory / MANIFEST
     if not manifest.is_file():
+        if (within := directory / UPDATES / MANIFEST).is_file():
+            raise FederationError(f"{directory} is a training; what its silos sent is in it. Give {within.parent}.")
         raise FederationError(
             f"{directory} is no capture: it has no {MANIFEST}. Record updates with docleak.tap(strategy, directory) or "
             "docleak train federated, or give the weights themselves with --before and --after."

@@ -19,6 +19,7 @@ from docleak.privacy.accounting import rounded_up
 from docleak.privacy.lineage import BOUND, epsilon_with_scores
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.second import second_opinion
+from docleak.training.federated.capture import UPDATES
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import set_parameters
 from docleak.training.federated.party import model_of
@@ -70,7 +71,7 @@ def facts_of(run: FederatedRun, silos: Mapping[str, Path], *, rng: np.random.Gen
     return {
         "run": str(run.path),
         "model": str(run.path / "model"),
-        "updates": str(run.path / "updates") if (run.path / "updates").is_dir() else "",
+        "updates": str(run.path / UPDATES) if (run.path / UPDATES).is_dir() else "",
         "silos": {name: str(path) for name, path in silos.items()},
         "rounds": [
             {

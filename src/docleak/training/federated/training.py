@@ -11,6 +11,7 @@ import torch
 from docleak.models.published.made import made_at
 from docleak.privacy.budget import delta_warning
 from docleak.training.federated.board import Board
+from docleak.training.federated.capture import UPDATES
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.flower.grid import OnSilo
@@ -19,9 +20,6 @@ from docleak.training.federated.record import FederatedRun, RoundRow
 from docleak.training.federated.scores import Scores
 from docleak.training.federated.summary import save_model
 from docleak.training.federated.turn import TURN_SECONDS
-
-#: In OUT: the updates as the server received them.
-UPDATES = "updates"
 
 
 @dataclass(frozen=True)
