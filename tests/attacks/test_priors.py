@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -51,9 +52,9 @@ def slow_laplacian(pixels: Tensor, mask: Tensor) -> float:
     return mean_over_mask(value, pixels, mask)
 
 
-def slow_gaussian(pixels: Tensor, mask: Tensor) -> float:
-    offsets = range(-2, 3)
-    weights = {(i, j): math.exp(-(i * i + j * j) / 2) for i in offsets for j in offsets}
+def slow_gaussian(pixels: Tensor, mask: Tensor, sigma: int = 1) -> float:
+    offsets = range(-2 * sigma, 2 * sigma + 1)
+    weights = {(i, j): math.exp(-(i * i + j * j) / (2 * sigma**2)) for i in offsets for j in offsets}
     total = sum(weights.values())
 
     def value(image: Tensor, y: int, x: int) -> float:
@@ -87,6 +88,7 @@ def slow_tv_channel(pixels: Tensor, mask: Tensor) -> float:
 ORACLES = {
     laplacian: slow_laplacian,
     gaussian: slow_gaussian,
+    PRIORS["gaussian-2px"]: partial(slow_gaussian, sigma=2),
     tv_spatial: slow_tv_spatial,
     tv_channel: slow_tv_channel,
     tv_spatial_sum: lambda pixels, mask: slow_tv_spatial(pixels, mask) * 3 * int(mask.sum()),
@@ -126,10 +128,11 @@ def test_only_the_channel_prior_minds_colour_only_the_others_edges() -> None:
 def test_priors_are_differentiable_and_look_only_near_the_region(name: str) -> None:
     pixels, _ = random_case(4)
     mask = torch.zeros(2, 7, 9, dtype=torch.bool)
-    mask[0, 3, 4] = True
+    mask[0, 3, 2] = True
     free = pixels.clone().requires_grad_(True)
     (gradient,) = torch.autograd.grad(PRIORS[name](free, mask), free)
     assert torch.isfinite(gradient).all()
-    assert gradient[0, :, 3, 4].any()
+    assert gradient[0, :, 3, 2].any()
     assert not gradient[1].any()
-    assert not gradient[0, :, :, 7:].any()
+    reach = 4 if name == "gaussian-2px" else 2
+    assert not gradient[0, :, :, 2 + reach + 1 :].any()
