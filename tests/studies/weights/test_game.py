@@ -213,12 +213,14 @@ def test_a_canary_ranks_among_the_top_5_percent(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(kept, "load_pages", lambda *_, **__: pages)
     monkeypatch.setattr(kept, "split_game", lambda *_, **__: kept.GameSplit(
         tuple(range(45)), tuple(range(45, 70)), tuple(range(70, 79))))  # fmt: skip
-    training = FitConfig(epochs=30, learning_rate=1e-3, validate_every=30)
+    training = FitConfig(epochs=15, learning_rate=3e-3, validate_every=15)
+    public = replace(training, epochs=5, validate_every=5)
     config = WeightsConfig(
-        pages=79, fields=0, attempts=1, target_training=training, public_training=training, calibrate=False
+        pages=79, fields=0, attempts=1, target_training=training, public_training=public, calibrate=False
     )
     game = game_of(replace(config, attempts=2))  # the game itself is made below, with fewer fields
-    one_copy = [s for s in game.secrets if s.document != "canary" or s.page == "canary-0"]
+    canary = [s for s in game.secrets if s.value == CANARY and s.page == "canary-0"]
+    one_copy = canary + [s for s in game.secrets if s.document != "canary"][:60]
     monkeypatch.setattr(games, "extract", lambda page, tokens: [s for s in one_copy if s.page == page.name])
     run = play(config, tmp_path / "a")
     ranked = read_table(run, rng=np.random.default_rng(0)).fields
@@ -231,19 +233,19 @@ def test_a_canary_ranks_among_the_top_5_percent(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.slow
 def test_a_model_that_never_saw_the_pages_gives_nothing(tmp_path: Path) -> None:
     """The control's IpF is 1 within its interval; the same game on the private pages, learnt by heart, is above 1."""
-    training = FitConfig(epochs=40, learning_rate=1e-3, validate_every=20)
+    training = FitConfig(epochs=20, learning_rate=2e-3, validate_every=20)
     config = WeightsConfig(
         pages=40,
         fields=40,
         attempts=1,
         control=True,
         target_training=training,
-        public_training=training,
+        public_training=replace(training, epochs=10, validate_every=10),
         calibrate=False,
     )
     found = {}
     for control in (True, False):
-        longer = training if control else replace(training, epochs=60, learning_rate=2e-3)
+        longer = training if control else replace(training, epochs=30, learning_rate=3e-3)
         own = replace(config, control=control, target_training=longer)
         run = play(own, tmp_path / str(control))
         found[control] = read_table(run, rng=np.random.default_rng(0)).estimates["improvement_factor"]
