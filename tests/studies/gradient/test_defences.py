@@ -26,7 +26,6 @@ from docleak.studies.gradient.utility import Utility, sent_bytes, utility_under
 from docleak.studies.registry import report_on
 
 
-
 class NothingRead:
     """An OCR engine that reads nothing: what is compared here is read as words."""
 
