@@ -213,14 +213,12 @@ def test_a_canary_ranks_among_the_top_5_percent(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(kept, "load_pages", lambda *_, **__: pages)
     monkeypatch.setattr(kept, "split_game", lambda *_, **__: kept.GameSplit(
         tuple(range(45)), tuple(range(45, 70)), tuple(range(70, 79))))  # fmt: skip
-    training = FitConfig(epochs=15, learning_rate=3e-3, validate_every=15)
-    public = replace(training, epochs=5, validate_every=5)
+    training = FitConfig(epochs=30, learning_rate=1e-3, validate_every=30)
     config = WeightsConfig(
-        pages=79, fields=0, attempts=1, target_training=training, public_training=public, calibrate=False
+        pages=79, fields=0, attempts=1, target_training=training, public_training=training, calibrate=False
     )
     game = game_of(replace(config, attempts=2))  # the game itself is made below, with fewer fields
-    canary = [s for s in game.secrets if s.value == CANARY and s.page == "canary-0"]
-    one_copy = canary + [s for s in game.secrets if s.document != "canary"][:60]
+    one_copy = [s for s in game.secrets if s.document != "canary" or s.page == "canary-0"]
     monkeypatch.setattr(games, "extract", lambda page, tokens: [s for s in one_copy if s.page == page.name])
     run = play(config, tmp_path / "a")
     ranked = read_table(run, rng=np.random.default_rng(0)).fields
