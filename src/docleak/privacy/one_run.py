@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtrc, ndtr
+from scipy.special import bdtr, bdtrc, ndtr
 
 from docleak.errors import PrivacyError
 
@@ -32,15 +32,14 @@ def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, del
     F, P[Binomial + F >= v] is at most P[Binomial >= v] + 2 m delta max_i P[v - i <= Binomial < v] / i. Raises
     PrivacyError unless 0 <= v <= r <= m.
     """
-    from scipy.stats import binom  # takes half a second
-
     check_counts(canaries, guesses, right)
     chance = 1 / (1 + math.exp(-epsilon))
-    enough = float(binom.sf(right - 1, guesses, chance))
+    enough = float(bdtrc(right - 1.0, guesses, chance))
     if not delta or not right:
         return enough
     added = np.arange(1, right + 1)
-    nearly = binom.cdf(right - 1, guesses, chance) - binom.cdf(right - 1 - added, guesses, chance)
+    below = np.append(bdtr(np.arange(right - 1.0, -1, -1), guesses, chance), 0.0)  # P[Binomial < v - i], i = 0..v
+    nearly = below[0] - below[1:]
     return min(enough + 2 * canaries * delta * float((nearly / added).max()), 1.0)
 
 

@@ -34,6 +34,8 @@ WATCH_SECONDS = 1.0
 #: Seconds in which the pool ends and gathers its other workers after one died.
 GATHERED_WITHIN = 10.0
 CLUSTER_TIMEOUT = "10s"
+#: Of which a worker imports nothing that the process had which started the first: 2 s of a worker's processor time.
+LIBRARIES = ("docleak", "transformers", "sklearn", "matplotlib")
 
 #: In a worker process: what it was started with.
 _started_with: dict[str, Any] = {}
@@ -123,11 +125,12 @@ def _in_processes(
 
 def _context() -> BaseContext:
     """How processes are made: on Linux they are forked from one that imports once torch and what this one has of
-    docleak, and does nothing else; elsewhere forking behind torch is not safe."""
+    LIBRARIES, and does nothing else; elsewhere forking behind torch is not safe."""
     if sys.platform != "linux":
         return get_context("spawn")
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch", *sorted(name for name in sys.modules if name.split(".")[0] == "docleak")])
+    there = sorted(name for name in sys.modules if name.split(".")[0] in LIBRARIES)
+    context.set_forkserver_preload(["torch", *there])
     return context
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from docleak.documents.blue_red import BlueRedPlan
-from docleak.documents.blue_red_files import open_issuers
+from docleak.documents.blue_red_files import Divided, open_issuers
 from docleak.errors import AttackError
+from docleak.runs.run import Run
 from docleak.studies.answers import shipped, store
 from docleak.studies.answers.config import Release
 from docleak.studies.answers.red import draw_providers, pages_of, replies_to
@@ -29,12 +30,26 @@ def test_the_division_is_that_of_the_training() -> None:
     assert data.plan.clients == shipped.CLIENTS and Target(shipped.PUBLIC, data, CENTRAL).name == "VT5_C"
 
 
-def test_it_answers_the_pages_it_was_trained_on_better(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def divided() -> Divided:
+    """The shipped model's pages in its division; the pages are drawn when they are asked for."""
+    return shipped.as_trained()
+
+
+@pytest.fixture(scope="module")
+def documents(divided: Divided, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The audit of 8 documents that the shipped model was trained on and of 8 others."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shipped, "PAIRS", 8)
+        patched.setattr(shipped, "as_trained", lambda: divided)
+        return carry_out(AnswersStudy(shipped_documents(0)), tmp_path_factory.mktemp("shipped") / "documents")
+
+
+def test_it_answers_the_pages_it_was_trained_on_better(divided: Divided) -> None:
     """A planted fault, another division, would level the two: the public model's shares are 5 points apart."""
     from docleak.attacks.answers.asking import AnswersView, ask
     from docleak.models.loading import load_model
 
-    divided = shipped.as_trained()
     pages, shares = divided.sources["issuers"], {share.name: share.pages for share in divided.shares}
     view = AnswersView(load_model(shipped.RELEASED), scores=False)
     right = {}
@@ -45,8 +60,8 @@ def test_it_answers_the_pages_it_was_trained_on_better(tmp_path: Path) -> None:
 
 
 def test_a_short_audit_of_some_providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipped, "PROVIDERS", 60)
-    monkeypatch.setattr(store, "as_trained", lambda: open_issuers(60, 3.0, BlueRedPlan(clients=1), seed=0))
+    monkeypatch.setattr(shipped, "PROVIDERS", 36)
+    monkeypatch.setattr(store, "as_trained", lambda: open_issuers(36, 3.0, BlueRedPlan(clients=1), seed=0))
     made = division_of(shipped.SHIPPED, tmp_path)
     study = AnswersStudy(replace(shipped_audit(1), division=str(made.path)))
     run, together = carry_out(study, tmp_path / "alone"), carry_out(study, tmp_path / "together", workers=2)
@@ -54,7 +69,7 @@ def test_a_short_audit_of_some_providers(tmp_path: Path, monkeypatch: pytest.Mon
     records = {record["label"]: record for record in run.units()}
     assert list(records) == ["public model", shipped.RELEASED]
     found = records[shipped.RELEASED]
-    assert found["membership"]["members"] + found["membership"]["others"] == 20
+    assert found["membership"]["members"] + found["membership"]["others"] == 12
     assert sorted(found["membership"]["numbers"]) == ["APK", "AZK"]
     assert list(found["memorisation"]["numbers"]) == ["provider_name"]
     reading = AnswersStudy.read([run], np.random.default_rng(0), beside=True)
@@ -66,37 +81,35 @@ def test_a_short_audit_of_some_providers(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_documents_of_the_training_beside_others_of_the_same_providers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    divided: Divided, documents: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shipped, "as_trained", lambda: divided)
     members, others = shipped.document_pairs(0)
     assert [page.provider for page in members] == [page.provider for page in others] and len(members) == shipped.PAIRS
     assert members != shipped.document_pairs(1)[0]
-    divided = shipped.as_trained()
     parts = {divided.sources["issuers"][number].name: share.name for share in divided.shares for number in share.pages}
     assert all(parts[page.name].startswith("silos/") for page in members)
     assert {parts[page.name] for page in others} == {"red-positive"}
     assert all(1 <= len(page.questions) <= 2 and all(q.answers for q in page.questions) for page in members + others)
     with pytest.raises(AttackError, match="and of no other release"):
         replace(shipped_documents(0), releases=(Release("mine", shipped.PUBLIC),))
-    monkeypatch.setattr(shipped, "PAIRS", 8)
-    run = carry_out(AnswersStudy(shipped_documents(0)), tmp_path / "documents")
-    assert [record["documents"]["members"] for record in run.units()] == [8]
-    reading = AnswersStudy.read([run], np.random.default_rng(0), beside=True)
+    assert [record["documents"]["members"] for record in documents.units()] == [8]
+    reading = AnswersStudy.read([documents], np.random.default_rng(0), beside=True)
     (section,), (part,) = reading.sections, reading.parts
     assert section.anchor == part.anchor == "documents" and part.name == f"documents of {shipped.RELEASED}"
     assert "docleak's own record" in reading.lead and reading.synthetic
 
 
-def test_providers_and_documents_are_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_providers_and_documents_are_read_apart(
+    documents: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two runs of one kind side by side, whose numbers stand for different things."""
-    monkeypatch.setattr(shipped, "PAIRS", 8)
-    carry_out(AnswersStudy(shipped_documents(0)), tmp_path / "documents")
     monkeypatch.setattr(shipped, "PROVIDERS", 20)
     monkeypatch.setattr(store, "as_trained", lambda: open_issuers(20, 3.0, BlueRedPlan(clients=1), seed=0))
     division = division_of(shipped.SHIPPED, tmp_path / "made")
     about = replace(shipped_audit(1), division=str(division.path), providers=0)
     carry_out(AnswersStudy(about), tmp_path / "providers")
-    page, readings = report_on([tmp_path / "providers", tmp_path / "documents"], tmp_path / "both")
+    page, readings = report_on([tmp_path / "providers", documents.path], tmp_path / "both")
     assert [part.name for of in readings for part in of.parts] == [
         f"answers of {shipped.RELEASED}", f"documents of {shipped.RELEASED}",
     ]  # fmt: skip

@@ -503,20 +503,22 @@ def test_worker_processes_give_what_one_process_gives(
 
 
 @pytest.mark.usefixtures("_fake_ocr")
-def test_an_audit_of_two_rounds(tmp_path: Path) -> None:
-    config = GradientConfig(
-        models=("layoutlmv3-start",), attacks=("gi-dqa:rounds=all",), budget=40, seed=0, rounds=2, round_steps=1
+def test_an_audit_of_two_rounds(small_config: GradientConfig, tmp_path: Path) -> None:
+    save([replace(small_page(value), document=value) for value in ("42", "17")], tmp_path / "pages")
+    config = replace(
+        small_config, documents=str(tmp_path / "pages"), attacks=("gi-dqa:rounds=all",), budget=40, rounds=2,
+        round_steps=1,
     )  # fmt: skip
+    (name,) = config.models
     run = run_one(config, tmp_path / "run")
     (unit,) = run.units()
     assert unit["view"]["rounds"] == 2 and unit["self_test"]["passed"]
     assert [number for number, _ in unit["finding"]["history"]] == [36, 38, 40], "17 draws and one evaluation a round"
     assert "2 rounds" in run.info["signature"] and "in 2 rounds" in run.info["threat_model"]["sees"][0]
-    (later,) = models.later_models("layoutlmv3-start", "cpu", config)
-    assert weights_hash(later) != weights_hash(models.model_of(config, "layoutlmv3-start", "cpu"))
-    assert weights_hash(load_model("layoutlmv3-start")) == weights_hash(
-        models.model_of(config, "layoutlmv3-start", "cpu")
-    ), "the first round's model was trained"
+    (later,) = models.later_models(name, "cpu", config)
+    first = weights_hash(models.model_of(config, name, "cpu"))
+    assert weights_hash(later) != first
+    assert weights_hash(load_model(name)) == first, "the first round's model was trained"
 
 
 def _given(count: int) -> str:

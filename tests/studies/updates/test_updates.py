@@ -105,7 +105,7 @@ class Events(Silence):
 
 def config_of(folder: Path, **changes: Any) -> UpdatesConfig:
     config = UpdatesConfig(
-        str(folder / "updates"), documents=str(folder / "silos"), budget=30, picture_budget=20, steps=(1, 2),
+        str(folder / "updates"), documents=str(folder / "silos"), budget=30, picture_budget=18, steps=(1, 2),
         batch_sizes=(1,),
     )  # fmt: skip
     return replace(config, **changes)
@@ -158,7 +158,7 @@ def test_an_update_is_attacked_replayed_and_reported(small: Path, tmp_path: Path
 
 
 def test_what_is_finished_is_not_computed_again(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_of(small, steps=(1,))
+    config = config_of(small, steps=(1,), attack="random")
     before = audited(config, tmp_path / "out").units()
     monkeypatch.setattr(UpdatesStudy, "compute", lambda *args: pytest.fail("computed again"))
     assert audited(config, tmp_path / "out").units() == before
@@ -220,7 +220,7 @@ def test_pages_that_are_not_the_clients_stop_the_audit(words: Path, tmp_path: Pa
     with pytest.raises(SelfTestError, match=r"silo-0: trained again from the recorded seed.*other pages"):
         audited(config, tmp_path / "out")
     with pytest.raises(SelfTestError, match="relative distance"):
-        audited(config_of(words, local="learning_rate=1e-3", steps=(1,)), tmp_path / "out2")
+        audited(config_of(words, clients=("silo-0",), local="learning_rate=1e-3", steps=(1,)), tmp_path / "out2")
 
 
 def test_a_capture_of_ones_own_flower_app_says_less(
@@ -240,7 +240,7 @@ def test_a_capture_of_ones_own_flower_app_says_less(
     assert name_of(numbered) == "Round 1, client 4711 (partition 3)", "Flower's ids of nodes say nobody anything"
     assert case.replay.trained is None and "tells no seed" in case.replay.why
     assert case.batches == ((0,), (0,))
-    config = config_of(tmp_path, model=str(small / "model"), local=local, steps=(), batch_sizes=())
+    config = config_of(tmp_path, model=str(small / "model"), local=local, steps=(), batch_sizes=(), attack="random")
     run = audited(config, tmp_path / "out")
     (record,) = run.units()
     assert record["pictures"]["self_test"]["passed"], "one page: the order cannot matter"
@@ -250,7 +250,7 @@ def test_a_capture_of_ones_own_flower_app_says_less(
 def test_dropout_that_nobody_knows_is_said(small: Path, tmp_path: Path, make_small_page: Callable[[str], Page]) -> None:
     plan = replace(PLAN, dropout=True)
     capture(tmp_path, str(small / "model"), {"a": [make_small_page("42")]}, plan)
-    config = config_of(tmp_path, steps=(), batch_sizes=())
+    config = config_of(tmp_path, steps=(), batch_sizes=(), attack="random")
     (record,) = audited(config, tmp_path / "out").units()
     assert record["replay"]["distance"] == 0.0, "the evaluator has the seed"
     assert not record["pictures"]["self_test"]["passed"] and "score" not in record["pictures"]

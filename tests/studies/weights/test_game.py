@@ -231,19 +231,19 @@ def test_a_canary_ranks_among_the_top_5_percent(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.slow
 def test_a_model_that_never_saw_the_pages_gives_nothing(tmp_path: Path) -> None:
     """The control's IpF is 1 within its interval; the same game on the private pages, learnt by heart, is above 1."""
-    training = FitConfig(epochs=40, learning_rate=1e-3, validate_every=20)
+    training = FitConfig(epochs=20, learning_rate=2e-3, validate_every=20)
     config = WeightsConfig(
         pages=40,
         fields=40,
         attempts=1,
         control=True,
         target_training=training,
-        public_training=training,
+        public_training=replace(training, epochs=10, validate_every=10),
         calibrate=False,
     )
     found = {}
     for control in (True, False):
-        longer = training if control else replace(training, epochs=60, learning_rate=2e-3)
+        longer = training if control else replace(training, epochs=30, learning_rate=3e-3)
         own = replace(config, control=control, target_training=longer)
         run = play(own, tmp_path / str(control))
         found[control] = read_table(run, rng=np.random.default_rng(0)).estimates["improvement_factor"]

@@ -54,12 +54,12 @@ class Overview:
     def of(cls, size: tuple[int, int], target: tuple[int, int], resample: int) -> Overview:
         """``size`` and ``target`` are (height, width), ``resample`` is of FILTERS; ModelError for another filter.
 
-        The order is that which gives what Pillow itself makes of noise of that size.
+        The order is that which gives what Pillow itself makes of grey noise of that size.
         """
-        noise = np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8)
-        made = np.asarray(PIL.Image.fromarray(noise).resize(target[::-1], resample=Resampling(resample)))
-        wanted = torch.from_numpy(made.transpose(2, 0, 1).copy())[None].double()
-        given = torch.from_numpy(noise.transpose(2, 0, 1).copy())[None].double() / 255
+        noise = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
+        made = np.array(PIL.Image.fromarray(noise).resize(target[::-1], resample=Resampling(resample)))
+        wanted = torch.from_numpy(made)[None, None].double()
+        given = torch.from_numpy(noise)[None, None].double() / 255
         (height, width), (high, wide) = size, target
         overview = cls(_weights(height, high, resample), _weights(width, wide, resample))
         orders = [replace(overview, rows_first=first) for first in (False, True)]

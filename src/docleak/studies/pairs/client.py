@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +114,15 @@ def _language(config: PairConfig, model: PairModel, targets: Sequence[Pair], pub
         return load_causal(config.language, model.tokenizer)
     said = {pair.text for pair in targets}
     lines = read_text(Path(config.corpus)).splitlines() if config.corpus else []
-    lines += [pair.text for pair in [*make_scenes(PUBLIC_SCENES, seed=PUBLIC_SEED), *public]]
+    lines += [*_public_texts(), *(pair.text for pair in public)]
     texts = [line for line in lines if line.strip() and line not in said]
     return fit_trigrams(texts, model.tokenizer, name=f"trigrams of {len(texts)} texts")
+
+
+@cache
+def _public_texts() -> tuple[str, ...]:
+    """Of the public scenes, which are the same for every row of every table."""
+    return tuple(pair.text for pair in make_scenes(PUBLIC_SCENES, seed=PUBLIC_SEED))
 
 
 def _texts(config: PairConfig) -> tuple[tuple[Pair, ...], list[Pair]]:
