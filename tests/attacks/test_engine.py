@@ -337,5 +337,5 @@ def test_only_the_cross_entropy_is_doubled() -> None:
 def test_the_published_gi_dqa_has_the_published_parts() -> None:
     paper = ATTACKS.load("gi-dqa-adam")
     assert dict(paper.priors) == {"text": 0.1, "gaussian": 0.01, "tv-spatial": 0.1, "tv-channel": 0.1}
-    assert paper.solver == Adam(learning_rate=2 / 255, final_factor=0.999**5000)
+    assert paper.solver == Adam(learning_rate=2.0, final_factor=0.999**5000)
     assert (paper.schedule, paper.grey, paper.matching) == ("exponential", False, squared_and_cosine)

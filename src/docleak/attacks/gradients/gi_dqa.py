@@ -1,9 +1,11 @@
 """GI-DQA (Ben Hemo et al., ICML 2025): gradient inversion of document question answering.
 
 ``PAPER`` is the published composition: eq. 5's matching, the priors of eq. 7-11 with the published
-weights, exponential decay, Adam (2.0 in 0-255 units). ``ATTACK`` is docleak's default for the same
-threat model: whitened matching, one grey value per pixel (the limit of the channel prior), pixels bounded
-to [0, 1] and L-BFGS-B (docs/log.md has what each part brings), and of a deep Donut the tensors next to the pixels.
+weights, exponential decay, Adam with the published step of 2.0 in a range of pixels of 1: the first step leaves every
+unknown at black or white, and the decay brings it back (a step of 2.0 / 255 reads nothing: gi-dqa/settings).
+``ATTACK`` is docleak's default for the same threat model: whitened matching, one grey value per pixel (the limit of the
+channel prior), pixels bounded to [0, 1] and L-BFGS-B (docs/log.md has what each part brings), and of a deep Donut the
+tensors next to the pixels.
 """
 
 from docleak.attacks.gradients.engine import GradientAttack
@@ -16,7 +18,7 @@ PAPER = GradientAttack(
     summary="the published GI-DQA: squared + cosine per layer, text, Gaussian and TV priors, Adam; other readings: "
     "docs/fidelity.md",
     matching=squared_and_cosine,
-    solver=Adam(),
+    solver=Adam(learning_rate=2.0),
     priors={"text": 0.1, "gaussian": 0.01, "tv-spatial": 0.1, "tv-channel": 0.1},
     schedule="exponential",
 )

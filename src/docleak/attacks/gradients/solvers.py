@@ -30,7 +30,7 @@ class Solver(Protocol):
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam with exponentially decaying step (GI-DQA section 4.1: 2.0 in 0-255 units, 0.999 over 5,000 iterations).
+    """Adam with exponentially decaying step (GI-DQA section 4.1: 0.999 over 5,000 iterations).
 
     ``final_factor`` is the step at the end of the budget relative to the first: 0.999^5000 = 0.0067.
     ``signed`` replaces each gradient by its sign and ``steps_at`` multiplies the step by 0.1 at those shares
