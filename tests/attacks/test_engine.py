@@ -160,7 +160,7 @@ def test_an_end_that_is_none_is_refused(option: str) -> None:
 
 
 def test_the_priors_pull_the_picture(small: Any) -> None:
-    plain = replace(ATTACKS.load("gi-dqa-adam"), priors={})
+    plain = replace(ATTACKS.load("gi-dqa-adam"), priors={}, solver=Adam(learning_rate=2 / 255))  # eight small steps
     smooth = replace(plain, priors={"tv-spatial": 1e4}, schedule="constant")
     late = replace(smooth, schedule="delayed")
     roughness = []
