@@ -16,6 +16,7 @@ from docleak.documents.page import Image, Page
 from docleak.errors import DocumentError, FederationError
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.image import psnr
+from docleak.metrics.membership import clopper_pearson
 from docleak.models import DocumentModel, Encoded, load_model, pixels_of
 from docleak.models.base import image_of
 from docleak.report.page import Reading, Section, run_facts
@@ -250,11 +251,7 @@ def _row(run: Run, record: Mapping[str, Any]) -> Row:
 
 def share(count: int, of: int, what: str) -> Estimate:
     """``count`` of ``of`` with its Clopper-Pearson interval of 95 %."""
-    from scipy.special import betaincinv
-
-    low = float(betaincinv(count, of - count + 1, 0.025)) if count else 0.0
-    high = float(betaincinv(count + 1, of - count, 0.975)) if count < of else 1.0
-    return Estimate(count / of, low, high, of, of, of=what)
+    return Estimate(count / of, *clopper_pearson(count, of), of, of, of=what)
 
 
 def _said(opinion: Mapping[str, Any]) -> str:
