@@ -52,7 +52,7 @@ def test_a_leak_is_found_where_a_random_guess_finds_none(problem: Problem, psnr:
 def test_the_gradient_of_another_page_gives_nothing(problem: Problem, psnr: Psnr) -> None:
     case = problem.case
     foreign = replace(case.view, gradient=problem.other.view.gradient)
-    finding = run("gi-dqa", foreign, case, 25)
+    finding = run("gi-dqa", foreign, case, 40)
     assert finding.explained < 0.5
     assert psnr(finding.pixels, case.pixels, case.knowledge.private) < 10
 

@@ -42,12 +42,12 @@ def test_providers_are_dealt_once_and_their_other_pages_are_in_no_update() -> No
 
 
 def test_providers_of_the_update_are_told_from_others(tmp_path: Path) -> None:
-    asked = PresenceConfig(pages=12, batch_size=2, per_provider=1, controls=2)
+    asked = PresenceConfig(pages=16, batch_size=2, per_provider=1, controls=2)
     run = carry_out(PresenceStudy(asked), tmp_path / "run")
     (reading,) = read_runs([run])
     theirs, others = reading.tables["presence"].rows
     assert theirs.values["residual_auc"].value == 1.0 and theirs.values["residual_auc"].of == "providers"
-    assert others.values["residual_auc"].value > 0.75 and theirs.values["blind_auc"].n == 12  # by the letterhead
+    assert others.values["residual_auc"].value > 0.75 and theirs.values["blind_auc"].n == 16  # by the letterhead
     pairs = [(one["residual"], more["residual"]) for r in run.units() for one, more in zip(*_inside(r), strict=True)]
     assert all(one > more + 1 for one, more in pairs)
     assert reading.question == "Was this provider in this update?"

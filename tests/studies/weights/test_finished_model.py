@@ -84,7 +84,7 @@ def test_a_layoutlmv3_that_transformers_saved_is_played(here: Path, tmp_path: Pa
     torch.manual_seed(0)
     getattr(transformers, family)(LayoutLMv3Config(**values)).save_pretrained(tmp_path / "model")
     AutoTokenizer.from_pretrained(start).save_pretrained(tmp_path / "model")
-    config = config_in(here, target=str(tmp_path / "model"), model=start, fields=1, attempts=1)
+    config = config_in(here, target=str(tmp_path / "model"), model=start, fields=2, attempts=1)
     run = carry_out(WeightsStudy(config), tmp_path / "run")
     game = ready(config, run.path / MODELS)
     assert game.target.task == ("qa" if "Question" in family else "ee-bio") and game.target.bimodal
@@ -94,7 +94,7 @@ def test_a_layoutlmv3_that_transformers_saved_is_played(here: Path, tmp_path: Pa
     assert (
         before is not None and after is not None and (before != after).any() and (after[before != after] == 255).all()
     )
-    assert len(read_table(run, rng=np.random.default_rng(0)).fields) == 1
+    assert len(read_table(run, rng=np.random.default_rng(0)).fields) == 2
 
 
 def test_a_game_is_not_continued_with_a_retrained_model_or_other_pages(here: Path, tmp_path: Path) -> None:
