@@ -51,6 +51,22 @@ def test_other_readings_of_gi_dqa() -> None:
         ATTACKS.load("gi-dqa:keep=worst")
 
 
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("gi-dqa-adam:learning_rate=-1", "Adam: learning-rate is -1; expected a number above 0"),
+        ("gi-dqa-adam:learning_rate=nan", "learning-rate is nan"),
+        ("april:final_factor=0", "final-factor is 0"),
+        ("dlg:learning_rate=0", "TorchLBFGS: learning-rate is 0"),
+        ("gi-dqa:history=0", "BoundedLBFGS: history is 0"),
+        ("gi-dqa:solver=lm,damping=-1", "LevenbergMarquardt: damping is -1"),
+    ],
+)
+def test_a_solver_that_cannot_step_is_refused_before_anything_is_computed(spec: str, said: str) -> None:
+    with pytest.raises(AttackError, match=said):
+        ATTACKS.load(spec)
+
+
 def test_no_priors() -> None:
     assert dict(ATTACKS.load("gi-dqa-adam:priors=none").priors) == {}
 

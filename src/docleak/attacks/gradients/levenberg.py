@@ -15,6 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from docleak.attacks.gradients.solvers import require_above_zero
+
 #: A direction that is this much smaller than the first is rounding.
 NEGLIGIBLE = 1e-6
 #: A step that is to gain no larger share of the distance than this ends the search.
@@ -54,6 +56,9 @@ class LevenbergMarquardt:
 
     inner: int = 8
     damping: float = 1e-2
+
+    def __post_init__(self) -> None:
+        require_above_zero(self, inner=self.inner, damping=self.damping)
 
     def minimise_squares(self, linearise: Linearise, start: Tensor, *, budget: int) -> Tensor:
         """The last unknowns taken, after at most ``budget`` evaluations and products."""

@@ -6,6 +6,7 @@ gradient; every call is one gradient evaluation (one forward, backward and doubl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from docleak.errors import AttackError
 
 Objective = Callable[[Tensor, float], tuple[float, Tensor]]
 
@@ -26,6 +29,15 @@ class Solver(Protocol):
     """Returns the last unknowns; which of the visited ones is kept, the caller decides by the objective."""
 
     def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor: ...
+
+
+def require_above_zero(solver: object, **numbers: float) -> None:
+    """AttackError for a solver's option that is not above 0 and finite."""
+    for name, number in numbers.items():
+        if not (number > 0 and math.isfinite(number)):
+            raise AttackError(
+                f"{type(solver).__name__}: {name.replace('_', '-')} is {number:g}; expected a number above 0."
+            )
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,9 @@ class Adam:
     signed: bool = False
     clamp: bool = True
     steps_at: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_above_zero(self, learning_rate=self.learning_rate, final_factor=self.final_factor)
 
     def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor:
         unknowns = start.clone().requires_grad_(True)
@@ -70,6 +85,9 @@ class TorchLBFGS:
 
     history: int = 100
     learning_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_above_zero(self, history=self.history, learning_rate=self.learning_rate)
 
     def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor:
         unknowns = start.clone().requires_grad_(True)
@@ -103,6 +121,9 @@ class BoundedLBFGS:
 
     history: int = 200
     scale: float = 1e4
+
+    def __post_init__(self) -> None:
+        require_above_zero(self, history=self.history, scale=self.scale)
 
     def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor:
         from scipy.optimize import minimize
