@@ -32,6 +32,12 @@ def test_ranks_and_widths_decide() -> None:
     assert states(replace(OPEN, rank=0, table=True, optimiser="adamw", pages=64))[0] is State.OPEN
 
 
+def test_what_is_said_where_everything_lies_in_the_span() -> None:
+    words, page, _ = plan(OPEN)
+    for channel in (words, page):
+        assert "all of them in its span" in channel.condition and "inf" not in channel.condition
+
+
 def test_what_several_steps_on_one_page_show_of_its_picture() -> None:
     """Steps of SGD add up to one system; a step of AdamW may be inverted, several are not."""
     seen = {(kind, steps): states(replace(OPEN, optimiser=kind, local_steps=steps))[2]

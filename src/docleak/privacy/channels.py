@@ -177,7 +177,8 @@ def _spanned(shape: Shape, name: str, chance: float) -> Channel:
         return _signed(shape, name, said)
     apart = contrast(shape, chance=chance)
     state = State.OPEN if apart > SURE else State.CLOSED if apart < -SURE else State.UNTOLD
-    return Channel(name, state, f"{said}: {apart:+.1f} standard deviations from the cut-off", "algebra")
+    placed = f"{apart:+.1f} standard deviations from the cut-off" if math.isfinite(apart) else "all of them in its span"
+    return Channel(name, state, f"{said}: {placed}", "algebra")
 
 
 def _signed(shape: Shape, name: str, said: str) -> Channel:
