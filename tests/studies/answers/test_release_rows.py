@@ -151,7 +151,7 @@ def test_a_target_of_another_start_is_another_target_or_refused(tmp_path: Path) 
     model.save(str(tmp_path / "mine"))
     assert folder_of(target, tmp_path / "store") != folder
     folder.rename(folder_of(target, tmp_path / "store"))
-    with pytest.raises(RunError, match="was trained from another"):
+    with pytest.raises(RunError, match="was made from other weights"):
         trained(target, tmp_path / "store", "cpu")
 
 

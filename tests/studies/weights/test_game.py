@@ -17,6 +17,7 @@ from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, RunError
 from docleak.metrics.extraction import match
+from docleak.runs.artefact import card_of
 from docleak.runs.run import Run
 from docleak.studies.engine import Silence, begin, carry_out
 from docleak.studies.weights import game as games
@@ -80,7 +81,7 @@ def test_the_last_epoch_is_what_training_left(tmp_path: Path) -> None:
     config = replace(SMALL, target_training=training, criterion="last")
     game = ready(config, tmp_path)
     best = ready(replace(config, criterion="loss"), tmp_path)
-    card = kept.card_in(tmp_path / config.target_fitting().name)
+    card = card_of(tmp_path / config.target_fitting().name)
     assert card["epochs"][-1]["number"] == 12
     assert card["best"]["loss"]["number"] < 12, "else this shows nothing"
     ours, theirs = (list(g.target.module.parameters()) for g in (game, best))

@@ -11,16 +11,17 @@ import torch
 
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, PrivacyError, RunError
-from docleak.files import write_json
+from docleak.files import read_stored, write_json
 from docleak.models.encoders.loading import load_encoder, named_weights
 from docleak.privacy.lineage import BOUND, NO_GUARANTEE, claim_of
 from docleak.recipes import Recipe, Row, find_recipe
 from docleak.recipes.rows import reproduce, rows_of, write_table
+from docleak.runs.artefact import CARD, card_of
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.rows import asked_of, game_asked
 from docleak.studies.weights.study import STORE, WeightsStudy
 from docleak.training.extraction.duplicates import with_copies, without_duplicates
-from docleak.training.extraction.kept import BEST, CARD, card_in, divided, fitted
+from docleak.training.extraction.kept import BEST, divided, fitted
 from docleak.training.lineage import lineage_of
 
 SMALL = {
@@ -53,7 +54,7 @@ def test_deduplicated_training_is_the_one_without_copies(tmp_path: Path) -> None
     alone, copied, mended = weights(), weights(copies=2), weights(copies=2, deduplicate=True)
     assert all(torch.equal(value, mended[name]) for name, value in alone.items())
     assert any(not torch.equal(value, copied[name]) for name, value in alone.items())
-    card = card_in(fitted(row(copies=2, deduplicate=True).target_fitting(), tmp_path))
+    card = card_of(fitted(row(copies=2, deduplicate=True).target_fitting(), tmp_path))
     private = len(divided(row().data()).part("private"))
     assert card["pages"]["train"] == private
     assert card["duplicates"] == 2 * len(range(0, private, 2))
@@ -78,7 +79,7 @@ def test_a_private_model_says_what_it_comes_from_and_what_was_taken_as_given(tmp
     folder = fitted(row(epsilon=8.0, rounds=3).target_fitting(), tmp_path)
     claim = claim_of(lineage_of(str(folder / "last")))
     assert claim.kind == BOUND and claim.epsilon is not None and 7.9 < claim.epsilon <= 8
-    card = card_in(folder)
+    card = card_of(folder)
     assert card["claim"].startswith(claim.sentence)
     assert "taken as public" in card["claim"] and "holds against nobody who knows it" in card["claim"]
     for criterion in BEST:
@@ -86,12 +87,12 @@ def test_a_private_model_says_what_it_comes_from_and_what_was_taken_as_given(tmp
     open_ = fitted(row().target_fitting(), tmp_path)
     assert claim_of(lineage_of(str(open_ / "last"))).kind == NO_GUARANTEE
     again = fitted(replace(row(epsilon=8.0, rounds=3), model=str(open_ / "last")).target_fitting(), tmp_path)
-    assert card_in(again)["claim"].startswith("no guarantee: its start was trained without privacy")
+    assert card_of(again)["claim"].startswith("no guarantee: its start was trained without privacy")
 
 
 def test_a_model_of_another_version_is_not_taken_over(tmp_path: Path) -> None:
     folder = fitted(row().target_fitting(), tmp_path)
-    write_json(folder / CARD, {**card_in(folder), "docleak": "0.0.1"})
+    write_json(folder / CARD, {**read_stored(folder / CARD), "docleak": "0.0.1"})
     with pytest.raises(RunError, match=r"begun by docleak 0\.0\.1"):
         fitted(row().target_fitting(), tmp_path)
 

@@ -17,6 +17,7 @@ from docleak.metrics.extraction import EPSILON, Match, as_array, improvement_fac
 from docleak.models.encoders.loading import load_encoder
 from docleak.recipes import Recipe, Row, find_recipe
 from docleak.recipes.rows import reproduce, rows_of, write_table
+from docleak.runs.artefact import card_of
 from docleak.studies.study import TableRow
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.factors import Outcome, levels, mean_over_rows, three_distances
@@ -24,7 +25,7 @@ from docleak.studies.weights.game import game_of
 from docleak.studies.weights.rows import asked_of, game_asked
 from docleak.studies.weights.study import STORE, WeightsStudy
 from docleak.studies.weights.table import fields_of
-from docleak.training.extraction.kept import card_in, divided, encoded, fitted
+from docleak.training.extraction.kept import divided, encoded, fitted
 
 SMALL = {
     "pages": 12, "fields": 4, "attempts": 2, "candidates": 6, "epochs_mlm": 4, "epochs": 4, "public_epochs": 2,
@@ -118,7 +119,7 @@ def test_public_pages_are_left_out_by_pattern_and_none_left_is_refused(tmp_path:
     key = whole.part("public")[0].fields[0].key
     value = whole.part("public")[0].fields[0].value
     folder = fitted(row(public_without={key: f"^{value}$"}).public_fitting(), tmp_path)
-    left = card_in(folder)["pages"]["train"]
+    left = card_of(folder)["pages"]["train"]
     expected = [page for page in whole.part("public") if not any((f.key, f.value) == (key, value) for f in page.fields)]
     assert left == len(expected) < len(whole.part("public"))
     with pytest.raises(DocumentError, match="none of 5 pages is left"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from docleak.models.shipped import CHECKPOINTS
+from docleak.runs.artefact import card_of
 from docleak.studies.engine import Silence, carry_out
 from docleak.studies.registry import report_on
 from docleak.studies.weights import reading, shipped
@@ -45,7 +46,7 @@ def test_a_game_without_training_reads_what_was_remembered(tmp_path: Path, monke
 
 
 def test_the_cards_are_those_of_the_games_division_and_training() -> None:
-    target, public = (kept.card_in(RELEASED / which) for which in ("target", "public"))
+    target, public = (card_of(RELEASED / which) for which in ("target", "public"))
     pages = target["pages"]["train"] + public["pages"]["train"] + target["pages"]["validation"]
     assert pages == shipped.GAME.pages and not shipped.GAME.control
     assert target["epochs"][-1]["number"] == shipped.GAME.target_training.epochs

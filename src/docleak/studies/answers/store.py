@@ -2,7 +2,7 @@
 
 STORE/data-3f9c2a1b/                 BLUE and RED (see ``documents.blue_red_files``)
 STORE/central-3f9c2a1b/central/      what all silos hold, in one place
-STORE/VT5_C-8e1d0b77/target.json     what the model started from, how it was trained, and by which docleak
+STORE/VT5_C-8e1d0b77/card.json       what the model started from, and how it was trained (``runs.artefact``)
 STORE/VT5_C-8e1d0b77/run/            the training (see ``training.federated.record``); run/model is the model, once done
 
 Whoever wants one of them claims it first, so that tables made at the same time make it once.
@@ -30,14 +30,14 @@ from docleak.documents.pages import LazyPages
 from docleak.documents.partition import Share
 from docleak.documents.silos import write_silos
 from docleak.errors import PrivacyError, RunError
-from docleak.files import read_stored, reported, write_json
 from docleak.models.loading import load_model
 from docleak.privacy.accounting import guarantee
 from docleak.privacy.lineage import Claim
 from docleak.privacy.mechanism import Participation
 from docleak.privacy.randomness import Randomness
+from docleak.runs.artefact import made_once
 from docleak.runs.claim import claimed
-from docleak.runs.identity import build, digest_of, other_build
+from docleak.runs.identity import digest_of
 from docleak.studies.answers.shipped import DIVISION, SHIPPED, as_trained
 from docleak.studies.answers.targets import CENTRAL, Data, Target
 from docleak.studies.identity import weights_hash
@@ -45,7 +45,6 @@ from docleak.training.federated.record import FederatedRun, load_run
 from docleak.training.federated.summary import save_model
 from docleak.training.lineage import claim_for
 
-TARGET = "target.json"
 #: The one silo of central training.
 TOGETHER = "central"
 
@@ -127,15 +126,17 @@ def trained(target: Target, store: Path, device: str) -> Path:
     blue_red = division_of(target.data, store)
     silos = _together(target.data, blue_red, store) if target.kind == CENTRAL else blue_red.silos
     folder = folder_of(target, store)
-    with claimed(folder, whole=True, wait=True):
-        _note(target, folder)
-        if not (folder / "run" / "model").is_dir():
-            from docleak.training.federated.flower.embedded import train_embedded  # needs Flower
 
-            federation = target.training.federation(target.model, target.epsilon, target.seed)
-            run = FederatedRun.open(folder / "run", federation)
-            train_embedded(run, silos, device=device, evaluate_every=0, randomness=_randomness(target, run))
-            save_model(run, device)
+    def train() -> dict[str, Any]:
+        from docleak.training.federated.flower.embedded import train_embedded  # needs Flower
+
+        federation = target.training.federation(target.model, target.epsilon, target.seed)
+        run = FederatedRun.open(folder / "run", federation)
+        train_embedded(run, silos, device=device, evaluate_every=0, randomness=_randomness(target, run))
+        save_model(run, device)
+        return {"rounds": run.last_round()}
+
+    made_once(folder, train, given=lambda: target.to_json() | {"weights": weights_hash(load_model(target.model))})
     return folder / "run"
 
 
@@ -148,24 +149,6 @@ def folder_of(target: Target, store: Path) -> Path:
     """Where a target is kept."""
     name = re.sub(r"[^A-Za-z0-9_+.-]+", "-", target.name.replace(" (epsilon ", "-").rstrip(")"))
     return store / f"{name}-{digest_of(target.to_json())}"
-
-
-def _note(target: Target, folder: Path) -> None:
-    """Note what the target is; RunError if the public model it starts from is another one by now."""
-    file = folder / TARGET
-    now = {**target.to_json(), "weights": weights_hash(load_model(target.model)), **build()}
-    if not file.is_file():
-        with reported(folder):
-            write_json(file, now)
-        return
-    before = read_stored(file)
-    if why := other_build(before, folder):
-        raise RunError(why)
-    if before.get("weights") != now["weights"]:
-        raise RunError(
-            f"{folder} was trained from another {target.model!r} (weights {before.get('weights')}, now "
-            f"{now['weights']}). Delete the folder, or give another --out."
-        )
 
 
 def _randomness(target: Target, run: FederatedRun) -> Callable[[], Randomness]:

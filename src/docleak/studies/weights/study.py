@@ -17,6 +17,7 @@ from docleak.models.shipped import SHIPPED_ENCODERS
 from docleak.options import said_idle
 from docleak.report.page import Reading
 from docleak.report.table import Value
+from docleak.runs.artefact import card_of
 from docleak.runs.identity import digest_of
 from docleak.runs.run import Run
 from docleak.studies.study import (
@@ -40,7 +41,7 @@ from docleak.studies.weights.game import attack_field, game_of, ready, shadow_of
 from docleak.studies.weights.reading import read_run
 from docleak.studies.weights.table import fields_of, read_table
 from docleak.studies.weights.tuning import settings_of, sought, tuned
-from docleak.training.extraction.kept import BEST, card_in, divided
+from docleak.training.extraction.kept import BEST, divided
 
 #: Where the games and models of tables are, beside their folders; and the models of a single game, in its own.
 STORE, MODELS = "docleak-extraction", "models"
@@ -143,7 +144,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         if what == SETTINGS:
             return sought(config, store, device=self.device, tell=tell), {}
         if isinstance(what, str):
-            return card_in(trained(config, what, store, device=self.device, tell=tell)), {}
+            return card_of(trained(config, what, store, device=self.device, tell=tell)), {}
         game = ready(tuned(config, store, device=self.device), store, device=self.device)
         return {**attack_field(game, what), "shadow": number > 0}, {}
 

@@ -7,7 +7,7 @@ sought in these ranges, by IpF over the attacked fields. That looks at the truth
 tuned rows are optimistic, and their tables say so.
 
 STORE/settings-3f9c2a1b/04.json     IpF of the fifth setting
-                       /card.json   all of them, and the best
+                       /card.json   all of them, and the best (``runs.artefact``)
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import numpy as np
 
 from docleak.attacks.weights import CdmiConfig
 from docleak.attacks.weights.sampling import Temperature
-from docleak.errors import AttackError, RunError
+from docleak.errors import AttackError
 from docleak.files import read_stored, write_json
 from docleak.metrics.extraction import as_array, improvement_factor
-from docleak.runs.claim import claimed
-from docleak.runs.identity import build, digest_of, other_build
+from docleak.runs.artefact import made_once
+from docleak.runs.identity import digest_of
 from docleak.studies.study import plain
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.game import attack_field, ready
@@ -35,7 +35,6 @@ from docleak.studies.weights.table import first_matches
 #: The ranges of appendix A: the target's weight, the temperature of its softmax and (twice that at the field's first
 #: token, decaying over 3) of the public model's, and p of top-p.
 WEIGHTS, TEMPERATURES, TOP_P = (0.2, 0.4, 0.6), (0.2, 0.3, 0.4), (0.10, 0.12)
-CARD = "card.json"
 
 Tell = Callable[[int], None]
 
@@ -72,16 +71,12 @@ def sought_on(config: WeightsConfig) -> WeightsConfig:
 
 
 def sought(config: WeightsConfig, store: Path, *, device: str, tell: Tell = lambda done: None) -> dict[str, Any]:
-    """The card of a row's search, which is done, or gone on with, if it is not there; RunError for one of another
+    """What came of a row's search, which is done, or gone on with, if it is not there; RunError for one of another
     docleak."""
     game, settings = sought_on(config), settings_of(config)
     folder = store / f"settings-{digest_of({**plain(game), 'tried': [asdict(attack) for attack in settings]})}"
-    with claimed(folder, wait=True):
-        if (folder / CARD).is_file():
-            card = dict(read_stored(folder / CARD))
-            if why := other_build(card, folder):
-                raise RunError(why)
-            return card
+
+    def search() -> dict[str, Any]:
         factors = []
         for number, attack in enumerate(settings):
             file = folder / f"{number:02d}.json"
@@ -89,9 +84,9 @@ def sought(config: WeightsConfig, store: Path, *, device: str, tell: Tell = lamb
                 write_json(file, {"ipf": _factor(replace(game, attack=attack), store, device)})
             factors.append(float(read_stored(file)["ipf"]))
             tell(number + 1)
-        card = {**build(), "ipf": factors, "best": int(np.argmax(factors))}
-        write_json(folder / CARD, card)
-    return card
+        return {"ipf": factors, "best": int(np.argmax(factors))}
+
+    return made_once(folder, search)
 
 
 def tuned(config: WeightsConfig, store: Path, *, device: str) -> WeightsConfig:

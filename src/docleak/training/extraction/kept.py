@@ -1,9 +1,7 @@
 """Models of reconstruction games, each trained once and kept under the name of all that it depends on.
 
 STORE/private-layoutlm-tiny-mlm-3f9c2a1b/precision/   the checkpoints: also loss, last, epoch-10 ...
-                                        /card.json    pages, epochs and claim; build of docleak
-
-Whoever wants a model claims its name first and waits, so that games played at the same time train it once.
+                                        /card.json    pages, epochs and claim (``runs.artefact``)
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ import numpy as np
 from docleak.documents import Page, load_pages
 from docleak.documents.game import GameSplit, require_disjoint, shadow_split, split_game
 from docleak.documents.pages import document_names
-from docleak.errors import DocumentError, RunError
-from docleak.files import drafted_folder, read_stored, write_json
+from docleak.errors import DocumentError
 from docleak.models.encoders.loading import load_encoder, save_encoder
 from docleak.models.encoders.model import EncoderModel, build
 from docleak.models.encoders.questions import suits
@@ -32,16 +29,14 @@ from docleak.models.encoders.vision import VisionConfig
 from docleak.privacy.lineage import Lineage, Trained, claim_of
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
-from docleak.runs.claim import claimed
-from docleak.runs.identity import build as docleak_build
-from docleak.runs.identity import digest_of, other_build
+from docleak.runs.artefact import made_once
+from docleak.runs.identity import digest_of
 from docleak.training.extraction.duplicates import with_copies, without_duplicates
 from docleak.training.extraction.fit import Epoch, FitConfig, fit
 from docleak.training.extraction.private import PrivateFit, fit_privately
 from docleak.training.lineage import lineage_of, write_lineage
 from docleak.training.private.units import units_of
 
-CARD = "card.json"
 #: Kept checkpoints that are the best of their training; the others are "last" and "epoch-N".
 BEST = ("precision", "loss")
 #: Keeps the game's streams apart from others of the same seed.
@@ -186,21 +181,12 @@ def fitted(
     RunError for one of another docleak, DocumentError for too few pages, and whatever training raises.
     """
     folder = store / fitting.name
-    with claimed(folder, whole=True, wait=True):
-        if not folder.is_dir():
-            with drafted_folder(folder) as draft:
-                _train(fitting, draft, folder.name, device, tell)
-        elif why := other_build(card_in(folder), folder):
-            raise RunError(why)
+    made_once(folder, lambda: _train(fitting, folder, device, tell))
     return folder
 
 
-def card_in(folder: Path) -> dict[str, Any]:
-    """How a trained model did: pages, seconds, best epochs and all validated ones, and its claim."""
-    return dict(read_stored(folder / CARD))
-
-
-def _train(fitting: Fitting, folder: Path, name: str, device: str, tell: Callable[[int], None]) -> None:
+def _train(fitting: Fitting, folder: Path, device: str, tell: Callable[[int], None]) -> dict[str, Any]:
+    """How the trained model did: pages, seconds, best epochs and all validated ones, and its claim."""
     began, whole = time.perf_counter(), divided(fitting.data)
     model = fitting.start(device)
     given = with_copies(_kept(whole.part(fitting.part), fitting), fitting.copies, fitting.data.rng())
@@ -226,7 +212,7 @@ def _train(fitting: Fitting, folder: Path, name: str, device: str, tell: Callabl
             randomness=Randomness.seeded(fitting.seed, fitting.part), on_epoch=on_epoch,
         )  # fmt: skip
         claim = {"units": len(units)}
-    lineage = _lineage(fitting, plan, name)
+    lineage = _lineage(fitting, plan, folder.name)
     if fitting.private is not None:
         claim["claim"] = _claim(lineage, fitting.private.unit)  # type: ignore[assignment]
     save_encoder(model, folder / "last")
@@ -234,8 +220,7 @@ def _train(fitting: Fitting, folder: Path, name: str, device: str, tell: Callabl
         save_encoder(found.restore(model, criterion), folder / criterion)
     for criterion in ("last", *BEST):
         write_lineage(folder / criterion, lineage)
-    card = {
-        **docleak_build(),
+    return {
         "pages": {"train": len(train), "validation": len(validation)},
         "duplicates": len(given) - len(pages),
         **claim,
@@ -243,7 +228,6 @@ def _train(fitting: Fitting, folder: Path, name: str, device: str, tell: Callabl
         "best": {criterion: asdict(epoch) for criterion, epoch in found.best.items()},
         "epochs": [asdict(epoch) for epoch in found.epochs],
     }
-    write_json(folder / CARD, card)
 
 
 def encoded(model: EncoderModel, pages: Sequence[Page]) -> list[TokenPage]:
