@@ -12,7 +12,7 @@ import torch
 from docleak.attacks.weights.probing import Probe
 from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
-from docleak.errors import DocumentError, ModelError
+from docleak.errors import AttackError, DocumentError, ModelError
 from docleak.models.base import IGNORED
 from docleak.models.encoders.loading import load_encoder
 from docleak.models.encoders.model import EncoderModel
@@ -20,8 +20,10 @@ from docleak.models.encoders.questions import all_asked
 from docleak.models.encoders.scrubbing import extract, scrub
 from docleak.models.encoders.tasks import NOTHING, TASKS, Task, classes_for
 from docleak.models.encoders.tiny import shipped_tokenizer, tiny_encoder
+from docleak.models.encoders.vision import VisionConfig
+from docleak.studies.weights.config import WeightsConfig
 from docleak.training.extraction.fit import Epoch, FitConfig, Fitted, fit
-from docleak.training.extraction.validation import Validation, chained, tagged, things, validate
+from docleak.training.extraction.validation import Validation, chained, masked, tagged, things, validate
 
 SHORT = FitConfig(epochs=3, batch_size=2, learning_rate=1e-3)
 
@@ -211,3 +213,43 @@ def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(ModelError, match=r"Lower the learning rate"):
         fit(model, [model.encode(pages()[0])] * 4, [model.encode(pages()[1])],
             FitConfig(epochs=3, batch_size=1, learning_rate=1e30, warmup_epochs=0, max_norm=0), seed=0)  # fmt: skip
+
+
+# -- what is to be guessed, hidden in the picture ----------------------------------------------------------------------
+
+
+def test_the_picture_hides_what_is_to_be_guessed_and_nothing_else() -> None:
+    model = tiny_encoder("layoutlm", shipped_tokenizer(), vision=VisionConfig(), seed=1)
+    encoded = [model.encode(page) for page in pages()]
+    shown, hidden = (masked(model, encoded, torch.Generator().manual_seed(3), patch=patch) for patch in (False, True))
+    for page, before, after in zip(encoded, shown, hidden, strict=True):
+        assert torch.equal(before.ids, after.ids) and torch.equal(before.labels["token"], after.labels["token"])
+        assert page.image is not None and before.image is not None and after.image is not None
+        assert torch.equal(before.image, page.image), "by itself the picture shows it"
+        guessed = after.labels["token"] != IGNORED
+        expected = scrub(page, guessed.nonzero().flatten().tolist(), mask_id=4).image
+        assert expected is not None and torch.equal(after.image, expected) and not torch.equal(after.image, page.image)
+
+
+def test_a_training_that_hides_shows_only_what_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the model is given, in training and in validation, is white where it is to guess."""
+    model = tiny_encoder("layoutlm", shipped_tokenizer(), vision=VisionConfig(), seed=1)
+    encoded, batches, real = [model.encode(page) for page in pages()], [], model.collate
+    monkeypatch.setattr(model, "collate", lambda given: batches.append(list(given)) or real(given))
+    fit(model, encoded[:4], encoded[4:], replace(SHORT, patch=True), seed=0)
+    seen = [page for batch in batches for page in batch]
+    assert len(seen) == 3 * (4 + 2)
+    for page in seen:
+        guessed = (page.labels["token"] != IGNORED).nonzero().flatten().tolist()
+        scrubbed = scrub(page, guessed, mask_id=4).image
+        assert page.image is not None and scrubbed is not None and torch.equal(page.image, scrubbed)
+
+
+def test_where_nothing_can_be_hidden_it_is_refused() -> None:
+    model = fresh("mlm")
+    encoded = [model.encode(page) for page in pages()]
+    with pytest.raises(ModelError, match="the model sees none"):
+        fit(model, encoded[:4], encoded[4:], replace(SHORT, patch=True), seed=0)
+    for changes in ({}, {"bimodal": True, "task": "qa"}):
+        with pytest.raises(AttackError, match="patch hides in the picture"):
+            WeightsConfig(target_training=replace(SHORT, patch=True, validate_every=5), **changes)  # type: ignore[arg-type]

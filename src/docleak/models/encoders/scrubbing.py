@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from docleak.documents.locate import repeats_of
 from docleak.documents.page import Page
@@ -111,16 +112,16 @@ def scrub(tokens: TokenPage, positions: Sequence[int], *, mask_id: int) -> Token
     ids[where] = mask_id
     breaks = (where[1:] - where[:-1] != 1).nonzero().flatten() + 1
     runs = torch.tensor_split(tokens.ids[where], breaks.tolist())
-    image = tokens.image
-    if image is not None:
-        image = image.clone()
-        height, width = image.shape[1:]
-        for x0, y0, x1, y1 in {tuple(box) for box in tokens.boxes[where].tolist()}:
-            rows = slice(
-                max(math.floor(y0 * height / BOX_SCALE) - MARGIN, 0), math.ceil(y1 * height / BOX_SCALE) + MARGIN
-            )
-            columns = slice(
-                max(math.floor(x0 * width / BOX_SCALE) - MARGIN, 0), math.ceil(x1 * width / BOX_SCALE) + MARGIN
-            )
-            image[:, rows, columns] = 255
+    image = tokens.image if tokens.image is None else patched(tokens.image, tokens.boxes[where])
     return replace(tokens, ids=ids, image=image, questions=hidden_in(tokens.questions, runs, mask_id))
+
+
+def patched(image: Tensor, boxes: Tensor) -> Tensor:
+    """The picture (3, H, W) with one white patch over each of the boxes (N, 4), in 0..1000."""
+    image = image.clone()
+    height, width = image.shape[1:]
+    for x0, y0, x1, y1 in {tuple(box) for box in boxes.tolist()}:
+        rows = slice(max(math.floor(y0 * height / BOX_SCALE) - MARGIN, 0), math.ceil(y1 * height / BOX_SCALE) + MARGIN)
+        columns = slice(max(math.floor(x0 * width / BOX_SCALE) - MARGIN, 0), math.ceil(x1 * width / BOX_SCALE) + MARGIN)
+        image[:, rows, columns] = 255
+    return image

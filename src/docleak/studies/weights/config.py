@@ -159,6 +159,11 @@ class WeightsConfig:
         if self.keep_every % self.target_training.validate_every:
             every = self.target_training.validate_every
             faults.append(f"keep_every is {self.keep_every}, expected a multiple of validate_every {every}")
+        if self.target_training.patch and (self.task != "mlm" or not self.bimodal or self.private):
+            faults.append(
+                f"patch hides in the picture what a bimodal model is to guess of masked tokens, without privacy; "
+                f"task is {self.task}, bimodal is {self.bimodal}"
+            )
         if self.private and (self.copies or self.deduplicate):
             faults.append(
                 "copies, deduplicate: which pages are copied or left out depends on other pages, and copies count as "

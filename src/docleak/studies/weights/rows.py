@@ -83,7 +83,8 @@ PRIVATE["private_learning_rate"] = PRIVATE.pop("learning_rate")
 PAPER: Mapping[str, Any] = {
     "data": "sroie", "public_data": "", "public_without": {}, "shows": "attack", "candidates": 128, "weight": 0.4,
     "top_p": 0.10, "mean": "geometric", "temperature": 0.3, "tuned_on": "", "strong": False, "epochs": 150,
-    "epochs_mlm": 300, "public_epochs": 300, "learning_rate": 5e-5, "batch_size": 8, "validate_every": 1, **PRIVATE,
+    "epochs_mlm": 300, "public_epochs": 300, "learning_rate": 5e-5, "batch_size": 8, "validate_every": 1,
+    "patch": False, **PRIVATE,
 }  # fmt: skip
 EXTRA = {name: {dict: "Mapping[str, str]"}.get(type(value), type(value).__name__) for name, value in PAPER.items()}
 #: Settings that all tables of a scale share, so that they share models and attacks, too; a row's own come before them.
@@ -161,7 +162,8 @@ def game_asked(asked: Mapping[str, Any]) -> WeightsConfig:
         "calibrate": False,
         "attack": StrongConfig(candidates=asked["candidates"]) if asked["strong"]
         else with_temperature(published, asked["temperature"]),
-        "target_training": FitConfig(epochs=asked["epochs_mlm" if asked["task"] == "mlm" else "epochs"], **fit),
+        "target_training": FitConfig(epochs=asked["epochs_mlm" if asked["task"] == "mlm" else "epochs"],
+                                     patch=asked["patch"], **fit),
         "public_training": FitConfig(epochs=asked["public_epochs"], **fit),
         "private": PrivateFit(**private, learning_rate=asked["private_learning_rate"]) if asked["epsilon"] else None,
     })  # fmt: skip

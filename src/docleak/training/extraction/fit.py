@@ -29,7 +29,8 @@ class FitConfig:
     """AdamW with a linear warm-up, then a constant learning rate; dropout as the model's configuration says.
 
     Dentan et al. (2024), section 5.1: 300 epochs for "mlm" and 150 for the other tasks, validated after each. The
-    model is validated every ``validate_every`` epochs and after the last.
+    model is validated every ``validate_every`` epochs and after the last. With ``patch`` the picture does not show the
+    words of "mlm" that are to be guessed (a control of ours).
     """
 
     epochs: int = option(300, "Epochs of the target; without it, half as many for other tasks than mlm.", group=GROUP,
@@ -42,6 +43,7 @@ class FitConfig:
     warmup_epochs: float = 1.0
     max_norm: float = 1.0
     validate_every: int = 1
+    patch: bool = False
 
     def __post_init__(self) -> None:
         whole = {name: getattr(self, name) for name in ("epochs", "batch_size", "validate_every")}
@@ -122,12 +124,12 @@ def fit(
         torch.manual_seed(int(rng.integers(2**62)))
         for number in range(1, config.epochs + 1):
             model.module.train()
-            ready = masked(model, private, masks) if model.task == "mlm" else list(private)
+            ready = masked(model, private, masks, patch=config.patch) if model.task == "mlm" else list(private)
             losses = [_step(model, batch, config, optimiser, schedule) for batch in _shuffled(ready, config, rng)]
             if not math.isfinite(sum(losses)):
                 raise ModelError(f"the training loss of epoch {number} is {sum(losses)}. Lower the learning rate.")
             if number % config.validate_every == 0 or number == config.epochs:
-                measured = validate(model, validation, batch_size=2 * config.batch_size, seed=seed)
+                measured = validate(model, validation, batch_size=2 * config.batch_size, seed=seed, patch=config.patch)
                 epoch = Epoch(number, float(np.mean(losses)), measured)
                 fitted.note(epoch, model)
                 on_epoch(epoch)

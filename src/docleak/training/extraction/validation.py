@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from docleak.errors import ModelError
 from docleak.models.base import IGNORED
 from docleak.models.encoders.model import EncoderModel
 from docleak.models.encoders.questions import all_asked
+from docleak.models.encoders.scrubbing import patched
 from docleak.models.encoders.tasks import NOTHING, Task, mask_tokens
 from docleak.models.encoders.tokens import TokenPage
 
@@ -27,15 +29,21 @@ class Validation:
 
 
 @torch.no_grad()
-def validate(model: EncoderModel, pages: Sequence[TokenPage], *, batch_size: int, seed: int) -> Validation:
+def validate(
+    model: EncoderModel, pages: Sequence[TokenPage], *, batch_size: int, seed: int, patch: bool = False
+) -> Validation:
     """Loss, and the share of masked tokens guessed ("mlm"), of answers whose span is exactly right ("qa") or of pages
     classified rightly ("classify"), or the F1 score of entities or links (the other tasks).
 
-    Masks are drawn with ``seed``, so that epochs are compared on the same ones. The paper writes "accuracy"; its values
+    Masks are drawn with ``seed``, so that epochs are compared on the same ones; ``patch`` hides in the picture what
+    they mask. The paper writes "accuracy"; its values
     for entities and links are those that BROS's authors report as F1.
     """
     model.module.eval()
-    ready = masked(model, pages, torch.Generator().manual_seed(seed)) if model.task == "mlm" else all_asked(pages)
+    if model.task == "mlm":
+        ready: Sequence[TokenPage] = masked(model, pages, torch.Generator().manual_seed(seed), patch=patch)
+    else:
+        ready = all_asked(pages)
     losses: list[float] = []
     right = guessed = true = 0
     for batch_pages in in_batches(sorted(ready, key=len), batch_size):
@@ -52,11 +60,24 @@ def validate(model: EncoderModel, pages: Sequence[TokenPage], *, batch_size: int
     return Validation(sum(losses) / len(losses), f1)
 
 
-def masked(model: EncoderModel, pages: Sequence[TokenPage], generator: torch.Generator) -> list[TokenPage]:
-    """``mask_tokens`` with the model's own vocabulary."""
+def masked(
+    model: EncoderModel, pages: Sequence[TokenPage], generator: torch.Generator, *, patch: bool = False
+) -> list[TokenPage]:
+    """``mask_tokens`` with the model's own vocabulary; ``patch`` hides in the picture, too, what is to be guessed.
+
+    ModelError where a model that sees no picture is to have it patched.
+    """
     tokenizer = model.tokenizer
     plain = torch.tensor(sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids)))
-    return mask_tokens(pages, vocabulary=plain, mask_id=tokenizer.mask_token_id, generator=generator)
+    drawn = mask_tokens(pages, vocabulary=plain, mask_id=tokenizer.mask_token_id, generator=generator)
+    if not patch:
+        return drawn
+    hidden = []
+    for page in drawn:
+        if page.image is None:
+            raise ModelError("masked words cannot be hidden in the picture: the model sees none. Train a bimodal one.")
+        hidden.append(replace(page, image=patched(page.image, page.boxes[page.labels["token"] != IGNORED])))
+    return hidden
 
 
 def in_batches(pages: Sequence[TokenPage], size: int) -> Iterable[Sequence[TokenPage]]:
