@@ -81,6 +81,10 @@ def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> N
     assert (config.pages, config.budget, config.batch_size) == (1, 30, 2)
     assert config.attacks == ("gi-dqa:grey=no",)
     assert config.exposure.stages == ("vision",) and config.exposure.defense == "noise:sigma=1"
+    for_m = read_recipe(
+        written(tmp_path, GOOD.replace("[scales.tiny]", "[scales.tiny]\nof.m = { budget = 19, pages = 8 }")), "m"
+    )
+    assert [(row.budget, row.pages) for row in configs(for_m)] == [(19, 8), (19, 1)], "over the scale's, under the row's"
     assert configs(recipe, pages=7, models={"m": "donut-start"})[1].pages == 7
     assert configs(recipe, models={"m": "donut-start"})[1].models == ("donut-start",)
 
@@ -93,6 +97,13 @@ def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> N
         (('title = "T"', 'titel = "T"'), "unknown key 'titel'; did you mean 'title'"),
         (("binary = 0.5", "binar = 0.5"), "printed.m: unknown key 'binar'; did you mean 'binary'"),
         (("[scales.tiny]", "[scales.tinny]"), "unknown key 'tinny'; did you mean 'tiny'"),
+        (
+            ("[scales.tiny]", "[scales.tiny]\nof.m = { bugdet = 3 }"),
+            r"tiny\], of.m: unknown key 'bugdet'; did you mean",
+        ),
+        (("[scales.tiny]", "[scales.tiny]\nof.m = { budget = 'x' }"), "of.m: budget is 'x', expected a whole number"),
+        (("[scales.tiny]", "[scales.tiny]\nof.m = 3"), "of.m is 3, expected settings"),
+        (("[scales.tiny]", "[scales.tiny]\nof.n = { budget = 3 }"), "it has no model 'n'; its models are m"),
         (('name = "a"', 'title = "a"'), "row 1 has no name"),
         (('models = ["m"]', 'models = "m"'), "models is a str, expected a list"),
         (

@@ -9,7 +9,8 @@ Recipes are TOML files, the shipped ones beside this module, a user's own anywhe
     models = ["donut"]                  every row runs on each of these, unless it names its own
     [fixed]                             settings of every row
     [scales.tiny], base and paper       settings of a scale; models.donut = "donut-start" says which checkpoint that is,
-                                        and on = ["donut"] which models rows run on at this scale instead of the above
+                                        and on = ["donut"] which models rows run on at this scale instead of the above;
+                                        of.donut = {budget = 60}: settings that rows on that model have there
     [[rows]]                            name, settings of this row, printed.donut = {binary = 0.701, ...}, and
                                         only = "paper" if it is a row of that scale alone
     [[statements]]                      what the paper concludes, as our numbers can test it (see ``statements``)
@@ -42,7 +43,7 @@ USUAL = "gradient"
 #: Of base, checkpoints of the published size are made on the spot, with random weights.
 SCALES = ("tiny", "base", "paper")
 #: What a scale says beside settings.
-OF_SCALE = {"models": dict, "on": list}
+OF_SCALE = {"models": dict, "on": list, "of": dict}
 MOST_NUMBER = 10**12
 #: key -> type, of the file and of a row; scales and ``fixed`` hold settings.
 TOP = {"title": str, "kind": str, "paper": str, "finding": str, "note": str, "models": list, "fixed": dict,
@@ -106,17 +107,20 @@ class Recipe:
 
         places = [self.fixed, *self.scales.values(), *(row.settings for row in self.rows)]
         places += [scaled for row in self.rows for scaled in row.scaled.values()]
+        places += [settings for scale in self.scales.values() for settings in scale.get("of", {}).values()]
         named = [place[key] for place in places for key in self.study.checkpoints if key in place]
         return tuple(dict.fromkeys(short_name(name) for name in named))
 
     def settings(self, row: Row, model: str, scale: str, changes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """The checkpoint of ``model``, and the settings that one row has on it: fixed ones, those of the scale, the
-        row's, the row's at that scale, and ``changes`` from the command line, of which the last wins.
+        scale's of that model, the row's, the row's at that scale, and ``changes`` from the command line, of which the
+        last wins.
 
         ``changes["models"]`` maps names of models to checkpoints.
         """
         at = self.scales.get(scale, {})
-        settings = {**self.fixed, **at, **row.settings, **row.scaled.get(scale, {}), **changes}
+        of_model = at.get("of", {}).get(model, {})
+        settings = {**self.fixed, **at, **of_model, **row.settings, **row.scaled.get(scale, {}), **changes}
         sources = {**at.get("models", {}), **changes.get("models", {})}
         if model not in sources:
             raise RecipeError(f"recipe {self.name!r} names no checkpoint for {model!r} at scale {scale!r}.")
@@ -268,8 +272,23 @@ def _scale_faults(text: Mapping[str, Any], place: str, typed: Mapping[str, type]
         if isinstance(settings, dict):
             faults += _wrong_keys(settings, typed, known.types, f"{place}[scales.{scale}]")
             faults += _text_faults(settings.get("on", []), f"{place}[scales.{scale}], on") if "on" in typed else []
+            faults += _faults_of_models(settings, known, f"{place}[scales.{scale}]") if "of" in typed else []
             settings = {key: value for key, value in settings.items() if key not in typed}
             faults += _type_faults(settings, known, f"{place}[scales.{scale}]")
+    return faults
+
+
+def _faults_of_models(scale: Mapping[str, Any], known: Known, place: str) -> list[str]:
+    """What is wrong with the settings that a scale has ``of`` its models."""
+    faults = []
+    models, settings = scale.get("models", {}), scale.get("of", {})
+    for model, changed in settings.items() if isinstance(settings, dict) else ():
+        if not isinstance(changed, dict):
+            faults.append(f"{place}, of.{model} is {short(changed)}, expected settings")
+        elif isinstance(models, dict) and model not in models:
+            faults.append(f"{place}, of: it has no model {model!r}; its models are {', '.join(models) or 'none'}")
+        else:
+            faults += _setting_faults(changed, known, f"{place}, of.{model}")
     return faults
 
 
