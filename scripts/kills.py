@@ -64,6 +64,7 @@ PHRASES = (
     r"(?<=, ms\" role=\"cell\"><span>)[\d.,]+", r"/(?:whole--|kill-\d\d)/",
     r"[\d.,]+ ?(?:s|ms|min|h|seconds|minutes)\b", r"Wall time[^|<\n]*",
     r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?",
+    r"(?<=<code>results.json</code>: <code>)[0-9a-f]{64}",  # whose content is compared by itself, without its times
 )  # fmt: skip
 #: Keys of a training's records whose values are drawn from the operating system anew: the name of the training, and the
 #: key of the hashes of its providers' names, of which the digest and the hashes' number stay.
