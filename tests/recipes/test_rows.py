@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
+import PIL.Image
 import pytest
 
 from docleak.errors import DocleakError, RecipeError
@@ -35,7 +37,12 @@ def test_the_real_work_gives_a_table_with_the_papers_column(tmp_path: Path) -> N
     saved = json.loads((tmp_path / "table.json").read_text())
     assert saved["rows"][0]["paper"] == {"binary": 0.5} and saved["rows"][0]["row"] == "second"
     assert (tmp_path / "table.csv").read_text().splitlines()[0].startswith("row,model,binary,binary_low")
-    assert (tmp_path / "pictures.png").is_file()
+    alone = PIL.Image.open(tmp_path / "pictures.png").size
+    second = replace(planned[0], model="another model")
+    picture = GradientStudy.picture([*planned, second])
+    assert picture is not None
+    both = PIL.Image.open(io.BytesIO(picture.png)).size
+    assert both == (alone[0], 2 * (alone[1] + 26)), "a model under the other, each with its name"
 
 
 def test_failed_units_are_counted_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

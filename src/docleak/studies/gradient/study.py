@@ -369,7 +369,11 @@ class GradientStudy(TableStudy[GradientConfig]):
 
     @classmethod
     def picture(cls, rows: Sequence[TableRow]) -> Picture | None:
-        """The first document that all rows of the first model have."""
-        sheet = sheet_of([(row.name, row.run) for row in rows if row.model == rows[0].model])
+        """Of each model the first document that all its rows have."""
+        tables = {
+            target: [(row.name, row.run) for row in rows if row.target == target]
+            for target in dict.fromkeys(row.target for row in rows)
+        }
+        sheet = sheet_of(tables)
         shows = "Private fields of one document: true page and each row's reconstruction"
         return None if sheet is None else Picture(sheet, "One document", shows)
