@@ -84,9 +84,7 @@ def test_settings_of_row_scale_and_caller_win_in_that_order(tmp_path: Path) -> N
     for_m = read_recipe(
         written(tmp_path, GOOD.replace("[scales.tiny]", "[scales.tiny]\nof.m = { budget = 19, pages = 8 }")), "m"
     )
-    assert [(row.budget, row.pages) for row in configs(for_m)] == [(19, 8), (19, 1)], (
-        "over the scale, under the row"
-    )
+    assert [(row.budget, row.pages) for row in configs(for_m)] == [(19, 8), (19, 1)], "over the scale, under the row"
     assert configs(recipe, pages=7, models={"m": "donut-start"})[1].pages == 7
     assert configs(recipe, models={"m": "donut-start"})[1].models == ("donut-start",)
 
