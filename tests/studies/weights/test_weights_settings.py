@@ -13,7 +13,7 @@ from docleak.recipes.rows import rows_of
 from docleak.runs.identity import digest_of
 from docleak.studies.study import TableRow, plain
 from docleak.studies.weights.config import WeightsConfig
-from docleak.studies.weights.rows import asked_of, assigned, facts_of, game_asked
+from docleak.studies.weights.rows import asked_of, assigned, facts_of, game_asked, means
 from docleak.studies.weights.study import WeightsStudy
 from docleak.studies.weights.tuning import settings_of, sought_on
 
@@ -203,3 +203,11 @@ def test_a_public_model_that_guesses_nothing_allows_no_all_clear() -> None:
         estimates = {"improvement_factor": Estimate(1.0, 0.99, 1.01), "baseline_hamming": Estimate(wrong, wrong, wrong)}
         part = verdict_of(SimpleNamespace(estimates=estimates, baseline=[], fields=[]), of="x")  # type: ignore[arg-type]
         assert part.severity == severity and ("guesses" in part.sentence) == (severity == "untold")
+
+
+def test_controls_count_in_no_mean_beside_the_papers(tmp_path: Path) -> None:
+    planned = rows(find_recipe("cdmi/figure4"), "tiny", tmp_path)
+    controls = [row for row in planned if row.study.config.target_training.patch]
+    told = means([(row.name, row.study, None, 9.0 if row in controls else 1.25) for row in planned])
+    assert len(controls) == 2 and told[0].name == "all rows"
+    assert {level.printed for level in told} == {1.25}, "what the controls say is in none of them"
