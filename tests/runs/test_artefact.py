@@ -49,3 +49,12 @@ def test_another_start_is_refused_by_its_name_before_and_after_the_end(tmp_path:
             made_once(tmp_path / name, lambda: pytest.fail("refused"), given=lambda: {"weights": "b2", "sizes": [3, 4]})
     again = made_once(tmp_path / "done", lambda: pytest.fail("done"), given=lambda: {"weights": "a1", "sizes": [3, 4]})
     assert again == {}
+
+
+def test_what_nobody_says_the_origin_of_is_not_taken_over(tmp_path: Path) -> None:
+    """As an earlier docleak left it, under another file's name."""
+    (tmp_path / "thing").mkdir()
+    (tmp_path / "thing" / "target.json").write_text("{}")
+    with pytest.raises(RunError, match=r"holds files and no card\.json"):
+        made_once(tmp_path / "thing", lambda: pytest.fail("refused"))
+    assert [file.name for file in (tmp_path / "thing").iterdir()] == ["target.json"]

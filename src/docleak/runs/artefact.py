@@ -31,6 +31,11 @@ def made_once(
     with claimed(folder, whole=True, wait=True):
         now = json.loads(json.dumps(dict(given())))  # as it is read back
         if not file.is_file():
+            if folder.is_dir() and any(folder.iterdir()):
+                raise RunError(
+                    f"{folder} holds files and no {CARD} that says by which docleak and from what they were made. "
+                    "Delete the folder, or give another --out."
+                )
             with reported(folder):
                 write_json(file, {**build(), "given": now})
         card = dict(read_stored(file))
