@@ -45,6 +45,25 @@ def test_the_real_work_gives_a_table_with_the_papers_column(tmp_path: Path) -> N
     assert both == (alone[0], 2 * (alone[1] + 26)), "a model under the other, each with its name"
 
 
+def test_more_pages_take_over_what_fewer_gave_and_it_is_what_they_would_have_computed(tmp_path: Path) -> None:
+    fixed = {"pages": 1, "budget": 1, "seed": 0, "attack": "random"}
+    recipe = Recipe("test", "A test", "", "", (Row("pairs", ("m",), {"batch_size": 2}),), fixed,
+                    {"tiny": {"models": {"m": "layoutlmv3-start"}}}, kind="gradient")  # fmt: skip
+
+    def table(name: str, pages: int) -> TableRow:
+        planned = rows_of(recipe, GradientStudy, "tiny", tmp_path / name, {"pages": pages})
+        reproduce(recipe, planned, tmp_path / name, scale="tiny", workers=1)
+        return planned[0]
+
+    few = table("few", 1).run
+    kept = few.folder(few.units()[0]["unit"]) / "unit.json"
+    kept.write_text(kept.read_text().replace('"page":', '"marked": true, "page":', 1))
+    more, apart = table("more", 2), table("apart/more", 2)
+    assert ["marked" in unit for unit in more.run.units()] == [True, False]
+    assert [unit["score"] for unit in more.run.units()] == [unit["score"] for unit in apart.run.units()]
+    assert type(more.study)(replace(more.study.config, rounds=2)).over(1) is None
+
+
 def test_failed_units_are_counted_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,12 @@ class CoinsStudy(TableStudy[CoinsConfig]):
 
     def units(self) -> list[Unit]:
         return [Unit(f"coin-{n:03d}", 1, n, n) for n in range(self.config.pages)]
+
+    def identity(self) -> dict[str, str]:
+        return {"pages": str(self.config.pages)}
+
+    def over(self, pages: int) -> CoinsStudy:
+        return type(self)(replace(self.config, pages=pages))
 
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Any]]:
         rng = np.random.default_rng([self.config.seed, unit.what])
@@ -147,21 +153,28 @@ def test_a_row_stops_when_no_open_statement_needs_it(tmp_path: Path) -> None:
     assert thrown[0] == thrown[2] == 30 and LEAST < thrown[1] < 30
 
 
-def test_units_of_a_table_beside_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The units that are computed, ROW/UNIT."""
+    units: list[str] = []
+    original = CoinsStudy.compute
+
+    def compute(self: CoinsStudy, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Any]]:
+        units.append(f"{run.path.name}/{unit.id}")
+        return original(self, unit, run, tell)
+
+    monkeypatch.setattr(CoinsStudy, "compute", compute)
+    return units
+
+
+def test_units_of_a_table_beside_are_taken_over(tmp_path: Path, computed: list[str]) -> None:
     good = stated("heads", "good", "above", "fair")
     first = table(tmp_path / "first", good, beside=True)
     picture = first[0].run.folder("coin-000") / "truth.png"
     picture.write_bytes(b"a picture")
     (first[1].run.folder("coin-004") / "unit.json").unlink()  # was not finished there
     (first[2].run.path / "run.json").write_text("{")  # damaged there
-    computed: list[str] = []
-    original = CoinsStudy.compute
-
-    def compute(self: CoinsStudy, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Any]]:
-        computed.append(f"{run.path.name}/{unit.id}")
-        return original(self, unit, run, tell)
-
-    monkeypatch.setattr(CoinsStudy, "compute", compute)
+    computed.clear()
     second = table(tmp_path / "second", good, beside=True)
     assert computed == ["01-m/coin-004"]  # the third has the coins of the first
     assert (second[0].run.folder("coin-000") / "truth.png").read_bytes() == b"a picture"
@@ -169,6 +182,34 @@ def test_units_of_a_table_beside_are_taken_over(tmp_path: Path, monkeypatch: pyt
     computed.clear()
     table(tmp_path / "third", good, beside=True, seed=1)  # other coins
     assert len(computed) == 90
+
+
+def test_more_pages_go_on_from_fewer_and_fewer_are_there_already(tmp_path: Path, computed: list[str]) -> None:
+    few = table(tmp_path / "few", beside=True, pages=4)
+    assert len(computed) == 12
+    computed.clear()
+    more = table(tmp_path / "more", beside=True, pages=6)
+    assert sorted(computed) == [f"0{row}-m/coin-00{n}" for row in range(3) for n in (4, 5)]
+    assert [row.run.units()[:4] for row in more] == [row.run.units() for row in few]
+    computed.clear()
+    fewer = table(tmp_path / "fewer", beside=True, pages=3)
+    assert not computed and [len(row.run.units()) for row in fewer] == [3, 3, 3]
+
+
+def test_pages_that_are_others_or_may_depend_on_their_number_are_computed(
+    tmp_path: Path, computed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table(tmp_path / "few", beside=True, pages=4)
+    computed.clear()
+    with monkeypatch.context() as changed:
+        changed.setattr(CoinsStudy, "over", lambda self, pages: None)
+        table(tmp_path / "all", beside=True, pages=5)
+        assert len(computed) == 15
+    computed.clear()
+    # of six pages the first four are not those that four were
+    monkeypatch.setattr(CoinsStudy, "over", lambda self, pages: CoinsStudy(replace(self.config, pages=pages + 10)))
+    table(tmp_path / "others", beside=True, pages=6)
+    assert len(computed) == 18
 
 
 def test_what_cannot_stop_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,8 @@ def reproduce(
     """Compute what is missing; returns when every unit is finished or given up, or, ``until_decided``, as soon as no
     statement of the recipe is open. That is looked at page by page, and a row stops when no open statement needs it.
 
-    Units that a table beside this one has computed under the same configuration are taken over.
+    Units that a table beside this one has computed under the same configuration are taken over, over fewer or more
+    pages too, where the study says that they are the same units.
 
     Runs that other tables share are waited for while another process is at work in them.
     """
@@ -128,7 +129,7 @@ def reproduce(
         for assignment in assignments:
             assignment.study.prepare(assignment.run, watcher.said)
         begun = [row for row in rows if row.run.path in studies]
-        if taken := sum(_take_over(row.run, out) for row in begun if row.study.stoppable):
+        if taken := sum(_take_over(row, out) for row in begun if row.study.stoppable):
             watcher.said(f"{taken} units were computed for tables beside {out.name}: taken over")
         compute(
             assignments, workers=workers, watcher=watcher, cluster=cluster, keep_going=True,
@@ -136,23 +137,33 @@ def reproduce(
         )  # fmt: skip
 
 
-def _take_over(run: Run, out: Path) -> int:
-    """Copy to ``run`` the finished units of the same run in the tables beside ``out``; returns how many."""
+def _take_over(row: TableRow, out: Path) -> int:
+    """Copy to the row the finished units that runs of tables beside ``out`` share with it; returns how many."""
+    wanted = {unit.id for unit in row.study.units()}
     taken = 0
     for file in sorted(out.resolve().parent.glob(f"*/{ROWS}/*/run.json")):
         beside = Run(file.parent)
-        if file.parents[2] == out.resolve() or not _same(run, beside):
+        if file.parents[2] == out.resolve() or not _shared(row, beside):
             continue
-        for unit in (str(record["unit"]) for record in beside.units()):
-            if not run.has(unit):
-                run.take_over(unit, beside)
+        for unit in wanted.intersection(str(record["unit"]) for record in beside.units()):
+            if not row.run.has(unit):
+                row.run.take_over(unit, beside)
                 taken += 1
     return taken
 
 
-def _same(run: Run, beside: Run) -> bool:
+def _shared(row: TableRow, beside: Run) -> bool:
+    """Whether units of ``beside`` are the row's under the same id: it is the same run, or one over the first of the
+    row's pages, or over more."""
     try:
-        return run.same_as(beside)
+        if row.run.same_as(beside):
+            return True
+        pages = beside.config.get("pages")
+        if not isinstance(pages, int) or not row.run.same_as(beside, config=row.run.config | {"pages": pages},
+                                                             identity=beside.manifest()["identity"]):  # fmt: skip
+            return False
+        other = row.study.over(pages)
+        return other is not None and dict(other.identity()) == beside.manifest()["identity"]
     except DocleakError:  # a damaged folder of another table is that table's matter
         return False
 

@@ -179,9 +179,10 @@ class Run:
             saved = {"images": files, "snapshots": self._snapshots(folder), **record, "unit": unit_id}
             write_json(folder / "unit.json", json_values(saved, f"unit {unit_id!r}"))
 
-    def same_as(self, other: Run) -> bool:
-        """Whether both were begun for the same: build of docleak, environment, configuration, weights and pages."""
-        ours, theirs = self.manifest(), other.manifest()
+    def same_as(self, other: Run, **instead: object) -> bool:
+        """Whether both were begun for the same: build of docleak, environment, configuration, weights and pages.
+        ``instead``: what this run's manifest is taken to say in the place of what it says."""
+        ours, theirs = self.manifest() | instead, other.manifest()
         return all(ours.get(key) == theirs.get(key) for key in (*build(), "kind", "config", "identity", "sources",
                                                                 "environment"))  # fmt: skip
 

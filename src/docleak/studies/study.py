@@ -223,6 +223,11 @@ class TableStudy(Study[C]):
         """How many parts the finished row will have, 0 where that is not known."""
         return 0
 
+    def over(self, pages: int) -> Self | None:
+        """The same row over so many pages, whose units are this one's as far as both go; None where a unit may depend
+        on how many there are."""
+        return None
+
     def shown(self) -> Sequence[str]:
         """The columns that the row shows."""
         return tuple(self.columns)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -115,6 +115,10 @@ class GradientStudy(TableStudy[GradientConfig]):
             for source, attack in pairs
             for page in range(min(c.pages, there[source]))
         ]
+
+    def over(self, pages: int) -> Self | None:
+        """A gradient is of its own pages, but what is trained on between rounds may be what all of them leave."""
+        return None if self.config.rounds > 1 else type(self)(replace(self.config, pages=pages), device=self.device)
 
     def _model(self, source: str) -> DocumentModel:
         return model_of(self.config, source, self.device)
