@@ -35,7 +35,7 @@ WATCH_SECONDS = 1.0
 GATHERED_WITHIN = 10.0
 CLUSTER_TIMEOUT = "10s"
 #: Of which a worker imports nothing that the process had which started the first: 2 s of a worker's processor time.
-LIBRARIES = ("docleak", "transformers", "sklearn", "matplotlib")
+LIBRARIES = ("docleak", "transformers", "sklearn", "matplotlib", "rapidocr", "onnxruntime", "cv2")
 
 #: In a worker process: what it was started with.
 _started_with: dict[str, Any] = {}
