@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from docleak.models.published import make
-from docleak.recipes import list_recipes
+from docleak.recipes import find_recipe, list_recipes
 from tests.cli.published_layouts import LAYOUTS
 
 Command = Callable[..., tuple[Any, str, str]]
@@ -88,6 +88,26 @@ def test_a_line_of_the_page_runs_on_what_is_published(paper: str, command: Comma
     rows = json.loads((tmp_path / "run" / "rehearsal.json").read_text())["rows"]
     assert len(rows) == count
     assert all(row["seconds"] and row["estimate"] and not row["missing"] and not row["stops"] for row in rows)
+
+
+def test_all_tables_take_of_what_is_given_what_they_have_a_use_for(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = {name: find_recipe(name) for name in ("gi-dqa/table1", "cdmi/control")}
+    monkeypatch.setattr("docleak.recipes.list_recipes", lambda: two)
+    given = filled(["--documents", "pfl-docvqa:DIR", "--ocr", "trocr:DIR", "--seed", "3"], tmp_path)
+    code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", *given, "--out", "run", "--json")
+    assert code == 0, err
+    rows = json.loads((tmp_path / "run" / "rehearsal.json").read_text())["rows"]
+    assert {(row["recipe"], lack["option"]) for row in rows for lack in row["missing"]} == {
+        ("gi-dqa/table1", "--model donut=DIR"), ("gi-dqa/table1", "--model layoutlmv3=DIR"),
+        ("cdmi/control", "--model layoutlm=DIR"), ("cdmi/control", "--documents funsd:DIR"),
+        ("cdmi/control", "--documents sroie:DIR"),
+    }  # fmt: skip
+    idle = "--model", "vt5=somewhere", "--documents", "openi:somewhere", "--rounds", "3"
+    code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", *given, *idle, "--out", "other")
+    assert code == 1 and "--model vt5=somewhere, --documents openi:somewhere, --rounds 3: no recipe of scale" in err
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_page_has_a_line_of_every_paper() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +15,63 @@ from docleak.cli.output import Progress, emit, note, working_in
 from docleak.cli.settings import default_workers, pick_device
 from docleak.cli.studies import command_line
 from docleak.models.sizes import parse_size
+from docleak.spec import split_name
 
 if TYPE_CHECKING:
     from docleak.recipes.recipe import Recipe
     from docleak.studies.study import TableRow
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line puts in place of recipes' settings: ``models`` and ``sizes`` as NAME=VALUE, and others."""
+
+    models: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def changes(self, recipe: Recipe) -> dict[str, Any]:
+        """The settings of a recipe that are changed; RecipeError for what means nothing to its kind."""
+        from docleak.errors import RecipeError
+
+        settings = dict(self.settings)
+        image_sizes = _named(recipe, "--image-size", self.sizes, "donut=320x640", recipe.study.sized)
+        if image_sizes:
+            settings["image_sizes"] = {model: parse_size(size) for model, size in image_sizes.items()}
+        if wrong := [key for key in settings if key not in recipe.study.options]:
+            named = ", ".join(f"--{key.removesuffix('s' * (key == 'image_sizes')).replace('_', '-')}" for key in wrong)
+            raise RecipeError(
+                f"{named}: means nothing to recipe {recipe.name!r}, whose rows are of the kind {recipe.kind}."
+            )
+        others = [*recipe.study.checkpoints, *recipe.checkpoints]
+        sources = _named(recipe, "--model", self.models, "donut=./my-donut", others)
+        settings |= {key: sources.pop(key) for key in recipe.study.checkpoints if key in sources}
+        return {"models": sources, **settings}
+
+    def of_use_to(self, recipe: Recipe, rows: Sequence[TableRow]) -> Given:
+        """What of it the recipe has a name for; of documents those whose format its ``rows`` lack."""
+        names = {*recipe.models, *recipe.study.checkpoints, *recipe.checkpoints}
+        sized = {*recipe.models, *recipe.study.sized}
+        needed = {need.option for row in rows for need in row.study.needed(row.model)}
+        formats = {split_name(option.partition(" ")[2])[0] for option in needed if option.startswith("--documents ")}
+        settings = {key: value for key, value in self.settings.items() if key in recipe.study.options}
+        for key in settings.keys() & {"documents", "test_documents"}:
+            settings[key] = tuple(source for source in settings[key] if split_name(source)[0] in formats)
+        if not any(option.startswith("--ocr ") for option in needed):
+            settings.pop("ocr", None)
+        return Given(
+            tuple(text for text in self.models if text.partition("=")[0] in names),
+            tuple(text for text in self.sizes if text.partition("=")[0] in sized),
+            {key: value for key, value in settings.items() if value != ()},
+        )
+
+    def said(self) -> dict[str, None]:
+        """Each of it as the command line says it, in order."""
+        told = [f"--model {text}" for text in self.models] + [f"--image-size {text}" for text in self.sizes]
+        for key, value in self.settings.items():
+            values = value if isinstance(value, tuple) else (value,)
+            told += [f"--{key.replace('_', '-')} {one}" for one in values]
+        return dict.fromkeys(told)
 
 
 def reproduce(
@@ -104,22 +158,22 @@ def reproduce(
     from docleak.recipes.rows import failures_of, rows_of, write_table
     from docleak.recipes.rows import reproduce as compute_rows
 
-    given = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
-             "rounds": rounds, "issuers": issuers, "per_issuer": per_issuer, "budget": budget,
-             "ocr": ocr}  # fmt: skip
+    settings = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
+                "rounds": rounds, "issuers": issuers, "per_issuer": per_issuer, "budget": budget,
+                "ocr": ocr}  # fmt: skip
+    changed = {key: value for key, value in settings.items() if value} | ({"seed": seed} if seed >= 0 else {})
+    given = Given(tuple(model or ()), tuple(image_size or ()), changed)
     if rehearse:
 
-        def planned_of(recipe: Recipe, folder: Path) -> Sequence[TableRow]:
-            changes = _changes(recipe, recipe.study.options, model or [], image_size or [], given, seed)
-            return rows_of(recipe, recipe.study, scale, folder, changes, device=pick_device(device), only=rows,
-                           complete=False)  # fmt: skip
+        def planned_of(recipe: Recipe, folder: Path, given: Given) -> Sequence[TableRow]:
+            return rows_of(recipe, recipe.study, scale, folder, given.changes(recipe), device=pick_device(device),
+                           only=rows, complete=False)  # fmt: skip
 
-        _rehearse(name, scale, out, planned_of, json_output)
+        _rehearse(name, scale, out, planned_of, given, json_output)
         return
     recipe = find_recipe(name)
     folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
-    changes = _changes(recipe, recipe.study.options, model or [], image_size or [], given, seed)
-    planned = rows_of(recipe, recipe.study, scale, folder, changes, device=pick_device(device), only=rows)
+    planned = rows_of(recipe, recipe.study, scale, folder, given.changes(recipe), device=pick_device(device), only=rows)
     if dry_run:
         _show_plan(planned, json_output)
         return
@@ -142,19 +196,28 @@ def reproduce(
 
 
 def _rehearse(
-    name: str, scale: str, out: Path | None, planned_of: Callable[[Recipe, Path], Sequence[TableRow]], json_output: bool
-) -> None:
-    """Rehearse one recipe, or all that have the scale; exit code 1 where a row that lacks nothing fails."""
+    name: str, scale: str, out: Path | None, planned_of: Callable[[Recipe, Path, Given], Sequence[TableRow]],
+    given: Given, json_output: bool,
+) -> None:  # fmt: skip
+    """Rehearse one recipe, or all that have the scale, each with what of ``given`` it has a use for; exit code 1 where
+    a row that lacks nothing fails."""
+    from docleak.errors import RecipeError
     from docleak.recipes import find_recipe, list_recipes
     from docleak.recipes.rehearsal import rehearse
     from docleak.recipes.rehearsed import write_rehearsal
 
     named = "all" if name == "all" else find_recipe(name).name.replace("/", "-")
     folder = out or Path(f"docleak-rehearsal-{named}-{scale}")
-    recipes = [of for of in list_recipes().values() if scale in of.scales] if name == "all" else [find_recipe(name)]
+    if name == "all":
+        recipes = [recipe for recipe in list_recipes().values() if scale in recipe.scales]
+        parts = [given.of_use_to(recipe, planned_of(recipe, folder, Given())) for recipe in recipes]
+        if idle := list(given.said().keys() - {text for part in parts for text in part.said()}):
+            raise RecipeError(f"{', '.join(idle)}: no recipe of scale {scale} has a use for it. Leave it out.")
+    else:
+        recipes, parts = [find_recipe(name)], [given]
+    plans = [planned_of(recipe, folder, part) for recipe, part in zip(recipes, parts, strict=True)]
     found = []
-    for recipe in recipes:
-        planned = planned_of(recipe, folder)
+    for recipe, planned in zip(recipes, plans, strict=True):
 
         def say(text: str, name: str = recipe.name) -> None:
             note(f"rehearsing {name}: {text}")
@@ -170,35 +233,9 @@ def _rehearse(
         raise typer.Exit(1)
 
 
-def _changes(
-    recipe: Recipe,
-    options: Sequence[str],
-    models: list[str],
-    sizes: list[str],
-    given: Mapping[str, object],
-    seed: int,
-) -> dict[str, Any]:
-    """What the command line puts in place of the recipe's settings; RecipeError for what means nothing to its kind."""
-    from docleak.errors import RecipeError
-
-    settings: dict[str, Any] = {key: value for key, value in given.items() if value}
-    if seed >= 0:
-        settings["seed"] = seed
-    image_sizes = _named(recipe, "--image-size", sizes, "donut=320x640", recipe.study.sized)
-    if image_sizes:
-        settings["image_sizes"] = {model: parse_size(size) for model, size in image_sizes.items()}
-    if wrong := [key for key in settings if key not in options]:
-        named = ", ".join(f"--{key.removesuffix('s' * (key == 'image_sizes')).replace('_', '-')}" for key in wrong)
-        raise RecipeError(
-            f"{named}: means nothing to recipe {recipe.name!r}, whose rows are of the kind {recipe.kind}."
-        )
-    others = [*recipe.study.checkpoints, *recipe.checkpoints]
-    sources = _named(recipe, "--model", models, "donut=./my-donut", others)
-    settings |= {key: sources.pop(key) for key in recipe.study.checkpoints if key in sources}
-    return {"models": sources, **settings}
-
-
-def _named(recipe: Recipe, option: str, texts: list[str], example: str, others: Sequence[str] = ()) -> dict[str, str]:
+def _named(
+    recipe: Recipe, option: str, texts: Sequence[str], example: str, others: Sequence[str] = ()
+) -> dict[str, str]:
     """NAME=VALUE per model of the recipe, or one of the ``others``."""
     from docleak.errors import RecipeError
 
