@@ -104,9 +104,10 @@ def test_all_tables_take_of_what_is_given_what_they_have_a_use_for(
         ("cdmi/control", "--model layoutlm=DIR"), ("cdmi/control", "--documents funsd:DIR"),
         ("cdmi/control", "--documents sroie:DIR"),
     }  # fmt: skip
-    idle = "--model", "vt5=somewhere", "--documents", "openi:somewhere", "--rounds", "3"
-    code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", *given, *idle, "--out", "other")
-    assert code == 1 and "--model vt5=somewhere, --documents openi:somewhere, --rounds 3: no recipe of scale" in err
+    idle = "--model vt5=somewhere", "--documents synthetic", "--rounds 3"
+    words = " ".join(idle).split()
+    code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", *given, *words, "--out", "other")
+    assert code == 1 and f"{', '.join(idle)}: no recipe of scale paper" in err
     assert not (tmp_path / "other").exists()
 
 
