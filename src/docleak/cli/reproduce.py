@@ -60,8 +60,8 @@ class Given:
         if not any(option.startswith("--ocr ") for option in needed):
             settings.pop("ocr", None)
         return Given(
-            tuple(text for text in self.models if text.partition("=")[0] in names),
-            tuple(text for text in self.sizes if text.partition("=")[0] in sized),
+            tuple(text for text in self.models if _name("--model", text) in names),
+            tuple(text for text in self.sizes if _name("--image-size", text) in sized),
             {key: value for key, value in settings.items() if value != ()},
         )
 
@@ -231,6 +231,13 @@ def _rehearse(
     if stopped:
         note(f"docleak: {len(stopped)} rows cannot be computed as they are: {next(iter(stopped.items()))}")
         raise typer.Exit(1)
+
+
+def _name(option: str, text: str) -> str:
+    """What NAME=VALUE is of."""
+    from docleak.errors import RecipeError
+
+    return spec.pair(text, what=option, expected="NAME=VALUE, for instance donut=./my-donut", error=RecipeError)[0]
 
 
 def _named(
