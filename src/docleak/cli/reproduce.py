@@ -65,13 +65,13 @@ class Given:
             {key: value for key, value in settings.items() if value != ()},
         )
 
-    def said(self) -> dict[str, None]:
-        """Each of it as the command line says it, in order."""
+    def said(self) -> list[str]:
+        """Each of it as the command line says it."""
         told = [f"--model {text}" for text in self.models] + [f"--image-size {text}" for text in self.sizes]
         for key, value in self.settings.items():
             values = value if isinstance(value, tuple) else (value,)
             told += [f"--{key.replace('_', '-')} {one}" for one in values]
-        return dict.fromkeys(told)
+        return told
 
 
 def reproduce(
@@ -211,7 +211,8 @@ def _rehearse(
     if name == "all":
         recipes = [recipe for recipe in list_recipes().values() if scale in recipe.scales]
         parts = [given.of_use_to(recipe, planned_of(recipe, folder, Given())) for recipe in recipes]
-        if idle := list(given.said().keys() - {text for part in parts for text in part.said()}):
+        used = {text for part in parts for text in part.said()}
+        if idle := [text for text in given.said() if text not in used]:
             raise RecipeError(f"{', '.join(idle)}: no recipe of scale {scale} has a use for it. Leave it out.")
     else:
         recipes, parts = [find_recipe(name)], [given]
