@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +46,7 @@ def measure() -> dict[str, dict[str, float]]:
     """Per attack: medians in milliseconds, their ratio, and the quartiles of the ratio over neighbouring steps."""
     view, knowledge = _victim()
     attacks = (RELATIVE_ADAM, gi_dqa.ATTACK)
-    return {attack.name: _compare(attack, view, knowledge) for attack in attacks}
+    return {attack.name: compared(attack, view, knowledge) for attack in attacks}
 
 
 def as_markdown(rows: dict[str, dict[str, float]]) -> str:
@@ -84,13 +85,16 @@ def _victim() -> tuple[GradientView, Knowledge]:
     return GradientView(model, gradient), Knowledge(template, private, inputs)
 
 
-def _compare(attack: GradientAttack, view: GradientView, knowledge: Knowledge) -> dict[str, float]:
+def compared(
+    attack: GradientAttack, view: GradientView, knowledge: Knowledge, *, warmup: int = WARMUP, steps: int = STEPS
+) -> dict[str, float]:
+    """Medians in milliseconds of the attack's steps and of the bare loop's, which take turns, and their ratio."""
     assert attack.solver is not None and not isinstance(attack.solver, LevenbergMarquardt)
     turns = TakingTurns(attack.solver, _bare_loop(view, knowledge))
     draws = 1 + attack.whitening.draws if attack.matching is None else 0
     generator = torch.Generator().manual_seed(0)
-    replace(attack, solver=turns).run(view, knowledge, budget=draws + WARMUP + STEPS, generator=generator)
-    return _summary(turns.engine[WARMUP:], turns.bare[WARMUP:])
+    replace(attack, solver=turns).run(view, knowledge, budget=draws + warmup + steps, generator=generator)
+    return _summary(turns.engine[warmup:], turns.bare[warmup:])
 
 
 @dataclass(frozen=True)
@@ -139,19 +143,13 @@ def _summary(engine: list[float], bare: list[float]) -> dict[str, float]:
 
 def _bare_loop(view: GradientView, knowledge: Knowledge) -> Callable[[], None]:
     """One step of the loop that a reader of the paper would write, for this model and one page."""
-    assert isinstance(view.model, Donut)
     module = view.model.module.eval()
     parameters = [module.get_parameter(name) for name in view.names]
     observed = [view.gradient[name] for name in view.names]
-    tensors = knowledge.inputs[0].tensors
-    ids, labels = tensors["decoder_input_ids"][None], tensors["labels"]
     pixels = torch.rand(knowledge.template.shape, generator=torch.Generator().manual_seed(0)).requires_grad_(True)
     optimiser = torch.optim.Adam([pixels], lr=Adam().learning_rate)
-
-    def loss_at(image: Tensor) -> Tensor:
-        encoded = module.encoder(pixel_values=(image - 0.5) / 0.5).last_hidden_state
-        logits = module.decoder(input_ids=ids, encoder_hidden_states=encoded, use_cache=False).logits
-        return F.cross_entropy(logits[0], labels, ignore_index=-100)
+    (example,) = knowledge.inputs
+    loss_at = (_donut if isinstance(view.model, Donut) else _layoutlmv3)(module, example.tensors)
 
     def step() -> None:
         dummy = torch.autograd.grad(loss_at(pixels), parameters, create_graph=True)
@@ -166,3 +164,25 @@ def _bare_loop(view: GradientView, knowledge: Knowledge) -> Callable[[], None]:
         if not torch.allclose(loss_at(pixels), theirs, rtol=1e-5):
             raise RuntimeError("the bare loop's loss is not the adapter's: they would not do the same work")
     return step
+
+
+def _donut(module: Any, tensors: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor]:
+    def loss_at(image: Tensor) -> Tensor:
+        encoded = module.encoder(pixel_values=(image - 0.5) / 0.5).last_hidden_state
+        ids = tensors["decoder_input_ids"][None]
+        logits = module.decoder(input_ids=ids, encoder_hidden_states=encoded, use_cache=False).logits
+        return F.cross_entropy(logits[0], tensors["labels"], ignore_index=-100)
+
+    return loss_at
+
+
+def _layoutlmv3(module: Any, tensors: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor]:
+    there = len(tensors["input_ids"])
+
+    def loss_at(image: Tensor) -> Tensor:
+        out = module(input_ids=tensors["input_ids"][None], bbox=tensors["bbox"][None],
+                     attention_mask=torch.ones(1, there), pixel_values=(image - 0.5) / 0.5)  # fmt: skip
+        start, end = out.start_logits[0, :there], out.end_logits[0, :there]
+        return (F.cross_entropy(start, tensors["start"]) + F.cross_entropy(end, tensors["end"])) / 2
+
+    return loss_at
