@@ -17,3 +17,19 @@ def pick_device(name: str) -> str:
         reason = str(error).splitlines()[0]
         raise DocleakError(f"device {name!r} cannot be used here ({reason}). Try auto or cpu.") from error
     return name
+
+
+def seed_torch(number: int) -> None:
+    """``torch.manual_seed`` of the CPU and of every accelerator that is at work in this process.
+
+    For each that is not, torch notes the seed beside the whole call stack in words, which takes longer than a small
+    training step; what runs on one has begun it by then.
+    """
+    import torch
+
+    torch.default_generator.manual_seed(number)
+    for accelerator in (torch.cuda, torch.xpu, torch.mtia):
+        if accelerator.is_initialized():
+            accelerator.manual_seed_all(number)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(number)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from docleak.errors import ModelError
 from docleak.files import parse_json, read_json_object, shaped, write_atomically, write_json
+from docleak.models.device import seed_torch
 from docleak.models.loading import loadable, split_revision
 
 Config = TypeVar("Config")
@@ -225,7 +226,7 @@ def told_drawn(name: str, module: nn.Module, drawn: Sequence[str], *, seed: int,
 def drawn_with(seed: int) -> Iterator[None]:
     """What libraries draw in here follows ``seed``; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         yield
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from docleak.documents.page import Page
 from docleak.errors import ModelError
+from docleak.models.device import seed_torch
 from docleak.models.encoders.bros import quicken
 from docleak.models.encoders.heads import Head, MaskedLanguageHead, make_head
 from docleak.models.encoders.questions import ROOM, question_first, with_questions
@@ -258,6 +259,6 @@ def told(model: EncoderModel, drawn: Sequence[str], *, seed: int) -> str:
 def build(config: EncoderConfig, tokenizer: Any, *, seed: int, name: str) -> EncoderModel:
     """A model with weights drawn from ``seed``, as transformers draws them; evaluation mode."""
     with torch.random.fork_rng(devices=[]):  # the constructors draw from the global generator
-        torch.manual_seed(seed)
+        seed_torch(seed)
         network = EncoderNetwork(config)
     return EncoderModel(network.eval(), tokenizer, config, name=name)

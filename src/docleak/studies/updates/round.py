@@ -19,6 +19,7 @@ from docleak.documents import Page
 from docleak.documents.pages import picked
 from docleak.errors import GradientError
 from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
+from docleak.models.device import seed_torch
 from docleak.training.federated.local import LocalPlan
 from docleak.training.objectives.objective import Example
 
@@ -201,7 +202,7 @@ def _mode(model: DocumentModel, masks: int | None) -> Iterator[None]:
     before = model.module.training
     with torch.random.fork_rng(devices=[]):
         if masks is not None:
-            torch.manual_seed(masks)
+            seed_torch(masks)
         model.module.train(masks is not None)
         try:
             yield

@@ -13,6 +13,7 @@ from torch import Tensor
 from docleak.documents.page import Page
 from docleak.errors import FederationError
 from docleak.models.base import DocumentModel, pixels_of, trainable
+from docleak.models.device import seed_torch
 from docleak.models.vlm.values import derived_once
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.objectives.objective import Example, Objective
@@ -143,7 +144,7 @@ def train_in_place(
     batches: list[tuple[int, ...]] = []
     was_training = model.module.training
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.integers(2**62)))
+        seed_torch(int(rng.integers(2**62)))
         model.module.train(plan.dropout)
         try:
             for numbers in _batches(len(examples), plan, rng):

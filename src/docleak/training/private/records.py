@@ -22,6 +22,7 @@ from docleak.documents.page import Page
 from docleak.documents.pages import document_names, page_names, provider_names
 from docleak.errors import FederationError, MissingExtraError, PrivacyError
 from docleak.models.base import DocumentModel, trainable
+from docleak.models.device import seed_torch
 from docleak.privacy.accounting import Guarantee, epsilon_of_group, guarantee, rounded_up
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
@@ -137,7 +138,7 @@ def _step(
     """
     losses: list[float] = []
     for i, (example, seed) in enumerate(zip(examples, seeds, strict=True)):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         stepper.zero_grad(set_to_none=True)
         losses.append(_gradient_or_nothing(model, pages, example, stepper.params))
         stepper.signal_skip_step(do_skip=i < len(examples) - 1)
