@@ -74,11 +74,12 @@ def test_failed_units_are_counted_in_the_table(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(GradientStudy, "compute", broken)
     monkeypatch.setattr("docleak.runs.pool._in_processes", lambda work, tasks, workers, report: (
         (task, _error(work, task)) for task in tasks))  # fmt: skip
-    planned = rows(tmp_path)
-    reproduce(RECIPE, planned, tmp_path, scale="tiny", workers=1)
+    out = tmp_path / "table"  # beside it nothing of another test, whose units would be taken over
+    planned = rows(out)
+    reproduce(RECIPE, planned, out, scale="tiny", workers=1)
     assert len(tries) == 8 and set(failures_of(planned).values()) == {"DocleakError: planted"}
-    page = write_table(RECIPE, "tiny", planned, tmp_path, {})
-    assert "2 failed" in (tmp_path / "table.md").read_text() and "planted" in page.read_text()
+    page = write_table(RECIPE, "tiny", planned, out, {})
+    assert "2 failed" in (out / "table.md").read_text() and "planted" in page.read_text()
 
 
 def _error(work: object, task: object) -> Exception | None:
