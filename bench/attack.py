@@ -177,12 +177,11 @@ def _donut(module: Any, tensors: Mapping[str, Tensor]) -> Callable[[Tensor], Ten
 
 
 def _layoutlmv3(module: Any, tensors: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor]:
-    there = len(tensors["input_ids"])
+    ids, boxes = tensors["input_ids"][None], tensors["bbox"][None]
+    ends = tensors["start"][None], tensors["end"][None]
 
     def loss_at(image: Tensor) -> Tensor:
-        out = module(input_ids=tensors["input_ids"][None], bbox=tensors["bbox"][None],
-                     attention_mask=torch.ones(1, there), pixel_values=(image - 0.5) / 0.5)  # fmt: skip
-        start, end = out.start_logits[0, :there], out.end_logits[0, :there]
-        return (F.cross_entropy(start, tensors["start"]) + F.cross_entropy(end, tensors["end"])) / 2
+        out = module(input_ids=ids, bbox=boxes, attention_mask=torch.ones_like(ids), pixel_values=(image - 0.5) / 0.5)
+        return (F.cross_entropy(out.start_logits, ends[0]) + F.cross_entropy(out.end_logits, ends[1])) / 2
 
     return loss_at
