@@ -152,7 +152,7 @@ def _bare_loop(view: GradientView, knowledge: Knowledge) -> Callable[[], None]:
     loss_at = (_donut if isinstance(view.model, Donut) else _layoutlmv3)(module, example.tensors)
 
     def step() -> None:
-        dummy = torch.autograd.grad(loss_at(pixels), parameters, create_graph=True)
+        dummy = torch.autograd.grad(loss_at(pixels), parameters, create_graph=True, materialize_grads=True)
         distance = torch.stack([(a - b).square().sum() for a, b in zip(dummy, observed, strict=True)]).sum()
         (pixels.grad,) = torch.autograd.grad(distance, pixels)
         optimiser.step()
