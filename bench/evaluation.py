@@ -154,7 +154,7 @@ def as_markdown(rows: dict[str, dict[str, Any]]) -> str:
         others = ", ".join(f"{name} {part:.0%}" for name, part in row["largest"].items() if not _is_product(name))
         cells = (
             size.partition(",")[0], f"{row['parameters'] / 1e6:,.1f}", f"{row['width']} x {row['height']}",
-            f"{row['seconds']:.3g}", f"{1e6 * row['seconds'] / row['width'] / row['height']:.2g}",
+            f"{row['seconds']:.3g}", f"{1e6 * row['seconds'] / row['width'] / row['height']:.3g}",
             f"{row['gflop']:,.1f}", f"{rate:.0f}", f"{row['machine_gflop_per_second']:.0f}: {share:.0%}", told,
             f"{products:.0%}", f"{rate / products:.0f}", others, f"{row['gb']:.1f}",
         )  # fmt: skip
