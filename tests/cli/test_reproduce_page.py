@@ -108,6 +108,8 @@ def test_all_tables_take_of_what_is_given_what_they_have_a_use_for(
     words = " ".join(idle).split()
     code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", *given, *words, "--out", "other")
     assert code == 1 and f"{', '.join(idle)}: no recipe of scale paper" in err
+    code, _, err = command("reproduce", "all", "--scale", "papers", "--rehearse", "--out", "other")
+    assert code == 1 and "unknown scale 'papers'. Did you mean 'paper'? Expected one of" in err
     assert not (tmp_path / "other").exists()
 
 

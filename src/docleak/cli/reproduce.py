@@ -209,7 +209,10 @@ def _rehearse(
     named = "all" if name == "all" else find_recipe(name).name.replace("/", "-")
     folder = out or Path(f"docleak-rehearsal-{named}-{scale}")
     if name == "all":
-        recipes = [recipe for recipe in list_recipes().values() if scale in recipe.scales]
+        known = list_recipes().values()
+        recipes = [recipe for recipe in known if scale in recipe.scales]
+        if not recipes:
+            raise RecipeError(spec.unknown("scale", scale, sorted({one for recipe in known for one in recipe.scales})))
         parts = [given.of_use_to(recipe, planned_of(recipe, folder, Given())) for recipe in recipes]
         used = {text for part in parts for text in part.said()}
         if idle := [text for text in given.said() if text not in used]:
