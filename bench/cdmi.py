@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from docleak.attacks.weights import CdmiConfig
-from docleak.studies.engine import carry_out
+from docleak.studies.engine import begin, carry_out
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.game import ready
 from docleak.studies.weights.study import MODELS, WeightsStudy
@@ -19,13 +19,14 @@ from docleak.studies.weights.table import fields_of
 from docleak.training.extraction.fit import FitConfig
 
 FIELDS, ATTEMPTS, CANDIDATES, WORKERS = 100, 8, 128, 2
+EPOCHS = 5
 #: Minutes for all fields.
 TARGET = 10.0
 
 
 def measure() -> dict[str, float]:
     """Minutes for all fields, model calls, and pages passed through models per second of all workers together."""
-    short = FitConfig(epochs=5, learning_rate=1e-3, validate_every=5)
+    short = FitConfig(epochs=EPOCHS, learning_rate=1e-3, validate_every=EPOCHS)
     config = WeightsConfig(
         task="ee-bio",
         fields=FIELDS,
@@ -36,9 +37,11 @@ def measure() -> dict[str, float]:
         attack=CdmiConfig(candidates=CANDIDATES),
     )
     with tempfile.TemporaryDirectory() as folder:
-        ready(config, Path(folder) / "run" / MODELS)  # trains
+        study, out = WeightsStudy(config), Path(folder) / "run"
+        begin(study, out)
+        ready(config, out / MODELS)  # trains
         began = time.perf_counter()
-        run = carry_out(WeightsStudy(config), Path(folder) / "run", workers=WORKERS)
+        run = carry_out(study, out, workers=WORKERS)
         seconds = time.perf_counter() - began
         calls = sum(int(unit["calls"]) for unit in fields_of(run))
         done = len(fields_of(run))
