@@ -30,9 +30,11 @@ from docleak.models.base import DocumentModel, pixels_of, trainable
 from docleak.models.vt5 import VT5
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ServerState, step
-from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_in_place, train_locally
-from docleak.training.federated.party import model_of, open_party, train_round
+from docleak.training.federated.local import parameters_of, set_parameters, train_in_place, train_locally
+from docleak.training.federated.local_plan import LocalPlan
+from docleak.training.federated.party import model_of, train_round
 from docleak.training.federated.record import FederatedRun
+from docleak.training.federated.silo import open_party
 
 SILOS, DOCUMENTS, STEPS, ROUNDS, PASSES = 3, 90, 25, 1, 5
 #: Passes of local training and the steps of each: many short ones, since neighbours on a busy machine differ by 10 %.

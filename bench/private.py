@@ -28,7 +28,8 @@ from docleak.models.vt5 import VT5
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
-from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_in_place, train_locally
+from docleak.training.federated.local import parameters_of, set_parameters, train_in_place, train_locally
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.private.clipping import clipped_sum
 from docleak.training.private.rounds import client_round
 

@@ -44,7 +44,8 @@ from docleak.studies.servers.study import of_pictures, of_tokens, share, tensors
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.flower.embedded import train_embedded
-from docleak.training.federated.local import LocalPlan, set_parameters, train_in_place
+from docleak.training.federated.local import set_parameters, train_in_place
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.record import FederatedRun
 from docleak.training.guard.guard import Guard, Limits, inspect
 from docleak.training.guard.probe import EXAMPLES, probe

@@ -37,7 +37,8 @@ from docleak.studies.updates.sight import attacked
 from docleak.studies.updates.verdict import Pictures
 from docleak.studies.updates.words import words_in
 from docleak.training.federated.flower.grid import LocalGrid
-from docleak.training.federated.local import LocalPlan, parameters_of, train_locally
+from docleak.training.federated.local import parameters_of, train_locally
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.objectives.table import objective_of
 
 #: Model -> the attack on its picture, closed form beside it where it applies. Of VT5 none, whose picture encoder is

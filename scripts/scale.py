@@ -122,7 +122,7 @@ def rounds() -> list[dict[str, float]]:
     """One training of one silo, a step a round: processor time, bytes of its folder and peak memory after each."""
     from docleak.training.federated.federation import Federation
     from docleak.training.federated.flower.embedded import train_embedded
-    from docleak.training.federated.local import LocalPlan
+    from docleak.training.federated.local_plan import LocalPlan
     from docleak.training.federated.record import FederatedRun
 
     found: list[dict[str, float]] = []
@@ -149,7 +149,8 @@ def providers() -> list[dict[str, float]]:
     from docleak.privacy.mechanism import Mechanism
     from docleak.privacy.plan import DpPlan
     from docleak.privacy.randomness import Randomness
-    from docleak.training.federated.local import LocalPlan, parameters_of
+    from docleak.training.federated.local import parameters_of
+    from docleak.training.federated.local_plan import LocalPlan
     from docleak.training.private.rounds import client_round
 
     model = load_model("vt5-start")

@@ -22,7 +22,7 @@ from docleak.documents.division import divide
 from docleak.documents.silos import write_silos
 from docleak.training.federated.deploy.folders import Deployment, write_deployment
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.record import load_run
 
 #: Bytes that stay free on this machine, or the nodes are ended.

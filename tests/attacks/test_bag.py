@@ -18,7 +18,8 @@ from docleak.errors import AttackError
 from docleak.models import DocumentModel, load_model, pixels_of
 from docleak.models.vlm.tiny import make_tiny
 from docleak.studies.updates.words import tokens_of
-from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_locally
+from docleak.training.federated.local import parameters_of, set_parameters, train_locally
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.update import client_gradient
 
 

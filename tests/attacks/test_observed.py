@@ -17,7 +17,8 @@ from docleak.attacks.gradients.observed import _alive, observe
 from docleak.attacks.gradients.selftest import SelfTest, self_test
 from docleak.attacks.gradients.view import GradientView
 from docleak.errors import GradientError, SelfTestError
-from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_locally
+from docleak.training.federated.local import parameters_of, set_parameters, train_locally
+from docleak.training.federated.local_plan import LocalPlan
 
 Psnr = Callable[[Tensor, Tensor, Tensor], float]
 

@@ -18,7 +18,7 @@ from docleak.privacy.plan import DpPlan
 from docleak.training.federated.deploy.watch import end_with_parent
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import FedOpt
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.secure.plan import SecurePlan
 
 BIN = Path(sys.executable).parent

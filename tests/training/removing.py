@@ -32,7 +32,8 @@ from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.grid import LocalGrid
 from docleak.training.federated.flower.messages import array_record, config_record
-from docleak.training.federated.local import LocalPlan, parameters_of
+from docleak.training.federated.local import parameters_of
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.scores import SENSITIVITY
 
 LETTERS = "abcdefgh"

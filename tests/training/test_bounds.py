@@ -13,7 +13,7 @@ from docleak.privacy.plan import DpPlan
 from docleak.training.federated.bounds import LONGEST, MARGIN, UpdateBounds, norm
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ClientUpdate
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 
 LOCAL = LocalPlan(epochs=2, batch_size=4, learning_rate=0.01, weight_decay=0.5)
 WEIGHTS = {"a": np.full((3, 4), 2.0), "b": np.zeros(4)}  # 16 numbers of length sqrt(48)

@@ -23,7 +23,7 @@ from docleak.training.federated.flower.discretion import LOG, REDACTED
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.flower.grid import LocalGrid
 from docleak.training.federated.flower.messages import config_record
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.record import FederatedRun, load_run
 from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.silo_ledger import SiloLedger

@@ -33,9 +33,11 @@ from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.flower.grid import LocalGrid
 from docleak.training.federated.flower.server import SETTINGS, train_alone
-from docleak.training.federated.local import LocalPlan, parameters_of
+from docleak.training.federated.local import parameters_of
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.record import FederatedRun, load_run
 from docleak.training.federated.secure.plan import SecurePlan
+from docleak.training.federated.silo import open_party
 from docleak.training.federated.wire import Compression
 from docleak.training.lineage import read_fingerprints
 
@@ -72,9 +74,7 @@ def test_flower_equals_a_loop_without_it_bit_for_bit(silos: dict[str, Path], tmp
         sampled = FEDERATION.sampled(tuple(silos), number)
         assert len(sampled) == 2
         updates = [
-            party.train_round(
-                party.open_party(silos[name], FEDERATION), model, weights, FEDERATION, number
-            ).trained.update
+            party.train_round(open_party(silos[name], FEDERATION), model, weights, FEDERATION, number).trained.update
             for name in sampled
         ]
         state = step(state, updates, FEDERATION.server)

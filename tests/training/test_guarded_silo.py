@@ -25,7 +25,8 @@ from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.flower.grid import LocalGrid
 from docleak.training.federated.flower.guard import GUARDED
 from docleak.training.federated.flower.strategy import FederatedStrategy
-from docleak.training.federated.local import LocalPlan, parameters_of
+from docleak.training.federated.local import parameters_of
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.party import fingerprint, fresh_model_of
 from docleak.training.federated.record import FederatedRun
 

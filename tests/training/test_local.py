@@ -13,7 +13,8 @@ from docleak.errors import FederationError
 from docleak.models import load_model
 from docleak.models.base import DocumentModel, pixels_of, trainable
 from docleak.training.federated.fedopt import FedOpt, ServerState, step
-from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_locally
+from docleak.training.federated.local import parameters_of, set_parameters, train_locally
+from docleak.training.federated.local_plan import LocalPlan
 
 PLAN = LocalPlan(batch_size=4, max_steps=2, dropout=False)
 

@@ -29,8 +29,10 @@ from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ServerState, step
 from docleak.training.federated.flower import client as client_module
 from docleak.training.federated.flower.embedded import train_embedded
-from docleak.training.federated.local import LocalPlan, parameters_of
+from docleak.training.federated.local import parameters_of
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.record import FederatedRun, load_run
+from docleak.training.federated.silo import open_party
 
 BY_CLIENT = Mechanism(0.8, 2, client_rate=0.5, unit=Unit.CLIENT)
 PLAN = DpPlan(Mechanism(0.8, 2, unit_rate=0.9), clip_norm=0.5, denominator=2, delta=1e-3)
@@ -68,7 +70,7 @@ def test_it_is_algorithm_1_and_its_budget_is_counted(silos: dict[str, Path], tmp
         weights = {name: value.astype(np.float32) for name, value in state.parameters.items()}
         updates = [
             party.private_round(
-                party.open_party(path, FEDERATION), model, weights, FEDERATION, clients_drawn=2, randomness=draw()
+                open_party(path, FEDERATION), model, weights, FEDERATION, clients_drawn=2, randomness=draw()
             )
             for _, path in sorted(silos.items())
         ]
@@ -94,7 +96,7 @@ def test_it_is_algorithm_1_and_its_budget_is_counted(silos: dict[str, Path], tmp
 def test_providers_are_kept_or_trained_on_whole(silos: dict[str, Path]) -> None:
     providers: list[set[str]] = [set(), set()]
     for path in silos.values():
-        found = party.open_party(path, FEDERATION)
+        found = open_party(path, FEDERATION)
         for side, pages in enumerate((found.training, found.kept)):
             providers[side] |= {provider_key(pages[i].provider) for i in range(len(pages))}
     assert providers[0] and providers[1] == {name for name in providers[0] | providers[1] if FEDERATION.keeps(name)}

@@ -19,7 +19,8 @@ from docleak.models.base import DocumentModel, pixels_of, trainable
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
-from docleak.training.federated.local import LocalPlan, batch_loss, parameters_of, set_parameters
+from docleak.training.federated.local import batch_loss, parameters_of, set_parameters
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.objectives.table import objective_of
 from docleak.training.private import records
 from docleak.training.private.records import (

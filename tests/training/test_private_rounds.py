@@ -18,7 +18,8 @@ from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState
-from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_locally
+from docleak.training.federated.local import parameters_of, set_parameters, train_locally
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.private.rounds import PrivateRound, client_round, server_step, train_privately
 from docleak.training.private.units import check_silos, units_of
 

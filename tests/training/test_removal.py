@@ -29,10 +29,12 @@ from docleak.training.federated import party
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower import client
 from docleak.training.federated.flower.embedded import train_embedded
-from docleak.training.federated.local import LocalPlan, train_in_place
+from docleak.training.federated.local import train_in_place
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.scores import SENSITIVITY, DocumentScore, SiloScore
 from docleak.training.federated.secure.plan import SecurePlan
+from docleak.training.federated.silo import Party, open_party
 from docleak.training.private import records, rounds
 from docleak.training.private.clipping import ClippedSum
 from docleak.training.private.records import RecordOptimiser, train_by_record
@@ -217,12 +219,11 @@ def test_the_noise_is_there_and_as_large_as_accounted(tmp_path: Path) -> None:
 
 # -- planted faults ----------------------------------------------------------------------------------------------------
 
-open_party = party.open_party
 train_on, noisy, units_of, draw_units = rounds._train_on, rounds.clipped_sum, rounds.units_of, DpPlan.draw_units
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
-def redrawn(directory: Path, federation: Federation, *, name: str = "") -> party.Party:
+def redrawn(directory: Path, federation: Federation, *, name: str = "") -> Party:
     """As it was: the kept ones are drawn from the sorted list."""
     whole = open_party(directory, replace(federation, holdout=0.0), name=name)
     names = rounds_names(whole.training, federation)
@@ -241,7 +242,7 @@ def rounds_names(pages: Sequence[Page], federation: Federation) -> list[str]:
     return [next(name for name, own in units.items() if page.name in {p.name for p in own}) for page in pages]
 
 
-def capped(directory: Path, federation: Federation, *, name: str = "") -> party.Party:
+def capped(directory: Path, federation: Federation, *, name: str = "") -> Party:
     found = open_party(directory, federation, name=name)
     return replace(found, training=picked(found.training, range(min(3, len(found.training)))))
 
@@ -280,19 +281,19 @@ def loud(model: Any, pages: Any, local: LocalPlan, *, client: str, rng: Any, cal
         raise ValueError(f"{called}: {error}") from error
 
 
-def every_document(message: Any, found: party.Party, federation: Federation, model: Any, **_: Any) -> Any:
+def every_document(message: Any, found: Party, federation: Federation, model: Any, **_: Any) -> Any:
     scores = party.evaluate(found, model, client.arrays_in(message.content))
     columns = {name: [float(getattr(s, name)) for s in scores] for name in client.SCORE_NUMBERS}
     return client.RecordDict({"metrics": client.metric_record(columns)})
 
 
-def doubled(found: party.Party, model: Any, weights: Any, federation: Federation, **_: Any) -> SiloScore:
+def doubled(found: Party, model: Any, weights: Any, federation: Federation, **_: Any) -> SiloScore:
     """Scores are summed over questions, not over each unit's mean."""
     scores: tuple[DocumentScore, ...] = party.evaluate(found, model, weights)
     return SiloScore("", sum(s.anls for s in scores), float(sum(s.questions for s in scores)), 0.0)
 
 
-def counted(found: party.Party, model: Any, federation: Federation) -> party.Introduction:
+def counted(found: Party, model: Any, federation: Federation) -> party.Introduction:
     return party.Introduction(found.name, found.source, len(found.training), len(found.kept), "")
 
 

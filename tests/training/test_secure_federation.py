@@ -29,11 +29,13 @@ from docleak.training.federated.flower import embedded
 from docleak.training.federated.flower.app import client_app
 from docleak.training.federated.flower.discretion import REDACTED
 from docleak.training.federated.flower.embedded import train_embedded
-from docleak.training.federated.local import LocalPlan, parameters_of
-from docleak.training.federated.party import open_party, private_round, train_round
+from docleak.training.federated.local import parameters_of
+from docleak.training.federated.local_plan import LocalPlan
+from docleak.training.federated.party import private_round, train_round
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.secure.key_files import read_pinned, write_key_pair
 from docleak.training.federated.secure.plan import SecurePlan
+from docleak.training.federated.silo import open_party
 from docleak.training.federated.wire import Compression
 
 SILOS = 3

@@ -17,7 +17,7 @@ from docleak.training.federated.fedopt import Averaging, ClientUpdate, FedOpt, S
 from docleak.training.federated.flower import embedded
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.flower.strategy import FederatedStrategy
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.shelf import PREFIX, Shelf, clear_shelves, shapes_of, shelved
 

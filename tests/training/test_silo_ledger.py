@@ -21,7 +21,7 @@ from docleak.privacy.plan import DpPlan
 from docleak.training.federated.deploy.check import _spent
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.client import _count_evaluation
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.scores import SENSITIVITY, evaluation_noise
 from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.silo_ledger import SiloLedger, begin_round, change_limits, composed_epsilon

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from docleak.documents.page import Page, Word
 from docleak.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
 
 #: L_M: the most words of a page that are masked, each with a sentinel of its own.
 SENTINELS = 100
@@ -62,7 +63,6 @@ def layout_tokens_of(tokenizer: Any, *, name: str) -> LayoutTokens:
     )
 
 
-@torch.no_grad()
 def add_layout_tokens(tokenizer: Any, t5: Any, *, generator: torch.Generator, resolution: int | None = None) -> None:
     """Give tokenizer and T5 the tokens they lack, in place; nothing happens to a vocabulary that has them all.
 
@@ -70,6 +70,7 @@ def add_layout_tokens(tokenizer: Any, t5: Any, *, generator: torch.Generator, re
     rows of T5's table are drawn as the old ones lie: normal, with their mean and deviation per coordinate. All are
     special tokens, so that no answer shows them. ModelError if the places there are of another resolution.
     """
+    import torch
     from tokenizers import AddedToken
 
     vocabulary = tokenizer.get_vocab()
@@ -86,12 +87,13 @@ def add_layout_tokens(tokenizer: Any, t5: Any, *, generator: torch.Generator, re
         return
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in new], special_tokens=True)
     ids = torch.tensor(tokenizer.convert_tokens_to_ids(new))
-    old = t5.shared.weight[: int(ids.min())]
-    rows = torch.randn(len(ids), old.shape[1], generator=generator).to(old) * old.std(0) + old.mean(0)
-    if len(tokenizer) > len(t5.shared.weight):  # t5-base has a few rows more than tokens
-        with torch.random.fork_rng(devices=[]):  # transformers draws rows of its own
-            t5.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    t5.shared.weight[ids.to(rows.device)] = rows
+    with torch.no_grad():
+        old = t5.shared.weight[: int(ids.min())]
+        rows = torch.randn(len(ids), old.shape[1], generator=generator).to(old) * old.std(0) + old.mean(0)
+        if len(tokenizer) > len(t5.shared.weight):  # t5-base has a few rows more than tokens
+            with torch.random.fork_rng(devices=[]):  # transformers draws rows of its own
+                t5.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        t5.shared.weight[ids.to(rows.device)] = rows
 
 
 def _places(vocabulary: Mapping[str, int]) -> int:

@@ -157,7 +157,7 @@ class TrainingSettings:
         from docleak.privacy.planning import evaluations_of
         from docleak.training.federated.federation import Federation
         from docleak.training.federated.fedopt import FedOpt
-        from docleak.training.federated.local import LocalPlan
+        from docleak.training.federated.local_plan import LocalPlan
         from docleak.training.federated.secure.plan import SecurePlan
         from docleak.training.federated.wire import Compression
 

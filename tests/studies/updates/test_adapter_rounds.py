@@ -19,7 +19,8 @@ from docleak.studies.updates.causes import Diagnosis
 from docleak.studies.updates.config import UpdatesConfig
 from docleak.studies.updates.study import UpdatesStudy
 from docleak.training.federated.capture import write_update
-from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_locally
+from docleak.training.federated.local import parameters_of, set_parameters, train_locally
+from docleak.training.federated.local_plan import LocalPlan
 from tests.wide import make_wide
 
 pytest.importorskip("peft", reason="the extra adapters is not installed")

@@ -20,7 +20,7 @@ from docleak.studies.updates.study import UpdatesStudy
 from docleak.training.federated.capture import read_updates, write_update
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.embedded import train_embedded
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.secure.plan import SecurePlan
 

@@ -35,7 +35,8 @@ from docleak.studies.updates.sight import sight_of
 from docleak.studies.updates.study import UpdatesStudy
 from docleak.studies.updates.verdict import counted, name_of, part_of, sentences, severity_of
 from docleak.training.federated.capture import read_updates, write_update
-from docleak.training.federated.local import LocalPlan, parameters_of, train_locally
+from docleak.training.federated.local import parameters_of, train_locally
+from docleak.training.federated.local_plan import LocalPlan
 from tests.small import small_donut
 
 SEED = 7

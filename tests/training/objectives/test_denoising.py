@@ -17,17 +17,12 @@ from docleak.errors import FederationError, ModelError
 from docleak.models import load_model, pixels_of
 from docleak.models.base import Encoded
 from docleak.models.t5 import FRAME, T5Reader
-from docleak.training.federated.local import LocalPlan, LocalRound, parameters_of, set_parameters, train_locally
-from docleak.training.objectives.denoising import (
-    LAYOUT_MODELING,
-    TEXT_LAYOUT_MODELING,
-    TEXT_MODELING,
-    Denoising,
-    SelfPretraining,
-    denoised,
-)
+from docleak.training.federated.local import LocalRound, parameters_of, set_parameters, train_locally
+from docleak.training.federated.local_plan import LocalPlan
+from docleak.training.objectives.denoising import SelfPretraining, denoised
 from docleak.training.objectives.objective import Example, QuestionAnswering
 from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.tasks import LAYOUT_MODELING, TEXT_LAYOUT_MODELING, TEXT_MODELING, Denoising
 
 TASKS = (TEXT_MODELING, LAYOUT_MODELING, TEXT_LAYOUT_MODELING)
 BLANK = np.full((100, 200, 3), 255, np.uint8)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from docleak.documents.page import Page
 from docleak.errors import AttackError
 from docleak.models.base import DocumentModel, trainable
-from docleak.training.federated.local import LocalPlan, batch_loss, set_parameters, train_in_place
+from docleak.training.federated.local import batch_loss, set_parameters, train_in_place
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.objectives.table import objective_of
 from docleak.training.private.clipping import clipped_sum
 

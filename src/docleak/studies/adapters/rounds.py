@@ -22,7 +22,8 @@ from docleak.models import load_model, pixels_of, trainable
 from docleak.models.lora import Lora, adapt
 from docleak.models.vlm.model import LANGUAGE, VisionLanguage
 from docleak.studies.adapters.config import AdapterConfig
-from docleak.training.federated.local import LocalPlan, train_locally
+from docleak.training.federated.local import train_locally
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.update import client_gradient
 
 Named = dict[str, Tensor]

@@ -21,7 +21,7 @@ from docleak.privacy.mechanism import Mechanism, Participation
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.second import Accountant
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 
 NONE, CENTRAL, FEDERATED = "none", "central", "federated"
 #: How a target comes about, as a recipe says it, and how the paper writes it.

@@ -39,7 +39,8 @@ from docleak.studies.benchmark.tracks import (
     release_behind,
     secret_tokens,
 )
-from docleak.training.federated.local import LocalPlan, train_in_place, train_locally
+from docleak.training.federated.local import train_in_place, train_locally
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.update import client_gradient
 
 #: Linear layers that carry the adapters.

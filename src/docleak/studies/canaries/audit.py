@@ -39,7 +39,8 @@ from docleak.privacy.randomness import Randomness
 from docleak.privacy.tradeoff import family_of
 from docleak.studies.canaries.config import DIRAC, CanaryConfig
 from docleak.training.federated.fedopt import FedOpt, ServerState
-from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters
+from docleak.training.federated.local import parameters_of, set_parameters
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.private.rounds import Instead, train_privately
 
 SILO = "all"

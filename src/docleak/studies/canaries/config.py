@@ -13,7 +13,7 @@ from docleak.privacy.mechanism import Mechanism, probability
 
 if TYPE_CHECKING:
     from docleak.privacy.plan import DpPlan
-    from docleak.training.federated.local import LocalPlan
+    from docleak.training.federated.local_plan import LocalPlan
 
 WITHOUT_NOISE = "without noise"
 #: Providers of a page of their own, or of a difference of their own making; how many of each unless it is said.
@@ -81,7 +81,7 @@ class CanaryConfig:
     @property
     def local(self) -> LocalPlan:
         """What a provider does in a round."""
-        from docleak.training.federated.local import LocalPlan
+        from docleak.training.federated.local_plan import LocalPlan
 
         return LocalPlan(batch_size=self.questions, learning_rate=self.learning_rate, max_steps=1, dropout=False)
 

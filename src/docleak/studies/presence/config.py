@@ -10,7 +10,7 @@ from docleak.errors import AttackError
 from docleak.options import option
 
 if TYPE_CHECKING:
-    from docleak.training.federated.local import LocalPlan
+    from docleak.training.federated.local_plan import LocalPlan
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -73,7 +73,7 @@ class PresenceConfig:
     @property
     def local(self) -> LocalPlan:
         """What a client does in a round: all its pages in each step."""
-        from docleak.training.federated.local import LocalPlan
+        from docleak.training.federated.local_plan import LocalPlan
 
         return LocalPlan(
             epochs=self.local_steps, batch_size=self.batch_size, learning_rate=self.learning_rate,

@@ -25,11 +25,12 @@ from docleak.studies.training.config import FINETUNING, TrainingConfig
 from docleak.studies.training.data import Places
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.local import parameters_of, set_parameters
-from docleak.training.federated.party import ANSWERED_TOGETHER, Party, evaluate, model_of
+from docleak.training.federated.party import ANSWERED_TOGETHER, evaluate, model_of
 from docleak.training.federated.record import FederatedRun
+from docleak.training.federated.silo import Party
 from docleak.training.federated.summary import save_model
 from docleak.training.federated.validation import mean_loss, metric_of
-from docleak.training.objectives.table import QUESTIONS
+from docleak.training.objectives.tasks import QUESTIONS
 
 VALIDATION = "validation"
 #: Draws the masks of every validation, so that losses compare.

@@ -11,7 +11,7 @@ from docleak.privacy.phases import Phase, mechanisms, noise_for_phases
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import FedOpt
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 
 PRETRAINING, FINETUNING = "pretraining", "finetuning"
 #: Nguyen and Karatzas (2024), section 5.2.

@@ -20,11 +20,13 @@ from docleak.studies.updates.pages import names_of, pages_of
 from docleak.studies.updates.round import Batches, ImitatedRound, Truth, assumed
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.local import LocalPlan, LocalRound, set_parameters, train_locally
+from docleak.training.federated.local import LocalRound, set_parameters, train_locally
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.names import naming
 from docleak.training.federated.wire import Compression, pack, unpack
 from docleak.training.objectives.objective import Example
-from docleak.training.objectives.table import QUESTIONS, objective_of
+from docleak.training.objectives.table import objective_of
+from docleak.training.objectives.tasks import QUESTIONS
 
 #: What others call the keys of LocalPlan.
 ALIASES = {"lr": "learning_rate", "optimizer": "optimiser", "local_epochs": "epochs", "clip_norm": "max_norm"}

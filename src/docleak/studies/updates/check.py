@@ -12,7 +12,7 @@ from docleak.studies.updates.case import SAME, UpdateCase
 from docleak.studies.updates.causes import Cause, Diagnosis
 from docleak.studies.updates.round import ImitatedRound
 from docleak.studies.updates.secure import is_secure
-from docleak.training.objectives.table import QUESTIONS
+from docleak.training.objectives.tasks import QUESTIONS
 
 #: Steps and examples up to which the self-test imitates a client's whole round.
 TESTED_STEPS, TESTED_EXAMPLES = 40, 64

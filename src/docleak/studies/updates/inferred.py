@@ -11,7 +11,7 @@ import torch
 
 from docleak.studies.updates.causes import Diagnosis
 from docleak.studies.updates.round import ImitatedRound, agreement
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 
 #: Optimiser steps that all trials together may take.
 MOST_STEPS = 60

@@ -10,7 +10,7 @@ from docleak.errors import DocumentError, FederationError
 from docleak.spec import pair
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.party import open_party
+from docleak.training.federated.silo import open_party
 
 #: What Flower apps call the number of a client's part of the data, in configurations and metrics.
 PARTITION = ("partition-id", "partition_id", "pid", "cid")

@@ -20,7 +20,7 @@ from docleak.documents.pages import picked
 from docleak.errors import GradientError
 from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
 from docleak.models.device import seed_torch
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.objectives.objective import Example
 
 Named = Mapping[str, Tensor]

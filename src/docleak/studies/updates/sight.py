@@ -22,7 +22,7 @@ from docleak.models.base import pixels_of
 from docleak.studies.updates.case import UpdateCase
 from docleak.studies.updates.check import told_test
 from docleak.studies.updates.round import ImitatedRound, Truth, assumed
-from docleak.training.objectives.table import QUESTIONS
+from docleak.training.objectives.tasks import QUESTIONS
 
 #: Pictures are attacked where the client took few steps over few pages: each is unknown to the attack at once.
 MOST_PAGES, MOST_STEPS = 8, 8

@@ -18,7 +18,7 @@ from docleak.models.vlm.model import VisionLanguage
 from docleak.studies.updates.case import UpdateCase, named_as, plan_of, sent_by
 from docleak.studies.updates.round import ImitatedRound, Truth, assumed, optimiser_of
 from docleak.training.federated.capture import CapturedUpdate
-from docleak.training.objectives.table import QUESTIONS
+from docleak.training.objectives.tasks import QUESTIONS
 
 #: Made-up pages that no client has, whose fields show how often a bag holds a value by chance.
 CONTROLS, CONTROL_SEED = 12, 987_654

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import Arrays, ClientUpdate
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 
 #: An AdamW step moves a number by about the learning rate, and by (1 - beta1) / sqrt(1 - beta2) = 3.2 of it at most
 #: (Kingma and Ba, 2015, section 2.1). Rounding and other optimisers of the kind have room in the rest.

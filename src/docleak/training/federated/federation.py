@@ -16,7 +16,7 @@ from docleak.files import parse_json, shaped
 from docleak.privacy.mechanism import Relation, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.fedopt import FedOpt
-from docleak.training.federated.local import LocalPlan
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.federated.secure.plan import SecurePlan
 from docleak.training.federated.wire import Compression
 

@@ -16,6 +16,7 @@ from docleak.models.base import DocumentModel, pixels_of, trainable
 from docleak.models.device import seed_torch
 from docleak.models.vlm.values import derived_once
 from docleak.training.federated.fedopt import ClientUpdate
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.objectives.objective import Example, Objective
 from docleak.training.objectives.table import objective_of
 
@@ -25,45 +26,6 @@ OPTIMISERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
 }
-
-
-@dataclass(frozen=True)
-class LocalPlan:
-    """``epochs`` over a client's examples in batches, with an optimiser that begins anew each round.
-
-    ``objective`` says what an example is, see ``objective_of``. ``optimiser`` is "adamw" (decay apart from the
-    gradient), "adam" (the paper's: torch's Adam adds the decay to the gradient, so that weights which no example moves
-    shrink by a whole step) or "sgd"; ``learning_rate`` is constant. ``max_steps`` ends a round early; 0 does not. With
-    ``dropout`` the model trains as its configuration says, else in evaluation mode.
-    """
-
-    epochs: int = 1
-    batch_size: int = 16
-    learning_rate: float = 5e-4
-    weight_decay: float = 0.01
-    optimiser: str = "adamw"
-    max_norm: float = 0.0  # gradients are clipped to this norm; 0 does not clip
-    max_steps: int = 0
-    dropout: bool = True
-    objective: str = "qa"
-
-    def __post_init__(self) -> None:
-        if self.optimiser not in OPTIMISERS:
-            raise FederationError(f"unknown client optimiser {self.optimiser!r}; known: {', '.join(OPTIMISERS)}.")
-        faults = [
-            f"{name} is {value}; expected at least 1"
-            for name, value in (("epochs", self.epochs), ("batch_size", self.batch_size))
-            if value < 1
-        ]
-        faults += [
-            f"{name} is {value}; expected a finite number of 0 or more"
-            for name in ("learning_rate", "weight_decay", "max_norm", "max_steps")
-            for value in [getattr(self, name)]
-            if not (math.isfinite(value) and value >= 0)
-        ]
-        if faults:
-            raise FederationError("; ".join(faults) + ".")
-        objective_of(self.objective)  # refuses what it does not know
 
 
 @dataclass(frozen=True)

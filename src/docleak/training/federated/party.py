@@ -4,50 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from docleak.documents.folder import INDEX
-from docleak.documents.loaders import load_pages
 from docleak.documents.page import Page
-from docleak.documents.pages import document_names, page_names, picked
-from docleak.documents.silos import MANIFEST, read_silo
-from docleak.errors import FederationError
 from docleak.metrics.text import accuracy, anls
 from docleak.models.base import DocumentModel, pixels_of, trainable
 from docleak.models.loading import load_model
-from docleak.privacy.mechanism import Unit
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local import LocalRound, set_parameters, train_locally
+from docleak.training.federated.silo import Party
 from docleak.training.objectives.table import objective_of
 from docleak.training.private.moving import require_moving
 from docleak.training.private.rounds import client_round
-from docleak.training.private.units import check_owners, unit_names, units_of
 
 #: Questions about one page that are answered at once.
 ANSWERED_TOGETHER = 16
-
-
-@dataclass(frozen=True)
-class Party:
-    """One silo with its pages: those it trains on, and those it keeps to evaluate on.
-
-    ``source`` names the data set that its pages come from. ``notes`` are for whoever runs the silo.
-    """
-
-    name: str
-    source: str
-    training: Sequence[Page]
-    kept: Sequence[Page]
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,65 +60,6 @@ class PartyRound:
 
     trained: LocalRound
     seconds: float
-
-
-def open_party(directory: Path, federation: Federation, *, name: str = "") -> Party:
-    """A silo's folder as ``docleak data make --partition`` writes it, or any folder that docleak reads as pages.
-
-    Raises DocumentError for a folder that cannot be read, FederationError for one without pages, or of which all are
-    kept. Under a privacy plan such a silo takes part all the same: that it has nothing is nobody's business; there
-    PrivacyError is raised for pages that name no unit of the plan.
-    """
-    silo = read_silo(directory) if (directory / MANIFEST).is_file() else None
-    called = name or (silo.name if silo else directory.name)
-    private = federation.privacy is not None
-    pages: Sequence[Page] = () if private and _is_empty(directory) else load_pages(f"folder:{directory}", seed=0)
-    kept = [federation.keeps(apart) if apart else False for apart in _apart(pages, federation)]
-    if all(kept) and not private:
-        raise FederationError(
-            f"silo {called!r}: all {len(pages)} pages of {directory} are kept to evaluate on. Each document is kept by "
-            f"a coin of its own with probability {federation.holdout}: give the silo more, or a smaller holdout."
-        )
-    training = picked(pages, [i for i, is_kept in enumerate(kept) if not is_kept])
-    if federation.privacy is not None:
-        units_of(training, federation.privacy.mechanism.unit, client=called)  # before a round is charged for it
-    return Party(
-        called,
-        silo.source if silo else "folder",
-        training,
-        picked(pages, [i for i, is_kept in enumerate(kept) if is_kept]),
-        tuple(getattr(pages, "notes", ())),
-    )
-
-
-def private_units(silos: Mapping[str, Path], federation: Federation) -> int:
-    """How many units the federation's privacy plan covers, over all silos' folders, without reading a picture.
-
-    Only where one process has all silos: what a silo holds is its own. PrivacyError for a unit in two silos.
-    """
-    assert federation.privacy is not None
-    unit = federation.privacy.mechanism.unit
-    if unit is Unit.CLIENT:
-        return len(silos)
-    owned: dict[str, set[str]] = {}
-    for name, path in silos.items():
-        party = open_party(path, federation, name=name)
-        owned[name] = {*unit_names(party.training, unit), *unit_names(party.kept, unit)} - {""}
-    check_owners(owned, unit)
-    return sum(len(names) for names in owned.values())
-
-
-def _is_empty(directory: Path) -> bool:
-    """Whether the folder's index is there and names no page."""
-    index = directory / INDEX
-    return index.is_file() and not index.read_bytes().strip()
-
-
-def _apart(pages: Sequence[Page], federation: Federation) -> Sequence[str]:
-    """By what each page is kept or trained on: its document (or own name), or what a plan protects, "" if unknown."""
-    if federation.privacy is not None and federation.privacy.mechanism.unit is not Unit.CLIENT:
-        return unit_names(pages, federation.privacy.mechanism.unit)
-    return [document or name for document, name in zip(document_names(pages), page_names(pages), strict=True)]
 
 
 def model_of(federation: Federation, device: str, source: str = "") -> DocumentModel:

@@ -25,7 +25,8 @@ from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import set_parameters
-from docleak.training.federated.party import DocumentScore, Party, answered
+from docleak.training.federated.party import DocumentScore, answered
+from docleak.training.federated.silo import Party
 from docleak.training.private.units import units_of
 
 #: How far one kept unit moves a silo's (sum of scores, number of units).

@@ -15,9 +15,9 @@ from docleak.training.federated.capture import UPDATES
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.flower.grid import OnSilo
-from docleak.training.federated.party import private_units
 from docleak.training.federated.record import FederatedRun, RoundRow
 from docleak.training.federated.scores import Scores
+from docleak.training.federated.silo import private_units
 from docleak.training.federated.summary import save_model
 from docleak.training.federated.turn import TURN_SECONDS
 

@@ -1,4 +1,4 @@
-"""Self-pretraining's three tasks (Nguyen and Karatzas, 2024, section 3.3): masked words, to be written again.
+"""Self-pretraining on its tasks (Nguyen and Karatzas, 2024, section 3.3): masked words, to be written again.
 
 The paper's tokens are OCR words: all pieces of a word go together, and share a sentinel. Left open, and settled as in
 the authors' public code: an input begins with its task's name; of the words drawn on a page, the first L_M are masked;
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -19,53 +18,10 @@ import torch
 from docleak.documents.page import Page
 from docleak.errors import FederationError
 from docleak.models.base import DocumentModel, Encoded
-from docleak.models.layout_tokens import SENTINELS, LayoutTokens
 from docleak.models.t5 import T5Reader
 from docleak.models.words_beside import FRAME
 from docleak.training.objectives.objective import Example
-
-
-@dataclass(frozen=True)
-class Denoising:
-    """One task: ``mask_rate`` (p_m) of the words, at most ``most_masked`` (L_M) of them.
-
-    ``shows`` is what the input still has of a masked word; the output has the rest of it. ``prompt`` begins the input.
-    """
-
-    name: str
-    prompt: str
-    shows: Literal["place", "text", "nothing"]
-    mask_rate: float
-    most_masked: int = SENTINELS
-
-    def __post_init__(self) -> None:
-        faults = [] if 0 < self.mask_rate <= 1 else [f"mask_rate is {self.mask_rate}; expected more than 0, at most 1"]
-        if not 1 <= self.most_masked <= SENTINELS:
-            faults.append(f"most_masked is {self.most_masked}; expected 1 to {SENTINELS}, the number of sentinels")
-        if faults:
-            raise FederationError(f"objective {self.name!r}: " + "; ".join(faults) + ".")
-
-    def masked(self, words: int, rng: np.random.Generator) -> list[int]:
-        """M: which of so many words are masked, in order."""
-        return [int(i) for i in np.flatnonzero(rng.random(words) < self.mask_rate)[: self.most_masked]]
-
-    def parts(
-        self, tokens: LayoutTokens, number: int, text: list[int], place: list[int]
-    ) -> tuple[list[int], list[int], list[int], list[int]]:
-        """What stands for the ``number``-th masked word: before, of and behind it in the input; and in the output."""
-        if self.shows == "place":
-            opening = tokens.text[number]
-            return [opening, *place], [], [], [opening, *text]
-        if self.shows == "text":
-            opening = tokens.layout[number]
-            return [opening], text, [tokens.layout_end[number]], [opening, *place]
-        opening = tokens.text_layout[number]
-        return [opening], [], [], [opening, *text, *place]
-
-
-TEXT_MODELING = Denoising("tm", "text modeling.", "place", 0.5)
-LAYOUT_MODELING = Denoising("lm", "layout modeling.", "text", 0.75)
-TEXT_LAYOUT_MODELING = Denoising("tlm", "joint text-layout modeling.", "nothing", 0.15)
+from docleak.training.objectives.tasks import LAYOUT_MODELING, TEXT_LAYOUT_MODELING, TEXT_MODELING, Denoising
 
 
 def denoised(model: T5Reader, page: Page, task: Denoising, masked: Collection[int]) -> Encoded:

@@ -23,8 +23,8 @@ from docleak.privacy.randomness import Randomness
 from docleak.runs.identity import digest_of
 from docleak.runs.run import Run
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.party import open_party
 from docleak.training.federated.record import KIND
+from docleak.training.federated.silo import open_party
 from docleak.training.federated.validation import mean_loss
 from docleak.training.lineage import keep_fingerprints, lineage_of, read_fingerprints, write_lineage
 from docleak.training.private.moving import require_moving

@@ -26,7 +26,8 @@ from docleak.privacy.mechanism import Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.training.federated.fedopt import ClientUpdate, FedOpt, ServerState, step
-from docleak.training.federated.local import LocalPlan, parameters_of, set_parameters, train_in_place
+from docleak.training.federated.local import parameters_of, set_parameters, train_in_place
+from docleak.training.federated.local_plan import LocalPlan
 from docleak.training.private.clipping import LeftOutError, clipped_sum
 from docleak.training.private.units import check_silos, units_of
 

@@ -15,7 +15,7 @@ from docleak.privacy.accounting import rounded_up
 from docleak.training.federated.deploy.folders import missing_files
 from docleak.training.federated.deploy.keys import days_left
 from docleak.training.federated.federation import Federation
-from docleak.training.federated.party import open_party
+from docleak.training.federated.silo import open_party
 from docleak.training.federated.silo_ledger import SiloLedger
 from docleak.training.federated.silo_limits import LEDGER, LIMITS, WITNESS, has_limits
 

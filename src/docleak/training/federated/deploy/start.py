@@ -92,7 +92,7 @@ def run_node(
 
 
 def check_apart(folder: Path, *, silo: str = "") -> None:
-    """``check_folder`` in a process that ends: it imports PyTorch, 200 MB that a party that waits does not need."""
+    """``check_folder`` in a process that ends: what reads pages is 60 MB that a party that waits does not need."""
     command = [sys.executable, "-m", CHECK, str(folder), silo]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -29,16 +29,9 @@ from docleak.training.federated.flower.messages import (
     settings_in,
 )
 from docleak.training.federated.flower.secure_silo import RECORD, Identities, MaskedRound
-from docleak.training.federated.party import (
-    Party,
-    evaluate,
-    introduce,
-    model_of,
-    open_party,
-    private_round,
-    train_round,
-)
+from docleak.training.federated.party import evaluate, introduce, model_of, private_round, train_round
 from docleak.training.federated.scores import SENSITIVITY, evaluate_privately, evaluation_noise
+from docleak.training.federated.silo import Party, open_party
 from docleak.training.federated.silo_ledger import begin_evaluation, begin_round
 from docleak.training.federated.silo_limits import SiloLimits, has_limits
 from docleak.training.federated.wire import pack, relative_error

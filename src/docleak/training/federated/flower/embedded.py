@@ -19,9 +19,10 @@ from docleak.training.federated.flower.grid import LocalGrid, OnSilo
 from docleak.training.federated.flower.guard import GUARDED
 from docleak.training.federated.flower.strategy import FederatedStrategy, OnRound
 from docleak.training.federated.local import parameters_of
-from docleak.training.federated.party import fingerprint, fresh_model_of, open_party, private_units
+from docleak.training.federated.party import fingerprint, fresh_model_of
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.secure.keys import make_identities
+from docleak.training.federated.silo import open_party, private_units
 from docleak.training.federated.silo_limits import SiloLimits, has_limits
 from docleak.training.federated.turn import LONGEST_TURN, TURN_SECONDS
 from docleak.training.lineage import drop_fingerprints, keep_fingerprints

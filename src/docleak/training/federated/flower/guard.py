@@ -17,10 +17,10 @@ from docleak.errors import DocleakError, DocumentError, FederationError, Privacy
 from docleak.models.base import DocumentModel
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import parameters_of, set_parameters
-from docleak.training.federated.party import Party
+from docleak.training.federated.silo import Party
 from docleak.training.guard.guard import Guard
 from docleak.training.guard.probe import probe as loss_on
-from docleak.training.objectives.table import QUESTIONS
+from docleak.training.objectives.tasks import QUESTIONS
 
 #: Of Flower's error replies: below 100 are Flower's own.
 REFUSED = 121

@@ -1,0 +1,90 @@
+"""A silo's folder, opened: its pages, those that it trains on and those that it keeps. Without PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from docleak.documents.folder import INDEX
+from docleak.documents.loaders import load_pages
+from docleak.documents.page import Page
+from docleak.documents.pages import document_names, page_names, picked
+from docleak.documents.silos import MANIFEST, read_silo
+from docleak.errors import FederationError
+from docleak.privacy.mechanism import Unit
+from docleak.training.federated.federation import Federation
+from docleak.training.private.units import check_owners, unit_names, units_of
+
+
+@dataclass(frozen=True)
+class Party:
+    """One silo with its pages: those it trains on, and those it keeps to evaluate on.
+
+    ``source`` names the data set that its pages come from. ``notes`` are for whoever runs the silo.
+    """
+
+    name: str
+    source: str
+    training: Sequence[Page]
+    kept: Sequence[Page]
+    notes: tuple[str, ...] = ()
+
+
+def open_party(directory: Path, federation: Federation, *, name: str = "") -> Party:
+    """A silo's folder as ``docleak data make --partition`` writes it, or any folder that docleak reads as pages.
+
+    Raises DocumentError for a folder that cannot be read, FederationError for one without pages, or of which all are
+    kept. Under a privacy plan such a silo takes part all the same: that it has nothing is nobody's business; there
+    PrivacyError is raised for pages that name no unit of the plan.
+    """
+    silo = read_silo(directory) if (directory / MANIFEST).is_file() else None
+    called = name or (silo.name if silo else directory.name)
+    private = federation.privacy is not None
+    pages: Sequence[Page] = () if private and _is_empty(directory) else load_pages(f"folder:{directory}", seed=0)
+    kept = [federation.keeps(apart) if apart else False for apart in _apart(pages, federation)]
+    if all(kept) and not private:
+        raise FederationError(
+            f"silo {called!r}: all {len(pages)} pages of {directory} are kept to evaluate on. Each document is kept by "
+            f"a coin of its own with probability {federation.holdout}: give the silo more, or a smaller holdout."
+        )
+    training = picked(pages, [i for i, is_kept in enumerate(kept) if not is_kept])
+    if federation.privacy is not None:
+        units_of(training, federation.privacy.mechanism.unit, client=called)  # before a round is charged for it
+    return Party(
+        called,
+        silo.source if silo else "folder",
+        training,
+        picked(pages, [i for i, is_kept in enumerate(kept) if is_kept]),
+        tuple(getattr(pages, "notes", ())),
+    )
+
+
+def private_units(silos: Mapping[str, Path], federation: Federation) -> int:
+    """How many units the federation's privacy plan covers, over all silos' folders, without reading a picture.
+
+    Only where one process has all silos: what a silo holds is its own. PrivacyError for a unit in two silos.
+    """
+    assert federation.privacy is not None
+    unit = federation.privacy.mechanism.unit
+    if unit is Unit.CLIENT:
+        return len(silos)
+    owned: dict[str, set[str]] = {}
+    for name, path in silos.items():
+        party = open_party(path, federation, name=name)
+        owned[name] = {*unit_names(party.training, unit), *unit_names(party.kept, unit)} - {""}
+    check_owners(owned, unit)
+    return sum(len(names) for names in owned.values())
+
+
+def _is_empty(directory: Path) -> bool:
+    """Whether the folder's index is there and names no page."""
+    index = directory / INDEX
+    return index.is_file() and not index.read_bytes().strip()
+
+
+def _apart(pages: Sequence[Page], federation: Federation) -> Sequence[str]:
+    """By what each page is kept or trained on: its document (or own name), or what a plan protects, "" if unknown."""
+    if federation.privacy is not None and federation.privacy.mechanism.unit is not Unit.CLIENT:
+        return unit_names(pages, federation.privacy.mechanism.unit)
+    return [document or name for document, name in zip(document_names(pages), page_names(pages), strict=True)]
