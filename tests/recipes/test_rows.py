@@ -62,6 +62,13 @@ def test_more_pages_take_over_what_fewer_gave_and_it_is_what_they_would_have_com
     assert ["marked" in unit for unit in more.run.units()] == [True, False]
     assert [unit["score"] for unit in more.run.units()] == [unit["score"] for unit in apart.run.units()]
     assert type(more.study)(replace(more.study.config, rounds=2)).over(1) is None
+    told = "Computed before: of 2 units 1 for table 'few'"
+    write_table(recipe, "tiny", [more], tmp_path / "more", {})
+    assert told in (tmp_path / "more" / "table.md").read_text()
+    write_table(recipe, "tiny", [table("more", 2)], tmp_path / "more", {})
+    assert told in (tmp_path / "more" / "table.md").read_text(), "not counted again"
+    write_table(recipe, "tiny", [apart], tmp_path / "apart" / "more", {})
+    assert "Computed before" not in (tmp_path / "apart" / "more" / "table.md").read_text()
 
 
 def test_failed_units_are_counted_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ OUT/table.md, .json, .html, .csv  the table; pictures.png what stands beside it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
@@ -28,6 +29,8 @@ from docleak.runs.run import Run
 from docleak.studies.engine import SILENCE, Assignment, Watcher, begin, compute
 from docleak.studies.study import ROWS, TableRow, TableStudy
 
+#: What a row's run has under this name: how many of its units were computed for which tables beside its own.
+TAKEN_OVER = "taken over"
 #: What the command line changes of the rows of some kinds, each in its own way.
 SPECIAL = ("documents", "test_documents", "image_sizes", "rounds")
 
@@ -129,18 +132,18 @@ def reproduce(
         for assignment in assignments:
             assignment.study.prepare(assignment.run, watcher.said)
         begun = [row for row in rows if row.run.path in studies]
-        if taken := sum(_take_over(row, out) for row in begun if row.study.stoppable):
-            watcher.said(f"{taken} units were computed for tables beside {out.name}: taken over")
+        if taken := sum((_take_over(row, out) for row in begun if row.study.stoppable), Counter[str]()):
+            watcher.said(f"{taken.total()} units were computed for tables beside {out.name}: taken over")
         compute(
             assignments, workers=workers, watcher=watcher, cluster=cluster, keep_going=True,
             settled=(lambda: settled(recipe.statements, begun, scale)) if until_decided else None,
         )  # fmt: skip
 
 
-def _take_over(row: TableRow, out: Path) -> int:
-    """Copy to the row the finished units that runs of tables beside ``out`` share with it; returns how many."""
+def _take_over(row: TableRow, out: Path) -> Counter[str]:
+    """Copy to the row the finished units that runs of tables beside ``out`` share with it; returns how many of each."""
     wanted = {unit.id for unit in row.study.units()}
-    taken = 0
+    taken = Counter[str]()
     for file in sorted(out.resolve().parent.glob(f"*/{ROWS}/*/run.json")):
         beside = Run(file.parent)
         if file.parents[2] == out.resolve() or not _shared(row, beside):
@@ -148,7 +151,9 @@ def _take_over(row: TableRow, out: Path) -> int:
         for unit in wanted.intersection(str(record["unit"]) for record in beside.units()):
             if not row.run.has(unit):
                 row.run.take_over(unit, beside)
-                taken += 1
+                taken[file.parents[2].name] += 1
+    if taken:
+        row.run.write_info(TAKEN_OVER, taken + Counter(row.run.info.get(TAKEN_OVER, {})))
     return taken
 
 
@@ -237,7 +242,7 @@ def _row(row: TableRow, told: Mapping[str, Column]) -> Row:
 def write_table(recipe: Recipe, scale: str, rows: Sequence[TableRow], out: Path, facts: Mapping[str, str]) -> Path:
     """Write table.md, .json, .csv, .html and pictures.png; returns the path of the page. ``facts`` stand under it."""
     kind, tables = type(rows[0].study), tables_of(rows)
-    facts = {**kind.row_facts(rows), **facts}
+    facts = {**kind.row_facts(rows), **_computed_before(rows), **facts}
     decisions = decide(recipe.statements, rows, scale)
     stated = [decided_table(decisions)] if decisions else []
     picture = kind.picture(rows)
@@ -254,6 +259,17 @@ def write_table(recipe: Recipe, scale: str, rows: Sequence[TableRow], out: Path,
     )  # fmt: skip
     write_atomically(out / "table.html", html.encode("utf-8", "backslashreplace"))
     return out / "table.html"
+
+
+def _computed_before(rows: Sequence[TableRow]) -> dict[str, str]:
+    """What is said of units that this table's command did not compute."""
+    begun = [row.run for row in rows if (row.run.path / "run.json").is_file()]
+    taken = sum((Counter(run.info.get(TAKEN_OVER, {})) for run in begun), Counter[str]())
+    if not taken:
+        return {}
+    of_each = " and ".join(f"{count} for table {name!r}" for name, count in sorted(taken.items()))
+    whole = sum(len(row.study.units()) for row in rows)
+    return {"Computed before": f"of {whole} units {of_each}, by the same code on the same machine, weights and pages"}
 
 
 def markdown_of(recipe: Recipe, scale: str, tables: Sequence[Table], facts: Mapping[str, str]) -> str:
