@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from docleak.errors import RunError
 from docleak.models.published import make
 from docleak.recipes import find_recipe, list_recipes
+from docleak.recipes.rehearsal import Rehearsed, rehearse
+from docleak.studies.study import TableRow
 from tests.cli.published_layouts import LAYOUTS
 
 Command = Callable[..., tuple[Any, str, str]]
@@ -104,6 +107,11 @@ def test_all_tables_take_of_what_is_given_what_they_have_a_use_for(
         ("cdmi/control", "--model layoutlm=DIR"), ("cdmi/control", "--documents funsd:DIR"),
         ("cdmi/control", "--documents sroie:DIR"),
     }  # fmt: skip
+    assert "So far" not in (tmp_path / "run" / "rehearsal.md").read_text()
+    code, _, err = command("reproduce", "cdmi", "--scale", "paper", "--rehearse", "--out", "paper", "--json")
+    assert code == 0, err
+    rows = json.loads((tmp_path / "paper" / "rehearsal.json").read_text())["rows"]
+    assert {row["recipe"] for row in rows} == {"cdmi/control"}
     idle = "--model vt5=somewhere", "--documents synthetic", "--rounds 3"
     words = " ".join(idle).split()
     code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", *given, *words, "--out", "other")
@@ -111,6 +119,23 @@ def test_all_tables_take_of_what_is_given_what_they_have_a_use_for(
     code, _, err = command("reproduce", "all", "--scale", "papers", "--rehearse", "--out", "other")
     assert code == 1 and "unknown scale 'papers'. Did you mean 'paper'? Expected one of" in err
     assert not (tmp_path / "other").exists()
+
+
+def test_a_rehearsal_that_is_cut_off_leaves_the_tables_it_came_to(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = {name: find_recipe(name) for name in ("cdmi/control", "gi-dqa/table1")}
+    monkeypatch.setattr("docleak.recipes.list_recipes", lambda: two)
+
+    def cut_off(rows: list[TableRow], say: object) -> list[Rehearsed]:
+        if rows[0].model == "donut":
+            raise RunError("cut off")
+        return rehearse(rows)
+
+    monkeypatch.setattr("docleak.recipes.rehearsal.rehearse", cut_off)
+    code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", "--out", "run")
+    assert code == 1 and "cut off" in err
+    assert "So far: 1 of 2 tables and figures" in (tmp_path / "run" / "rehearsal.md").read_text()
 
 
 def test_the_page_has_a_line_of_every_paper() -> None:

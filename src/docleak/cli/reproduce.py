@@ -84,7 +84,8 @@ def reproduce(
         bool,
         typer.Option(
             "--rehearse",
-            help="Say what is missing, compute one step of each row, and estimate the rest; NAME may be all.",
+            help="Say what is missing, compute one step of each row, and estimate the rest; NAME may be a paper, such "
+            "as cdmi, or all.",
         ),
     ] = False,
     scale: Annotated[
@@ -199,20 +200,22 @@ def _rehearse(
     name: str, scale: str, out: Path | None, planned_of: Callable[[Recipe, Path, Given], Sequence[TableRow]],
     given: Given, json_output: bool,
 ) -> None:  # fmt: skip
-    """Rehearse one recipe, or all that have the scale, each with what of ``given`` it has a use for; exit code 1 where
-    a row that lacks nothing fails."""
+    """Rehearse one recipe, or all of a paper or of all that have the scale, each with what of ``given`` it has a use
+    for; exit code 1 where a row that lacks nothing fails. The pages are written table by table."""
     from docleak.errors import RecipeError
     from docleak.recipes import find_recipe, list_recipes
     from docleak.recipes.rehearsal import rehearse
     from docleak.recipes.rehearsed import write_rehearsal
 
-    named = "all" if name == "all" else find_recipe(name).name.replace("/", "-")
+    known = list_recipes()
+    several = {key: recipe for key, recipe in known.items() if name in ("all", key.partition("/")[0])}
+    named = name if several else find_recipe(name).name.replace("/", "-")
     folder = out or Path(f"docleak-rehearsal-{named}-{scale}")
-    if name == "all":
-        known = list_recipes().values()
-        recipes = [recipe for recipe in known if scale in recipe.scales]
+    if several:
+        recipes = [recipe for recipe in several.values() if scale in recipe.scales]
         if not recipes:
-            raise RecipeError(spec.unknown("scale", scale, sorted({one for recipe in known for one in recipe.scales})))
+            scales = {one for recipe in several.values() for one in recipe.scales}
+            raise RecipeError(spec.unknown("scale", scale, sorted(scales)))
         parts = [given.of_use_to(recipe, planned_of(recipe, folder, Given())) for recipe in recipes]
         used = {text for part in parts for text in part.said()}
         if idle := [text for text in given.said() if text not in used]:
@@ -227,8 +230,11 @@ def _rehearse(
             note(f"rehearsing {name}: {text}")
 
         found.append((recipe, list(zip(planned, rehearse(planned, say), strict=True))))
-    with working_in(folder):
-        page = write_rehearsal(found, scale, folder, _facts(command_line()))
+        facts = _facts(command_line())
+        if len(found) < len(recipes):
+            facts["So far"] = f"{len(found)} of {len(recipes)} tables and figures"
+        with working_in(folder):
+            page = write_rehearsal(found, scale, folder, facts)
     stopped = {f"{recipe.name}: {row.name}, {row.target}": rehearsed.stops
                for recipe, rows in found for row, rehearsed in rows if rehearsed.stops}  # fmt: skip
     emit({"rehearsal": str(page), "stopped": stopped}, (folder / "rehearsal.md").read_text(), json_output=json_output)
