@@ -31,6 +31,8 @@ FILES = ("processor_config.json", "preprocessor_config.json")
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 #: Keys of those files that change what the network is fed.
 KEYS = ("size", "image_mean", "image_std", "do_normalize", "do_rescale", "rescale_factor")
+#: A warning of transformers that what a tokenizer made "will result in indexing errors": docleak's models cut it.
+TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 #: Mean and deviation of transformers' Donut and LayoutLMv3 processors where the files do not say.
 HALF = (0.5, 0.5, 0.5)
 
@@ -104,21 +106,25 @@ def tokenizer_of(source: str, *, revision: str | None = None, kind: str = "AutoT
     """
     import transformers
 
+    spiece = None
     if optional_file(source, "tokenizer.json", revision=revision) is None:
-        from docleak.models.sentencepiece import t5_tokenizer
-
-        if spiece := optional_file(source, "spiece.model", revision=revision):
-            return t5_tokenizer(spiece)
+        spiece = optional_file(source, "spiece.model", revision=revision)
         named = optional_file(source, "tokenizer_config.json", revision=revision)
         values = parse_json(named.read_text(encoding="utf-8"), strict=False) if named else {}
         if values.get("tokenizer_class") == "BrosTokenizer":
             kind = "BertTokenizerFast"
-    tokenizer = getattr(transformers, kind).from_pretrained(source, revision=revision or "main")
+    if spiece:
+        from docleak.models.sentencepiece import t5_tokenizer
+
+        tokenizer = t5_tokenizer(spiece)
+    else:
+        tokenizer = getattr(transformers, kind).from_pretrained(source, revision=revision or "main")
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ModelError(
             f"model {source!r} could not be loaded: its tokenizer has no vocabulary. Expected the files "
             "save_pretrained writes: config.json, model.safetensors, and the tokenizer's files (tokenizer.json)."
         )
+    tokenizer.deprecation_warnings[TOO_LONG] = True
     return tokenizer
 
 

@@ -178,14 +178,21 @@ def _shipped() -> dict[str, Path]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """A shipped recipe by name, or one of the user's own by path; RecipeError lists the shipped ones."""
+    """A shipped recipe by name, or one of the user's own by path; RecipeError says which are near, or the paper's."""
     if name.endswith(".toml"):
         return read_recipe(Path(name), Path(name).stem)
     known = sorted(file.relative_to(SHIPPED).with_suffix("").as_posix() for file in SHIPPED.glob("*/*.toml"))
     if name not in known:
-        near = get_close_matches(name, known, n=1, cutoff=0.5)
+        paper = name.partition("/")[0]
+        near = get_close_matches(name, known, n=1, cutoff=0.5) if name != paper else []
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise RecipeError(f"there is no recipe {name!r}.{hint} Known: {', '.join(known)}; or give a .toml file.")
+        papers = list(dict.fromkeys(one.partition("/")[0] for one in known))
+        of_paper = [one for one in known if one.startswith(f"{paper}/")]
+        shown = f"Of {paper} there are {', '.join(of_paper)}" if of_paper else f"There are some of {', '.join(papers)}"
+        raise RecipeError(
+            f"there is no recipe {name!r}.{hint} {shown}; docleak reproduce --list tells all {len(known)}. Or give a "
+            ".toml file."
+        )
     return read_recipe(SHIPPED / f"{name}.toml", name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from docleak.models.assemble import assemble
 from docleak.models.donut import Donut
 from docleak.models.encoders.loading import load_encoder
 from docleak.models.encoders.tasks import Task
-from docleak.models.files import weights_in
+from docleak.models.files import tokenizer_of, weights_in
 from docleak.models.layoutlmv3 import LayoutLMv3
 from docleak.models.pair.aligner import load_aligner, one_hot
 from docleak.models.pair.language import load_causal
@@ -337,3 +338,13 @@ def test_other_weights_than_config_json_says_are_refused(
         said = "lacks 17 of the network's" if name.startswith("vt5") else "parameters more than the network"
     with pytest.raises(ModelError, match=said):
         load(str(folder))
+
+
+@pytest.mark.parametrize("name", ["layoutlm-base-uncased", "t5-base"])
+def test_a_text_that_is_to_be_cut_warns_of_nothing(
+    mirrors: Callable[[str], Path], name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    tokenizer = tokenizer_of(str(mirrors(name)))
+    assert len(tokenizer("word " * 2000)["input_ids"]) > 1000
+    assert not caplog.records
