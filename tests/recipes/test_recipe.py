@@ -158,9 +158,7 @@ models = ["m"]
 def test_unknown_recipes_list_the_known() -> None:
     with pytest.raises(RecipeError, match=r"Did you mean 'gi-dqa/table1'.*gi-dqa/table8"):
         find_recipe("gi-dqa/tabel1")
-    with pytest.raises(
-        RecipeError, match=r"recipe 'cdmi'\. Of cdmi there are .*cdmi/table5; docleak reproduce --list"
-    ):
+    with pytest.raises(RecipeError, match=r"recipe 'cdmi'\. Of cdmi there are .*cdmi/table5; docleak reproduce --list"):
         find_recipe("cdmi")
     with pytest.raises(RecipeError, match=r"no recipe 'dance'\. There are some of cdmi, .*, pfl-docvqa; docleak"):
         find_recipe("dance")

@@ -192,20 +192,12 @@ def pretrained_but(
     ``head`` is how their names begin. Either all of them are in the file or none is. What the libraries raise for
     files that cannot be read is left to the caller's ``loadable``.
     """
-    import transformers as t
-
     where, named = split_revision(source)
-    t.utils.logging.disable_progress_bar()
-    told = t.utils.logging.get_verbosity()
-    t.utils.logging.set_verbosity_error()  # weights of other heads are left aside; missing ones are looked for below
-    try:
-        with drawn_with(seed):
-            module, report = kind.from_pretrained(
-                where, revision=revision or named or "main", attn_implementation="eager", dtype=torch.float32,
-                weights_only=True, use_safetensors=None if allow_pickle else True, output_loading_info=True, **options,
-            )  # fmt: skip
-    finally:
-        t.utils.logging.set_verbosity(told)
+    with drawn_with(seed), quietly():  # weights of other heads are left aside; missing ones are looked for below
+        module, report = kind.from_pretrained(
+            where, revision=revision or named or "main", attn_implementation="eager", dtype=torch.float32,
+            weights_only=True, use_safetensors=None if allow_pickle else True, output_loading_info=True, **options,
+        )  # fmt: skip
     parameters = [name for name, _ in module.named_parameters()]
     drawn = [name for name in parameters if head and name.startswith(head)]
     if not set(drawn) <= set(report["missing_keys"]):
@@ -226,6 +218,20 @@ def told_drawn(name: str, module: nn.Module, drawn: Sequence[str], *, seed: int,
     count = sum(module.get_parameter(parameter).numel() for parameter in drawn)
     parts = parts or " and no ".join(sorted({parameter.partition(".")[0] for parameter in drawn}))
     return f"{name} brings no {parts}: {count:,} numbers were drawn with seed {seed}, as where a fine-tuning begins."
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Nothing of what transformers says while it loads: its bar, and its report of weights, which docleak reads."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    told = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(told)
 
 
 @contextmanager

@@ -18,7 +18,16 @@ from torch import Tensor, nn
 from docleak.documents.page import fault_list
 from docleak.errors import ModelError
 from docleak.files import write_json
-from docleak.models.files import config_from, fill, image_settings, require_known, save_module, tokenizer_of, weights_in
+from docleak.models.files import (
+    config_from,
+    fill,
+    image_settings,
+    quietly,
+    require_known,
+    save_module,
+    tokenizer_of,
+    weights_in,
+)
 from docleak.models.loading import config_at, loadable, locate, short_name
 from docleak.models.shipped import SHIPPED_ALIGNER
 
@@ -191,7 +200,7 @@ def _clip(where: str, revision: str | None, source: str, tokenizer: Any, device:
     import transformers
 
     expected = f"{SHIPPED_ALIGNER!r}, a directory with a CLIP and its tokenizer, or a hub name that can be reached"
-    with loadable(f"aligner {source!r}", expected=expected):
+    with loadable(f"aligner {source!r}", expected=expected), quietly():
         module, info = transformers.CLIPModel.from_pretrained(
             where, revision=revision or "main", attn_implementation="eager", dtype=torch.float32, weights_only=True,
             output_loading_info=True, ignore_mismatched_sizes=True,  # told below
