@@ -1,9 +1,10 @@
 """Copy finished tables of ``docleak reproduce`` into docs/results, with the paragraph that says what they show.
 
-    python scripts/publish_tables.py RUN[@COMMIT]...
+    python scripts/publish_tables.py RUN[@COMMIT[:PART]]...
 
 COMMIT is what the run was made with, by default the present one. Each RUN is a folder that ``docleak reproduce`` wrote.
-The table goes to docs/results/PAPER/TABLE.md (of another scale than tiny: TABLE-SCALE.md), its pictures and its
+The table goes to docs/results/PAPER/TABLE.md (of another scale than tiny: TABLE-SCALE.md; a PART of one that was
+computed by several commands, over other documents, say: TABLE-SCALE-PART.md), its pictures and its
 table.json, from which the scoreboard is made, beside it; what stands on the page below the line "What it shows" is
 kept. Paths of the machine are left out.
 """
@@ -23,11 +24,14 @@ ROOT = Path(__file__).parents[1]
 HEADING = "## What it shows"
 
 
-def publish(run: Path, commit: str) -> Path:
+def publish(run: Path, commit: str, part: str = "") -> Path:
     """Copy one finished table; returns the page."""
     told = json.loads((run / "recipe.json").read_text())
-    recipe, scale = told["recipe"], "" if told["scale"] == "tiny" else f"-{told['scale']}"
-    page = ROOT / "docs" / "results" / f"{recipe}{scale}.md"
+    recipe, scale = told["recipe"], told["scale"]
+    if part and scale == "tiny":
+        raise SystemExit(f"{run} is of scale tiny, whose table has no part {part!r}.")
+    name = "-".join([recipe, *([scale] if scale != "tiny" else []), *([part] if part else [])])
+    page = ROOT / "docs" / "results" / f"{name}.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     page.with_suffix(".json").write_text(placeless((run / "table.json").read_text()))
     text = placeless((run / "table.md").read_text()).replace("## ", "# ", 1).replace("### ", "## ")
@@ -68,5 +72,6 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         raise SystemExit(__doc__)
     for name in sys.argv[1:]:
-        run, _, commit = name.partition("@")
-        print(publish(Path(run), commit or _commit()))
+        run, _, told = name.partition("@")
+        commit, _, part = told.partition(":")
+        print(publish(Path(run), commit or _commit(), part))

@@ -31,20 +31,20 @@ def sizes(folder: Path, recipes: Mapping[str, Recipe]) -> str:
         if len(tables) > 1:
             parts.append(f"## {name}: {recipe.title}\n\n{_compared(recipe, tables)}")
             for table in tables:
-                parts.append(f"Scale {table['scale']}: `{table['Command']}`; {table['Models']}  ")
+                parts.append(f"Scale {table['at']}: `{table['Command']}`; {table['Models']}  ")
             parts.append("")
     return "\n".join(parts)
 
 
 def _compared(recipe: Recipe, tables: Sequence[Mapping[str, Any]]) -> str:
-    """A line per row and number that stand in all tables; models of the published size under the tiny one's name."""
-    scales = [str(table["scale"]) for table in tables]
+    """A line per row and number that stand in the first table and another; models of the published size under the tiny one's name."""
+    scales = [str(table["at"]) for table in tables]
     lines = [f"| row | number | {' | '.join(f'{scale} (n)' for scale in scales)} | paper |",
              "|" + "---|" * (3 + len(scales))]  # fmt: skip
     columns = recipe.study.columns
     for row in recipe.rows:
         for key, column in columns.items():
-            cells, printed = [], ""
+            cells, printed = [], dict[str, str]()
             for table in tables:
                 same = [
                     one for one in table["rows"] if one["row"] == row.name and isinstance(one["ours"].get(key), dict)
@@ -55,10 +55,12 @@ def _compared(recipe: Recipe, tables: Sequence[Mapping[str, Any]]) -> str:
                     if number.value is not None and number.groups:
                         told.append(f"{one['model']} {column.text(number)} ({number.groups})")
                     if key in one["paper"]:
-                        printed = column.number(one["paper"][key])
+                        printed[one["model"].removesuffix("-spread")] = column.number(one["paper"][key])
                 cells.append("; ".join(told))
-            if all(cells):
-                lines.append(f"| {row.name} | {column.head} | {' | '.join(cells)} | {printed or '-'} |")
+            if cells[0] and any(cells[1:]):
+                shown = " | ".join(cell or "-" for cell in cells)
+                paper = "; ".join(f"{model} {value}" for model, value in printed.items())
+                lines.append(f"| {row.name} | {column.head} | {shown} | {paper or '-'} |")
     return "\n".join(lines) + "\n"
 
 

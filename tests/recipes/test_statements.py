@@ -257,6 +257,12 @@ def test_the_scoreboard_counts_what_stored_tables_say(tmp_path: Path) -> None:
     assert "2 statements on one model each: 1 confirmed, 0 refuted, 1 cannot tell" in text
     assert "- other: not computed" in text and "| good above fair | m | 30 |" in text
     assert "cannot tell | the seen difference lies on the line itself" in text
+    part = json.loads((folder / "coins.json").read_text()) | {"scale": "base"}
+    (folder / "coins-base-receipts.json").write_text(json.dumps(part))
+    text = scoreboard(folder, {"coins": recipe})
+    assert (
+        "4 statements on one model each: 2 confirmed" in text and "| good above fair | m, base, receipts | 30 |" in text
+    )
 
 
 class TwoSetsStudy(CoinsStudy):
