@@ -37,7 +37,7 @@ def sizes(folder: Path, recipes: Mapping[str, Recipe]) -> str:
 
 
 def _compared(recipe: Recipe, tables: Sequence[Mapping[str, Any]]) -> str:
-    """A line per row and number that stand in the first table and another; models of the published size under the tiny one's name."""
+    """A line per row and number that stand in the first table and another."""
     scales = [str(table["at"]) for table in tables]
     lines = [f"| row | number | {' | '.join(f'{scale} (n)' for scale in scales)} | paper |",
              "|" + "---|" * (3 + len(scales))]  # fmt: skip
