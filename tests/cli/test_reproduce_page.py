@@ -127,10 +127,10 @@ def test_a_rehearsal_that_is_cut_off_leaves_the_tables_it_came_to(
     two = {name: find_recipe(name) for name in ("cdmi/control", "gi-dqa/table1")}
     monkeypatch.setattr("docleak.recipes.list_recipes", lambda: two)
 
-    def cut_off(rows: list[TableRow], say: object) -> list[Rehearsed]:
+    def cut_off(rows: list[TableRow], place: Path, say: object) -> list[Rehearsed]:
         if rows[0].model == "donut":
             raise RunError("cut off")
-        return rehearse(rows)
+        return rehearse(rows, place)
 
     monkeypatch.setattr("docleak.recipes.rehearsal.rehearse", cut_off)
     code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", "--out", "run")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -24,7 +25,8 @@ PAPER = [name for name, recipe in list_recipes().items() if "paper" in recipe.sc
 
 def rehearsed(recipe: Recipe, out: Path, only: str = "", scale: str = "paper", **changes: object) -> list[Rehearsed]:
     rows = rows_of(recipe, recipe.study, scale, out, changes, only=only, complete=False)
-    return rehearse(rows)
+    with TemporaryDirectory() as place:
+        return rehearse(rows, Path(place))
 
 
 def mirror(name: str, folder: Path) -> str:
@@ -67,11 +69,15 @@ def test_a_small_row_is_rehearsed_and_scaled_up(tmp_path: Path) -> None:
                     {"tiny": {"models": {"m": "layoutlmv3-start"}}})  # fmt: skip
     planned = rows_of(recipe, recipe.study, "tiny", tmp_path, {}, complete=False)
     said: list[str] = []
-    once, twice = rehearse(planned, said.append)
+    (place := tmp_path / "place").mkdir()
+    once, twice = rehearse(planned, place, said.append)
     assert said == ["long (m)"], "rows with the same least part are computed once"
     assert once.seconds == twice.seconds and once.peak > 10**8
     assert once.estimate is not None and twice.estimate == pytest.approx(2 * once.estimate)
     assert once.work == {"pages": 3, "gradient evaluations": 270}
+    (thrice,) = rehearse(rows_of(recipe, recipe.study, "tiny", tmp_path, {"pages": 9}, only="long (m)"), place)
+    assert thrice.seconds == once.seconds, "another table's row with the same least part is not computed again"
+    assert thrice.estimate == pytest.approx(3 * once.estimate) and thrice.work["pages"] == 9
     write_rehearsal([(recipe, list(zip(planned, (once, twice), strict=True)))], "tiny", tmp_path, {"Command": "test"})
     page = (tmp_path / "rehearsal.md").read_text()
     assert "| long (m) |" in page and "3 pages, 270 gradient evaluations" in page and "What is missing" not in page

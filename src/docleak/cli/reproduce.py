@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -224,17 +225,18 @@ def _rehearse(
         recipes, parts = [find_recipe(name)], [given]
     plans = [planned_of(recipe, folder, part) for recipe, part in zip(recipes, parts, strict=True)]
     found = []
-    for recipe, planned in zip(recipes, plans, strict=True):
+    with tempfile.TemporaryDirectory(prefix="docleak-rehearsal-") as place:
+        for recipe, planned in zip(recipes, plans, strict=True):
 
-        def say(text: str, name: str = recipe.name) -> None:
-            note(f"rehearsing {name}: {text}")
+            def say(text: str, name: str = recipe.name) -> None:
+                note(f"rehearsing {name}: {text}")
 
-        found.append((recipe, list(zip(planned, rehearse(planned, say), strict=True))))
-        facts = _facts(command_line())
-        if len(found) < len(recipes):
-            facts["So far"] = f"{len(found)} of {len(recipes)} tables and figures"
-        with working_in(folder):
-            page = write_rehearsal(found, scale, folder, facts)
+            found.append((recipe, list(zip(planned, rehearse(planned, Path(place), say), strict=True))))
+            facts = _facts(command_line())
+            if len(found) < len(recipes):
+                facts["So far"] = f"{len(found)} of {len(recipes)} tables and figures"
+            with working_in(folder):
+                page = write_rehearsal(found, scale, folder, facts)
     stopped = {f"{recipe.name}: {row.name}, {row.target}": rehearsed.stops
                for recipe, rows in found for row, rehearsed in rows if rehearsed.stops}  # fmt: skip
     emit({"rehearsal": str(page), "stopped": stopped}, (folder / "rehearsal.md").read_text(), json_output=json_output)

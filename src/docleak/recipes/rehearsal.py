@@ -1,14 +1,15 @@
 """A rehearsal of a table: what its rows need and what of it is there, and each row once with as little as can be.
 
 A row that lacks nothing is computed in a process of its own, with models and pages of the size that its scale has, one
-unit of one step (``TableStudy.least``), in a folder that is deleted. What that took, times what the whole row takes, is
-an estimate of the row. A row that lacks a model or documents says which, and where they are.
+unit of one step (``TableStudy.least``), in a folder that is deleted, once for all tables that have it in common. What
+that took, times what the whole row takes, is an estimate of the row. A row that lacks a model or documents says which,
+and where they are.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -26,9 +27,10 @@ from docleak.models.published import PUBLISHED, published
 from docleak.models.shipped import SHIPPED, SHIPPED_ENCODERS
 from docleak.runs.identity import digest_of
 from docleak.runs.pool import OnProgress, WorkerDied, results
+from docleak.runs.run import Run
 from docleak.spec import split_name
 from docleak.studies.engine import KNOWN, begin
-from docleak.studies.study import PLACEHOLDER, ROWS, Done, Needed, TableRow, TableStudy, Unit
+from docleak.studies.study import PLACEHOLDER, ROWS, Done, Needed, TableRow, TableStudy
 
 #: Where data sets are handed out, by format. Each was found as the place to get that data set in public repositories or
 #: documentation (searched on 23 November 2026); none of the pages themselves was visited.
@@ -51,6 +53,8 @@ HANDED_OUT = {
 #: FeDocVQA's section 4.3 names t5-base and MAE's ViT-B/16 as what it begins with.
 MADE_FROM = {"fedocvqa": ("t5-base", "vit-mae-base")}
 RECORD = "rehearsal.json"
+#: The folder in whose ``rows`` the least parts are, as those of a table.
+TABLE = "table"
 
 
 @dataclass(frozen=True)
@@ -88,26 +92,36 @@ class Rehearsing:
     folder: Path
 
     def __call__(self, number: int, report: OnProgress) -> None:
-        began, least = time.perf_counter(), self.studies[0].least()
-        run, seconds = begin(least, self.folder), dict[Unit, float]()
-        least.prepare(run, lambda text: None)
-        for unit in sorted(least.units(), key=lambda unit: unit.turn):
-            at = time.perf_counter()
-            record, images = least.compute(unit, run, lambda count: None)
-            run.write_unit(unit.id, record, images)
-            seconds[unit] = time.perf_counter() - at
-        least.numbers(run)
-        peak, device_peak = _peaks(least.device)
-        took = {"seconds": time.perf_counter() - began, "peak": peak, "device_peak": device_peak}
+        least, record = self.studies[0].least(), self.folder / RECORD
+        run = begin(least, self.folder)
+        if not record.is_file():
+            write_json(record, _computed(least, run))
+        told = read_stored(record)
+        units = [(unit, told["units"][unit.id]) for unit in least.units()]
         of_each = []
         for study in self.studies:
             done: dict[str, list[Done]] = {}
-            for unit, spent in seconds.items():
+            for unit, spent in units:
                 for kind, part in study.done(unit, run, spent).items():
                     done.setdefault(kind, []).append(part)
             whole = {kind: max(part.of for part in parts) for kind, parts in done.items()}
-            of_each.append({**took, "work": whole, "estimate": sum(map(_whole, done.values()))})
-        write_json(self.folder / RECORD, {"of_each": of_each})
+            of_each.append({**told["took"], "work": whole, "estimate": sum(map(_whole, done.values()))})
+        write_json(record, {**told, "of_each": of_each})
+
+
+def _computed(least: TableStudy[Any], run: Run) -> dict[str, Any]:
+    """Compute a least part in its ``run``: the seconds of each unit, and what all of it took."""
+    began, seconds = time.perf_counter(), dict[str, float]()
+    least.prepare(run, lambda text: None)
+    for unit in sorted(least.units(), key=lambda unit: unit.turn):
+        at = time.perf_counter()
+        record, images = least.compute(unit, run, lambda count: None)
+        run.write_unit(unit.id, record, images)
+        seconds[unit.id] = time.perf_counter() - at
+    least.numbers(run)
+    peak, device_peak = _peaks(least.device)
+    took = {"seconds": time.perf_counter() - began, "peak": peak, "device_peak": device_peak}
+    return {"units": seconds, "took": took}
 
 
 def _whole(parts: Sequence[Done]) -> float:
@@ -129,8 +143,9 @@ def _peaks(device: str) -> tuple[int, int]:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, on_device
 
 
-def rehearse(rows: Sequence[TableRow], say: Callable[[str], None] = lambda text: None) -> list[Rehearsed]:
-    """Every row; what several have as their least part is computed once. ``say`` is told which is at work.
+def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] = lambda text: None) -> list[Rehearsed]:
+    """Every row; what several have as their least part is computed once in ``place``, a folder for this call or for
+    those of several tables. ``say`` is told which is at work.
 
     Nothing is downloaded. A row whose models and documents are there and which fails says with what (``stops``).
     """
@@ -139,13 +154,15 @@ def rehearse(rows: Sequence[TableRow], say: Callable[[str], None] = lambda text:
     for number, (row, so_far) in enumerate(zip(rows, found, strict=True)):
         if not so_far.missing and not so_far.stops:
             alike.setdefault(_key(row.study), []).append(number)
-    with tempfile.TemporaryDirectory(prefix="docleak-rehearsal-") as place:
-        for key, numbers in alike.items():
-            say(f"{rows[numbers[0]].name} ({rows[numbers[0]].model})")
-            studies = [rows[number].study for number in numbers]
-            measured = _measured(studies, Path(place) / "table" / ROWS / key)
-            for number, record in zip(numbers, measured, strict=True):
-                found[number] = replace(found[number], **record)
+    for key, numbers in alike.items():
+        say(f"{rows[numbers[0]].name} ({rows[numbers[0]].model})")
+        studies = [rows[number].study for number in numbers]
+        measured = _measured(studies, place / TABLE / ROWS / key)
+        for number, record in zip(numbers, measured, strict=True):
+            found[number] = replace(found[number], **record)
+    for shared in place.iterdir():  # what a table's rows share beside it, such as trained models, which are large
+        if shared.name != TABLE:
+            shutil.rmtree(shared)
     return found
 
 
