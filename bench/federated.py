@@ -203,8 +203,9 @@ def as_markdown(row: dict[str, float]) -> str:
             f"{row['copies_2_silos']:.1f} and {row['copies_4_silos']:.1f} | {met(copies <= row['target_copies'])}: "
             f"{row['target_copies']:.0f} |",
             "",
-            "Tiny VT5, three silos, one thread. The overhead holds what a training pays once, whatever its rounds: each",
-            "silo's folder is opened twice more, for its meeting and for whose data it holds (`bench/federated.py`).",
+            "Tiny VT5, three silos, one thread. The overhead holds what a training pays once, whatever its rounds:",
+            "each silo's folder is opened twice more, for its meeting and for whose data it holds",
+            "(`bench/federated.py`).",
             "",
         ]
     )
