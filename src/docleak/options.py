@@ -122,8 +122,8 @@ def options_of(config: Any, *, told: bool = False) -> dict[str, Asked]:
             inner = options_of(default, told=told)
             wanted = one.metadata.get(_ONLY, dict.fromkeys(inner))
             for path in (path for path in inner if path in wanted):
-                own = wanted[path] or inner[path].option
-                found[f"{one.name}.{path}"] = replace(inner[path], path=f"{one.name}.{path}", option=own)
+                wording = wanted[path] or inner[path].option
+                found[f"{one.name}.{path}"] = replace(inner[path], path=f"{one.name}.{path}", option=wording)
         elif _OPTION in one.metadata:
             found[one.name] = Asked(one.name, one.metadata[_OPTION], types[one.name], default)
         elif not told and one.init and _sayable(types[one.name]):

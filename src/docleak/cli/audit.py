@@ -56,8 +56,8 @@ class AuditGroup(Late, TyperGroup):
             if known is None and not ctx.resilient_parsing:
                 ctx.fail(f"There is no study {cmd_name!r}; known: {', '.join(AUDITS)}, or MODULE:CLASS of your own.")
             return known
-        own = Work(Kind(cmd_name, "", f"The study {cmd_name}."), f"docleak-{cmd_name.rpartition(':')[2].lower()}")
-        return StudyCommand(cmd_name, own, path=f"audit {cmd_name}")
+        work = Work(Kind(cmd_name, "", f"The study {cmd_name}."), f"docleak-{cmd_name.rpartition(':')[2].lower()}")
+        return StudyCommand(cmd_name, work, path=f"audit {cmd_name}")
 
 
 def _begin(**values: Any) -> None:

@@ -44,9 +44,9 @@ def refuse_foreign(command: str, values: Mapping[str, Any]) -> None:
     out = values.get("--out", values.get("out"))
     if not isinstance(out, Path) or command in FILES:
         return
-    own = OWN.get(command, ("run.json",))  # studies
+    marks = OWN.get(command, ("run.json",))  # studies
     there = [mark for mark in MARKS if (out / mark).is_file()]
-    if there and not any(mark in own for mark in there):
+    if there and not any(mark in marks for mark in there):
         raise RunError(
             f"{out} was written by {MARKS[there[0]]} ({there[0]} is there); this command would write something else "
             "into it. Pass another --out, or delete the folder."

@@ -30,8 +30,8 @@ def guard(
     from docleak.documents.loaders import load_pages
     from docleak.training.guard.checkpoint import opinion_on
 
-    own = load_pages(documents, count=pages, seed=seed)
-    opinion = opinion_on(model, own, last=last, examples=pages)
+    client = load_pages(documents, count=pages, seed=seed)
+    opinion = opinion_on(model, client, last=last, examples=pages)
     lines = [f"{sign.name:9} {sign.value:10.4g}  {sign.where}" for sign in opinion.signs]
     said = "Guard: refused." if opinion.refused else "Guard: nothing speaks against it that is looked for."
     emit(opinion.to_json(), "\n".join([said, "", *lines]), json_output=json_output)

@@ -61,7 +61,9 @@ class Work:
 
     def parameters(self) -> list[click.Parameter]:
         """The study's options, and those of a run."""
-        own = [parameter(name, one, self.preset.get(one.path, one.default)) for name, one in self.options().items()]
+        of_study = [
+            parameter(name, one, self.preset.get(one.path, one.default)) for name, one in self.options().items()
+        ]
         run = [_option("out", "--out", Text(click.Path()), self.out, "Run directory; an interrupted run in it is "
                        "continued.", RUN)]  # fmt: skip
         if self.kind.gpu:
@@ -74,7 +76,7 @@ class Work:
                            "this file system; its workers compute.", RUN))  # fmt: skip
         run.append(TyperOption(param_decls=["json_output", "--json"], is_flag=True, default=False, rich_help_panel=RUN,
                                help="Print one JSON object for machines; no progress bar."))  # fmt: skip
-        return sorted([*own, *run], key=lambda one: not isinstance(one, click.Argument))
+        return sorted([*of_study, *run], key=lambda one: not isinstance(one, click.Argument))
 
     def given(self, context: click.Context) -> dict[str, Any]:
         """Field -> value, of the options that stand on the command line, over the command's presets."""

@@ -82,8 +82,8 @@ def divide_blue_red(
         )
     held: dict[str, dict[str, list[int]]] = {}
     for number, (provider, document) in enumerate(zip(providers, documents, strict=True)):
-        own = held.setdefault(provider_key(provider), {})
-        own.setdefault(document or f"page {sum(map(len, own.values()))}", []).append(number)
+        documents_of = held.setdefault(provider_key(provider), {})
+        documents_of.setdefault(document or f"page {sum(map(len, documents_of.values()))}", []).append(number)
     names = sorted(held)
     client = {
         name: f"{SILOS}/client-{int(plan.clients * coin(seed, 'client', name))}"

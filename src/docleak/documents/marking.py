@@ -108,12 +108,12 @@ class Marking:
             row, version = self.row(number), self.version
         words, fields = words_and_fields(row)
         height, width, _ = read_image(self.folder / row["image"], upright=True).shape
-        own = len(row.get("words", []))
+        count = len(row.get("words", []))
         return {
             "version": version,
             "width": width,
             "height": height,
-            "words": [{"text": word.text, "box": word.box} for word in words[:own]],
+            "words": [{"text": word.text, "box": word.box} for word in words[:count]],
             "fields": [
                 item | {"boxes": line_boxes([words[index].box for index in made.words])}
                 for item, made in zip(row.get("fields", []), fields, strict=True)

@@ -195,8 +195,8 @@ def multi_shot_table(
     for share in SHARES:
         columns[f"accuracy_at_{share:.0%}"] = ranked(0, partial(_at, share))
     return {
-        name: over_documents(documents, each, rng=rng, rate=name == "accuracy_at_100%")
-        for name, each in columns.items()
+        name: over_documents(documents, statistic, rng=rng, rate=name == "accuracy_at_100%")
+        for name, statistic in columns.items()
     }
 
 
@@ -218,5 +218,6 @@ def one_shot_table(
         for k, name in enumerate(names):
             columns[prefix + name] = lambda chosen, a=array, k=k: a[chosen, k].mean(-1)  # type: ignore[misc]
     return {
-        name: over_documents(documents, each, rng=rng, rate=name.endswith("perfect")) for name, each in columns.items()
+        name: over_documents(documents, values, rng=rng, rate=name.endswith("perfect"))
+        for name, values in columns.items()
     }

@@ -47,15 +47,15 @@ def draw_known(truth: Mapping[str, bool], share: float = 0.15, *, rng: np.random
     An odd number is rounded down. Raises AttackError if ``share`` is so small that a class would be missing, or so
     large that one would not be left to measure on.
     """
-    each = round(share * len(truth)) // 2 if 0 < share < 1 else 0
+    of_kind = round(share * len(truth)) // 2 if 0 < share < 1 else 0
     groups = {kind: sorted(name for name, is_member in truth.items() if is_member is kind) for kind in (True, False)}
     fewest = min(len(names) for names in groups.values())
-    if not 1 <= each < fewest:
+    if not 1 <= of_kind < fewest:
         raise AttackError(
-            f"share {share} of {len(groups[True])} members and {len(groups[False])} non-members is {each} of each; "
+            f"share {share} of {len(groups[True])} members and {len(groups[False])} non-members is {of_kind} of each; "
             "expected at least 1, with some of each left over. Take another share, or more providers."
         )
-    known = {str(name): kind for kind, names in groups.items() for name in rng.choice(names, each, replace=False)}
+    known = {str(name): kind for kind, names in groups.items() for name in rng.choice(names, of_kind, replace=False)}
     return Knowledge(dict(sorted(known.items())), tuple(sorted(set(truth) - set(known))))
 
 

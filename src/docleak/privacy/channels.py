@@ -124,8 +124,8 @@ def contrast(shape: Shape, *, chance: float) -> float:
     k = min(shape.rows, read)
     inside = k / read
     cutoff = float(betainccinv(k / 2, (d - k) / 2, chance))
-    own = math.sqrt(2 * inside * (1 - inside) / read)
-    return math.inf if own == 0 and inside > cutoff else (inside - cutoff) / max(own, 1e-12)
+    spread = math.sqrt(2 * inside * (1 - inside) / read)
+    return math.inf if spread == 0 and inside > cutoff else (inside - cutoff) / max(spread, 1e-12)
 
 
 def _channel(shape: Shape, name: str) -> Channel:

@@ -119,14 +119,14 @@ class Fingerprints:
 
     def with_names(self, identity: str, names: Iterable[str]) -> Fingerprints:
         """With providers of one training more, beside those that it is known to have; names as spellings share them."""
-        own = (hmac.new(self.key, name.encode("utf-8", "backslashreplace"), hashlib.sha256) for name in names)
-        together = self.hashes.get(identity, frozenset()).union(digest.hexdigest() for digest in own)
+        digests = (hmac.new(self.key, name.encode("utf-8", "backslashreplace"), hashlib.sha256) for name in names)
+        together = self.hashes.get(identity, frozenset()).union(digest.hexdigest() for digest in digests)
         return replace(self, hashes={**self.hashes, identity: together})
 
     def knows(self, name: str) -> bool:
         """Whether any of the trainings saw data of that provider."""
-        own = hmac.new(self.key, name.encode("utf-8", "backslashreplace"), hashlib.sha256).hexdigest()
-        return any(own in of for of in self.hashes.values())
+        digest = hmac.new(self.key, name.encode("utf-8", "backslashreplace"), hashlib.sha256).hexdigest()
+        return any(digest in of for of in self.hashes.values())
 
     def digest(self, identity: str) -> str:
         """What ties the hashes of a training to its entry in the lineage; it hides them, and their number."""

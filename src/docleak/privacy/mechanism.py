@@ -104,8 +104,8 @@ class Mechanism:
             return f"{noise}, each {self.unit} drawn by a coin of its own with probability {self.rate:.4g} (Poisson)"
         drawn = f"{noise}, clients drawn by coins with probability {self.client_rate:.4g} (Poisson)"
         if self.unit is not Unit.CLIENT:
-            each = f"each {self.unit} of a drawn client with {self.unit_rate:.4g}"
-            drawn += f" and {each if self.unit_rate < 1 else f'all their {self.unit}s'}"
+            units = f"each {self.unit} of a drawn client with {self.unit_rate:.4g}"
+            drawn += f" and {units if self.unit_rate < 1 else f'all their {self.unit}s'}"
         if self.participation is Participation.KNOWN:
             return f"{drawn}, counted as if everybody knew which clients took part"
         return (

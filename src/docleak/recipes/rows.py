@@ -76,8 +76,8 @@ def rows_of(
         label = f"{row.name} ({model})"
         if not any(part == label or (part in label and part not in labels) for part in parts):
             continue
-        for data_set, own in kind.by_data_set(settings, of_all, changes).items():
-            study = kind.of_row(source, settings, {**own, "model": model}, device=device)
+        for data_set, of_set in kind.by_data_set(settings, of_all, changes).items():
+            study = kind.of_row(source, settings, {**of_set, "model": model}, device=device)
             folder = study.folder(out) or out / ROWS / "-".join(filter(None, (f"{number:02d}", model, data_set)))
             printed = kind.printed_of(row.printed.get(model, {}), data_set)
             rows.append(TableRow(row.name, model, study, Run(folder), printed, data_set))

@@ -89,10 +89,10 @@ def statement(
         ("Date, tool", ", ".join(filter(None, [about.date or begun, f"docleak {version}" if version else ""]))),
     )
     tested = f"In tests with docleak {version} begun on {begun}" if runs else "In tests with docleak"
-    own = [
+    meanings = [
         scope.means[severity] for scope, severity in scoped if severity is verdict.severity and severity in scope.means
     ]
-    means = own[0] if own else MEANS[verdict.severity]
+    means = meanings[0] if meanings else MEANS[verdict.severity]
     risk = f"{tested}: {verdict.sentence} {means}"
     serves = (*SECURITY, *([MODELS] if any(scope.model for scope in scopes) else []))
     return Statement(means, facts, risk, serves, _measures(scopes), digest)

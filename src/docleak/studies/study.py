@@ -207,8 +207,8 @@ class TableStudy(Study[C]):
         if not data_set:
             return printed
         apart = {f"{name}_{one}": (name, one) for name in cls.columns for one in cls.printed_sets}
-        own = {apart[key][0]: value for key, value in printed.items() if key in apart and apart[key][1] == data_set}
-        return own | {key: value for key, value in printed.items() if key not in apart}
+        of_set = {apart[key][0]: value for key, value in printed.items() if key in apart and apart[key][1] == data_set}
+        return of_set | {key: value for key, value in printed.items() if key not in apart}
 
     @abstractmethod
     def numbers(self, run: Run) -> Mapping[str, Value]:

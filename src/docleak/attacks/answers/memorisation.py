@@ -169,8 +169,8 @@ def answers_to(page: Page, key: str) -> tuple[Question, Source] | None:
 
 
 def _known(page: Page, key: str, training: Sequence[str]) -> tuple[Question, Source] | None:
-    own = answers_to(page, key)
-    return own if own or not training else (Question("", tuple(training), key), "training")
+    asked = answers_to(page, key)
+    return asked if asked or not training else (Question("", tuple(training), key), "training")
 
 
 def _phrased(

@@ -223,10 +223,10 @@ class Pursuit:
         drawn = 0 if self.attack.matching is not None else len(self.views) * (1 + self.attack.whitening.draws)
         left = (budget - self.evaluations - drawn) // len(self.views)
         if left < 1:
-            each = "" if len(self.views) == 1 else f", and a step takes one in each of {len(self.views)} rounds"
+            apiece = "" if len(self.views) == 1 else f", and a step takes one in each of {len(self.views)} rounds"
             raise AttackError(
                 f"budget {budget} is spent by the {self.evaluations + drawn} draws of {self.attack.name!r}'s "
-                f"whitening{each}; raise the budget or lower whitening.draws."
+                f"whitening{apiece}; raise the budget or lower whitening.draws."
             )
         self._prepare(start, generator)
         last = start
@@ -313,7 +313,7 @@ class Pursuit:
 @contextmanager
 def inference_mode_of(view: GradientView) -> Iterator[None]:
     """Run the adversary's copies, one per round, without dropout: its masks cannot be known, their mean can."""
-    modules = [each.model.module for each in view.rounds]
+    modules = [one.model.module for one in view.rounds]
     before = [module.training for module in modules]
     for module in modules:
         module.eval()

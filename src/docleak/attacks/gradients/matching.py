@@ -85,9 +85,9 @@ class _Cosine(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, observed: tuple[Tensor, ...], *dummy: Tensor) -> Tensor:
         dot = torch.stack([torch.dot(d.flatten(), g.flatten()) for d, g in zip(dummy, observed, strict=True)]).sum()
-        own, true = (torch.stack([t.norm() for t in tensors]).norm() for tensors in (dummy, observed))
-        norms = (own * true).clamp_min(1e-15)
-        context.observed, context.dot, context.own, context.norms = observed, dot, own, norms
+        size, true = (torch.stack([t.norm() for t in tensors]).norm() for tensors in (dummy, observed))
+        norms = (size * true).clamp_min(1e-15)
+        context.observed, context.dot, context.size, context.norms = observed, dot, size, norms
         context.save_for_backward(*dummy)
         distance: Tensor = 1 - dot / norms
         return distance
@@ -96,9 +96,9 @@ class _Cosine(torch.autograd.Function):
     @once_differentiable
     def backward(context: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         along = float(-upstream / context.norms)
-        own = float(upstream * context.dot / (context.norms * context.own.square().clamp_min(1e-30)))
+        inward = float(upstream * context.dot / (context.norms * context.size.square().clamp_min(1e-30)))
         pairs = zip(context.saved_tensors, context.observed, strict=True)
-        return None, *(torch.mul(g, along).add_(d, alpha=own) for d, g in pairs)
+        return None, *(torch.mul(g, along).add_(d, alpha=inward) for d, g in pairs)
 
 
 def squared_and_cosine(view: GradientView) -> Distance:
@@ -118,9 +118,9 @@ def _squared_and_cosine(observed: Gradient) -> Distance:
     def distance(dummy: Gradient) -> Tensor:
         terms = []
         for name, true in observed.items():
-            own = dummy[name]
-            similarity = (own * true).sum() / (own.norm() * true.norm()).clamp_min(1e-30)
-            terms.append((own - true).square().mean() + 1 - similarity)
+            guess = dummy[name]
+            similarity = (guess * true).sum() / (guess.norm() * true.norm()).clamp_min(1e-30)
+            terms.append((guess - true).square().mean() + 1 - similarity)
         return torch.stack(terms).sum()
 
     return distance
@@ -141,8 +141,8 @@ def squared_and_position(view: GradientView, *, weight: float = 1.0) -> Distance
     def distance(dummy: Gradient) -> Tensor:
         total = base(dummy)
         for name in positions:
-            own, true = dummy[name], view.gradient[name]
-            total = total + weight * (1 - (own * true).sum() / (own.norm() * true.norm()).clamp_min(1e-30))
+            guess, true = dummy[name], view.gradient[name]
+            total = total + weight * (1 - (guess * true).sum() / (guess.norm() * true.norm()).clamp_min(1e-30))
         return total
 
     return distance

@@ -54,7 +54,7 @@ def self_test(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> 
 
     Of several rounds the one that matches worst is told.
     """
-    return max((_of_round(each, pixels, inputs) for each in view.rounds), key=lambda test: test.distance)
+    return max((_of_round(one, pixels, inputs) for one in view.rounds), key=lambda test: test.distance)
 
 
 def _of_round(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> SelfTest:
@@ -112,8 +112,8 @@ def _best_scale(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -
     ours = _ours(view, pixels, inputs)
     names = informative(view.gradient)
     dot = sum(float((ours[n] * view.gradient[n]).sum()) for n in names)
-    own = sum(float(ours[n].square().sum()) for n in names)
-    scale = dot / own if own > 0 else 0.0
+    power = sum(float(ours[n].square().sum()) for n in names)
+    scale = dot / power if power > 0 else 0.0
     return scale, float(relative(view)({n: v * scale for n, v in ours.items()}))
 
 

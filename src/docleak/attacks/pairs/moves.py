@@ -101,6 +101,6 @@ def distances(
         part = batches[first : first + chunk]
         many = vectorised(chosen, part)
         for number in range(len(part)):
-            own = {name: many[f"network.{name}"][number] for name in view.names}
-            found.append(float(distance(view.as_sent(own))))
+            dummy = {name: many[f"network.{name}"][number] for name in view.names}
+            found.append(float(distance(view.as_sent(dummy))))
     return found

@@ -249,12 +249,12 @@ class _Chase:
         self._advance("image", self.budget, lambda pixels: guide(aligner.image(pixels)))
         before = similarity(aligner, sentences, self.best["image"][1], self.best["text"][1], refine.temperature)
         self._pair(before)
-        own = aligner.image(self.best["image"][1]).detach()
+        seen = aligner.image(self.best["image"][1]).detach()
         qualities = self._quality("image"), self._quality("text")
         trust = qualities[0] if refine.target == "fused" else 0.5
         numbers = sum(value.numel() for value in self._side("text").gradient.values())
         back = partial(
-            pull, target=own, labels=(self.labels[1], self.labels[0]), open_variance=self.best["text"][0] / numbers,
+            pull, target=seen, labels=(self.labels[1], self.labels[0]), open_variance=self.best["text"][0] / numbers,
             weight=refine.strength * aligner.scale * max(0.0, trust),
         )  # fmt: skip
         self.next["text"] = self.best["text"][1]

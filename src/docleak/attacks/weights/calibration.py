@@ -42,15 +42,15 @@ def features_of(attempts: Sequence[Attempt], chosen: int) -> Floats:
     attempt = attempts[chosen]
     target, public = (np.log(np.maximum(values, 1e-300)) for values in (attempt.target, attempt.public))
     tokens = np.array([other.tokens for other in attempts])  # (attempts, T)
-    own = tokens[chosen]
+    read = tokens[chosen]
     columns = (
         target,
         public,
         np.minimum.accumulate(target),
-        np.full(len(own), target.mean()),
-        (tokens == own).mean(axis=0),
-        np.array([token in own[:i] for i, token in enumerate(own)], dtype=float),
-        np.full(len(own), float(len(own))),
+        np.full(len(read), target.mean()),
+        (tokens == read).mean(axis=0),
+        np.array([token in read[:i] for i, token in enumerate(read)], dtype=float),
+        np.full(len(read), float(len(read))),
     )
     return np.stack(columns, axis=1)
 
@@ -61,13 +61,13 @@ def fit_calibrator(readings: Sequence[tuple[Sequence[Attempt], int]], right: Seq
     Where all were right, or none, the answer is one constant, (right + 1) / (tokens + 2). Raises AttackError without
     any field, or where truths do not fit readings.
     """
-    if not readings or [len(read[read_no].tokens) for read, read_no in readings] != [len(each) for each in right]:
+    if not readings or [len(read[read_no].tokens) for read, read_no in readings] != [len(truth) for truth in right]:
         raise AttackError(
             f"{len(readings)} readings and {len(right)} truths to calibrate with; expected one or more of each, and as "
             "many tokens."
         )
     rows = np.concatenate([features_of(attempts, chosen) for attempts, chosen in readings])
-    true = np.array([one for each in right for one in each], dtype=int)
+    true = np.array([one for truth in right for one in truth], dtype=int)
     mean, scale = rows.mean(axis=0), rows.std(axis=0)
     scale[scale < 1e-9] = 1.0
     weights, intercept = np.zeros(len(FEATURES)), float(np.log((true.sum() + 1) / (len(true) - true.sum() + 1)))

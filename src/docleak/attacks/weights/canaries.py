@@ -106,10 +106,10 @@ def weight_scores(model: DocumentModel, view: CanaryView, *, at_start: NDArray[n
     along, gram, noise = np.zeros(count), np.zeros((count, count)), 0.0
     for before, after in zip(view.released, view.released[1:], strict=False):
         known = at_start if before is view.released[0] else None
-        own = of(before) if known is None else known
+        known_moves = of(before) if known is None else known
         moved = view.denominator * (flat_of(after) - flat_of(before))
-        along += own @ moved.astype(np.float32)
-        gram += view.rounds_between * (own @ own.T)
+        along += known_moves @ moved.astype(np.float32)
+        gram += view.rounds_between * (known_moves @ known_moves.T)
         noise += 4 * view.noise_std**2
     noise = noise / (len(view.released) - 1) + RIDGE * float(np.trace(gram)) / count
     return np.asarray(np.linalg.solve(gram + noise * np.eye(count), along - gram.sum(1) / 2))

@@ -142,8 +142,8 @@ def _step(
         if isinstance(target, AnswersProbe):  # a single one: beside it the public model's, to say how public it is
             others = public.propose(prefix, config.candidates).ids
             ids = torch.cat([ids, others[others != ids[0]]])
-        own, guessed = (likelihoods(probe.token_logits(prefix)[ids], soft) for probe in (target, public))
-        return ids, own, guessed
+        liked, guessed = (likelihoods(probe.token_logits(prefix)[ids], soft) for probe in (target, public))
+        return ids, liked, guessed
     found = public.propose(prefix, config.candidates)
     guessed = likelihoods(found.logits, soft)
     if target is None:

@@ -89,8 +89,8 @@ class Probe:
         where it has any; candidates are not averaged."""
         key = (prefix, tuple(candidates.tolist()))
         if key not in self._losses:
-            each = [self._pass_losses(one, prefix, candidates) for one in self._passes]
-            self._losses[key] = torch.stack(each).mean(0).cpu()
+            losses = [self._pass_losses(one, prefix, candidates) for one in self._passes]
+            self._losses[key] = torch.stack(losses).mean(0).cpu()
             self.calls += len(candidates) * len(self._passes)
         return self._losses[key]
 

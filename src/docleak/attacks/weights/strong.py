@@ -104,7 +104,7 @@ def _surest_first(
     """One reading by a model that guesses tokens: the ``first`` takes the likeliest, others draw where it is unsure."""
     length = len(model.positions)
     filled: list[int | None] = [None] * length
-    own, public = [0.0] * length, [0.0] * length
+    chances, public = [0.0] * length, [0.0] * length
     while None in filled:
         scores = model.field_logits(filled)
         expected = scores if reference is None else reference.field_logits(filled)
@@ -116,8 +116,8 @@ def _surest_first(
         place = max(free, key=lambda i: float(scores[i].max()))
         likely = scores[place].exp()
         token = int(likely.argmax()) if first else sample_top_p(likely, config.top_p, generator=generator)
-        filled[place], own[place], public[place] = token, float(likely[token]), float(expected[place, token].exp())
-    return Attempt(tuple(token for token in filled if token is not None), tuple(own), tuple(public))
+        filled[place], chances[place], public[place] = token, float(likely[token]), float(expected[place, token].exp())
+    return Attempt(tuple(token for token in filled if token is not None), tuple(chances), tuple(public))
 
 
 @dataclass(frozen=True)

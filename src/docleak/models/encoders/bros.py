@@ -71,5 +71,5 @@ class PairFreeAttention(nn.Module):
     def _weights(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """What each query gives to the sine and to the cosine of each wave of the difference, (B, heads, T, N) each."""
         weight = self._shared[0].weight  # (head width, D * 2F): per coordinate F sines, then F cosines
-        each = weight.view(len(weight), self.coordinates, 2, -1)
-        return q @ each[:, :, 0].flatten(1), q @ each[:, :, 1].flatten(1)
+        by_side = weight.view(len(weight), self.coordinates, 2, -1)
+        return q @ by_side[:, :, 0].flatten(1), q @ by_side[:, :, 1].flatten(1)

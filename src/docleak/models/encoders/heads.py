@@ -48,8 +48,8 @@ class MaskedLanguageHead(Head):
 
     def loss(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
         asked = batch.labels["token"] != IGNORED
-        each = F.cross_entropy(self.scores(hidden[asked]), batch.labels["token"][asked], reduction="none")
-        total = hidden.new_zeros(len(hidden)).index_add(0, asked.nonzero()[:, 0], each)
+        losses = F.cross_entropy(self.scores(hidden[asked]), batch.labels["token"][asked], reduction="none")
+        total = hidden.new_zeros(len(hidden)).index_add(0, asked.nonzero()[:, 0], losses)
         return total / asked.sum(1).clamp(min=1)
 
     def predict(self, hidden: Tensor, batch: TokenBatch) -> Mapping[str, Tensor]:
@@ -217,8 +217,8 @@ def _scorer(width: int, outputs: int, *, deep: bool) -> nn.Module:
 
 def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy over each page's labelled tokens, (B, T, K) and (B, T) to (B,); 0 where none is labelled."""
-    each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
-    return each.view(labels.shape).sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
+    losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
+    return losses.view(labels.shape).sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
 
 
 def _columns(rows: Tensor) -> Tensor:

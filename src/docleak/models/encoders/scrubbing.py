@@ -74,9 +74,9 @@ def unplayable(pages: Sequence[Page], tokens: Mapping[str, TokenPage]) -> dict[s
     """Reason -> how many private fields of ``pages`` ``extract`` leaves out; ``tokens`` are the pages by name."""
     reasons: Counter[str] = Counter()
     for page in pages:
-        there, own = set(tokens[page.name].words.tolist()), tokens[page.name]
+        there, page_tokens = set(tokens[page.name].words.tolist()), tokens[page.name]
         for field in page.fields:
-            length = len(positions_of(own, field.words))
+            length = len(positions_of(page_tokens, field.words))
             if not field.private:
                 continue
             if not field.words:

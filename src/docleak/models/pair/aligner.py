@@ -205,15 +205,15 @@ def _clip(where: str, revision: str | None, source: str, tokenizer: Any, device:
             where, revision=revision or "main", attn_implementation="eager", dtype=torch.float32, weights_only=True,
             output_loading_info=True, ignore_mismatched_sizes=True,  # told below
         )  # fmt: skip
-        own = tokenizer_of(where, revision=revision)
+        clip_tokenizer = tokenizer_of(where, revision=revision)
     _require_clip(source, info, int(module.config.projection_dim))
     require_known(source, [name for name, _ in module.named_parameters()], info["unexpected_keys"])
     module = module.eval().to(device).requires_grad_(False)
     table = module.text_model.embeddings.token_embedding.weight
     settings = image_settings(where, revision=revision)
-    start, end = (table[getattr(own, f"{which}_token_id")] for which in ("bos", "eos"))
-    tokens = _mapped(tokenizer, own, table)
-    same = own.get_vocab() == tokenizer.get_vocab()
+    start, end = (table[getattr(clip_tokenizer, f"{which}_token_id")] for which in ("bos", "eos"))
+    tokens = _mapped(tokenizer, clip_tokenizer, table)
+    same = clip_tokenizer.get_vocab() == tokenizer.get_vocab()
     name = short_name(source) + ("" if same else ", its tokens mapped by their characters")
     return ClipAligner(name, module, tokens, start, end, settings.mean, settings.std)
 

@@ -121,9 +121,9 @@ def load_causal(source: str, tokenizer: Any, *, device: str | torch.device = "cp
     with loadable(f"causal language model {source!r}", expected=expected):
         kind = transformers.AutoModelForCausalLM
         module, _ = pretrained_but(kind, where, head="", allow_pickle=True, revision=revision)
-        own = tokenizer_of(where, revision=revision)
-    if own.bos_token_id is None and own.eos_token_id is None:
+        causal_tokenizer = tokenizer_of(where, revision=revision)
+    if causal_tokenizer.bos_token_id is None and causal_tokenizer.eos_token_id is None:
         raise ModelError(f"the tokenizer of {source!r} has neither a beginning nor an end token; expected one of them.")
-    same = own.get_vocab() == tokenizer.get_vocab()
+    same = causal_tokenizer.get_vocab() == tokenizer.get_vocab()
     name = short_name(source) + ("" if same else ", asked in plain text: its tokens are others")
-    return CausalModel(name, module.eval().to(device), own, tokenizer)
+    return CausalModel(name, module.eval().to(device), causal_tokenizer, tokenizer)

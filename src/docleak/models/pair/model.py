@@ -210,13 +210,13 @@ def split_gradient(model: PairModel, gradient: Mapping[str, Tensor]) -> dict[Mod
 
 
 def _split_head(model: PairModel, weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
-    own = [cast(nn.Linear, getattr(model.module, m)["head"]).weight for m in MODALITIES]
-    widths = [w.shape[1] for w in own]
-    if not model.module.fused or tuple(weight.shape) != (own[0].shape[0], sum(widths)):
+    heads = [cast(nn.Linear, getattr(model.module, m)["head"]).weight for m in MODALITIES]
+    widths = [w.shape[1] for w in heads]
+    if not model.module.fused or tuple(weight.shape) != (heads[0].shape[0], sum(widths)):
         kind = "fused" if model.module.fused else "not fused"
         raise GradientError(
             f"the gradient's head.weight has shape {tuple(weight.shape)}, and {model.name} is {kind}; expected a fused "
-            f"model and shape {(own[0].shape[0], sum(widths))}: {widths[0]} columns of the image, then {widths[1]}."
+            f"model and shape {(heads[0].shape[0], sum(widths))}: {widths[0]} columns of the image, then {widths[1]}."
         )
     image, text = weight[:, : widths[0]], weight[:, widths[0] :]
     found = {"image.head.weight": image, "text.head.weight": text}

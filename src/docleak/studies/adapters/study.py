@@ -250,8 +250,8 @@ def _of_rounds(record: Mapping[str, Any]) -> dict[str, Value]:
         values |= {"share": last["right"] / last["true"], "false": float(last["found"] - last["right"]),
                    "since": str(complete[0]) if complete else "-"}  # fmt: skip
     if record["residuals"]:
-        own, others = record["residuals"]
-        values["page"] = f"{own:.3f}, {min(others):.3f}" if others else f"{own:.3f}"
+        its_residual, others = record["residuals"]
+        values["page"] = f"{its_residual:.3f}, {min(others):.3f}" if others else f"{its_residual:.3f}"
     if record["loss"][0] is not None:
         values["loss"] = "{:.2f}, {:.2f}".format(*record["loss"])
     return values

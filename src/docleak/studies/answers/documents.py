@@ -133,11 +133,11 @@ def facts_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, An
 def trained_on(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str, Any]:
     """What shows that the release was trained on its alleged documents, and can answer: the share of their questions
     that it answers right ("answered"), and by how much its loss there is below the first reference's ("learnt")."""
-    own = [one for one in asked if one.document in sides.members]
-    told = {"answered": sum(one.nls == 1 for one in own) / len(own)}
+    of_members = [one for one in asked if one.document in sides.members]
+    told = {"answered": sum(one.nls == 1 for one in of_members) / len(of_members)}
     if not asked[0].references:
         return told
-    gains = measured([(one.document, one.references[0] - one.loss, 1) for one in own])
+    gains = measured([(one.document, one.references[0] - one.loss, 1) for one in of_members])
     return told | {"learnt": share_of(gains, np.random.default_rng(seed), of="questions", share=False).to_json()}
 
 

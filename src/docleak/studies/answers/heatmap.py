@@ -181,5 +181,5 @@ def _values(documents: Mapping[str, Sequence[Page]]) -> dict[str, dict[str, str]
 
 def _question(page: Page, field: PageField) -> str:
     """The page's own question for the field's key, the first of PHRASINGS, or the plainest."""
-    own = next((q.text for q in page.questions if q.key == field.key and field.value in q.answers), "")
-    return own or next(iter(PHRASINGS.get(field.key, ())), f"What is the {field.key.replace('_', ' ')}?")
+    question = next((q.text for q in page.questions if q.key == field.key and field.value in q.answers), "")
+    return question or next(iter(PHRASINGS.get(field.key, ())), f"What is the {field.key.replace('_', ' ')}?")

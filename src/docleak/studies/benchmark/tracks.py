@@ -118,11 +118,11 @@ def release_behind(track: Track, case: str, seed: int) -> Release:
     """Half of the providers are members; documents that are asked about were trained on by nobody."""
     rng = np.random.default_rng(drawn(seed, case, "members"))
     chosen = [int(one) for one in rng.choice(np.arange(FIRST, LAST), track.providers, replace=False)]
-    each = track.documents + track.asked
-    pages = list(make_issuers(chosen, [each] * len(chosen), seed=drawn(seed, case, "pages")))
+    per_provider = track.documents + track.asked
+    pages = list(make_issuers(chosen, [per_provider] * len(chosen), seed=drawn(seed, case, "pages")))
     inside = set(rng.permutation(len(chosen))[: len(chosen) // 2].tolist())
-    members = {pages[place * each].provider: place in inside for place in range(len(chosen))}
-    groups = [pages[place * each : (place + 1) * each] for place in range(len(chosen))]
+    members = {pages[place * per_provider].provider: place in inside for place in range(len(chosen))}
+    groups = [pages[place * per_provider : (place + 1) * per_provider] for place in range(len(chosen))]
     trained = [page for place in sorted(inside) for page in groups[place][: track.documents]]
     return Release(members, trained, [page for group in groups for page in group[track.documents :]])
 

@@ -89,8 +89,8 @@ def build_pair_case(
     else:
         assert noise is not None
         rows = [[i] for i in range(len(ordered))]
-        own = [pair_gradient(model, pixels[i], ids[i], mask[i], (labels[0][i], labels[1][i])) for i in rows]
-        gradient, std = sent(model, own, plan, noise), noise_of(plan)
+        gradients = [pair_gradient(model, pixels[i], ids[i], mask[i], (labels[0][i], labels[1][i])) for i in rows]
+        gradient, std = sent(model, gradients, plan, noise), noise_of(plan)
     view = PairView(model, gradient, len(ordered), noise=std, imitate=privacy.imitate())
     lengths = tuple(int(n) - 2 for n in mask.sum(1))
     knowledge = PairKnowledge(lengths, aligner, language, words_in(view), told)

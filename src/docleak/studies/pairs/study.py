@@ -197,17 +197,17 @@ class PairStudy(TableStudy[PairConfig]):
     ) -> Mapping[str, Any]:
         """RecipeError for data sets, and sizes of some, that no row has; for two of one format in rows that have each
         their own; and for the same one twice."""
-        given, own = changes.get("documents", ()), {_format(one) for one in settings}
+        given, known = changes.get("documents", ()), {_format(one) for one in settings}
         formats = [_format({"pairs": spec}) for spec in given]
-        if len(own) > 1 and (wrong := sorted({one for one in formats if one not in own or formats.count(one) > 1})):
+        if len(known) > 1 and (wrong := sorted({one for one in formats if one not in known or formats.count(one) > 1})):
             raise RecipeError(
-                f"--documents: found {', '.join(wrong)}, expected each of {', '.join(sorted(own))} once at most: the "
+                f"--documents: found {', '.join(wrong)}, expected each of {', '.join(sorted(known))} once at most: the "
                 "recipe's rows are of these."
             )
         if len(set(given)) < len(given):
             raise RecipeError(f"--documents: {', '.join(given)} names a data set twice. Leave one out.")
         sized = {name for name in changes.get("image_sizes", {}) if name in cls.sized}
-        there = own if len(own) > 1 or not given else {*formats}
+        there = known if len(known) > 1 or not given else {*formats}
         if idle := sorted(sized - there):
             raise RecipeError(
                 f"--image-size: no row has pairs of {', '.join(idle)}; they are of {', '.join(sorted(there))}."

@@ -88,9 +88,9 @@ class ServersStudy(Study[ServersConfig]):
         if fault := server.obstacle(model):
             return {**record, "obstacle": fault}, {}
         pages = self._pages(model)
-        own, public = pages[: c.clients * c.batch_size], pages[c.clients * c.batch_size :]
-        pixels, inputs = tensors(model, own)
-        sent = server.manipulate(model, PublicPages(*tensors(model, public), expected=len(own)),
+        private, public = pages[: c.clients * c.batch_size], pages[c.clients * c.batch_size :]
+        pixels, inputs = tensors(model, private)
+        sent = server.manipulate(model, PublicPages(*tensors(model, public), expected=len(private)),
                                  generator=torch.Generator().manual_seed(c.seed))  # fmt: skip
         batches = [slice(k * c.batch_size, (k + 1) * c.batch_size) for k in range(c.clients)]
         try:

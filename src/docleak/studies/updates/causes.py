@@ -245,8 +245,8 @@ class Diagnosis:
         among = median(gap(one, other, trial.alive) for one, other in permutations(drawn, 2))
         away = median(gap(trial.sent, one, trial.alive) for one in drawn)
         middle = median(gap(one, self.ours, trial.alive) for one in drawn)
-        own = gap(trial.sent, self.ours, trial.alive)
-        if all(0.6 < ratio < 1.7 for ratio in (away / among, own / middle)):
+        distance = gap(trial.sent, self.ours, trial.alive)
+        if all(0.6 < ratio < 1.7 for ratio in (away / among, distance / middle)):
             yield Cause("dropout", "dropout: what was sent is as far from replays with dropout as these are from one "
                         f"another ({away**0.5:.2f} and {among**0.5:.2f}); the client's masks cannot be known",
                         TRACED - 1)  # fmt: skip
@@ -344,13 +344,13 @@ class Diagnosis:
         return replace(self.trial, batching=replace(self.trial.batching, **changes))
 
     def _clients(self) -> Iterator[Cause]:
-        own = gap(self.trial.sent, self.ours, self.trial.alive)
+        distance = gap(self.trial.sent, self.ours, self.trial.alive)
         for name, trial in self.others.items():
             if self._tried(trial):
                 yield Cause("other client", f"pages: those of client {name} reproduce what was sent; were the two "
                             "exchanged?", REPRODUCED)  # fmt: skip
                 return
-            if self.taken <= MOST_STEPS and gap(trial.sent, trial.replayed, trial.alive) < 0.3 * own:
+            if self.taken <= MOST_STEPS and gap(trial.sent, trial.replayed, trial.alive) < 0.3 * distance:
                 yield Cause("other client", f"pages: those of client {name} come closer", FITTING)
 
     def _orders(self) -> Tries:

@@ -191,9 +191,9 @@ def gap(one: Named, other: Named, names: Sequence[str]) -> float:
 def agreement(sent: Named, ours: Named, names: Sequence[str]) -> tuple[float, float]:
     """(factor, cosine): what times ``ours`` comes closest to ``sent``, and how well their directions agree."""
     dot = sum(float((sent[n].double() * ours[n].double()).sum()) for n in names)
-    own = sum(float(ours[n].double().square().sum()) for n in names)
+    power = sum(float(ours[n].double().square().sum()) for n in names)
     whole = sum(float(sent[n].double().square().sum()) for n in names)
-    return (dot / own, dot / (own * whole) ** 0.5) if own and whole else (0.0, 0.0)
+    return (dot / power, dot / (power * whole) ** 0.5) if power and whole else (0.0, 0.0)
 
 
 @contextmanager

@@ -157,7 +157,7 @@ def _covered(model: DocumentModel, bag: Bag, pages: Sequence[Page]) -> list[int]
         if owners is None:
             return [0, 0]
         for field in fitted.private_fields:
-            own = example.tensors["input_ids"][torch.isin(owners, torch.tensor(field.words, dtype=owners.dtype))]
-            if len(own):
-                of, held = of + 1, held + (set(own.tolist()) <= tokens)
+            ids = example.tensors["input_ids"][torch.isin(owners, torch.tensor(field.words, dtype=owners.dtype))]
+            if len(ids):
+                of, held = of + 1, held + (set(ids.tolist()) <= tokens)
     return [held, of]

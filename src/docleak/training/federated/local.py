@@ -48,14 +48,14 @@ def parameters_of(model: DocumentModel) -> dict[str, np.ndarray]:
 
 def set_parameters(model: DocumentModel, arrays: dict[str, np.ndarray]) -> None:
     """Put arrays into the model's trainable parameters. FederationError if names or shapes differ."""
-    own = dict(trainable(model.module))
-    if set(own) != set(arrays):
+    parameters = dict(trainable(model.module))
+    if set(parameters) != set(arrays):
         raise FederationError(
-            f"the global model has {len(arrays)} parameters and this client's {len(own)}; they differ in "
-            f"{sorted(set(own) ^ set(arrays))[:3]}. Server and silo must use the same model."
+            f"the global model has {len(arrays)} parameters and this client's {len(parameters)}; they differ in "
+            f"{sorted(set(parameters) ^ set(arrays))[:3]}. Server and silo must use the same model."
         )
     with torch.no_grad():
-        for name, parameter in own.items():
+        for name, parameter in parameters.items():
             if tuple(arrays[name].shape) != tuple(parameter.shape):
                 raise FederationError(
                     f"the global {name!r} has shape {tuple(arrays[name].shape)}, this client's "

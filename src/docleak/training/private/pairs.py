@@ -90,8 +90,8 @@ def _stepper(
     if plan is None:
         return inner
     mechanism = replace(plan.mechanism, noise_multiplier=plan.mechanism.noise_multiplier / SHARE)
-    own = replace(plan, mechanism=mechanism, clip_norm=plan.clip_norm * SHARE)
-    found: torch.optim.Optimizer = dp_optimiser(inner, own, randomness)
+    of_each = replace(plan, mechanism=mechanism, clip_norm=plan.clip_norm * SHARE)
+    found: torch.optim.Optimizer = dp_optimiser(inner, of_each, randomness)
     return found
 
 

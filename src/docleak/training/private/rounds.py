@@ -205,21 +205,21 @@ def train_privately(
     ledger = Ledger(plan) if ledger is None else ledger
     if ledger.plan != plan:
         raise PrivacyError("the ledger belongs to another privacy plan; see Ledger.resume.")
-    own = {name: randomness(name) for name in (*silos, "server")}
+    streams = {name: randomness(name) for name in (*silos, "server")}
     state = ServerState.of(parameters_of(model))
     while ledger.left:
         ledger = ledger.begin_round()
         if on_round is not None:
             on_round(ledger, state)
-        drawn = plan.draw_clients(silos, own["server"].coins)
+        drawn = plan.draw_clients(silos, streams["server"].coins)
         weights = {name: value.astype(np.float32) for name, value in state.parameters.items()}
         updates = [
             client_round(
                 model, silos[name], plan, local, weights=weights, client=name, clients_drawn=len(drawn),
-                randomness=own[name], instead=instead,
+                randomness=streams[name], instead=instead,
             ).update
             for name in drawn
         ]  # fmt: skip
-        state = server_step(state, updates, plan, optimiser, clients_drawn=len(drawn), randomness=own["server"])
+        state = server_step(state, updates, plan, optimiser, clients_drawn=len(drawn), randomness=streams["server"])
         set_parameters(model, {name: value.astype(np.float32) for name, value in state.parameters.items()})
     return ledger

@@ -105,7 +105,7 @@ class _Peeling:
 
     def __init__(self, view: GradientView, words: Floats, positions: Floats, noise: float) -> None:
         model = cast(LayoutLMv3, view.model)
-        own = dict(model.module.named_parameters())
+        parameters = dict(model.module.named_parameters())
         behind = int(model.module.config.pad_token_id) + 1  # RoBERTa's numbering: the first token has this position
         length = int(rows_in_use(positions[behind:], noise).max(initial=0)) + 1
         self.positions = positions[behind : behind + length].copy()
@@ -115,12 +115,14 @@ class _Peeling:
         self.agree = rounding < COARSEST
         self.precision = Precision(rounding if self.agree else Precision().rounding, noise)
         self.spent = np.linalg.norm(self.words, axis=1)
-        self.tables = Tables(*(numbers_of(own[name]) for name in COORDINATES.values()))
-        x, y, height, width = (numbers_of(own[name])[0] for name in COORDINATES.values())
+        self.tables = Tables(*(numbers_of(parameters[name]) for name in COORDINATES.values()))
+        x, y, height, width = (numbers_of(parameters[name])[0] for name in COORDINATES.values())
         box = np.concatenate([x, y, x, y, height, width])
-        self.inputs = _centred(numbers_of(own[WORDS])[self.tokens])
+        self.inputs = _centred(numbers_of(parameters[WORDS])[self.tokens])
         self.no_box = _centred(box[None])[0]
-        self.empty = _centred(numbers_of(own[POSITIONS])[behind : behind + length] + numbers_of(own[TYPES])[0] + box)
+        self.empty = _centred(
+            numbers_of(parameters[POSITIONS])[behind : behind + length] + numbers_of(parameters[TYPES])[0] + box
+        )
         begin, end = (int(i) for i in model.tokenizer.convert_tokens_to_ids(
             [model.tokenizer.cls_token, model.tokenizer.sep_token]
         ))  # fmt: skip

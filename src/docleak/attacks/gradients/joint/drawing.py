@@ -116,11 +116,11 @@ def other_weights(line: Line, tried: Sequence[str] | None = None) -> list[Line]:
     if look is None or look.way == "scanned":
         return []
     found = {other for f in FAMILIES for other in (f.regular, f.bold) if look.face in (f.regular, f.bold)} - {look.face}
-    own = _types([line], look.face)[0][1]
+    sure = _types([line], look.face)[0][1]
     fitting = sorted(
         face
         for face in found
-        if face in (faces() if tried is None else tried) and _types([line], face)[0][1] <= own + TIE
+        if face in (faces() if tried is None else tried) and _types([line], face)[0][1] <= sure + TIE
     )
     return [replace(line, look=Look(face, "printed")) for face in fitting]
 

@@ -104,8 +104,8 @@ def _fill(out: Path, deployment: Deployment, federation: Federation) -> None:
         _write(folder, {"ca.crt": authority.certificate, "node": private, "node.pub": public})
         _write(server / "keys", {f"{name}.pub": public})
         _write_templates("silo", folder, {**values, "NAME": name})
-        own = write_key_pair(folder / PINNED, name)
-        own.with_name(f"{name}.pub").chmod(OWNERS_FILE)
+        identity_file = write_key_pair(folder / PINNED, name)
+        identity_file.with_name(f"{name}.pub").chmod(OWNERS_FILE)
         if federation.privacy is not None:
             limits = SiloLimits.of(federation, len(deployment.silos), rounds=_most_rounds(federation, deployment.silos))
             limits.save(folder)

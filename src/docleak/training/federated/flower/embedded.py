@@ -76,13 +76,13 @@ def train_embedded(
                      **({GUARDED: str(run.path / GUARDED)} if guard else {})}
             for number, (name, path) in enumerate(sorted(silos.items()), start=1)
         }  # fmt: skip
-        own = make_identities(sorted(silos), entropy=secrets.token_bytes) if run.federation.secure else {}
-        app = client_app(device, randomness, lambda config: own[str(config["name"])])
+        identities = make_identities(sorted(silos), entropy=secrets.token_bytes) if run.federation.secure else {}
+        app = client_app(device, randomness, lambda config: identities[str(config["name"])])
         grid = LocalGrid(app, nodes, on_silo=on_silo)
         strategy = FederatedStrategy(
             run, parameters_of(model), fingerprint(model), expected=len(nodes), evaluate_every=evaluate_every,
             capture=capture, on_round=on_round, randomness=randomness,
-            pinned=next(iter(own.values())).pinned if own else {}, timeout=timeout,
+            pinned=next(iter(identities.values())).pinned if identities else {}, timeout=timeout,
         )  # fmt: skip
         return strategy.train(grid)
 

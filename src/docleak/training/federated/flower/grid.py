@@ -74,10 +74,10 @@ class LocalGrid(Grid):
     def _executed(self, number: str, message: Message, seconds: float) -> Message:
         about, content = message.metadata, message.content
         context = self._contexts[about.dst_node_id]
-        own = RecordDict({name: config_record(record) for name, record in content.config_records.items()})
+        copied = RecordDict({name: config_record(record) for name, record in content.config_records.items()})
         for name, record in content.array_records.items():
-            own[name] = ArrayRecord(dict(record))  # a container of its own: messages of a round share theirs
-        sent = Message(own, about.dst_node_id, about.message_type, ttl=about.ttl, group_id=about.group_id)
+            copied[name] = ArrayRecord(dict(record))  # a container of its own: messages of a round share theirs
+        sent = Message(copied, about.dst_node_id, about.message_type, ttl=about.ttl, group_id=about.group_id)
         sent.metadata.__dict__["_message_id"] = number
         silo = context.node_config.get("name") or Path(str(context.node_config.get("silo", ""))).name
         self._on_silo(int(about.group_id or 0), str(silo), about.message_type)

@@ -114,28 +114,28 @@ def share(
     state: Advertised, adverts: Iterable[Advert], identity: Identity, *, entropy: Entropy = secrets.token_bytes
 ) -> tuple[Shared, Parcels]:
     """Step 2: a seed for the own mask; shares of it and of the mask key, sealed for each silo that advertised."""
-    session, own = state.session, identity.silo
+    session, name = state.session, identity.silo
     others = checked_adverts(session, adverts, identity.pinned)
-    mine = others.pop(own, None)
+    mine = others.pop(name, None)
     if mine is None or mine.mask_key != agreement_public_key(state.mask_secret):
-        raise FederationError(f"silo {own!r}: the server does not pass on the keys that this silo sent.")
+        raise FederationError(f"silo {name!r}: the server does not pass on the keys that this silo sent.")
     seed = entropy(KEY_BYTES)
-    points = [session.point(silo) for silo in (own, *others)]
+    points = [session.point(silo) for silo in (name, *others)]
     of_seed = split(seed, session.threshold, points, entropy=entropy)
     of_key = split(state.mask_secret, session.threshold, points, entropy=entropy)
-    pairs = {silo: of_seed[session.point(silo)] + of_key[session.point(silo)] for silo in (own, *others)}
+    pairs = {silo: of_seed[session.point(silo)] + of_key[session.point(silo)] for silo in (name, *others)}
     sealed = {
         silo: seal(
-            pair_key(session, "share", state.share_secret, own, advert),
+            pair_key(session, "share", state.share_secret, name, advert),
             pairs[silo],
-            session.statement("parcel", own, silo),
+            session.statement("parcel", name, silo),
             entropy=entropy,
         )
         for silo, advert in others.items()
     }
-    parcels = Parcels(own, check_value(session, own, seed), sealed, b"")
+    parcels = Parcels(name, check_value(session, name, seed), sealed, b"")
     kept = {silo: advert.to_bytes() for silo, advert in others.items()}
-    return Shared(state, kept, seed, pairs[own]), _signed(parcels, parcels.statement(session), identity)
+    return Shared(state, kept, seed, pairs[name]), _signed(parcels, parcels.statement(session), identity)
 
 
 def mask(state: Shared, delivery: Delivery, words: Words, identity: Identity) -> tuple[Masked, MaskedInput, Words]:
@@ -143,39 +143,39 @@ def mask(state: Shared, delivery: Delivery, words: Words, identity: Identity) ->
 
     ``words`` come from ``fixed_point.to_words`` with the session's fixed point.
     """
-    session, own = state.keys.session, identity.silo
+    session, here = state.keys.session, identity.silo
     if words.shape != (session.words,) or words.dtype != "uint32":
         raise FederationError(
-            f"silo {own!r}: an update of {words.dtype} {words.shape}; this session sums uint32 ({session.words},)."
+            f"silo {here!r}: an update of {words.dtype} {words.shape}; this session sums uint32 ({session.words},)."
         )
     signed, most = words.view("int32"), session.fixed.steps
     if signed.max() > most or signed.min() < -most:
         raise FederationError(
-            f"silo {own!r}: a word of the update is larger than {most}, so that the sum could wrap; encode it with the "
-            "session's own fixed point."
+            f"silo {here!r}: a word of the update is larger than {most}, so that the sum could wrap; encode it with "
+            "the session's own fixed point."
         )
-    partners = tuple(sorted([own, *delivery.sealed]))
+    partners = tuple(sorted([here, *delivery.sealed]))
     strange = [name for name in delivery.sealed if name not in state.adverts]
     if strange:
         raise FederationError(
-            f"silo {own!r}: shares of {strange[0]!r}, which sent no keys; the round is not continued."
+            f"silo {here!r}: shares of {strange[0]!r}, which sent no keys; the round is not continued."
         )
     enough(session, partners, "sent shares")
     adverts = {silo: Advert.from_bytes(state.adverts[silo]) for silo in delivery.sealed}
-    held = {own: state.own_shares}
+    held = {here: state.own_shares}
     for sender, advert in adverts.items():
-        key = pair_key(session, "share", state.keys.share_secret, own, advert)
-        pair = unseal(key, delivery.sealed[sender], session.statement("parcel", sender, own))
+        key = pair_key(session, "share", state.keys.share_secret, here, advert)
+        pair = unseal(key, delivery.sealed[sender], session.statement("parcel", sender, here))
         if pair is None or len(pair) != 2 * SHARE_BYTES:
             raise FederationError(
-                f"silo {own!r}: the shares of silo {sender!r} were changed, or are of another session or recipient; "
+                f"silo {here!r}: the shares of silo {sender!r} were changed, or are of another session or recipient; "
                 "the round is not continued."
             )
         held[sender] = pair
-    plus, minus = mask_keys(session, state.keys.mask_secret, own, adverts.values())
+    plus, minus = mask_keys(session, state.keys.mask_secret, here, adverts.values())
     masked = words.copy()
-    add_masks(masked, [*plus, self_mask_key(session, own, state.seed)], minus)
-    message = MaskedInput(own, partners, b"")
+    add_masks(masked, [*plus, self_mask_key(session, here, state.seed)], minus)
+    message = MaskedInput(here, partners, b"")
     return Masked(session, held), _signed(message, message.statement(session, digest(masked)), identity), masked
 
 
