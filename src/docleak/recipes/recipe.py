@@ -25,6 +25,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +167,12 @@ def titles() -> dict[str, tuple[str, str]]:
 
 def list_recipes() -> dict[str, Recipe]:
     """The shipped recipes by name, paper by paper."""
-    return {name: read_recipe(file, name) for name, file in _shipped().items()}
+    return {name: _read_shipped(name) for name in _shipped()}
+
+
+@cache
+def _read_shipped(name: str) -> Recipe:
+    return read_recipe(SHIPPED / f"{name}.toml", name)
 
 
 def _shipped() -> dict[str, Path]:
@@ -181,7 +187,7 @@ def find_recipe(name: str) -> Recipe:
     """A shipped recipe by name, or one of the user's own by path; RecipeError says which are near, or the paper's."""
     if name.endswith(".toml"):
         return read_recipe(Path(name), Path(name).stem)
-    known = sorted(file.relative_to(SHIPPED).with_suffix("").as_posix() for file in SHIPPED.glob("*/*.toml"))
+    known = list(_shipped())
     if name not in known:
         paper = name.partition("/")[0]
         near = get_close_matches(name, known, n=1, cutoff=0.5) if name != paper else []
@@ -193,7 +199,7 @@ def find_recipe(name: str) -> Recipe:
             f"there is no recipe {name!r}.{hint} {shown}; docleak reproduce --list tells all {len(known)}. Or give a "
             ".toml file."
         )
-    return read_recipe(SHIPPED / f"{name}.toml", name)
+    return _read_shipped(name)
 
 
 def read_recipe(file: Path, name: str) -> Recipe:
