@@ -135,7 +135,8 @@ def test_a_rehearsal_that_is_cut_off_leaves_the_tables_it_came_to(
     monkeypatch.setattr("docleak.recipes.rehearsal.rehearse", cut_off)
     code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", "--out", "run")
     assert code == 1 and "cut off" in err
-    assert "So far: 1 of 2 tables and figures" in (tmp_path / "run" / "rehearsal.md").read_text()
+    page = (tmp_path / "run" / "rehearsal.md").read_text()
+    assert "So far: 1 of 2 tables and figures" in page
 
 
 def test_the_page_has_a_line_of_every_paper() -> None:

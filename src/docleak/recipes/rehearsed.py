@@ -46,7 +46,9 @@ def write_rehearsal(
     tables = [table for table in tables if table.rows]
     recipe = replace(pairs[0][0], finding="", note=FOOTNOTE)
     if len(pairs) > 1:
-        recipe = replace(recipe, name="all", title="Every table and figure, rehearsed", paper="All recipes")
+        papers = {of.name.partition("/")[0] for of, _ in pairs}
+        every = f"Every table and figure of {papers.pop()}" if len(papers) == 1 else "Every table and figure"
+        recipe = replace(recipe, name="all", title=f"{every}, rehearsed", paper="All recipes")
     write_atomically(out / "rehearsal.md", markdown_of(recipe, scale, tables, facts).encode())
     write_json(
         out / "rehearsal.json",
