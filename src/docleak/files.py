@@ -306,3 +306,17 @@ def _phrase(fault: Any) -> str:
     value = repr(fault["input"])
     shown = value if len(value) <= SHOWN else f"{value[:SHOWN]} ..."
     return f"{place} is {shown}, {fault['msg'].removeprefix('Value error, ').replace('Input should be', 'expected')}"
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Nothing of what transformers says while it loads: its bar, and its report of weights, which docleak reads."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    told = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(told)

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from docleak.documents.page import Box, Image, Word
 from docleak.errors import MissingExtraError, ModelError
+from docleak.files import quietly
 from docleak.registry import Choice, Entry, Registry
 
 #: Height in pixels at which the recognisers read a line.
@@ -284,20 +285,15 @@ class TrocrEngine:
             raise MissingExtraError(f"TrOCR needs {error.name}; pip install torch transformers") from error
         self._torch: Any = torch
         self.max_new_tokens = max_new_tokens
-        said = transformers.utils.logging
-        said.disable_progress_bar()
-        told = said.get_verbosity()
-        said.set_verbosity_error()  # what is missing is looked for below
         try:
-            self._processor: Any = transformers.TrOCRProcessor.from_pretrained(path)
-            model, report = transformers.VisionEncoderDecoderModel.from_pretrained(path, output_loading_info=True)
+            with quietly():  # what is missing is looked for below
+                self._processor: Any = transformers.TrOCRProcessor.from_pretrained(path)
+                model, report = transformers.VisionEncoderDecoderModel.from_pretrained(path, output_loading_info=True)
         except (OSError, ValueError) as error:
             raise ModelError(
                 f"TrOCR cannot be loaded from {path!r} ({error}); expected a folder with a VisionEncoderDecoderModel "
                 "and its processor, or a hub name and a network. Download it once, then give its folder: trocr:FOLDER"
             ) from error
-        finally:
-            said.set_verbosity(told)
         # No published TrOCR has the encoder's pooler, and nothing reads it.
         lacking = sorted(name for name in report["missing_keys"] if not name.startswith("encoder.pooler."))
         if lacking:

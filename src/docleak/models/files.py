@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from docleak.errors import ModelError
-from docleak.files import parse_json, read_json_object, shaped, write_atomically, write_json
+from docleak.files import parse_json, quietly, read_json_object, shaped, write_atomically, write_json
 from docleak.models.device import seed_torch
 from docleak.models.loading import loadable, split_revision
 
@@ -218,20 +218,6 @@ def told_drawn(name: str, module: nn.Module, drawn: Sequence[str], *, seed: int,
     count = sum(module.get_parameter(parameter).numel() for parameter in drawn)
     parts = parts or " and no ".join(sorted({parameter.partition(".")[0] for parameter in drawn}))
     return f"{name} brings no {parts}: {count:,} numbers were drawn with seed {seed}, as where a fine-tuning begins."
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Nothing of what transformers says while it loads: its bar, and its report of weights, which docleak reads."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    told = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(told)
 
 
 @contextmanager

@@ -160,9 +160,11 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
         measured = _measured(studies, place / TABLE / ROWS / key)
         for number, record in zip(numbers, measured, strict=True):
             found[number] = replace(found[number], **record)
-    for shared in place.iterdir():  # what a table's rows share beside it, such as trained models, which are large
+    for shared in place.iterdir():  # what a table's rows share beside it
         if shared.name != TABLE:
             shutil.rmtree(shared)
+    for weights in place.rglob("*.safetensors"):  # of models that were trained: large, and of use to no other table
+        weights.unlink()
     return found
 
 

@@ -269,7 +269,10 @@ def _computed_before(rows: Sequence[TableRow]) -> dict[str, str]:
         return {}
     of_each = " and ".join(f"{count} for table {name!r}" for name, count in sorted(taken.items()))
     whole = sum(len(row.study.units()) for row in rows)
-    return {"Computed before": f"of {whole} units {of_each}, by the same code on the same machine, weights and pages"}
+    return {
+        "Computed before": f"of {whole} units {of_each}, by the same code with the same libraries and number of cores, "
+        "from the same weights and pages"
+    }
 
 
 def markdown_of(recipe: Recipe, scale: str, tables: Sequence[Table], facts: Mapping[str, str]) -> str:

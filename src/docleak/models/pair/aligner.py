@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from docleak.documents.page import fault_list
 from docleak.errors import ModelError
-from docleak.files import write_json
+from docleak.files import quietly, write_json
 from docleak.models.files import (
     config_from,
     fill,
     image_settings,
-    quietly,
     require_known,
     save_module,
     tokenizer_of,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +16,9 @@ from docleak.models.base import DocumentModel, pixels_of, trainable
 from docleak.models.device import seed_torch
 from docleak.models.vlm.values import derived_once
 from docleak.training.federated.fedopt import ClientUpdate
-from docleak.training.federated.local_plan import LocalPlan
+from docleak.training.federated.local_plan import OPTIMISERS, LocalPlan
 from docleak.training.objectives.objective import Example, Objective
 from docleak.training.objectives.table import objective_of
-
-#: How a silo may train -> torch's class.
-OPTIMISERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
-}
 
 
 @dataclass(frozen=True)
@@ -131,7 +124,7 @@ def train_in_place(
 
 
 def _optimiser(parameters: Sequence[torch.nn.Parameter], plan: LocalPlan) -> torch.optim.Optimizer:
-    kind = OPTIMISERS[plan.optimiser]
+    kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, OPTIMISERS[plan.optimiser])
     return kind(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay)
 
 

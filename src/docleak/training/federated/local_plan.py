@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from docleak.errors import FederationError
 from docleak.training.objectives.tasks import tasks_of
 
-#: How a silo may train (``local.OPTIMISERS``).
-OPTIMISERS = ("adamw", "adam", "sgd")
+#: How a silo may train -> torch's class of that name.
+OPTIMISERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A silo's side of a federation, without any engine: open its folder, introduce itself, train, evaluate."""
+"""A silo's side of a federation, without any engine: introduce itself, train, evaluate."""
 
 from __future__ import annotations
 
