@@ -258,3 +258,10 @@ def test_pages_of_a_folder_are_played(tmp_path: Path) -> None:
     config = replace(SMALL, documents=str(tmp_path / "mine"), pages=0, fields=1)
     run = play(config, tmp_path / "a")
     assert len(fields_of(run)) == 1
+
+
+def test_fields_that_others_attack_are_left_out_in_words_and_not_in_a_rehearsal() -> None:
+    beyond = replace(SMALL, first=1000)
+    with pytest.raises(DocumentError, match=r"pages have \d+ private fields of 3 to 15 tokens, and the first 1000 are"):
+        game_of(beyond)
+    assert len(game_of(WeightsStudy(beyond).least().config).secrets) == 1

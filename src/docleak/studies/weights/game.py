@@ -95,6 +95,11 @@ def _game(config: WeightsConfig, device: str, files: str) -> Game:
     last = config.first + config.fields if config.fields else None
     chosen = [secrets[int(i)] for i in _drawing(config, whole).permutation(len(secrets))][config.first : last]
     if not chosen:
+        if secrets:
+            raise DocumentError(
+                f"{config.documents}: {len(private)} private pages have {len(secrets)} private fields of 3 to 15 tokens, "
+                f"and the first {config.first} are left out. Give more pages."
+            )
         why = "; ".join(f"{count} {reason}" for reason, count in left_out.items()) or "they have no private field"
         raise DocumentError(
             f"{config.documents}: none of the {len(private)} private pages has a private field of 3 to 15 tokens "

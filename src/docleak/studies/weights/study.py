@@ -201,7 +201,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         pages = min(REHEARSED, c.pages or REHEARSED)
         tuning = replace(c.tuning, fields=1, most=1) if c.tuning else None
         config = replace(
-            c, pages=pages, fields=1, tuning=tuning, attempts=1, keep_every=0, target_training=target,
+            c, pages=pages, fields=1, first=0, tuning=tuning, attempts=1, keep_every=0, target_training=target,
             public_training=public, criterion=c.criterion if c.criterion in BEST else "last",
         )  # fmt: skip
         study = WeightsStudy(config, device=self.device)
