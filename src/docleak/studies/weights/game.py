@@ -97,8 +97,8 @@ def _game(config: WeightsConfig, device: str, files: str) -> Game:
     if not chosen:
         if secrets:
             raise DocumentError(
-                f"{config.documents}: {len(private)} private pages have {len(secrets)} private fields of 3 to 15 tokens, "
-                f"and the first {config.first} are left out. Give more pages."
+                f"{config.documents}: {len(private)} private pages have {len(secrets)} private fields of 3 to 15 "
+                f"tokens, and the first {config.first} are left out. Give more pages."
             )
         why = "; ".join(f"{count} {reason}" for reason, count in left_out.items()) or "they have no private field"
         raise DocumentError(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from docleak.attacks.weights import WeightsAttack
 from docleak.documents.page import Image
 from docleak.errors import AttackError
 from docleak.models.loading import short_name
@@ -51,8 +52,9 @@ SETTINGS = "settings"
 AT_ONCE = 10
 #: Turns that come after all trainings, and after all fields of the game itself.
 LATER, LAST = 10_000, 20_000
-#: Pages of each data set in a rehearsal.
-REHEARSED = 40
+#: Pages of each data set in a rehearsal, and an attack's candidates per token, by its setting's name.
+REHEARSED = 20
+CANDIDATES, FEW = "candidates", 8
 
 
 class WeightsStudy(TableStudy[WeightsConfig]):
@@ -193,7 +195,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         ]
 
     def least(self) -> WeightsStudy:
-        """An epoch of each training on some pages, and one attempt at one field."""
+        """An epoch of each training on some pages, and one attempt at one field with few candidates."""
         c = self.config
         target, public = (
             replace(training, epochs=1, validate_every=1) for training in (c.target_training, c.public_training)
@@ -203,6 +205,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         config = replace(
             c, pages=pages, fields=1, first=0, tuning=tuning, attempts=1, keep_every=0, target_training=target,
             public_training=public, criterion=c.criterion if c.criterion in BEST else "last",
+            attack=_cheapened(c.attack),
         )  # fmt: skip
         study = WeightsStudy(config, device=self.device)
         study.asked, study.model = self.asked, self.model
@@ -219,11 +222,13 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         return {**epochs, "epochs of the public model": c.public_training.epochs, **tried, **attempts}
 
     def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
-        """Passes over a page of each training, validation and loading included, and attempts at fields."""
+        """Passes over a page of each training, validation and loading included, and attempts at fields, whose time goes
+        with their candidates."""
         c, (what, _) = self.config, unit.what
         if isinstance(what, int):
+            more = getattr(c.attack, CANDIDATES, 1) / getattr(_cheapened(c.attack), CANDIDATES, 1)
             spent, fields = run.record(unit.id)["seconds"], len(game_of(c, self.device).secrets)
-            return {"attempts at fields": Done(1, spent, fields * c.attempts)}
+            return {"attempts at fields": Done(1, spent * more, fields * c.attempts)}
         if what == SETTINGS:
             fields = len(game_of(c, self.device).secrets)
             return {"settings tried on a field": Done(1, seconds, len(settings_of(c)) * fields)}
@@ -316,6 +321,13 @@ class WeightsStudy(TableStudy[WeightsConfig]):
             for row, (_, _, found, _) in zip(rows, told, strict=True)
         }
         return weights_rows.draw(told[0][1].asked["shows"], named, weights_rows.means(told))
+
+
+def _cheapened(attack: WeightsAttack) -> WeightsAttack:
+    """The attack with few candidates, where that is a setting of its: the model is asked about each of them."""
+    if not (is_dataclass(attack) and hasattr(attack, CANDIDATES)):
+        return attack
+    return replace(attack, **{CANDIDATES: min(FEW, getattr(attack, CANDIDATES))})
 
 
 def models_of(run: Run) -> Path:
