@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from docleak.cli.reproduce import Given
 from docleak.documents.loaders import LOADERS
 from docleak.documents.pairs.loading import PAIR_FORMATS
 from docleak.errors import RecipeError
@@ -138,3 +139,14 @@ def test_pairs_that_are_too_few_stop_a_row(tmp_path: Path) -> None:
     }  # fmt: skip
     (found,) = rehearsed(find_recipe("mmgia/table4"), tmp_path, only="epsilon 5, B = 2", **given)
     assert "has 30 pairs" in found.stops and "2100 were asked for" in found.stops
+
+
+def test_of_what_is_given_a_table_takes_what_its_rows_have(tmp_path: Path) -> None:
+    given = Given(("layoutlm=here", "resnet=there", "tuned_on=elsewhere"))
+    for name, taken in (
+        ("cdmi/strong", ("layoutlm=here",)), ("cdmi/table5", given.models), ("mmgia/table1", ()),
+        ("cdmi/appendixA", ("layoutlm=here", "resnet=there")),
+    ):  # fmt: skip
+        recipe = find_recipe(name)
+        rows = rows_of(recipe, recipe.study, "paper", tmp_path, {}, complete=False)
+        assert given.of_use_to(recipe, rows).models == taken, name

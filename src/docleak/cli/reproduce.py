@@ -51,7 +51,7 @@ class Given:
 
     def of_use_to(self, recipe: Recipe, rows: Sequence[TableRow]) -> Given:
         """What of it the recipe has a name for; of documents those whose format its ``rows`` lack."""
-        names = {*recipe.models, *recipe.study.checkpoints, *recipe.checkpoints}
+        names = {*recipe.models, *recipe.parts, *recipe.checkpoints}
         sized = {*recipe.models, *recipe.study.sized}
         needed = {need.option for row in rows for need in row.study.needed(row.model)}
         formats = {split_name(option.partition(" ")[2])[0] for option in needed if option.startswith("--documents ")}

@@ -106,11 +106,19 @@ class Recipe:
         """Short names of the checkpoints that settings name, at any scale; with its own, a user says where each is."""
         from docleak.models.loading import short_name  # which imports torch, and lists of recipes need none
 
+        named = [place[key] for place in self._places() for key in self.study.checkpoints if key in place]
+        return tuple(dict.fromkeys(short_name(name) for name in named))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Of the kind's checkpoints beside the model those that a row has at some scale."""
+        return tuple(key for key in self.study.checkpoints if any(key in place for place in self._places()))
+
+    def _places(self) -> list[Mapping[str, Any]]:
+        """Wherever settings stand."""
         places = [self.fixed, *self.scales.values(), *(row.settings for row in self.rows)]
         places += [scaled for row in self.rows for scaled in row.scaled.values()]
-        places += [settings for scale in self.scales.values() for settings in scale.get("of", {}).values()]
-        named = [place[key] for place in places for key in self.study.checkpoints if key in place]
-        return tuple(dict.fromkeys(short_name(name) for name in named))
+        return places + [settings for scale in self.scales.values() for settings in scale.get("of", {}).values()]
 
     def settings(self, row: Row, model: str, scale: str, changes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """The checkpoint of ``model``, and the settings that one row has on it: fixed ones, those of the scale, the
