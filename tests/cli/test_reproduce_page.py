@@ -112,6 +112,15 @@ def test_all_tables_take_of_what_is_given_what_they_have_a_use_for(
     assert code == 0, err
     rows = json.loads((tmp_path / "paper" / "rehearsal.json").read_text())["rows"]
     assert {row["recipe"] for row in rows} == {"cdmi/control"}
+    few = "FUNSD, Last (layoutlm)|APRIL"
+    code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", "--rows", few, "--out", "few")
+    assert code == 0, err
+    page = (tmp_path / "few" / "rehearsal.md").read_text()
+    assert "| cdmi/control | 1 of 4 |" in page and "| gi-dqa/table1 | 2 of 14 |" in page
+    code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", "--rows", "APRIL", "--out", "one")
+    assert code == 0 and "cdmi" not in (tmp_path / "one" / "rehearsal.md").read_text()
+    code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", "--rows", "nothing", "--out", "other")
+    assert code == 1 and "no table has a row with 'nothing' in its name at scale 'paper'" in err
     idle = "--model vt5=somewhere", "--documents synthetic", "--rounds 3"
     words = " ".join(idle).split()
     code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", *given, *words, "--out", "other")

@@ -171,7 +171,7 @@ def reproduce(
             return rows_of(recipe, recipe.study, scale, folder, given.changes(recipe), device=pick_device(device),
                            only=rows, complete=False)  # fmt: skip
 
-        _rehearse(name, scale, out, planned_of, given, json_output)
+        _rehearse(name, scale, rows, out, planned_of, given, json_output)
         return
     recipe = find_recipe(name)
     folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
@@ -198,15 +198,17 @@ def reproduce(
 
 
 def _rehearse(
-    name: str, scale: str, out: Path | None, planned_of: Callable[[Recipe, Path, Given], Sequence[TableRow]],
-    given: Given, json_output: bool,
+    name: str, scale: str, only: str, out: Path | None,
+    planned_of: Callable[[Recipe, Path, Given], Sequence[TableRow]], given: Given, json_output: bool,
 ) -> None:  # fmt: skip
-    """Rehearse one recipe, or all of a paper or of all that have the scale, each with what of ``given`` it has a use
-    for; exit code 1 where a row that lacks nothing fails. The pages are written table by table."""
+    """Rehearse one recipe, or all of a paper or of all that have the scale and a row that ``only`` asks for, each with
+    what of ``given`` it has a use for; exit code 1 where a row that lacks nothing fails. The pages are written table
+    by table."""
     from docleak.errors import RecipeError
     from docleak.recipes import find_recipe, list_recipes
     from docleak.recipes.rehearsal import rehearse
     from docleak.recipes.rehearsed import write_rehearsal
+    from docleak.recipes.rows import chosen_labels
 
     known = list_recipes()
     several = {key: recipe for key, recipe in known.items() if name in ("all", key.partition("/")[0])}
@@ -217,6 +219,9 @@ def _rehearse(
         if not recipes:
             scales = {one for recipe in several.values() for one in recipe.scales}
             raise RecipeError(spec.unknown("scale", scale, sorted(scales)))
+        recipes = [recipe for recipe in recipes if chosen_labels(recipe, scale, only)]
+        if not recipes:
+            raise RecipeError(f"no table has a row with {only!r} in its name at scale {scale!r}.")
         parts = [given.of_use_to(recipe, planned_of(recipe, folder, Given())) for recipe in recipes]
         used = {text for part in parts for text in part.said()}
         if idle := [text for text in given.said() if text not in used]:

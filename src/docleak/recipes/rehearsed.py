@@ -12,7 +12,7 @@ from pathlib import Path
 from docleak.files import write_atomically, write_json
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.rehearsal import Missing, Rehearsed
-from docleak.recipes.rows import markdown_of
+from docleak.recipes.rows import chosen_labels, markdown_of
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.studies.study import TableRow
@@ -42,7 +42,7 @@ def write_rehearsal(
 ) -> Path:
     """Write the pages of one recipe's rows, or of several recipes; returns the HTML's path. ``facts`` stand below."""
     pairs = list(recipes.items() if isinstance(recipes, Mapping) else recipes)
-    tables = [_of_rows(pairs[0][1]) if len(pairs) == 1 else _of_recipes(pairs), _of_missing(pairs)]
+    tables = [_of_rows(pairs[0][1]) if len(pairs) == 1 else _of_recipes(pairs, scale), _of_missing(pairs)]
     tables = [table for table in tables if table.rows]
     recipe = replace(pairs[0][0], finding="", note=FOOTNOTE)
     if len(pairs) > 1:
@@ -73,12 +73,18 @@ def _of_rows(found: Found) -> Table:
     return Table("Rows", COLUMNS, rows)
 
 
-def _of_recipes(pairs: Sequence[tuple[Recipe, Found]]) -> Table:
+def _of_recipes(pairs: Sequence[tuple[Recipe, Found]], scale: str) -> Table:
     rows = [
-        Row(recipe.name, {"rows": len(found), **_values([rehearsed for _, rehearsed in found])})
+        Row(recipe.name, {"rows": _share(recipe, found, scale), **_values([rehearsed for _, rehearsed in found])})
         for recipe, found in pairs
     ]
-    return Table("Tables and figures", {"rows": Column("rows", 0), **COLUMNS}, rows, first="recipe")
+    return Table("Tables and figures", {"rows": Column("rows"), **COLUMNS}, rows, first="recipe")
+
+
+def _share(recipe: Recipe, found: Found, scale: str) -> str:
+    """How many rows, and of how many where some were not asked for."""
+    asked, whole = len({(row.name, row.model) for row, _ in found}), len(chosen_labels(recipe, scale, ""))
+    return str(len(found)) if asked == whole else f"{asked} of {whole}"
 
 
 def _of_missing(pairs: Sequence[tuple[Recipe, Found]]) -> Table:

@@ -19,6 +19,7 @@ from docleak.errors import DocleakError, RecipeError
 from docleak.files import TEMPORARY, read_stored, reported, write_atomically, write_json
 from docleak.models.loading import short_name
 from docleak.recipes.recipe import Recipe
+from docleak.recipes.recipe import Row as RecipeRow
 from docleak.recipes.statements import decide, settled
 from docleak.recipes.statements import table_of as decided_table
 from docleak.report.pictures import data_uri
@@ -58,23 +59,21 @@ def rows_of(
     names = {*(field.name for field in fields(kind.Config)), *kind.checkpoints}
     merged = {key: value for key, value in changes.items() if key == "models" or (key in names and key not in SPECIAL)}
     sources = {**recipe.scales[scale].get("models", {}), **changes.get("models", {})}
-    pairs = [(row, model) for row in recipe.rows if row.at(scale) for model in recipe.models_of(row, scale)]
+    pairs = _pairs(recipe, scale)
+    chosen = chosen_labels(recipe, scale, only)
     asked = [
         (number, row, model, *recipe.settings(row, model, scale, merged))
         for number, (row, model) in enumerate(pairs)
         if model in sources or not kind.sparse
     ]
     of_all = [settings for *_, settings in asked]
-    labels = {f"{row.name} ({model})" for _, row, model, *_ in asked}
-    parts = [part.strip() for part in only.split("|")]
     _refuse_for_all(
         kind, [recipe.settings(row, model, scale, {"models": sources}) for _, row, model, *_ in asked], changes
     )
     changes = kind.changes_of(of_all, changes, scale)
     rows = []
     for number, row, model, source, settings in asked:
-        label = f"{row.name} ({model})"
-        if not any(part == label or (part in label and part not in labels) for part in parts):
+        if _label(row, model) not in chosen:
             continue
         for data_set, of_set in kind.by_data_set(settings, of_all, changes).items():
             study = kind.of_row(source, settings, {**of_set, "model": model}, device=device)
@@ -86,6 +85,22 @@ def rows_of(
     if complete:
         kind.check_rows(rows)
     return rows
+
+
+def chosen_labels(recipe: Recipe, scale: str, only: str) -> set[str]:
+    """ "NAME (MODEL)" of the rows that ``only`` asks for at that scale, as ``rows_of`` reads it."""
+    labels = {_label(row, model) for row, model in _pairs(recipe, scale)}
+    parts = [part.strip() for part in only.split("|")]
+    return {label for label in labels if any(part == label or (part in label and part not in labels) for part in parts)}
+
+
+def _label(row: RecipeRow, model: str) -> str:
+    return f"{row.name} ({model})"
+
+
+def _pairs(recipe: Recipe, scale: str) -> list[tuple[RecipeRow, str]]:
+    """Each row of the scale with each of its models."""
+    return [(row, model) for row in recipe.rows if row.at(scale) for model in recipe.models_of(row, scale)]
 
 
 def _refuse_for_all(
