@@ -11,9 +11,9 @@ import torch
 from docleak.documents.synthetic import make_pages
 from docleak.errors import FederationError
 from docleak.models import load_model
-from docleak.models.base import DocumentModel, pixels_of, trainable
+from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
 from docleak.training.federated.fedopt import FedOpt, ServerState, step
-from docleak.training.federated.local import parameters_of, set_parameters, train_locally
+from docleak.training.federated.local import parameters_of, parts_of, set_parameters, train_locally
 from docleak.training.federated.local_plan import LocalPlan
 
 PLAN = LocalPlan(batch_size=4, max_steps=2, dropout=False)
@@ -85,6 +85,30 @@ def test_adams_decay_is_part_of_the_gradient_and_adamws_is_not(model: DocumentMo
             np.testing.assert_allclose(update.delta[name][clear], step[clear], atol=2e-5, rtol=1e-3, err_msg=kind)
             still += int((value.numpy() == 0).sum())
     assert still > 1000, "rows that nothing looks up"
+
+
+def test_a_large_model_takes_a_batch_in_parts_with_the_same_gradient(
+    model: DocumentModel, pages: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, plan = parameters_of(model), replace(PLAN, batch_size=7, max_steps=1, optimiser="sgd", weight_decay=0.0)
+    whole, calls, forward = run(model, pages, plan), [], model.loss
+    monkeypatch.setattr("docleak.training.federated.local.LARGE", 1)
+    monkeypatch.setattr("docleak.training.federated.local.AT_ONCE", 700)
+    monkeypatch.setattr(type(model), "loss", lambda _, *given: calls.append(given) or forward(*given))
+    set_parameters(model, start)
+    parts = run(model, pages, plan)
+    assert sum(len(inputs) for _, inputs, _ in calls) == 7 and 1 < len(calls) < 7
+    assert all(len(pixels) == len(set(owners)) == max(owners) + 1 for pixels, _, owners in calls)
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-6) and parts.batches == whole.batches
+    for name, delta in whole.update.delta.items():
+        np.testing.assert_allclose(parts.update.delta[name], delta, atol=1e-6)
+
+
+def test_parts_of_a_batch_count_padding_and_patches() -> None:
+    inputs = [Encoded({"ids": torch.zeros(length, dtype=torch.long)}) for length in (10, 10, 50, 10, 10, 500)]
+    pixels = torch.zeros(2, 3, 32, 48)  # six patches
+    assert parts_of(inputs, pixels, 112) == [(0, 2), (2, 4), (4, 5), (5, 6)]
+    assert parts_of(inputs, pixels, 10_000) == [(0, 6)] and parts_of(inputs, pixels, 1)[-1] == (5, 6)
 
 
 def test_a_round_of_one_client_moves_the_server_to_its_model(model: DocumentModel, pages: list) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -12,13 +13,17 @@ from torch import Tensor
 
 from docleak.documents.page import Page
 from docleak.errors import FederationError
-from docleak.models.base import DocumentModel, pixels_of, trainable
+from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
 from docleak.models.device import seed_torch
 from docleak.models.vlm.values import derived_once
 from docleak.training.federated.fedopt import ClientUpdate
 from docleak.training.federated.local_plan import OPTIMISERS, LocalPlan
 from docleak.training.objectives.objective import Example, Objective
 from docleak.training.objectives.table import objective_of
+
+#: A model of more parameters than LARGE takes a batch in parts of AT_ONCE tokens, pages in patches of PATCH pixels a
+#: side: a step of FeDocVQA's published size on 16 tables does not fit into 23 GB as one.
+LARGE, AT_ONCE, PATCH = 50_000_000, 4096, 16
 
 
 @dataclass(frozen=True)
@@ -103,14 +108,13 @@ def train_in_place(
         model.module.train(plan.dropout)
         try:
             for numbers in _batches(len(examples), plan, rng):
+                optimiser.zero_grad(set_to_none=True)
                 with derived_once(model):
-                    loss = batch_loss(model, pages, [examples[i] for i in numbers], objective, rng)
-                    optimiser.zero_grad(set_to_none=True)
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    loss = _add_gradient(model, pages, [examples[i] for i in numbers], objective, rng)
                 if plan.max_norm:
                     torch.nn.utils.clip_grad_norm_(named, plan.max_norm)
                 optimiser.step()
-                losses.append(float(loss.detach()))
+                losses.append(loss)
                 batches.append(numbers)
                 if not math.isfinite(losses[-1]):
                     raise FederationError(
@@ -149,10 +153,49 @@ def batch_loss(
 ) -> Tensor:
     """Mean loss of a batch, a tensor of no dimension with its graph; each of its pages is read once. ``rng`` draws
     what the objective draws."""
+    return model.loss(*_read(model, pages, batch, objective, rng)).mean()
+
+
+def _read(
+    model: DocumentModel, pages: Sequence[Page], batch: Sequence[Example], objective: Objective,
+    rng: np.random.Generator,
+) -> tuple[Tensor, list[Encoded], list[int]]:  # fmt: skip
+    """A batch as ``model.loss`` takes it."""
     numbers = sorted({example.page for example in batch})
     fitted = {i: model.fit(pages[i]) for i in numbers}
     device = next(model.module.parameters()).device
     pixels = torch.stack([pixels_of(fitted[i].image, device) for i in numbers])
     encoded = [objective.encode(model, fitted[example.page], example, rng) for example in batch]
     owners = [numbers.index(example.page) for example, inputs in zip(batch, encoded, strict=True) for _ in inputs]
-    return model.loss(pixels, [one for inputs in encoded for one in inputs], owners).mean()
+    return pixels, [one for inputs in encoded for one in inputs], owners
+
+
+def _add_gradient(
+    model: DocumentModel, pages: Sequence[Page], batch: Sequence[Example], objective: Objective,
+    rng: np.random.Generator,
+) -> float:  # fmt: skip
+    """The mean loss of a batch, whose gradient is added to the parameters'; a large model takes a large batch in parts
+    whose gradients add up (dropout is drawn part by part then)."""
+    pixels, inputs, owners = _read(model, pages, batch, objective, rng)
+    large = sum(parameter.numel() for parameter in model.module.parameters()) > LARGE
+    total = 0.0
+    for start, end in parts_of(inputs, pixels, AT_ONCE) if large else [(0, len(inputs))]:
+        there = sorted(set(owners[start:end]))
+        losses = model.loss(pixels[there], inputs[start:end], [there.index(page) for page in owners[start:end]])
+        loss = losses.mean() if end - start == len(inputs) else losses.sum() / len(inputs)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+    return total
+
+
+def parts_of(inputs: Sequence[Encoded], pixels: Tensor, at_once: int) -> list[tuple[int, int]]:
+    """Where parts of a batch begin and end, each with ``at_once`` tokens at most, padding and patches of the page
+    ``pixels`` (P, 3, H, W) included, or with one input."""
+    patches = pixels.shape[-2] * pixels.shape[-1] // PATCH**2
+    ends, longest = [0], 0
+    for number, one in enumerate(inputs):
+        longest = max(longest, *(len(tensor) for tensor in one.tensors.values() if tensor.dim()))
+        if number > ends[-1] and (number + 1 - ends[-1]) * (longest + patches) > at_once:
+            ends.append(number)
+            longest = max(len(tensor) for tensor in one.tensors.values() if tensor.dim())
+    return list(pairwise([*ends, len(inputs)]))
