@@ -130,22 +130,35 @@ def test_all_tables_take_of_what_is_given_what_they_have_a_use_for(
     assert not (tmp_path / "other").exists()
 
 
-def test_a_rehearsal_that_is_cut_off_leaves_the_tables_it_came_to(
+def test_a_rehearsal_that_is_cut_off_leaves_the_tables_it_came_to_and_goes_on(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    two = {name: find_recipe(name) for name in ("cdmi/control", "gi-dqa/table1")}
+    two = {name: find_recipe(name) for name in ("gi-dqa/table1", "gi-dqa/table3")}
     monkeypatch.setattr("docleak.recipes.list_recipes", lambda: two)
+    words = ("reproduce", "all", "--rehearse", "--rows", "Random (layoutlmv3)|neither (donut)", "--out", "run")
+    done: list[str] = []
 
-    def cut_off(rows: list[TableRow], place: Path, say: object) -> list[Rehearsed]:
-        if rows[0].model == "donut":
+    def cut_off(rows: list[TableRow], *more: Any) -> list[Rehearsed]:
+        if done:
             raise RunError("cut off")
-        return rehearse(rows, place)
+        done.extend(row.name for row in rows)
+        return rehearse(rows, *more)
 
-    monkeypatch.setattr("docleak.recipes.rehearsal.rehearse", cut_off)
-    code, _, err = command("reproduce", "all", "--scale", "paper", "--rehearse", "--out", "run")
-    assert code == 1 and "cut off" in err
-    page = (tmp_path / "run" / "rehearsal.md").read_text()
-    assert "So far: 1 of 2 tables and figures" in page
+    with monkeypatch.context() as cutting:
+        cutting.setattr("docleak.recipes.rehearsal.rehearse", cut_off)
+        code, _, err = command(*words)
+    assert code == 1 and "cut off" in err and done == ["Random"]
+    assert "So far: 1 of 2 tables and figures" in (tmp_path / "run" / "rehearsal.md").read_text()
+    (part,) = (tmp_path / "run" / "parts" / "table" / "rows").iterdir()
+    begun = part.with_name("begun")
+    begun.mkdir()
+    first = json.loads((part / "rehearsal.json").read_text())["took"]["seconds"]
+    code, _, err = command(*words)
+    assert code == 0, err
+    rows = json.loads((tmp_path / "run" / "rehearsal.json").read_text())["rows"]
+    assert len(rows) == 2 and rows[0]["seconds"] == first, "what ended is not computed again"
+    assert {item.suffix for item in (tmp_path / "run").iterdir() if item.is_file()} >= {".md", ".html", ".json"}
+    assert not (tmp_path / "run" / "parts").exists()
 
 
 def test_the_page_has_a_line_of_every_paper() -> None:

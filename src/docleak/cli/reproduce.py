@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -203,10 +203,10 @@ def _rehearse(
 ) -> None:  # fmt: skip
     """Rehearse one recipe, or all of a paper or of all that have the scale and a row that ``only`` asks for, each with
     what of ``given`` it has a use for; exit code 1 where a row that lacks nothing fails. The pages are written table
-    by table."""
+    by table; one that was cut off goes on."""
     from docleak.errors import RecipeError
     from docleak.recipes import find_recipe, list_recipes
-    from docleak.recipes.rehearsal import rehearse
+    from docleak.recipes.rehearsal import keep_ended, rehearse
     from docleak.recipes.rehearsed import write_rehearsal
     from docleak.recipes.rows import chosen_labels
 
@@ -230,18 +230,20 @@ def _rehearse(
         recipes, parts = [find_recipe(name)], [given]
     plans = [planned_of(recipe, folder, part) for recipe, part in zip(recipes, parts, strict=True)]
     found = []
-    with tempfile.TemporaryDirectory(prefix="docleak-rehearsal-") as place:
+    place = folder / "parts"
+    with working_in(folder):
+        keep_ended(place)
         for recipe, planned in zip(recipes, plans, strict=True):
 
             def say(text: str, name: str = recipe.name) -> None:
                 note(f"rehearsing {name}: {text}")
 
-            found.append((recipe, list(zip(planned, rehearse(planned, Path(place), say), strict=True))))
+            found.append((recipe, list(zip(planned, rehearse(planned, place, say), strict=True))))
             facts = _facts(command_line())
             if len(found) < len(recipes):
                 facts["So far"] = f"{len(found)} of {len(recipes)} tables and figures"
-            with working_in(folder):
-                page = write_rehearsal(found, scale, folder, facts)
+            page = write_rehearsal(found, scale, folder, facts)
+        shutil.rmtree(place, ignore_errors=True)
     stopped = {f"{recipe.name}: {row.name}, {row.target}": rehearsed.stops
                for recipe, rows in found for row, rehearsed in rows if rehearsed.stops}  # fmt: skip
     emit({"rehearsal": str(page), "stopped": stopped}, (folder / "rehearsal.md").read_text(), json_output=json_output)

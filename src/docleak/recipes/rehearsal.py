@@ -1,9 +1,9 @@
 """A rehearsal of a table: what its rows need and what of it is there, and each row once with as little as can be.
 
 A row that lacks nothing is computed in a process of its own, with models and pages of the size that its scale has, one
-unit of one step (``TableStudy.least``), in a folder that is deleted, once for all tables that have it in common. What
-that took, times what the whole row takes, is an estimate of the row. A row that lacks a model or documents says which,
-and where they are.
+unit of one step (``TableStudy.least``), in a folder that is deleted at the end, once for all tables that have it in
+common; a rehearsal that is cut off goes on from the parts that ended. What that took, times what the whole row takes,
+is an estimate of the row. A row that lacks a model or documents says which, and where they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from docleak.documents.loaders import LOADERS, load_pages
 from docleak.documents.pairs import load_pairs
-from docleak.errors import DocleakError
+from docleak.errors import DocleakError, RunError
 from docleak.files import read_stored, write_json
 from docleak.models.loading import locate, title_of
 from docleak.models.published import PUBLISHED, published
@@ -93,7 +93,11 @@ class Rehearsing:
 
     def __call__(self, number: int, report: OnProgress) -> None:
         least, record = self.studies[0].least(), self.folder / RECORD
-        run = begin(least, self.folder)
+        try:
+            run = begin(least, self.folder)
+        except RunError:  # of weights, data or a version that have changed since it was cut off
+            shutil.rmtree(self.folder, ignore_errors=True)
+            run = begin(least, self.folder)
         if not record.is_file():
             write_json(record, _computed(least, run))
         told = read_stored(record)
@@ -145,7 +149,7 @@ def _peaks(device: str) -> tuple[int, int]:
 
 def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] = lambda text: None) -> list[Rehearsed]:
     """Every row; what several have as their least part is computed once in ``place``, a folder for this call or for
-    those of several tables. ``say`` is told which is at work.
+    those of several tables, and not again if it is there. ``say`` is told which is at work.
 
     Nothing is downloaded. A row whose models and documents are there and which fails says with what (``stops``).
     """
@@ -160,12 +164,21 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
         measured = _measured(studies, place / TABLE / ROWS / key)
         for number, record in zip(numbers, measured, strict=True):
             found[number] = replace(found[number], **record)
-    for shared in place.iterdir():  # what a table's rows share beside it
+    for shared in place.glob("*"):  # what a table's rows share beside it
         if shared.name != TABLE:
             shutil.rmtree(shared)
     for weights in place.rglob("*.safetensors"):  # of models that were trained: large, and of use to no other table
         weights.unlink()
     return found
+
+
+def keep_ended(place: Path) -> None:
+    """Of what a rehearsal that was cut off left in ``place`` keep the parts that ended; of one that did not, the time
+    would be unknown."""
+    parts = place / TABLE / ROWS
+    for folder in [*place.glob("*"), *parts.glob("*")]:
+        if folder.name != TABLE and not (folder / RECORD).is_file():
+            shutil.rmtree(folder)
 
 
 def _key(study: TableStudy[Any]) -> str:

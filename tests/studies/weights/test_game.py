@@ -27,6 +27,7 @@ from docleak.studies.weights.study import MODELS, WeightsStudy
 from docleak.studies.weights.table import fields_of, read_table
 from docleak.training.extraction import kept
 from docleak.training.extraction.fit import FitConfig
+from docleak.training.extraction.private import PrivateFit
 
 QUICK = FitConfig(epochs=2, batch_size=8, learning_rate=1e-3)
 SMALL = WeightsConfig(
@@ -265,3 +266,12 @@ def test_fields_that_others_attack_are_left_out_in_words_and_not_in_a_rehearsal(
     with pytest.raises(DocumentError, match=r"pages have \d+ private fields of 3 to 15 tokens, and the first 1000 are"):
         game_of(beyond)
     assert len(game_of(WeightsStudy(beyond).least().config).secrets) == 1
+
+
+def test_a_private_target_is_rehearsed_by_a_round() -> None:
+    private = replace(SMALL, private=PrivateFit(rounds=30))
+    least = WeightsStudy(private).least().config
+    assert least.private == PrivateFit(rounds=1)
+    study = WeightsStudy(private)
+    study.asked = {"shows": "attack"}
+    assert study.work()["private rounds of the target"] == 30

@@ -202,8 +202,9 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         )
         pages = min(REHEARSED, c.pages or REHEARSED)
         tuning = replace(c.tuning, fields=1, most=1) if c.tuning else None
+        private = replace(c.private, rounds=1) if c.private else None
         config = replace(
-            c, pages=pages, fields=1, first=0, tuning=tuning, attempts=1, keep_every=0, target_training=target,
+            c, pages=pages, fields=1, first=0, tuning=tuning, private=private, attempts=1, keep_every=0, target_training=target,
             public_training=public, criterion=c.criterion if c.criterion in BEST else "last",
             attack=_cheapened(c.attack),
         )  # fmt: skip
@@ -215,6 +216,8 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         """Epochs of each training, and attempts at fields where their number is set."""
         c = self.config
         epochs = {"epochs of the target": c.target_training.epochs}
+        if c.private:
+            epochs = {"private rounds of the target": c.private.rounds}
         if self.asked["shows"] == "validation":
             return epochs
         attempts = {"attempts at fields": c.fields * c.attempts} if c.fields else {}
@@ -222,8 +225,8 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         return {**epochs, "epochs of the public model": c.public_training.epochs, **tried, **attempts}
 
     def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
-        """Passes over a page of each training, validation and loading included, and attempts at fields, whose time goes
-        with their candidates."""
+        """Passes over a page of each training, validation and loading included (a private round draws a share of the
+        pages), and attempts at fields, whose time goes with their candidates."""
         c, (what, _) = self.config, unit.what
         if isinstance(what, int):
             more = getattr(c.attack, CANDIDATES, 1) / getattr(_cheapened(c.attack), CANDIDATES, 1)
@@ -232,14 +235,13 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         if what == SETTINGS:
             fields = len(game_of(c, self.device).secrets)
             return {"settings tried on a field": Done(1, seconds, len(settings_of(c)) * fields)}
-        fittings = (
-            (c.target_fitting(), c.target_training) if what == "target" else (c.public_fitting(), c.public_training)
-        )
-        fitting, training = fittings
+        fitting, passes = c.public_fitting(), c.public_training.epochs
+        if what == "target":
+            fitting, passes = c.target_fitting(), c.private.rounds if c.private else c.target_training.epochs
         trained_on = run.record(unit.id)["pages"]["train"]
         whole = len(divided(fitting.data).part(fitting.part, fitting.task))
         words = "target" if what == "target" else "public model"
-        return {f"pages seen by the {words}": Done(trained_on, seconds, training.epochs * whole)}
+        return {f"pages seen by the {words}": Done(trained_on, seconds, passes * whole)}
 
     def folder(self, out: Path) -> Path:
         """Beside the folders of all tables, so that rows of any table that ask for the same share it."""
