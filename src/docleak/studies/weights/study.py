@@ -204,9 +204,9 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         tuning = replace(c.tuning, fields=1, most=1) if c.tuning else None
         private = replace(c.private, rounds=1) if c.private else None
         config = replace(
-            c, pages=pages, fields=1, first=0, tuning=tuning, private=private, attempts=1, keep_every=0, target_training=target,
-            public_training=public, criterion=c.criterion if c.criterion in BEST else "last",
-            attack=_cheapened(c.attack),
+            c, pages=pages, fields=1, first=0, tuning=tuning, private=private, attempts=1, keep_every=0,
+            target_training=target, public_training=public, attack=_cheapened(c.attack),
+            criterion=c.criterion if c.criterion in BEST else "last",
         )  # fmt: skip
         study = WeightsStudy(config, device=self.device)
         study.asked, study.model = self.asked, self.model
