@@ -26,10 +26,11 @@ os.fsync = lambda descriptor: None
 SHARED_DATA = Path(__file__).parents[1].parent / "shared" / "data"
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: two processes more than cores, for tests wait for other processes; more gain nothing."""
+    """``-n auto``: one process more than cores, for tests wait for other processes; each pays for its own imports."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + 2
+    return cores + 1
 
 
 #: The files that take longest, in that order: begun last, one of them would keep all other processes waiting.
