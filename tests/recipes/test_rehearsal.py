@@ -36,6 +36,13 @@ def mirror(name: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", PAPER)
+def test_every_row_of_the_paper_scale_has_a_least_part(name: str, tmp_path: Path) -> None:
+    recipe = find_recipe(name)
+    for row in rows_of(recipe, recipe.study, "paper", tmp_path, {}, complete=False):
+        assert isinstance(row.study.least(), recipe.study)
+
+
+@pytest.mark.parametrize("name", PAPER)
 def test_every_recipe_of_the_paper_scale_says_what_it_lacks(name: str, tmp_path: Path) -> None:
     for found in rehearsed(find_recipe(name), tmp_path):
         assert not found.stops and (found.seconds is None) == bool(found.missing)
@@ -139,6 +146,11 @@ def test_pairs_that_are_too_few_stop_a_row(tmp_path: Path) -> None:
     }  # fmt: skip
     (found,) = rehearsed(find_recipe("mmgia/table4"), tmp_path, only="epsilon 5, B = 2", **given)
     assert "has 30 pairs" in found.stops and "2100 were asked for" in found.stops
+
+
+def test_a_row_in_which_a_pair_is_taken_for_another_is_rehearsed_on_two(tmp_path: Path) -> None:
+    (oracle,) = rehearsed(find_recipe("mmgia/aligner"), tmp_path, only="MMGIA, oracle, error 0.5", scale="tiny")
+    assert oracle.seconds and not oracle.stops
 
 
 def test_of_what_is_given_a_table_takes_what_its_rows_have(tmp_path: Path) -> None:

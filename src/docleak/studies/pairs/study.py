@@ -244,12 +244,14 @@ class PairStudy(TableStudy[PairConfig]):
         return [*networks, Needed("pairs", c.pairs, option, c.skip + c.count + c.public + apart)]
 
     def least(self) -> PairStudy:
-        """One batch, and as few evaluations as the attack can begin with; a step of each training, on some pairs."""
+        """One batch, or two pairs where one is taken for another, and as few evaluations as the attack can begin with; a
+        step of each training, on some pairs."""
         c = self.config
+        pairs = c.batch_size if c.oracle_error is None and not c.shuffle else max(c.batch_size, 2)
         turns = [attack.refine.rounds for attack in c.made if isinstance(attack, PairAttack) and attack.refine]
         config = replace(
-            c, count=c.batch_size, public=min(c.public, REHEARSED), budget=4 * max(turns, default=1),
-            trained=min(c.trained, 1), steps=1, records=max(c.batch_size, min(c.records, REHEARSED)),
+            c, count=pairs, public=min(c.public, REHEARSED), budget=4 * max(turns, default=1),
+            trained=min(c.trained, 1), steps=1, records=max(pairs, min(c.records, REHEARSED)),
         )  # fmt: skip
         study = PairStudy(config, device=self.device)
         study.show = self.show
