@@ -244,7 +244,7 @@ class PairStudy(TableStudy[PairConfig]):
         return [*networks, Needed("pairs", c.pairs, option, c.skip + c.count + c.public + apart)]
 
     def least(self) -> PairStudy:
-        """One batch, or two pairs where one is taken for another, and as few evaluations as the attack can begin with; a
+        """One batch, or two pairs where one is taken for another, and as few evaluations as an attack can begin with; a
         step of each training, on some pairs."""
         c = self.config
         pairs = c.batch_size if c.oracle_error is None and not c.shuffle else max(c.batch_size, 2)
