@@ -17,6 +17,7 @@ from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
 from docleak.studies.pairs.case import build_pair_case, pair_gradient
 from docleak.studies.pairs.privacy import PairPrivacy, encodings_of, noise_of, sent
+from docleak.training.private import pairs as private_pairs
 from docleak.training.private.pairs import accuracy_of, train_pairs
 
 PAIRS = make_scenes(6, seed=0)
@@ -87,6 +88,34 @@ def test_what_is_sent_has_bounded_sensitivity_and_the_plans_noise() -> None:
     noise = torch.cat([(noisy[n] - mean[n]).flatten() for n in mean])
     assert float(noise.std()) == pytest.approx(noise_of(plan), rel=0.05)
     assert noise_of(plan) == pytest.approx(plan.mechanism.noise_multiplier * 1.0 / 2)
+
+
+def test_of_a_large_model_few_gradients_are_in_memory_and_the_result_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twelve pairs together, one by one, and five at a time: the same steps, and the same noise."""
+    rows = encodings_of(fresh(), make_scenes(12, seed=3))
+    numbers = sum(p.numel() for p in fresh().module.parameters())
+    privacy = PairPrivacy(epsilon=5.0, steps=2, records=12)
+    plan, put = privacy.plan(6), private_pairs._put_samples
+    assert plan is not None
+    sizes: list[int] = []
+    monkeypatch.setattr(private_pairs, "_put_samples", lambda m, b, groups: sizes.append(len(b)) or put(m, b, groups))
+    made = []
+    for at_once, most in ((private_pairs.AT_ONCE, 12), (1, 1), (5 * numbers, 5)):
+        monkeypatch.setattr(private_pairs, "AT_ONCE", at_once)
+        model = fresh()
+        each = (rows.rows([i]) for i in range(12))
+        gradients = (pair_gradient(model, one.pixels, one.ids, one.mask, one.labels) for one in each)
+        mean = sent(model, gradients, plan, torch.Generator().manual_seed(0))
+        train_pairs(
+            model, rows, steps=2, batch_size=6, learning_rate=1e-2, plan=plan, randomness=Randomness.seeded("noise")
+        )
+        assert 0 < max(sizes) <= most and (most == 12) == (max(sizes) > 5)
+        sizes.clear()
+        made.append({**mean, **{f"trained {n}": p.detach() for n, p in trainable(model.module)}})
+    for other in made[1:]:
+        assert all(torch.allclose(value, made[0][name], atol=1e-4) for name, value in other.items())
 
 
 def test_a_private_client_sends_what_an_adversary_that_imitates_clipping_can_match() -> None:

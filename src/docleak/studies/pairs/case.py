@@ -88,8 +88,8 @@ def build_pair_case(
             gradient = GradientNoise(sigma).protect(gradient, cast(DocumentModel, model), generator=noise)
     else:
         assert noise is not None
-        rows = [[i] for i in range(len(ordered))]
-        gradients = [pair_gradient(model, pixels[i], ids[i], mask[i], (labels[0][i], labels[1][i])) for i in rows]
+        rows = ([i] for i in range(len(ordered)))
+        gradients = (pair_gradient(model, pixels[i], ids[i], mask[i], (labels[0][i], labels[1][i])) for i in rows)
         gradient, std = sent(model, gradients, plan, noise), noise_of(plan)
     view = PairView(model, gradient, len(ordered), noise=std, imitate=privacy.imitate())
     lengths = tuple(int(n) - 2 for n in mask.sum(1))

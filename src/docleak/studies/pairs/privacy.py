@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from docleak.privacy.budget import noise_for
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
-from docleak.training.private.pairs import SHARE, Encodings, accuracy_of, train_pairs
+from docleak.training.private.pairs import SHARE, Encodings, accuracy_of, at_once, train_pairs
 
 #: Seeds of scenes: those on which the measured classifiers are trained, and those that networks saw before the step
 #: that the server sees. None is attacked, public, or in both.
@@ -79,15 +80,19 @@ def noise_of(plan: DpPlan) -> float:
 
 
 def sent(
-    model: PairModel, gradients: Sequence[dict[str, Tensor]], plan: DpPlan | None, generator: torch.Generator
+    model: PairModel, gradients: Iterable[dict[str, Tensor]], plan: DpPlan, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """One step's mean gradient of these pairs' own: clipped per modality, with noise, if there is a ``plan``."""
-    if plan is not None:
-        gradients = [_clipped(model, gradient, plan.clip_norm * SHARE) for gradient in gradients]
-    mean = {name: torch.stack([g[name] for g in gradients]).mean(0) for name in gradients[0]}
-    if plan is None:
-        return mean
+    """One step's mean gradient of these pairs' own: clipped per modality, with noise. They are taken as they come, so
+    that no more than ``at_once`` are in memory."""
+    clipped = (_clipped(model, gradient, plan.clip_norm * SHARE) for gradient in gradients)
+    total: dict[str, Tensor] = {}
+    count, together = 0, at_once(model)
+    while part := list(islice(clipped, together)):
+        summed = {name: torch.stack([gradient[name] for gradient in part]).sum(0) for name in part[0]}
+        total = {name: value + total[name] if total else value for name, value in summed.items()}
+        count += len(part)
     noise = noise_of(plan)
+    mean = {name: value / count for name, value in total.items()}
     return {name: v + noise * torch.randn(v.shape, generator=generator).to(v) for name, v in mean.items()}
 
 
