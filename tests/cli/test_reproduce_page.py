@@ -14,7 +14,7 @@ import pytest
 from docleak.errors import RunError
 from docleak.models.published import make
 from docleak.recipes import find_recipe, list_recipes
-from docleak.recipes.rehearsal import Rehearsed, rehearse
+from docleak.recipes.rehearsal import PARTS, Rehearsed, rehearse
 from docleak.studies.study import TableRow
 from tests.cli.published_layouts import LAYOUTS
 
@@ -149,16 +149,18 @@ def test_a_rehearsal_that_is_cut_off_leaves_the_tables_it_came_to_and_goes_on(
         code, _, err = command(*words)
     assert code == 1 and "cut off" in err and done == ["Random"]
     assert "So far: 1 of 2 tables and figures" in (tmp_path / "run" / "rehearsal.md").read_text()
-    (part,) = (tmp_path / "run" / "parts" / "table" / "rows").iterdir()
-    begun = part.with_name("begun")
-    begun.mkdir()
+    (part,) = (tmp_path / "run" / PARTS / "table" / "rows").iterdir()
+    begun, mine = part.with_name("begun"), tmp_path / "run" / "parts" / "mine.txt"
+    for folder in (begun, mine.parent):
+        folder.mkdir()
+    mine.touch()
     first = json.loads((part / "rehearsal.json").read_text())["took"]["seconds"]
     code, _, err = command(*words)
     assert code == 0, err
     rows = json.loads((tmp_path / "run" / "rehearsal.json").read_text())["rows"]
     assert len(rows) == 2 and rows[0]["seconds"] == first, "what ended is not computed again"
     assert {item.suffix for item in (tmp_path / "run").iterdir() if item.is_file()} >= {".md", ".html", ".json"}
-    assert not (tmp_path / "run" / "parts").exists()
+    assert not (tmp_path / "run" / PARTS).exists() and mine.is_file()
 
 
 def test_the_page_has_a_line_of_every_paper() -> None:

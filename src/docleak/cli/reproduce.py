@@ -206,7 +206,7 @@ def _rehearse(
     by table; one that was cut off goes on."""
     from docleak.errors import RecipeError
     from docleak.recipes import find_recipe, list_recipes
-    from docleak.recipes.rehearsal import keep_ended, rehearse
+    from docleak.recipes.rehearsal import PARTS, keep_ended, rehearse
     from docleak.recipes.rehearsed import write_rehearsal
     from docleak.recipes.rows import chosen_labels
 
@@ -230,7 +230,7 @@ def _rehearse(
         recipes, parts = [find_recipe(name)], [given]
     plans = [planned_of(recipe, folder, part) for recipe, part in zip(recipes, parts, strict=True)]
     found = []
-    place = folder / "parts"
+    place = folder / PARTS
     with working_in(folder):
         keep_ended(place)
         for recipe, planned in zip(recipes, plans, strict=True):

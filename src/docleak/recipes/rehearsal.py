@@ -55,6 +55,8 @@ MADE_FROM = {"fedocvqa": ("t5-base", "vit-mae-base")}
 RECORD = "rehearsal.json"
 #: The folder in whose ``rows`` the least parts are, as those of a table.
 TABLE = "table"
+#: Where a rehearsal works, in its folder: a name that nobody's own files have, as what is there is deleted.
+PARTS = "docleak-rehearsal-parts"
 
 
 @dataclass(frozen=True)

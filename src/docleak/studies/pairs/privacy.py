@@ -82,8 +82,8 @@ def noise_of(plan: DpPlan) -> float:
 def sent(
     model: PairModel, gradients: Iterable[dict[str, Tensor]], plan: DpPlan, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """One step's mean gradient of these pairs' own: clipped per modality, with noise. They are taken as they come, so
-    that no more than ``at_once`` are in memory."""
+    """One step's mean gradient of these pairs' own: clipped per modality, with noise. They are taken as they come,
+    ``at_once`` of them together."""
     clipped = (_clipped(model, gradient, plan.clip_norm * SHARE) for gradient in gradients)
     total: dict[str, Tensor] = {}
     count, together = 0, at_once(model)

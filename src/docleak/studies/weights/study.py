@@ -228,13 +228,13 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         """Passes over a page of each training, validation and loading included (a private round draws a share of the
         pages), and attempts at fields, whose time goes with their candidates."""
         c, (what, _) = self.config, unit.what
+        more = getattr(c.attack, CANDIDATES, 1) / getattr(_cheapened(c.attack), CANDIDATES, 1)
         if isinstance(what, int):
-            more = getattr(c.attack, CANDIDATES, 1) / getattr(_cheapened(c.attack), CANDIDATES, 1)
             spent, fields = run.record(unit.id)["seconds"], len(game_of(c, self.device).secrets)
             return {"attempts at fields": Done(1, spent * more, fields * c.attempts)}
         if what == SETTINGS:
             fields = len(game_of(c, self.device).secrets)
-            return {"settings tried on a field": Done(1, seconds, len(settings_of(c)) * fields)}
+            return {"settings tried on a field": Done(1, seconds * more, len(settings_of(c)) * fields)}
         fitting, passes = c.public_fitting(), c.public_training.epochs
         if what == "target":
             fitting, passes = c.target_fitting(), c.private.rounds if c.private else c.target_training.epochs
@@ -329,7 +329,7 @@ def _cheapened(attack: WeightsAttack) -> WeightsAttack:
     """The attack with few candidates, where that is a setting of its: the model is asked about each of them."""
     if not (is_dataclass(attack) and hasattr(attack, CANDIDATES)):
         return attack
-    return replace(attack, **{CANDIDATES: min(FEW, getattr(attack, CANDIDATES))})
+    return replace(attack, **{CANDIDATES: min(max(FEW, getattr(attack, "beam", 1)), getattr(attack, CANDIDATES))})
 
 
 def models_of(run: Run) -> Path:
