@@ -48,6 +48,8 @@ def write_rehearsal(
     if len(pairs) > 1:
         papers = {of.name.partition("/")[0] for of, _ in pairs}
         every = f"Every table and figure of {papers.pop()}" if len(papers) == 1 else "Every table and figure"
+        if any(_share(of, rows, scale) != str(len(rows)) for of, rows in pairs):
+            every = every.replace("Every table and figure", "Some rows of tables and figures")
         recipe = replace(recipe, name="all", title=f"{every}, rehearsed", paper="All recipes")
     write_atomically(out / "rehearsal.md", markdown_of(recipe, scale, tables, facts).encode())
     write_json(
