@@ -192,10 +192,9 @@ def parts_of(inputs: Sequence[Encoded], pixels: Tensor, at_once: int) -> list[tu
     """Where parts of a batch begin and end, each with ``at_once`` tokens at most, padding and patches of the page
     ``pixels`` (P, 3, H, W) included, or with one input."""
     patches = pixels.shape[-2] * pixels.shape[-1] // PATCH**2
-    ends, longest = [0], 0
-    for number, one in enumerate(inputs):
-        longest = max(longest, *(len(tensor) for tensor in one.tensors.values() if tensor.dim()))
-        if number > ends[-1] and (number + 1 - ends[-1]) * (longest + patches) > at_once:
-            ends.append(number)
-            longest = max(len(tensor) for tensor in one.tensors.values() if tensor.dim())
+    lengths = [patches + max(len(tensor) for tensor in one.tensors.values() if tensor.dim()) for one in inputs]
+    ends = [0]
+    for end in range(1, len(inputs)):
+        if (end + 1 - ends[-1]) * max(lengths[ends[-1] : end + 1]) > at_once:
+            ends.append(end)
     return list(pairwise([*ends, len(inputs)]))

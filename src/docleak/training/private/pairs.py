@@ -89,7 +89,7 @@ def train_pairs(
 
 def at_once(model: PairModel) -> int:
     """Of how many pairs the own gradients are in memory together."""
-    return max(1, AT_ONCE // sum(parameter.numel() for parameter in model.module.parameters()))
+    return max(1, AT_ONCE // sum(parameter.numel() for _, parameter in trainable(model.module)))
 
 
 def _private_step(
