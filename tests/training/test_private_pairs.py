@@ -95,7 +95,7 @@ def test_of_a_large_model_few_gradients_are_in_memory_and_the_result_is_the_same
 ) -> None:
     """Twelve pairs together, one by one, and five at a time: the same steps, and the same noise."""
     rows = encodings_of(fresh(), make_scenes(12, seed=3))
-    numbers = sum(p.numel() for p in fresh().module.parameters())
+    numbers = sum(p.numel() for _, p in trainable(fresh().module))
     privacy = PairPrivacy(epsilon=5.0, steps=2, records=12)
     plan, put = privacy.plan(6), private_pairs._put_samples
     assert plan is not None
