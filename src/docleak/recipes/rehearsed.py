@@ -32,7 +32,7 @@ FOOTNOTE = (
     "or candidates. The estimate is the seconds of each kind of work, times how often the whole does it, for one "
     "process on this machine: rough, as a step's seconds include what is loaded once where the two cannot be told "
     "apart, and as what rows or tables share is counted in each. Of rows that lack something the work is as the "
-    "recipe says, without what only the documents tell."
+    "recipe says, without what only the documents tell. Where some rows were asked for, work and estimate are theirs."
 )
 UNITS = (("days", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 NOT_TOLD = "-"
@@ -51,7 +51,7 @@ def write_rehearsal(
         every = f"Every table and figure of {papers.pop()}" if len(papers) == 1 else "Every table and figure"
         if any(_share(of, rows, scale) != str(len(rows)) for of, rows in pairs):
             every = every.replace("Every table and figure", "Some rows of tables and figures")
-        recipe = replace(recipe, name="all", title=f"{every}, rehearsed", paper="All recipes")
+        recipe = replace(recipe, name="all", title=f"{every}, rehearsed", paper=f"{len(pairs)} of them")
     write_atomically(out / "rehearsal.md", markdown_of(recipe, scale, tables, facts).encode())
     write_json(
         out / "rehearsal.json",
