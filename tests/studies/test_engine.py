@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from docleak.errors import DocleakError, RunError
+from docleak.files import drafted
 from docleak.report.page import Reading
 from docleak.report.severity import Part, Severity
 from docleak.runs.pool import WorkerDied
@@ -28,8 +29,8 @@ from docleak.studies.study import Study, Tell, Unit
 
 @dataclass(frozen=True)
 class StandInConfig:
-    """``how`` the unit "1" comes to its end: fine, dies, dies-once, waits to be killed once, fails, killed, or in
-    stages."""
+    """``how`` the unit "1" comes to its end: fine, dies, dies-once, waits to be killed once, fails, killed, in
+    stages, or fails while "0" is in the middle of writing a file."""
 
     how: str = "fine"
     count: int = 4
@@ -53,8 +54,17 @@ class StandIn(Study[StandInConfig]):
         file = run.path / f"count-{unit.id}"
         number = int(file.read_text()) + 1 if file.is_file() else 1
         file.write_text(str(number))
+        if self.config.how == "fails-beside" and unit.id == "0":
+            with drafted(run.path / "pictures" / "of-0") as draft:
+                draft.write_text("half")
+                time.sleep(120)
+        if self.config.how == "fails-beside" and unit.id == "1":
+            while not [*run.path.glob("pictures/.docleak-*")]:
+                time.sleep(0.02)
+            raise DocleakError("planted beside")
         how = self.config.how if unit.id == "1" else "fine"
         if how == "dies" or (how == "dies-once" and number == 1):
+            (run.path / ".docleak-half").write_text("its draft")
             os._exit(1)
         if how == "waits" and number == 1:
             (run.path / "waiting").write_text(str(os.getpid()))
@@ -139,6 +149,7 @@ def test_a_unit_whose_worker_died_is_tried_once_more_alone(tmp_path: Path, keep_
     run = begin(study, tmp_path)
     compute([Assignment(study, run)], workers=2, keep_going=keep_going)
     assert len(run.units()) == 4 and counts(run)["1"] == 2 and not run.failures()
+    assert not (run.path / ".docleak-half").exists()
 
 
 def test_a_unit_that_kills_its_worker_twice_is_given_up_and_the_others_finish(tmp_path: Path) -> None:
@@ -165,6 +176,12 @@ def test_an_error_is_recorded_after_the_second_try_where_others_go_on(tmp_path: 
     run = begin(StandIn(StandInConfig("fails")), tmp_path)
     going_on(run, "fails", workers)
     assert run.failures() == {"1": "DocleakError: planted 2"} and len(run.units()) == 3
+
+
+def test_an_error_leaves_no_half_a_file_of_the_workers_that_it_ends(tmp_path: Path) -> None:
+    with pytest.raises(DocleakError, match="planted beside"):
+        carry_out(StandIn(StandInConfig("fails-beside")), tmp_path, workers=2)
+    assert not [file.name for file in tmp_path.rglob("*") if file.name.startswith((".docleak", "of-0"))]
 
 
 def test_the_first_error_ends_a_command_of_one_study_and_does_not_count(tmp_path: Path) -> None:

@@ -75,6 +75,11 @@ def claimed(folder: Path, *, whole: bool = False, wait: bool = False) -> Iterato
             _remove_if_empty(empty)
 
 
+def sweep(folder: Path) -> None:
+    """Remove what workers that were ended did not finish writing in ``folder``, which this process has claimed."""
+    _sweep(folder, folder.resolve() / CLAIM, whole=False)
+
+
 def _make(folder: Path) -> list[Path]:
     """Make the folder; those that were missing, the innermost first."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from docleak.errors import DocleakError
+from docleak.runs.claim import sweep
 from docleak.runs.pool import OnProgress, WorkerDied, results
 from docleak.runs.run import BEGAN, Run
 from docleak.studies.study import Study, Unit
@@ -159,8 +160,12 @@ def compute(
                 for _, error in ended:
                     if error is not None and not (keep_going and isinstance(error, KNOWN)):
                         raise error
-        except WorkerDied as death:
-            if not death.at_work or (not keep_going and not fresh):
+        except BaseException as fault:
+            for assignment in assignments if not cluster else ():  # a cluster's workers may still be writing
+                sweep(assignment.run.path)
+            if not isinstance(fault, WorkerDied):
+                raise
+            if not fault.at_work or (not keep_going and not fresh):
                 raise  # workers that do not even begin would do so for ever
 
 
