@@ -320,6 +320,16 @@ def test_each_canary_moves_its_own_weight_by_c(dirac: Bench) -> None:
         move_weight(dirac.model, dirac.differences.shape[1], 1.0)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_the_weights_moved_least_are_those_that_sorting_all_of_them_would_put_first(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 60))
+    count, differences = int(rng.integers(1, size + 1)), rng.integers(-2, 3, (2, size)).astype(np.float32)
+    ordered = np.lexsort((np.random.default_rng(seed).random(size), np.abs(differences).sum(0)))
+    places = quiet_places(differences, count, rng=np.random.default_rng(seed))
+    assert places.tolist() == ordered[:count].tolist()
+
+
 def test_the_number_of_guesses_follows_from_the_claim_and_the_kind() -> None:
     of = CanaryStudy.of_options
     assert (of({}, {}).canaries, of({}, {}).guesses) == (96, 64)
