@@ -17,7 +17,8 @@ from docleak.recipes import Recipe, Row, find_recipe, list_recipes
 from docleak.recipes.rehearsal import HANDED_OUT, MADE_FROM, Rehearsed, _whole, rehearse
 from docleak.recipes.rehearsed import duration, write_rehearsal
 from docleak.recipes.rows import rows_of
-from docleak.studies.study import Done
+from docleak.studies.engine import begin
+from docleak.studies.study import STEP, Done
 from tests.cli.published_layouts import openi
 
 #: But that of the accountants, whose rows lack nothing and are computed.
@@ -162,3 +163,21 @@ def test_of_what_is_given_a_table_takes_what_its_rows_have(tmp_path: Path) -> No
         recipe = find_recipe(name)
         rows = rows_of(recipe, recipe.study, "paper", tmp_path, {}, complete=False)
         assert given.of_use_to(recipe, rows).models == taken, name
+
+
+@pytest.mark.parametrize(
+    ("name", "only", "clients", "batch"), [("fedocvqa/figure3", "C = 1", 3, 8), ("pfl-docvqa/table3", "VT5_C", 1, 16)]
+)
+def test_a_step_of_a_training_is_rehearsed_on_few_examples_and_scaled_up(
+    name: str, only: str, clients: int, batch: int, tmp_path: Path
+) -> None:
+    recipe = find_recipe(name)
+    (row,) = rows_of(recipe, recipe.study, "tiny", tmp_path / "rows", {}, only=only)[:1]
+    least = row.study.least()
+    run = begin(least, tmp_path / "least")
+    least.prepare(run, lambda text: None)
+    for unit in least.units():
+        record, images = least.compute(unit, run, lambda count: None)
+        run.write_unit(unit.id, record, images)
+        steps = [done for kind, done in row.study.done(unit, run, 100.0).items() if "steps" in kind]
+    assert steps and [done.count for done in steps] == [clients * STEP / batch] * len(steps)

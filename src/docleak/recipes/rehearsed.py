@@ -15,7 +15,7 @@ from docleak.recipes.rehearsal import Missing, Rehearsed
 from docleak.recipes.rows import chosen_labels, markdown_of
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
-from docleak.studies.study import TableRow
+from docleak.studies.study import STEP, TableRow
 
 #: A table's rows, and what was found of each.
 Found = Sequence[tuple[TableRow, Rehearsed]]
@@ -25,14 +25,16 @@ COLUMNS = {
     "estimate": Column("estimate of the whole"), "stops": Column("stopped by"),
 }  # fmt: skip
 FOOTNOTE = (
-    "Rehearsed is the least part of a row: models and pages of the scale's own size, one unit, one step or as few "
-    "gradient evaluations as the attack can begin with (of an attack on weights, few candidates a token, whose time "
-    "is scaled up), in a process of its own with one thread, loading included. Rows with the same least part share "
-    "one rehearsal, whose seconds stand in each. Peak memory is that process's: a whole row may hold more documents "
-    "or candidates. The estimate is the seconds of each kind of work, times how often the whole does it, for one "
-    "process on this machine: rough, as a step's seconds include what is loaded once where the two cannot be told "
-    "apart, and as what rows or tables share is counted in each. Of rows that lack something the work is as the "
-    "recipe says, without what only the documents tell. Where some rows were asked for, work and estimate are theirs."
+    "Rehearsed is the least part of a row: models and pages of the scale's own size, one unit, one step or as "
+    "few gradient evaluations as the attack can begin with (of an attack on weights few candidates a token, of a "
+    f"step of a training {STEP} examples at most, whose time is scaled up), in a process of its own with one "
+    "thread, loading included. Rows with the same least part share one rehearsal, whose seconds stand in each. "
+    "Peak memory is that process's: a whole row may hold more documents, candidates or, of models below 50 "
+    "million parameters, examples. The estimate is the seconds of each kind of work, times how often the whole "
+    "does it, for one process on this machine: rough, as a step's seconds include what is loaded once where the "
+    "two cannot be told apart, and as what rows or tables share is counted in each. Of rows that lack something "
+    "the work is as the recipe says, without what only the documents tell. Where some rows were asked for, work "
+    "and estimate are theirs."
 )
 UNITS = (("days", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 NOT_TOLD = "-"

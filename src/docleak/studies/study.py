@@ -57,11 +57,16 @@ class Needed:
     count: int = 0
 
 
+#: Examples of a training step that is rehearsed, at most: of 512 tokens and a page each, as many as a large model takes
+#: at once (``training.federated.local``).
+STEP = 5
+
+
 @dataclass(frozen=True)
 class Done:
     """So much of one kind of work was done in ``seconds``, ``of`` what a whole row takes."""
 
-    count: int
+    count: float
     seconds: float
     of: int
 

@@ -40,6 +40,7 @@ from docleak.studies.answers.targets import CENTRAL, Data, target_of
 from docleak.studies.answers.verdict import numbers_in
 from docleak.studies.study import (
     PLACEHOLDER,
+    STEP,
     Done,
     Needed,
     Picture,
@@ -214,10 +215,11 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         return found
 
     def least(self) -> AnswersStudy:
-        """A round of one step a client, and some providers to ask about."""
+        """A round of one step of a few examples a client, and some providers to ask about."""
         c, release = self.config, self.config.releases[0]
         assert release.target is not None
         training = replace(release.target.training, rounds=1, epochs=1, max_steps=1)
+        training = replace(training, batch_size=min(STEP, training.batch_size))
         target = replace(release.target, training=training)
         providers = min(REHEARSED, c.providers or REHEARSED)
         least = replace(c, releases=(replace(release, target=target),), providers=providers)
@@ -247,7 +249,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             per_client = asked_on(silos) / (1 if target.kind == CENTRAL else len(silos))
             plan = full.training
             steps = plan.rounds * clients * plan.epochs * math.ceil(per_client / plan.batch_size)
-            found["training steps"] = Done(clients, spent, steps)
+            found["training steps"] = Done(clients * target.training.batch_size / plan.batch_size, spent, steps)
         red = [blue_red.pages(part) for part in (RED_POSITIVE, RED_NEGATIVE)]
         chosen = draw_providers(blue_red, self.config.providers or REHEARSED, seed=self.config.seed)
         asked = asked_on([pages_of(pages, chosen) for pages in red])

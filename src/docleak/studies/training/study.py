@@ -32,6 +32,7 @@ from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.study import (
     PLACEHOLDER,
+    STEP,
     Done,
     Needed,
     Picture,
@@ -260,14 +261,14 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         ]
 
     def least(self) -> TrainingStudy:
-        """A round of each phase with one step of one client per data set, on the first pages of each data set; an
-        epsilon takes all pages."""
+        """A round of each phase with one step of a few examples of one client per data set, on the first pages of each
+        data set; an epsilon takes all pages."""
         c = self.config
         config = replace(
             c, pages=0 if c.epsilon else min(REHEARSED, c.pages or REHEARSED), clients=min(c.clients, len(c.documents)),
             participation=1.0, pretraining_participation=0.0, rounds=min(1, c.rounds),
             pretraining_rounds=min(1, c.pretraining_rounds), max_steps=1, evaluate_every=0, validation_share=0.0,
-            seeds=1,
+            seeds=1, batch_size=min(STEP, c.batch_size),
         )  # fmt: skip
         return TrainingStudy(config, device=self.device)
 
@@ -299,7 +300,8 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             density = sum(len(objective.examples(pages)) for pages in silos) / sum(map(len, silos))
             per_round = c.epochs * math.ceil(trained * density / c.clients / c.batch_size)
             of = self._client_rounds()[phase] * (min(per_round, c.max_steps) if c.max_steps else per_round)
-            found[f"steps of {phase}"] = Done(len(silos), result.seconds[phase], of)
+            steps = len(silos) * least.batch_size / c.batch_size
+            found[f"steps of {phase}"] = Done(steps, result.seconds[phase], of)
         tested = sum(sum(scores.questions) for scores in result.scores.values())
         share = 1.0 if c.test_documents else c.test_share
         asked = round(c.seeds * share * whole * tested / max(1, self._tested_pages(run)))
