@@ -66,28 +66,42 @@ def lines_of(table: Mapping[str, Any]) -> list[str]:
 def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:
     """The page as Markdown."""
     verdicts: Counter[str] = Counter()
-    decided, parts, absent = [], list[str](), []
+    decided, parts, absent, missing = list[str](), list[str](), list[str](), 0
     for name, recipe in recipes.items():
         tables = stored(folder, name)
         if not tables or not any(table["statements"] for table in tables):
-            absent.append((name, "no statement that numbers could decide" if not recipe.statements else "not computed"))
+            absent.append(f"- {_title(folder, name)}: {_why_none(recipe, tables)}")
+            missing += not tables
             continue
         said = [one["verdict"] for table in tables for one in table["statements"]]
         verdicts.update(said)
         if any(verdict != OPEN for verdict in said):
             decided.append(name)
-        title = f"[{name}]({name}.md)" if (folder / f"{name}.md").is_file() else name
         lines = [line for table in tables for line in lines_of(table)]
-        parts.append(f"### {title}: {recipe.title}\n\n{recipe.paper}\n\n{HEAD}" + "\n".join(lines) + "\n")
+        heading = f"### {_title(folder, name)}: {recipe.title}\n\n{recipe.paper}"
+        parts.append(f"{heading}\n\n{HEAD}" + "\n".join(lines) + "\n")
     total = sum(verdicts.values())
     counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS)
     whole = (
         f"{total} statements on one model each: {counts}. Of {len(recipes)} tables and figures {len(decided)} decide "
     )
-    whole += f"one statement or more; {len(absent)} have none stored."
-    left = "".join(f"- {name}: {why}\n" for name, why in absent)
-    rest = f"## Without a stored table\n\n{left}" if absent else ""
+    whole += f"one statement or more; {missing} are not stored."
+    rest = "\n".join(["## Without a verdict\n", *absent]) if absent else ""
     return "\n".join(["# Scoreboard\n", EXPLAINED, f"**{whole}**\n", *parts, rest]).rstrip() + "\n"
+
+
+def _title(folder: Path, name: str) -> str:
+    return f"[{name}]({name}.md)" if (folder / f"{name}.md").is_file() else name
+
+
+def _why_none(recipe: Recipe, tables: Sequence[Mapping[str, Any]]) -> str:
+    """Why no verdict of the recipe stands on the page."""
+    if not recipe.statements:
+        return "no statement that numbers could decide"
+    if not tables:
+        return "not computed by its recipe"
+    scales = sorted({scale for statement in recipe.statements for scale in statement.scales})
+    return f"stored at scale {tables[0]['scale']}; its statements are of scale {' and '.join(scales)}"
 
 
 def write_page(
