@@ -36,6 +36,7 @@ from docleak.studies.canaries.audit import Bench, CanaryAudit, audit_canaries, r
 from docleak.studies.canaries.config import WITHOUT_NOISE, CanaryConfig
 from docleak.studies.canaries.study import CanaryStudy
 from docleak.studies.engine import carry_out
+from docleak.training.federated.local import train_in_place
 
 SMALL = CanaryConfig(canaries=24, others=2, guesses=16, questions=1)
 
@@ -339,3 +340,33 @@ def test_the_number_of_guesses_follows_from_the_claim_and_the_kind() -> None:
     assert of({"canary": "dirac", "guesses": 30}, {}).guesses == 30
     with pytest.raises(PrivacyError, match="expected page or dirac"):
         of({"canary": "gradient"}, {})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(SMALL, canaries=4, guesses=2, rounds=2),
+        replace(SMALL, canaries=4, guesses=2, rounds=2, every_round=True),
+        replace(SMALL, canaries=6, guesses=2, rounds=3, canary="dirac"),
+    ],
+    ids=["page", "page, every round", "dirac"],
+)
+def test_an_estimate_counts_the_trainings_of_providers(
+    config: CanaryConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = 0
+
+    def counting(*given: Any, **more: Any) -> Any:
+        nonlocal counted
+        counted += 1
+        return train_in_place(*given, **more)
+
+    for module in ("docleak.training.private.rounds", "docleak.attacks.weights.canaries"):
+        monkeypatch.setattr(f"{module}.train_in_place", counting)
+    study = CanaryStudy(config)
+    run = carry_out(study, tmp_path)
+    coins = [record["included"] - config.canaries // 2 for record in run.units()]
+    by_chance = config.rounds * sum(coins) if config.canary == "page" else 0
+    assert counted == study.work()["trainings of a provider"] + by_chance
+    done = study.done(study.units()[0], run, 5.0)["trainings of a provider"]
+    assert study.least().config.rounds == 1 and done.count == study.least().config.provider_trainings < done.of

@@ -86,6 +86,16 @@ class CanaryConfig:
         return LocalPlan(batch_size=self.questions, learning_rate=self.learning_rate, max_steps=1, dropout=False)
 
     @property
+    def provider_trainings(self) -> int:
+        """How often a provider trains in both audited trainings: in their rounds, half of the canaries included, and
+        for each canary's own difference from every model that the adversary sees and goes on from. A dirac canary
+        trains nothing; a public page shows which weights stay."""
+        if self.canary == DIRAC:
+            return 2 * self.rounds * self.others + 1
+        looked_at = 1 + 2 * (self.rounds - 1) * self.every_round
+        return 2 * self.rounds * (self.others + self.canaries // 2) + looked_at * self.canaries
+
+    @property
     def planned_guesses(self) -> int:
         """Without a number from the user: two thirds of pages' canaries; of dirac ones as many as prove most if the
         training is just as private as claimed, and Gaussian. No score is seen."""

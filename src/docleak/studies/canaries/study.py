@@ -24,7 +24,7 @@ from docleak.runs.run import Run
 from docleak.studies.canaries.audit import Bench, audit_canaries
 from docleak.studies.canaries.config import USUAL, WITHOUT_NOISE, CanaryConfig
 from docleak.studies.identity import model_title
-from docleak.studies.study import Needed, TableStudy, Tell, Unit, one_of
+from docleak.studies.study import Done, Needed, TableStudy, Tell, Unit, one_of
 
 COLUMNS = {"right": Column("right guesses", 0), "measured": Column("ε measured, at least", 2),
            "claimed": Column("ε claimed, at most", 2)}  # fmt: skip
@@ -121,9 +121,18 @@ class CanaryStudy(TableStudy[CanaryConfig]):
         return f"2 trainings with {c.canaries} canaries ({c.canary}), {c.guesses} guesses"
 
     def least(self) -> CanaryStudy:
-        """The fewest canaries and others."""
-        few = replace(self.config, others=1, canaries=min(self.config.canaries, 4), guesses=2)
+        """A round with the fewest canaries and others."""
+        few = replace(self.config, others=1, canaries=min(self.config.canaries, 4), guesses=2, rounds=1)
         return CanaryStudy(few, device=self.device)
+
+    def work(self) -> dict[str, int]:
+        """How often a provider trains, in both trainings."""
+        return {"trainings of a provider": self.config.provider_trainings}
+
+    def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
+        """Trainings of a provider, loading included."""
+        ((kind, of),) = self.work().items()
+        return {kind: Done(self.least().config.provider_trainings, seconds, of)}
 
     @classmethod
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
