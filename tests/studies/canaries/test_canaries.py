@@ -31,6 +31,8 @@ from docleak.privacy.empirical import Guesses, from_one_run, lower_bound, right_
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.tradeoff import Gaussian
+from docleak.recipes import find_recipe
+from docleak.recipes.rows import rows_of
 from docleak.studies.canaries import audit as canaries
 from docleak.studies.canaries.audit import Bench, CanaryAudit, audit_canaries, release
 from docleak.studies.canaries.config import WITHOUT_NOISE, CanaryConfig
@@ -370,3 +372,11 @@ def test_an_estimate_counts_the_trainings_of_providers(
     assert counted == study.work()["trainings of a provider"] + by_chance
     done = study.done(study.units()[0], run, 5.0)["trainings of a provider"]
     assert study.least().config.rounds == 1 and done.count == study.least().config.provider_trainings < done.of
+
+
+@pytest.mark.parametrize("name", ["dirac, epsilon 8", "dirac, epsilon 8, 3 rounds", "dirac, epsilon 1"])
+def test_a_rehearsal_has_canaries_enough_to_fit_a_curve_to(name: str, tmp_path: Path) -> None:
+    recipe = find_recipe("pfl-docvqa/canaries")
+    rows = [row for row in rows_of(recipe, recipe.study, "tiny", tmp_path / "rows", {}) if row.name == name]
+    run = carry_out(rows[0].study.least(), tmp_path / "least")
+    assert len(run.units()) == 2

@@ -55,7 +55,7 @@ from docleak.studies.study import (
 #: Beside the folders of tables: their divisions, targets and replies.
 STORE = "docleak-releases"
 #: Providers that are asked about in a rehearsal.
-REHEARSED = 20
+REHEARSED = 8
 
 
 class AnswersStudy(TableStudy[AnswersConfig]):

@@ -22,7 +22,7 @@ from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.canaries.audit import Bench, audit_canaries
-from docleak.studies.canaries.config import USUAL, WITHOUT_NOISE, CanaryConfig
+from docleak.studies.canaries.config import DIRAC, PAGE, USUAL, WITHOUT_NOISE, CanaryConfig
 from docleak.studies.identity import model_title
 from docleak.studies.study import Done, Needed, TableStudy, Tell, Unit, one_of
 
@@ -34,6 +34,8 @@ ROW = {
     "any": Column("ε at least, any mechanism", 2), "measured": Column("ε at least, Gaussian noise", 2),
     "fitted": Column("ε at least, independent normal scores", 2), "claimed": Column("ε claimed, at most", 2),
 }  # fmt: skip
+#: Canaries of a rehearsal. Of those that train, each costs a step; to those that do not, a curve is fitted.
+FEWEST = {PAGE: 4, DIRAC: 32}
 LIMITS = (
     "A lower bound of 0 proves nothing: few canaries resolve little, and no attack is all attacks.",
     "The coins and the noise of the audited training come from a seed, so that it can be repeated: it protects nobody.",
@@ -121,8 +123,9 @@ class CanaryStudy(TableStudy[CanaryConfig]):
         return f"2 trainings with {c.canaries} canaries ({c.canary}), {c.guesses} guesses"
 
     def least(self) -> CanaryStudy:
-        """A round with the fewest canaries and others."""
-        few = replace(self.config, others=1, canaries=min(self.config.canaries, 4), guesses=2, rounds=1)
+        """A round with the fewest others, and canaries of which some are in and some are out."""
+        canaries = min(self.config.canaries, FEWEST[self.config.canary])
+        few = replace(self.config, others=1, canaries=canaries, guesses=2, rounds=1)
         return CanaryStudy(few, device=self.device)
 
     def work(self) -> dict[str, int]:
