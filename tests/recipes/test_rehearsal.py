@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
 from docleak.cli.reproduce import Given
 from docleak.documents.loaders import LOADERS
+from docleak.documents.page import Page
 from docleak.documents.pairs.loading import PAIR_FORMATS
 from docleak.errors import RecipeError
+from docleak.models.base import DocumentModel
 from docleak.models.published import make
 from docleak.recipes import Recipe, Row, find_recipe, list_recipes
 from docleak.recipes.rehearsal import HANDED_OUT, MADE_FROM, Rehearsed, _whole, rehearse
 from docleak.recipes.rehearsed import duration, write_rehearsal
 from docleak.recipes.rows import rows_of
 from docleak.studies.engine import begin
-from docleak.studies.study import STEP, Done
+from docleak.studies.study import STEP, Done, TableRow
+from docleak.training.federated import local
+from docleak.training.objectives.objective import Example
 from tests.cli.published_layouts import openi
 
 #: But that of the accountants, whose rows lack nothing and are computed.
@@ -165,19 +171,41 @@ def test_of_what_is_given_a_table_takes_what_its_rows_have(tmp_path: Path) -> No
         assert given.of_use_to(recipe, rows).models == taken, name
 
 
-@pytest.mark.parametrize(
-    ("name", "only", "clients", "batch"), [("fedocvqa/figure3", "C = 1", 3, 8), ("pfl-docvqa/table3", "VT5_C", 1, 16)]
-)
-def test_a_step_of_a_training_is_rehearsed_on_few_examples_and_scaled_up(
-    name: str, only: str, clients: int, batch: int, tmp_path: Path
-) -> None:
-    recipe = find_recipe(name)
-    (row,) = rows_of(recipe, recipe.study, "tiny", tmp_path / "rows", {}, only=only)[:1]
+def done_by(row: TableRow, out: Path) -> list[Done]:
+    """What the least part of a row says that it did of its training."""
     least = row.study.least()
-    run = begin(least, tmp_path / "least")
+    run = begin(least, out / "place" / "table" / "rows" / "least")
     least.prepare(run, lambda text: None)
-    for unit in least.units():
-        record, images = least.compute(unit, run, lambda count: None)
-        run.write_unit(unit.id, record, images)
-        steps = [done for kind, done in row.study.done(unit, run, 100.0).items() if "steps" in kind]
-    assert steps and [done.count for done in steps] == [clients * STEP / batch] * len(steps)
+    (unit,) = least.units()
+    record, images = least.compute(unit, run, lambda count: None)
+    run.write_unit(unit.id, record, images)
+    return [done for kind, done in row.study.done(unit, run, 100.0).items() if "steps" in kind or "trained" in kind]
+
+
+def test_a_step_of_a_training_is_rehearsed_on_few_examples_and_scaled_up(tmp_path: Path) -> None:
+    recipe = find_recipe("fedocvqa/figure3")
+    (row,) = rows_of(recipe, recipe.study, "tiny", tmp_path / "rows", {}, only="C = 1")[:1]
+    steps = done_by(row, tmp_path)
+    assert [done.count for done in steps] == [3 * STEP / 8], "three clients, batches of 8"
+
+
+@pytest.mark.parametrize("only", ["VT5_C", "VT5_FL", "VT5_FL+DP, epsilon 8"])
+def test_a_release_is_estimated_by_the_examples_that_it_is_trained_on(
+    only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = 0
+
+    def counting(model: DocumentModel, pages: Sequence[Page], batch: Sequence[Example], *rest: Any) -> float:
+        nonlocal counted
+        counted += len(batch)
+        return add_gradient(model, pages, batch, *rest)
+
+    add_gradient = local._add_gradient
+    monkeypatch.setattr(local, "_add_gradient", counting)
+    recipe = find_recipe("pfl-docvqa/table6")
+    few = {"issuers": 90, "per_issuer": 3.0}
+    rows = rows_of(recipe, recipe.study, "tiny", tmp_path / "rows", few, only=only)
+    (row,) = (row for row in rows if row.name == only)
+    (examples,) = done_by(row, tmp_path)
+    assert counted and (counted == examples.count or "DP" in only), "coins draw the units of a private training"
+    assert counted == pytest.approx(examples.count, rel=0.3) and examples.of > 5 * examples.count

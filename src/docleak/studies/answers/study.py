@@ -36,7 +36,7 @@ from docleak.studies.answers.reading import read_run
 from docleak.studies.answers.red import BY_PROVIDER, draw_providers, pages_of
 from docleak.studies.answers.rows import COLUMNS, MOST_MINIMUM, columns_of, draw, facts_of, remarks_of
 from docleak.studies.answers.store import division_of, rounds_done
-from docleak.studies.answers.targets import CENTRAL, Data, target_of
+from docleak.studies.answers.targets import CENTRAL, Data, Target, target_of
 from docleak.studies.answers.verdict import numbers_in
 from docleak.studies.study import (
     PLACEHOLDER,
@@ -232,7 +232,8 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         return {"training rounds": target.training.rounds} if target and trains else {}
 
     def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
-        """Training steps, and questions to the model on the documents of the parts that the attacks ask about."""
+        """Examples of the training, and questions to the model on the documents of the parts that the attacks ask
+        about."""
         target, place, spent = unit.what.to_train, self._place(run), 0.0
         if self.config.measures[0] in WITHOUT_MODEL:
             return {"units": Done(1, seconds, 1)}
@@ -243,13 +244,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             assert full is not None
             silos = [load_pages(f"folder:{folder}", seed=0) for folder in blue_red.silos.values()]
             spent = float(run.record(unit.id)["bill"]["seconds"])
-            clients = (
-                1 if target.kind == CENTRAL else max(1, math.floor(target.training.participation * len(silos) + 1e-9))
-            )
-            per_client = asked_on(silos) / (1 if target.kind == CENTRAL else len(silos))
-            plan = full.training
-            steps = plan.rounds * clients * plan.epochs * math.ceil(per_client / plan.batch_size)
-            found["training steps"] = Done(clients * target.training.batch_size / plan.batch_size, spent, steps)
+            found["examples trained on"] = Done(_trained_on(target, silos), spent, round(_trained_on(full, silos)))
         red = [blue_red.pages(part) for part in (RED_POSITIVE, RED_NEGATIVE)]
         chosen = draw_providers(blue_red, self.config.providers or REHEARSED, seed=self.config.seed)
         asked = asked_on([pages_of(pages, chosen) for pages in red])
@@ -330,6 +325,24 @@ class AnswersStudy(TableStudy[AnswersConfig]):
 def asked_on(parts: Iterable[Sequence[Page]]) -> int:
     """Questions with an answer on all pages."""
     return sum(bool(question.answers) for pages in parts for page in pages for question in page.questions)
+
+
+def _trained_on(target: Target, silos: Sequence[Sequence[Page]]) -> float:
+    """How many examples the target's training computes gradients of: of all clients and units that it draws."""
+    plan = target.training
+    parts: list[Sequence[Page]] = list(silos)
+    if target.kind == CENTRAL:
+        parts = [[page for pages in silos for page in pages]]
+    drawn = max(1, math.floor(plan.participation * len(parts) + 1e-9)) / len(parts)
+    if target.epsilon:
+        drawn *= plan.unit_rate
+        by_provider: dict[tuple[int, str], list[Page]] = {}
+        for number, pages in enumerate(parts):
+            for page in pages:
+                by_provider.setdefault((number, page.provider), []).append(page)
+        parts = list(by_provider.values())
+    most = plan.max_steps * plan.batch_size or math.inf
+    return plan.rounds * drawn * float(sum(min(plan.epochs * asked_on([pages]), most) for pages in parts))
 
 
 def shipped_documents(seed: int) -> AnswersConfig:
