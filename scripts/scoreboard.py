@@ -85,7 +85,7 @@ def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:
     whole = (
         f"{total} statements on one model each: {counts}. Of {len(recipes)} tables and figures {len(decided)} decide "
     )
-    whole += f"one statement or more; {missing} are not stored."
+    whole += f"one statement or more; {missing} have no stored numbers."
     rest = "\n".join(["## Without a verdict\n", *absent]) if absent else ""
     return "\n".join(["# Scoreboard\n", EXPLAINED, f"**{whole}**\n", *parts, rest]).rstrip() + "\n"
 

@@ -256,13 +256,13 @@ def test_the_scoreboard_counts_what_stored_tables_say(tmp_path: Path) -> None:
     text = scoreboard(folder, {"coins": recipe, "other": recipe})
     assert "2 statements on one model each: 1 confirmed, 0 refuted, 1 cannot tell" in text
     assert "- other: not computed by its recipe" in text and "| good above fair | m | 30 |" in text
-    assert "1 are not stored" in text
+    assert "1 have no stored numbers" in text
     assert "cannot tell | the seen difference lies on the line itself" in text
     of_paper = replace(recipe, statements=(replace(recipe.statements[0], scales=("paper",)),))
     silent = json.loads((folder / "coins.json").read_text()) | {"statements": []}
     (folder / "quiet.json").write_text(json.dumps(silent))
     text = scoreboard(folder, {"coins": recipe, "quiet": of_paper})
-    assert "- quiet: stored at scale tiny; its statements are of scale paper" in text and "0 are not stored" in text
+    assert "- quiet: stored at scale tiny; its statements are of scale paper" in text and "0 have no stored numbers" in text
     part = json.loads((folder / "coins.json").read_text()) | {"scale": "base"}
     (folder / "coins-base-receipts.json").write_text(json.dumps(part))
     text = scoreboard(folder, {"coins": recipe})
