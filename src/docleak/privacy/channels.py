@@ -131,8 +131,8 @@ def contrast(shape: Shape, *, chance: float) -> float:
 def _channel(shape: Shape, name: str) -> Channel:
     if shape.aggregation == "dp":
         said = (
-            "noise per provider bounds what anyone can tell by epsilon; what these attacks then read depends on the noise, "
-            "and was measured on one tiny model alone (nothing, at multipliers of 0.1 and 1)"
+            "noise per provider bounds what anyone can tell by epsilon; what these attacks then read depends on the "
+            "noise, and was measured on one tiny model alone (nothing, at multipliers of 0.1 and 1)"
         )
         return Channel(name, State.UNTOLD, said, "nothing known")
     return {"words": _words, "page": _page, "picture": _picture}[name](shape)
