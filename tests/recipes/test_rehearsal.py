@@ -20,7 +20,7 @@ from docleak.models.published import make
 from docleak.recipes import Recipe, Row, find_recipe, list_recipes
 from docleak.recipes.rehearsal import HANDED_OUT, MADE_FROM, Rehearsed, _whole, rehearse
 from docleak.recipes.rehearsed import duration, write_rehearsal
-from docleak.recipes.rows import rows_of
+from docleak.recipes.rows import count_rows, rows_of
 from docleak.studies.engine import begin
 from docleak.studies.study import STEP, Done, TableRow
 from docleak.training.federated import local
@@ -209,3 +209,10 @@ def test_a_release_is_estimated_by_the_examples_that_it_is_trained_on(
     (examples,) = done_by(row, tmp_path)
     assert counted and (counted == examples.count or "DP" in only), "coins draw the units of a private training"
     assert counted == pytest.approx(examples.count, rel=0.3) and examples.of > 5 * examples.count
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_all_rows_of_a_scale_are_not_called_some(name: str, tmp_path: Path) -> None:
+    recipe = find_recipe(name)
+    rows = rows_of(recipe, recipe.study, "paper", tmp_path, {}, complete=False)
+    assert len({(row.name, row.model) for row in rows}) == count_rows(recipe, "paper", ())

@@ -12,7 +12,7 @@ from pathlib import Path
 from docleak.files import write_atomically, write_json
 from docleak.recipes.recipe import Recipe
 from docleak.recipes.rehearsal import Missing, Rehearsed
-from docleak.recipes.rows import chosen_labels, markdown_of
+from docleak.recipes.rows import count_rows, markdown_of
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.studies.study import STEP, TableRow
@@ -53,6 +53,8 @@ def write_rehearsal(
         every = f"Every table and figure of {papers.pop()}" if len(papers) == 1 else "Every table and figure"
         if any(_share(of, rows, scale) != str(len(rows)) for of, rows in pairs):
             every = every.replace("Every table and figure", "Some rows of tables and figures")
+        else:
+            every += f" at scale {scale}"
         recipe = replace(recipe, name="all", title=f"{every}, rehearsed", paper=f"{len(pairs)} of them")
     write_atomically(out / "rehearsal.md", markdown_of(recipe, scale, tables, facts).encode())
     write_json(
@@ -88,8 +90,9 @@ def _of_recipes(pairs: Sequence[tuple[Recipe, Found]], scale: str) -> Table:
 
 def _share(recipe: Recipe, found: Found, scale: str) -> str:
     """How many rows, and of how many where some were not asked for."""
-    asked, whole = len({(row.name, row.model) for row, _ in found}), len(chosen_labels(recipe, scale, ""))
-    return str(len(found)) if asked == whole else f"{asked} of {whole}"
+    asked = {(row.name, row.model) for row, _ in found}
+    whole = count_rows(recipe, scale, {model for _, model in asked})
+    return str(len(found)) if len(asked) == whole else f"{len(asked)} of {whole}"
 
 
 def _of_missing(pairs: Sequence[tuple[Recipe, Found]]) -> Table:

@@ -8,7 +8,7 @@ OUT/table.md, .json, .html, .csv  the table; pictures.png what stands beside it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -92,6 +92,12 @@ def chosen_labels(recipe: Recipe, scale: str, only: str) -> set[str]:
     labels = {_label(row, model) for row, model in _pairs(recipe, scale)}
     parts = [part.strip() for part in only.split("|")]
     return {label for label in labels if any(part == label or (part in label and part not in labels) for part in parts)}
+
+
+def count_rows(recipe: Recipe, scale: str, models: Collection[str]) -> int:
+    """How many rows the recipe has at that scale, on the models that it names there or that are among ``models``."""
+    known = {*recipe.scales[scale].get("models", {}), *models}
+    return sum(model in known or not recipe.study.sparse for _, model in _pairs(recipe, scale))
 
 
 def _label(row: RecipeRow, model: str) -> str:
