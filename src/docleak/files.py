@@ -79,10 +79,10 @@ def json_values(value: Mapping[str, object], what: str, *, error: type[DocleakEr
 
 def read_json_object(file: Path, *, error: type[DocleakError], advice: str) -> dict[str, Any]:
     """The JSON object that ``write_json`` put at ``file``; ``error``, ending with ``advice``, where there is none."""
-    found = read_stored(file, error=error, advice=advice)
-    if not isinstance(found, dict):
-        raise error(f"{file} holds a {type(found).__name__}, expected an object. {advice}")
-    return found
+    content = read_stored(file, error=error, advice=advice)
+    if not isinstance(content, dict):
+        raise error(f"{file} holds a {type(content).__name__}, expected an object. {advice}")
+    return content
 
 
 def read_stored(
@@ -252,12 +252,12 @@ def _integer(digits: str) -> int:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise json.JSONDecodeError(f"the key {twice[:60]!r} is given twice", "", 0)
-    return found
+    return members
 
 
 def _constant(name: str) -> NoReturn:

@@ -114,7 +114,7 @@ def options_of(config: Any, *, told: bool = False) -> dict[str, Asked]:
     """Path -> option, of a configuration's class or of an instance, whose values are the defaults then. ``told``: no
     field is an option that does not say so."""
     kind = config if isinstance(config, type) else type(config)
-    types, found = _types(kind), dict[str, Asked]()
+    types, options = _types(kind), dict[str, Asked]()
     told = told or any({_OPTION, _ONLY} & one.metadata.keys() for one in fields(kind))
     for one in fields(kind):
         default = _default(one) if config is kind else getattr(config, one.name)
@@ -123,12 +123,12 @@ def options_of(config: Any, *, told: bool = False) -> dict[str, Asked]:
             wanted = one.metadata.get(_ONLY, dict.fromkeys(inner))
             for path in (path for path in inner if path in wanted):
                 wording = wanted[path] or inner[path].option
-                found[f"{one.name}.{path}"] = replace(inner[path], path=f"{one.name}.{path}", option=wording)
+                options[f"{one.name}.{path}"] = replace(inner[path], path=f"{one.name}.{path}", option=wording)
         elif _OPTION in one.metadata:
-            found[one.name] = Asked(one.name, one.metadata[_OPTION], types[one.name], default)
+            options[one.name] = Asked(one.name, one.metadata[_OPTION], types[one.name], default)
         elif not told and one.init and _sayable(types[one.name]):
-            found[one.name] = Asked(one.name, Option(f"The study's {one.name}."), types[one.name], default)
-    return found
+            options[one.name] = Asked(one.name, Option(f"The study's {one.name}."), types[one.name], default)
+    return options
 
 
 def configured(config: Any, given: Mapping[str, Any]) -> Any:

@@ -141,12 +141,12 @@ class Registry(Generic[T]):
 
     @functools.cached_property
     def _installed(self) -> Mapping[str, EntryPoint]:
-        found = {}
+        points = {}
         for point in entry_points(group=self.group) if self.group else ():
             view, slash, name = point.name.rpartition("/")
             if view == self.view or (not slash and self.default):
-                found[name] = point
-        return found
+                points[name] = point
+        return points
 
     def _shipped(self, name: str) -> bool:
         return name in self and not isinstance(self.entries.get(name), _Registered)
@@ -266,10 +266,10 @@ def objects_in(value: object) -> dict[str, Any]:
     if isinstance(value, Chosen):
         return {str(value): describe(value.thing)}
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     for one in inner:
-        found |= objects_in(one)
-    return found
+        objects |= objects_in(one)
+    return objects
 
 
 def describe(thing: object, *, inside: bool = False) -> object:

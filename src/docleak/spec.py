@@ -46,13 +46,13 @@ def split_name(text: str) -> tuple[str, str]:
 
 def names(text: str) -> tuple[str, ...]:
     """The names of a comma-separated list; the options of one (``name:key=value,key=value``) stay with it."""
-    found: list[str] = []
+    specs: list[str] = []
     for part in items(text):
-        if found and "=" in part and ":" not in part[: part.index("=")]:
-            found[-1] += f",{part}"
+        if specs and "=" in part and ":" not in part[: part.index("=")]:
+            specs[-1] += f",{part}"
         else:
-            found.append(part)
-    return tuple(found)
+            specs.append(part)
+    return tuple(specs)
 
 
 def items(text: str, separator: str = ",") -> tuple[str, ...]:

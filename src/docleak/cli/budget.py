@@ -78,7 +78,7 @@ def budget(
         return
     asked = _asked(epsilon, noise, rounds)
     counted = choice(Accountant, accountant, what="accountant")
-    found = answer(asked, mechanism, EPSILON if epsilon is None else epsilon, delta, counted)
+    claim = answer(asked, mechanism, EPSILON if epsilon is None else epsilon, delta, counted)
     warning = delta_warning(delta, units, unit) if units else ""
     if warning:
         print(f"Warning: {warning}", file=sys.stderr)
@@ -86,11 +86,11 @@ def budget(
         from docleak.files import write_atomically
         from docleak.report.charts import budget_curves
 
-        curves = {name: [(p.mechanism.rounds, p.epsilon) for p in points] for name, points in curves_of(found).items()}
-        target, label = (found.mechanism.rounds, found.epsilon), f"epsilon per {unit}, delta {found.delta:.3g}"
-        write_atomically(plot, budget_curves(curves, target, label, found.sentence()))
-    others = beside(found) if math.isfinite(found.epsilon) else []
-    emit(as_json(asked, found, others, warning, plot), as_text(asked, found, others, plot), json_output=json_output)
+        curves = {name: [(p.mechanism.rounds, p.epsilon) for p in points] for name, points in curves_of(claim).items()}
+        target, label = (claim.mechanism.rounds, claim.epsilon), f"epsilon per {unit}, delta {claim.delta:.3g}"
+        write_atomically(plot, budget_curves(curves, target, label, claim.sentence()))
+    others = beside(claim) if math.isfinite(claim.epsilon) else []
+    emit(as_json(asked, claim, others, warning, plot), as_text(asked, claim, others, plot), json_output=json_output)
 
 
 def _check_plot(plot: Path | None) -> None:

@@ -258,10 +258,10 @@ def check(
     with counter(quiet=json_output) as report:
         seen = check_pages(documents, on_page=_now_and_then(report))
     faults, warnings = seen.of(fault=True), seen.of(fault=False)
-    lines = [*(f"FAULT    {found}" for found in faults), *(f"warning  {found}" for found in warnings)]
+    lines = [*(f"FAULT    {fault}" for fault in faults), *(f"warning  {doubt}" for doubt in warnings)]
     lines.append(f"{seen.pages} pages can be read: {len(faults)} faults, {len(warnings)} warnings")
-    emit({"pages": seen.pages, "faults": [asdict(found) for found in faults],
-          "warnings": [asdict(found) for found in warnings]}, "\n".join(lines), json_output=json_output)  # fmt: skip
+    emit({"pages": seen.pages, "faults": [asdict(fault) for fault in faults],
+          "warnings": [asdict(doubt) for doubt in warnings]}, "\n".join(lines), json_output=json_output)  # fmt: skip
     if faults and json_output:  # the object is printed: a second one with the error would make it unreadable
         raise typer.Exit(1)
     if faults:

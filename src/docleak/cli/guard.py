@@ -170,9 +170,9 @@ class Bounded(click.ParamType[Any]):
         """The number that ``value`` spells."""
         if isinstance(value, str) and value.strip().lstrip("+-").isdigit() and len(value) > 1000:
             raise DocleakError(f"{_spelt(param)} has {len(value)} digits; expected {self.allowed}.")
-        found = self.number.convert(value, param, ctx)
-        check_range(_spelt(param), found, self.allowed)
-        return found
+        number = self.number.convert(value, param, ctx)
+        check_range(_spelt(param), number, self.allowed)
+        return number
 
 
 class Text(click.ParamType[Any]):

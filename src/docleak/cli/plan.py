@@ -58,8 +58,8 @@ def plan(
         read = {name: value for name, value in shape_of(model).items()
                 if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE}  # fmt: skip
         shape = replace(shape, **read)
-    found = planned(shape)
-    value = {"shape": asdict(shape), "channels": [asdict(channel) for channel in found]}
+    channels = planned(shape)
+    value = {"shape": asdict(shape), "channels": [asdict(channel) for channel in channels]}
     said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in read.items())
-    text = f"Read from {model}: {said}.\n{as_text(found)}" if read else as_text(found)
+    text = f"Read from {model}: {said}.\n{as_text(channels)}" if read else as_text(channels)
     emit(value, text, json_output=json_output)

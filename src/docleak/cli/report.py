@@ -102,11 +102,11 @@ def compare(
     from docleak.files import reported, write_atomically
     from docleak.studies.comparing import compare as compared
 
-    found = compared(first, second)
+    comparison = compared(first, second)
     if markdown is not None:
         with reported(markdown):
-            write_atomically(markdown, found.table().to_markdown().encode("utf-8", "backslashreplace"))
-    emit(found.to_json(), "\n".join(found.lines()), json_output=json_output)
+            write_atomically(markdown, comparison.table().to_markdown().encode("utf-8", "backslashreplace"))
+    emit(comparison.to_json(), "\n".join(comparison.lines()), json_output=json_output)
 
 
 def schema(

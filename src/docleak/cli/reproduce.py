@@ -229,7 +229,7 @@ def _rehearse(
     else:
         recipes, parts = [find_recipe(name)], [given]
     plans = [planned_of(recipe, folder, part) for recipe, part in zip(recipes, parts, strict=True)]
-    found = []
+    tables = []
     place = folder / PARTS
     with working_in(folder):
         keep_ended(place)
@@ -238,14 +238,14 @@ def _rehearse(
             def say(text: str, name: str = recipe.name) -> None:
                 note(f"rehearsing {name}: {text}")
 
-            found.append((recipe, list(zip(planned, rehearse(planned, place, say), strict=True))))
+            tables.append((recipe, list(zip(planned, rehearse(planned, place, say), strict=True))))
             facts = _facts(command_line())
-            if len(found) < len(recipes):
-                facts["So far"] = f"{len(found)} of {len(recipes)} tables and figures"
-            page = write_rehearsal(found, scale, folder, facts)
+            if len(tables) < len(recipes):
+                facts["So far"] = f"{len(tables)} of {len(recipes)} tables and figures"
+            page = write_rehearsal(tables, scale, folder, facts)
         shutil.rmtree(place, ignore_errors=True)
     stopped = {f"{recipe.name}: {row.name}, {row.target}": rehearsed.stops
-               for recipe, rows in found for row, rehearsed in rows if rehearsed.stops}  # fmt: skip
+               for recipe, rows in tables for row, rehearsed in rows if rehearsed.stops}  # fmt: skip
     emit({"rehearsal": str(page), "stopped": stopped}, (folder / "rehearsal.md").read_text(), json_output=json_output)
     if stopped:
         note(f"docleak: {len(stopped)} rows cannot be computed as they are: {next(iter(stopped.items()))}")
@@ -266,14 +266,14 @@ def _named(
     from docleak.errors import RecipeError
 
     known = [*recipe.models, *others]
-    found = {}
+    pairs = {}
     for text in texts:
         expected = f"NAME=VALUE, for instance {example}, where NAME is one of the recipe's models ({', '.join(known)})"
         name, value = spec.pair(text, what=option, expected=expected, error=RecipeError)
         if name not in known:
             raise RecipeError(f"{option} is {text!r}; expected {expected}.")
-        found[name] = value
-    return found
+        pairs[name] = value
+    return pairs
 
 
 def _show_plan(rows: Sequence[TableRow], json_output: bool) -> None:

@@ -57,11 +57,11 @@ class BlueRedPlan:
 
     def sizes(self, documents: int) -> dict[str, int]:
         """How many of a provider's ``documents`` go to RED, TEST and VALIDATION; at least one is left over."""
-        left, found = documents - 1, {}
+        left, counts = documents - 1, {}
         for part, share, least in ((RED_POSITIVE, self.red, 1), (TEST, self.test, 0), (VALIDATION, self.validation, 0)):
-            found[part] = min(left, max(least, round(share * documents)))
-            left -= found[part]
-        return found
+            counts[part] = min(left, max(least, round(share * documents)))
+            left -= counts[part]
+        return counts
 
 
 def divide_blue_red(
@@ -111,14 +111,14 @@ def _parts_of(
 ) -> Iterator[tuple[str, Sequence[int]]]:
     """The part and the pages of each of a provider's documents that is used; ``client`` is empty for who is out."""
     order = rng.permutation(sorted(documents)).tolist()
-    found: dict[str, list[str]] = {}
+    parts: dict[str, list[str]] = {}
     for part, count in plan.sizes(len(order)).items():
-        found[part], order = order[:count], order[count:]
-    found[client] = order
+        parts[part], order = order[:count], order[count:]
+    parts[client] = order
     if not client:
-        rest = [] if plan.matched else [*found[VALIDATION], *found[client]]
-        found = {TEST: found[TEST], RED_NEGATIVE: [*found[RED_POSITIVE], *rest]}
-    for part, names in found.items():
+        rest = [] if plan.matched else [*parts[VALIDATION], *parts[client]]
+        parts = {TEST: parts[TEST], RED_NEGATIVE: [*parts[RED_POSITIVE], *rest]}
+    for part, names in parts.items():
         for name in names:
             yield part, documents[name]
 

@@ -41,7 +41,7 @@ class Seen:
 
     def of(self, *, fault: bool) -> list[Finding]:
         """The faults, or the warnings."""
-        return [found for found in self.findings if found.fault == fault]
+        return [finding for finding in self.findings if finding.fault == fault]
 
 
 def check_pages(
@@ -53,8 +53,8 @@ def check_pages(
     values unlike the words of their field, the same page or field twice, private values without a place, and those
     that a page, or another page of its document, prints again elsewhere.
     """
-    seen, pages = Seen(), _opened(spec, found := list[Finding](), seed)
-    seen.findings += found
+    seen, pages = Seen(), _opened(spec, findings := list[Finding](), seed)
+    seen.findings += findings
     scale, pictures, names, audited = BoxScale(), dict[str, str](), set[str](), False
     printed: dict[tuple[str, str], list[_Printed]] = {}
     for number, entry in enumerate(entries := entries_of(pages)):

@@ -28,11 +28,11 @@ def stream(key: Key, purpose: str, name: str) -> np.random.Generator:
 def told_apart(names: Iterable[str]) -> list[str]:
     """The names, the second of two equal ones with a number: the same names whichever of the equal ones goes."""
     seen: dict[str, int] = {}
-    found = []
+    labels = []
     for name in names:
         seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name}\0{seen[name]}")
-    return found
+        labels.append(name if seen[name] == 1 else f"{name}\0{seen[name]}")
+    return labels
 
 
 def _digest(key: Key, purpose: str, name: str) -> bytes:

@@ -57,8 +57,8 @@ def copies_of(value: str, own: PageText, others: Sequence[PageText]) -> Copies:
 
 def near_duplicates(own: PageText, others: Sequence[PageText], *, near: float = NEAR_PAGE) -> list[int]:
     """Numbers of the pages of ``others`` whose text is like that of ``own`` to ``near`` percent, ascending."""
-    found = process.extract(own.text, [page.text for page in others], scorer=fuzz.ratio, score_cutoff=near, limit=None)
-    return sorted(index for text, _, index in found if text)
+    hits = process.extract(own.text, [page.text for page in others], scorer=fuzz.ratio, score_cutoff=near, limit=None)
+    return sorted(index for text, _, index in hits if text)
 
 
 def deduplicated(pages: Sequence[PageText]) -> list[int]:
@@ -99,7 +99,7 @@ def prints(value: str, page: PageText) -> bool:
 
 def _runs(words: Sequence[str], length: int, *, slack: int) -> set[str]:
     """Consecutive words joined, of ``length`` letters give or take ``slack``."""
-    found = set()
+    runs = set()
     for start in range(len(words)):
         joined = ""
         for word in words[start:]:
@@ -107,8 +107,8 @@ def _runs(words: Sequence[str], length: int, *, slack: int) -> set[str]:
             if len(joined) > length + slack:
                 break
             if len(joined) >= length - slack:
-                found.add(joined)
-    return found
+                runs.add(joined)
+    return runs
 
 
 def _digits(text: str) -> str:

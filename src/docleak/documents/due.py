@@ -207,22 +207,22 @@ def _layer(content: Json) -> Json:
 
 def _pictures(split: Path) -> dict[str, Path]:
     """The image of the first page by document: a file of its name, or the first one in a folder of its name."""
-    found: dict[str, Path] = {}
+    images: dict[str, Path] = {}
     for folder in [place / name for place in (split, split.parent) for name in PICTURES]:
         if not folder.is_dir():
             continue
         for inner in sorted(p for p in folder.iterdir() if p.is_dir()):
             pages = [p for p in inner.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES]
             if pages:
-                found.setdefault(inner.name, min(pages, key=lambda p: (len(p.name), p.name)))
+                images.setdefault(inner.name, min(pages, key=lambda p: (len(p.name), p.name)))
         for name, image in images_by_stem(folder).items():
-            found.setdefault(name, image)
-    return found
+            images.setdefault(name, image)
+    return images
 
 
 def _page(name: str, line: Line, image: Path, questions: Sequence[Question]) -> Page:
     pixels = read_image(image)
-    layer: Json = next((found for found in map(_layer, line.read()["contents"]) if found.get("tokens")), {})
+    layer: Json = next((reading for reading in map(_layer, line.read()["contents"]) if reading.get("tokens")), {})
     try:
         words = tuple(_words(layer, pixels.shape[1], pixels.shape[0]))
     except (TypeError, ValueError, IndexError, KeyError) as error:

@@ -170,11 +170,11 @@ def to_box(value: object) -> Box:
 
 def images_by_stem(folder: Path) -> dict[str, Path]:
     """The images of a folder by file name without suffix; links out of the folder are none."""
-    found: dict[str, Path] = {}
+    images: dict[str, Path] = {}
     for path in sorted(folder.iterdir(), key=lambda p: (_preference(p), p.name)):
         if path.suffix.lower() in IMAGE_SUFFIXES and inside(folder, path.name) is not None:
-            found.setdefault(path.stem, path)
-    return found
+            images.setdefault(path.stem, path)
+    return images
 
 
 def _preference(path: Path) -> int:
@@ -199,10 +199,10 @@ def first_folder(candidates: Iterable[Path], parts: Sequence[str]) -> Path | Non
 
 def require_folder(path: Path, inner: Sequence[str], parts: Sequence[str], expected: str) -> Path:
     """``path`` or the first of its ``inner`` folders with all of ``parts``; else a DocumentError."""
-    found = first_folder([path, *(path / name for name in inner)], parts)
-    if found is None:
+    folder = first_folder([path, *(path / name for name in inner)], parts)
+    if folder is None:
         raise DocumentError(f"{path} {describe_folder(path)}; expected {expected}")
-    return found
+    return folder
 
 
 def require_split(path: Path, split: str, known: Sequence[str]) -> None:

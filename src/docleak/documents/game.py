@@ -81,5 +81,5 @@ def require_disjoint(parts: dict[str, Sequence[str]]) -> None:
         if (both := set(parts[a]) & set(parts[b]))
     ]
     if empty or shared:
-        found = "; ".join([*(f"{name} is empty" for name in empty), *shared])
-        raise DocumentError(f"the parts of the game cannot be used: {found}. Every document belongs to one part only.")
+        faults = "; ".join([*(f"{name} is empty" for name in empty), *shared])
+        raise DocumentError(f"the parts of the game cannot be used: {faults}. Every document belongs to one part only.")

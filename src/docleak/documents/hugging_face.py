@@ -72,15 +72,15 @@ def load(path: Path, *, limit: int | None = None, split: str = "", boxes: str = 
     form shows. Raises DocumentError, listing every fault of the tables at once, where columns are missing or do not fit
     together, and MissingExtraError without pyarrow.
     """
-    found = find_files(path)
+    tables = find_files(path)
     if split:
         require_split(path, split, splits(path))
-    chosen = [split] if split else ["train"] if "train" in found else list(found)
+    chosen = [split] if split else ["train"] if "train" in tables else list(tables)
     if boxes not in SCALES:
         raise DocumentError(f"boxes={boxes} of {path}; expected pixels, 1000 or 1.")
     seen: set[str] = set()
     entries, faults = list[PageEntry](), list[str]()
-    for file in (file for name in chosen for file in found[name]):
+    for file in (file for name in chosen for file in tables[name]):
         for entry in _entries(file, path, SCALES[boxes], frozenset(public.casefold().split("+")), faults, seen):
             entries.append(entry)
             if limit is not None and len(entries) >= limit:
@@ -118,12 +118,12 @@ def find_files(path: Path) -> dict[str, list[Path]]:
             f"{path} {describe_folder(path)}; expected what datasets' save_to_disk wrote (dataset_dict.json or "
             "state.json), or parquet files."
         )
-    found: dict[str, list[Path]] = {}
+    tables: dict[str, list[Path]] = {}
     for file in files:
         match = SHARD.match(file.stem)
         name = match[1] if match else file.stem
-        found.setdefault(SPLIT_NAMES.get(name, name), []).append(file)
-    return found if len(found) > 1 or set(found) <= {"train", "val", "test"} else {"": files}
+        tables.setdefault(SPLIT_NAMES.get(name, name), []).append(file)
+    return tables if len(tables) > 1 or set(tables) <= {"train", "val", "test"} else {"": files}
 
 
 def _saved(folder: Path) -> list[Path]:

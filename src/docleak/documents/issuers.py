@@ -47,12 +47,12 @@ LABELS = {"provider_tax_number": ("VAT", "Tax No", "VAT ID"), "registration_id":
 def facts(index: int) -> dict[str, str]:
     """What is asked of provider ``index`` by key; without the numbers it does not print."""
     owner, rng = provider(index), provider_rng(index, 11)
-    found = {"provider_name": owner.name, "provider_email": owner.contact}
+    answers = {"provider_name": owner.name, "provider_email": owner.contact}
     numbers = {
         "provider_tax_number": (PRINTS_TAX, fill_digits(pick(rng, listed("formats", "tax")), rng)),
         "registration_id": (PRINTS_REGISTRATION, fill_digits(pick(rng, listed("formats", "registration")), rng)),
     }
-    return found | {key: value for key, (share, value) in numbers.items() if rng.random() < share}
+    return answers | {key: value for key, (share, value) in numbers.items() if rng.random() < share}
 
 
 def issuer_page(index: int, number: int, *, seed: int, size: tuple[int, int] = DEFAULT_SIZE) -> Page:

@@ -282,8 +282,8 @@ def detect(path: Path) -> str:
     """The name of the format that the files at ``path`` are laid out in; raises DocumentError if it is none."""
     if path.suffix in BY_SUFFIX and not path.is_dir():
         return BY_SUFFIX[path.suffix]
-    found = next((name for name, loader in LOADERS.items() if path.is_dir() and loader.recognises(path)), None)
-    if found is None:
+    layout = next((name for name, loader in LOADERS.items() if path.is_dir() and loader.recognises(path)), None)
+    if layout is None:
         looked = "".join(
             f"\n  - {name}: {' or '.join(marks.replace(' ', ' + ') for marks in loader.marks)}"
             for name, loader in LOADERS.items()
@@ -292,4 +292,4 @@ def detect(path: Path) -> str:
             f"{path} {describe_folder(path)}, which is no layout docleak knows. It looked for{looked}\n"
             "Give the folder that holds these, or describe your own images in a pages.jsonl (docs/data-format.md)."
         )
-    return found
+    return layout

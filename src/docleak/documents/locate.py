@@ -112,7 +112,7 @@ def answer_fields(words: Sequence[Word], questions: Sequence[Question]) -> tuple
     for question in questions:
         places = [(answer, stream.find(answer)) for answer in question.answers if answer.strip()]
         if places:
-            answer, place = next((found for found in places if found[1]), places[0])
+            answer, place = next((pair for pair in places if pair[1]), places[0])
             fields.append(Field(question.text, answer, place))
     return tuple(dict.fromkeys(fields))
 
@@ -127,15 +127,15 @@ def repeats_of(page: Page) -> tuple[Field, ...]:
     """
     stream = WordStream.of([word.text for word in page.words])
     taken = {index for field in page.fields for index in field.words}
-    found = []
+    repeats = []
     for field in page.private_fields:
         for text in dict.fromkeys((field.value, " ".join(page.words[i].text for i in field.words))):
             for place in places_of(stream, text):
                 words = tuple(index for index in place if index not in taken)
                 if words:
                     taken.update(words)
-                    found.append(Field(field.key, field.value, words))
-    return tuple(found)
+                    repeats.append(Field(field.key, field.value, words))
+    return tuple(repeats)
 
 
 def places_of(stream: WordStream, text: str) -> Iterator[tuple[int, ...]]:

@@ -92,15 +92,15 @@ def redact(page: Page, answers: Sequence[str], removal: Removal = THOROUGH) -> R
 def traces(page: Page, answers: Sequence[str], removal: Removal = THOROUGH) -> tuple[int, ...]:
     """Numbers of the words that give one of ``answers`` away, ascending; none if the answer is not on the page."""
     texts = [letters(word.text) for word in page.words]
-    found: set[int] = set()
+    numbers: set[int] = set()
     for answer in answers:
         wanted = _wanted(answer, removal.shortest)
         if removal.inside:
-            found.update(i for i, text in enumerate(texts) if any(part in text for part in _telling(wanted, removal)))
+            numbers.update(i for i, text in enumerate(texts) if any(part in text for part in _telling(wanted, removal)))
         for run in _runs(texts, len(answer.split()) + 1):
             if any(similarity("".join(texts[i] for i in run), text) >= removal.threshold for text in wanted):
-                found.update(run)
-    return tuple(sorted(found))
+                numbers.update(run)
+    return tuple(sorted(numbers))
 
 
 def similarity(one: str, other: str) -> float:
@@ -113,21 +113,21 @@ def blurred(image: Image, boxes: Sequence[Box], radius: float) -> Image:
 
     Pixels outside the boxes are unchanged. A box is continued beyond its edges by its outermost pixels.
     """
-    found = image.copy()
+    picture = image.copy()
     for x0, y0, x1, y1 in boxes:
         place = (slice(int(y0), int(y1)), slice(int(x0), int(x1)))
-        crop = PILImage.fromarray(np.ascontiguousarray(found[place]))
-        found[place] = np.asarray(crop.filter(ImageFilter.GaussianBlur(radius)))
-    return found
+        crop = PILImage.fromarray(np.ascontiguousarray(picture[place]))
+        picture[place] = np.asarray(crop.filter(ImageFilter.GaussianBlur(radius)))
+    return picture
 
 
 def blue(page: Page, boxes: Sequence[Box]) -> Image:
     """The picture for people, half of the colour in the boxes BLUE (as in the paper's figure 11)."""
-    found = page.image.copy()
+    picture = page.image.copy()
     for x0, y0, x1, y1 in boxes:
         place = (slice(int(y0), int(y1)), slice(int(x0), int(x1)))
-        found[place] = ((found[place].astype(np.uint16) + np.array(BLUE, np.uint16)) // 2).astype(np.uint8)
-    return found
+        picture[place] = ((picture[place].astype(np.uint16) + np.array(BLUE, np.uint16)) // 2).astype(np.uint8)
+    return picture
 
 
 def _wanted(answer: str, shortest: int) -> list[str]:

@@ -17,8 +17,8 @@ INVOICES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("in
 
 def listed(part: str, name: str) -> tuple[Any, ...]:
     """A list of invoices.toml; one written as running text is its words."""
-    found = INVOICES[part][name]
-    return tuple(found.split() if isinstance(found, str) else found)
+    entry = INVOICES[part][name]
+    return tuple(entry.split() if isinstance(entry, str) else entry)
 
 
 FIRST_NAMES, LAST_NAMES = listed("people", "first_names"), listed("people", "last_names")

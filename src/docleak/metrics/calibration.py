@@ -39,8 +39,8 @@ def calibration_error(stated: Floats, true: Floats, *, bins: int = 5) -> float:
 
     It is above 0 for perfect statements too, more so with few fields.
     """
-    found = reliability(stated, true, bins=bins)
-    return sum(one.count * abs(one.stated - one.true) for one in found) / len(stated)
+    diagram = reliability(stated, true, bins=bins)
+    return sum(one.count * abs(one.stated - one.true) for one in diagram) / len(stated)
 
 
 def _check(stated: Sequence[float] | Floats, true: Sequence[float] | Floats) -> None:

@@ -140,11 +140,11 @@ def read_inked(crops: Sequence[Image], recognise: Callable[[Sequence[Image]], li
     Raises ModelError if ``recognise`` does not return one reading per crop.
     """
     inked = [index for index, crop in enumerate(crops) if has_ink(crop)]
-    found = recognise([crops[index] for index in inked]) if inked else []
-    if len(found) != len(inked):
-        raise ModelError(f"the OCR engine returned {len(found)} readings for {len(inked)} crops; expected one for each")
+    texts = recognise([crops[index] for index in inked]) if inked else []
+    if len(texts) != len(inked):
+        raise ModelError(f"the OCR engine returned {len(texts)} readings for {len(inked)} crops; expected one for each")
     readings = [NOTHING] * len(crops)
-    for index, reading in zip(inked, found, strict=True):
+    for index, reading in zip(inked, texts, strict=True):
         text = reading.text.strip()
         readings[index] = Reading(text, float(reading.confidence)) if text else NOTHING
     return readings
@@ -176,9 +176,9 @@ class RapidOcrEngine:
 
     def read_page(self, image: Image) -> list[Word]:
         """Words of the lines that rapidocr's detector finds; the first and last of a line reach to its ends."""
-        found = self._reader(np.ascontiguousarray(image[:, :, ::-1]), return_word_box=True)
+        lines = self._reader(np.ascontiguousarray(image[:, :, ::-1]), return_word_box=True)
         words: list[Word] = []
-        for line, parts in zip(found.boxes, found.word_results, strict=True) if found.boxes is not None else ():
+        for line, parts in zip(lines.boxes, lines.word_results, strict=True) if lines.boxes is not None else ():
             boxes = [_around(corners, image) for _, _, corners in parts]
             if boxes:
                 left, _, right, _ = _around(line, image)
@@ -193,9 +193,9 @@ class RapidOcrEngine:
     def _recognise(self, crop: Image) -> Reading:
         rgb = as_rgb(crop)
         line = rgb if rgb.shape[0] <= LINE_HEIGHT else at_line_height(rgb)  # its own shrinking would alias
-        found = self._reader.recognize_txt([np.ascontiguousarray(line[:, :, ::-1])])  # BGR
-        confidence = float(found.scores[0])
-        return Reading(found.txts[0], confidence) if confidence >= self.min_confidence else NOTHING
+        recognition = self._reader.recognize_txt([np.ascontiguousarray(line[:, :, ::-1])])  # BGR
+        confidence = float(recognition.scores[0])
+        return Reading(recognition.txts[0], confidence) if confidence >= self.min_confidence else NOTHING
 
 
 class TesseractEngine:
@@ -233,7 +233,7 @@ class TesseractEngine:
         for row in rows:
             if row["level"] == "5" and row["text"].strip():
                 words[int(row["page_num"]) - 1].append((row["text"], float(row["conf"]) / 100))
-        return [self._line(found) for found in words]
+        return [self._line(line) for line in words]
 
     def read_page(self, image: Image) -> list[Word]:
         """Words as tesseract finds them on the whole page (--psm 3)."""

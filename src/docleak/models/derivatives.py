@@ -104,12 +104,12 @@ class _Attention(torch.autograd.Function):
             gradient = torch.zeros_like(query)
         if torch.is_grad_enabled():
             inputs = (gradient, of_share, query, key, value, share, ctx.biased)
-            found = _AttentionBackward.apply(*inputs)  # type: ignore[no-untyped-call]
+            gradients = _AttentionBackward.apply(*inputs)  # type: ignore[no-untyped-call]
         else:
             to_share = _product(of_share, gradient, value.mT)
             to_scores = torch._softmax_backward_data(to_share, share, -1, share.dtype)
-            found = _to_inputs(gradient, to_scores, query, key, share, ctx.biased)
-        return (*found, None, None)
+            gradients = _to_inputs(gradient, to_scores, query, key, share, ctx.biased)
+        return (*gradients, None, None)
 
 
 class _AttentionBackward(torch.autograd.Function):

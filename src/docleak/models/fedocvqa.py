@@ -54,14 +54,14 @@ class FeDocVQANetwork(T5Network):
         patches = self.patch_embed(pixels).flatten(2).transpose(1, 2)  # (P, side * side, width)
         placed = patches + self.spatial(self.patch_boxes(patches))
         cells = self.cells(boxes)
-        found = []
+        rows = []
         for row, where, length, owner in zip(text, cells, lengths, owners, strict=True):
             where = where[:length]
             under = torch.where((where >= 0)[:, None], patches[owner][where.clamp_min(0)], 0.0)
             empty = torch.ones(len(patches[owner]), dtype=torch.bool, device=row.device)
             empty[where[where >= 0]] = False
-            found.append(torch.cat([row[:length] + under, placed[owner][empty]]))
-        return found
+            rows.append(torch.cat([row[:length] + under, placed[owner][empty]]))
+        return rows
 
 
 class FeDocVQA(T5Reader):

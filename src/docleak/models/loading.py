@@ -209,9 +209,9 @@ def _architecture(config: dict[str, Any], source: str) -> str:
         return "donut"
     if is_vision_language(str(kind)):
         return "vision-language model"
-    found = f"{kind!r}" + (f" with encoder {inner[0]!r} and decoder {inner[1]!r}" if any(inner) else "")
+    architecture = f"{kind!r}" + (f" with encoder {inner[0]!r} and decoder {inner[1]!r}" if any(inner) else "")
     raise ModelError(
-        f"model {source!r} is of architecture {found}; docleak audits 'vision-encoder-decoder' with a "
+        f"model {source!r} is of architecture {architecture}; docleak audits 'vision-encoder-decoder' with a "
         "'donut-swin' encoder (Donut), 'layoutlmv3' and 'lilt' that answer questions or tag words, VT5 as its authors "
         "publish it ('t5'), "
         "docleak's own 'vt5' and 'fedocvqa', and the vision-language models of docs/vision-language.md."

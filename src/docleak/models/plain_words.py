@@ -27,13 +27,13 @@ class PlainWords:
     def ids(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word; the unknown token's where its vocabulary lacks a character."""
         if not self._tokenizer.is_fast:
-            found = self._tokenizer(list(words), add_special_tokens=False, split_special_tokens=True)["input_ids"]
-            return [list(ids) for ids in found]
-        found = [list(ids) for ids in self._tokenizer(list(words), add_special_tokens=False)["input_ids"]]
-        for number, ids in enumerate(found):
+            rows = self._tokenizer(list(words), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            return [list(ids) for ids in rows]
+        rows = [list(ids) for ids in self._tokenizer(list(words), add_special_tokens=False)["input_ids"]]
+        for number, ids in enumerate(rows):
             if not self._special.isdisjoint(ids):
-                found[number] = self._split(words[number])
-        return found
+                rows[number] = self._split(words[number])
+        return rows
 
     def _split(self, word: str) -> list[int]:
         if self._copy is None:

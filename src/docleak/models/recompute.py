@@ -41,8 +41,8 @@ def recomputing() -> bool:
 def recomputed(layer: Callable[[Tensor], Tensor], hidden: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """``layer(hidden)``, which depends on ``parameters`` beside its input, and on no chance."""
     free = [parameter for parameter in parameters if parameter.requires_grad]
-    found: Tensor = _Forward.apply(layer, hidden, *free)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _Forward.apply(layer, hidden, *free)  # type: ignore[no-untyped-call]
+    return output
 
 
 class _Forward(torch.autograd.Function):
@@ -81,10 +81,10 @@ class _Backward(torch.autograd.Function):
             back, entered = gradient.detach().requires_grad_(True), hidden.detach().requires_grad_(True)
             slopes = torch.autograd.grad(ctx.layer(entered), [entered, *free], back, create_graph=True)
         pairs = [(slope, u) for slope, u in zip(slopes, upstream, strict=True) if slope.requires_grad]
-        found = torch.autograd.grad(
+        derivatives = torch.autograd.grad(
             [slope for slope, _ in pairs], [back, entered], [u for _, u in pairs], allow_unused=True
         )
-        return None, *found, *(None for _ in free)
+        return None, *derivatives, *(None for _ in free)
 
 
 def _slopes(

@@ -12,10 +12,10 @@ MOST_MODEL_PIXELS = 16_000_000
 
 def parse_size(text: str) -> tuple[int, int]:
     """``WIDTHxHEIGHT`` in pixels; AttackError for anything else."""
-    found = re.fullmatch(r"([1-9][0-9]{0,5})[xX]([1-9][0-9]{0,5})", text.strip())
-    if found is None:
+    match = re.fullmatch(r"([1-9][0-9]{0,5})[xX]([1-9][0-9]{0,5})", text.strip())
+    if match is None:
         raise AttackError(f"image size {text!r} is not WIDTHxHEIGHT in pixels; expected for instance 320x608.")
-    size = int(found[1]), int(found[2])
+    size = int(match[1]), int(match[2])
     if size[0] * size[1] > MOST_MODEL_PIXELS:
         raise AttackError(
             f"image size {text!r} has {size[0] * size[1]:,} pixels; expected at most {MOST_MODEL_PIXELS:,}, for a "

@@ -127,12 +127,12 @@ class Tagger(LayoutLMv3):
         if pages is not None:
             pixels = pixels[torch.tensor(pages, device=pixels.device)]
         best = self._scores(pixels, inputs).softmax(-1).max(-1)
-        found = []
+        answers = []
         for share, label, example in zip(best.values.cpu(), best.indices.cpu(), inputs, strict=True):
             length, labelled = len(example.tensors["word_ids"]), example.tensors["labels"] != IGNORED
             text = self._said(example, label[:length])
-            found.append(Answer(text, float(share[:length][labelled].mean()) if bool(labelled.any()) else 0.0))
-        return found
+            answers.append(Answer(text, float(share[:length][labelled].mean()) if bool(labelled.any()) else 0.0))
+        return answers
 
     @classmethod
     def load(

@@ -158,12 +158,12 @@ def _saved_in_parts(folder: Path) -> dict[str, Tensor]:
         TEXT_PART: "language_backbone.", BOXES_PART: "spatial_embedding.",
         VISION_PART: "visual_embedding.image_model.", JOINT_PART: "visual_embedding.visual_emb_matcher.",
     }  # fmt: skip
-    found: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
     for name, prefix in prefixes.items():
         place = folder / name
         tensors = weights_in(str(place), None) if place.is_dir() else tensors_in(place)
-        found |= {f"{prefix}{key}": value for key, value in tensors.items()}
-    return found
+        state |= {f"{prefix}{key}": value for key, value in tensors.items()}
+    return state
 
 
 def _our_name(name: str) -> str:

@@ -56,11 +56,11 @@ def noise_for(mechanism: Mechanism, epsilon: float, delta: float, accountant: Ac
     noise, digits = low, DECIMALS - max(math.floor(math.log10(high)) - 1, 0)
     if cost(low) > epsilon:
         step = 10.0**-digits
-        found = brentq(
+        root = brentq(
             lambda log: math.log(max(cost(math.exp(log)), LEAST_COST) / epsilon), math.log(low), math.log(high),
             xtol=step / 10 / max(high, 1.0),
         )  # fmt: skip
-        noise = round(math.ceil(math.exp(found) / step) * step, digits)
+        noise = round(math.ceil(math.exp(root) / step) * step, digits)
     while cost(noise) > epsilon:
         noise = round(noise + step, digits)
     return guarantee(replace(mechanism, noise_multiplier=noise), delta, accountant)

@@ -59,10 +59,10 @@ def epsilon_of(parts: Sequence[Mechanism], delta: float) -> float:
         total = power_of(_round(parts[0], grid), parts[0].rounds, grid)
         for part in parts[1:]:
             total = total.compose(power_of(_round(part, grid), part.rounds, grid))
-        found = float(total.get_epsilon_for_delta(counted))
+        epsilon = float(total.get_epsilon_for_delta(counted))
     except (OverflowError, ZeroDivisionError, FloatingPointError, ValueError):
         return simple
-    return min(found, simple) if grid > wanted or wanted <= FINEST or not math.isfinite(found) else found
+    return min(epsilon, simple) if grid > wanted or wanted <= FINEST or not math.isfinite(epsilon) else epsilon
 
 
 def countable_delta(delta: float, rounds: int) -> float:

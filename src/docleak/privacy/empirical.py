@@ -158,12 +158,12 @@ def _of_guesses(seen: Guesses, delta: float, confidence: float, family: Family |
     """The highest epsilon at which some bound on the chance of so many right guesses is at most 1 - ``confidence``."""
     anything, error = AnyMechanism(delta), 1 - confidence
     plain = from_one_run(seen.canaries, seen.guesses, seen.right, delta, confidence=confidence)
-    found = [replace(plain, assumes=f"{COINS}; {anything.text}")]
+    bounds = [replace(plain, assumes=f"{COINS}; {anything.text}")]
     for curves in (anything, family) if family else (anything,):
         strength = _refuted_up_to(curves, seen, error)
         epsilon, assumes = curves.epsilon(strength, delta) if strength else 0.0, f"{COINS}; {curves.text}"
-        found.append(LowerBound(epsilon, delta, confidence, seen.text, assumes, method=CURVE))
-    return max(found, key=lambda bound: bound.epsilon)
+        bounds.append(LowerBound(epsilon, delta, confidence, seen.text, assumes, method=CURVE))
+    return max(bounds, key=lambda bound: bound.epsilon)
 
 
 def _refuted_up_to(curves: Family, seen: Guesses, error: float) -> float:

@@ -46,6 +46,6 @@ def multiplier_for(epsilon: float, delta: float, releases: int) -> float:
     if delta_of(math.exp(HIGHEST), epsilon) <= delta:
         distance = math.exp(HIGHEST)
     else:
-        found = brentq(lambda log: delta_of(math.exp(log), epsilon) - delta, LOWEST, HIGHEST, xtol=1e-13)
-        distance = math.exp(found) * (1 - 1e-9)  # on the safe side of the root
+        root = brentq(lambda log: delta_of(math.exp(log), epsilon) - delta, LOWEST, HIGHEST, xtol=1e-13)
+        distance = math.exp(root) * (1 - 1e-9)  # on the safe side of the root
     return math.sqrt(releases) / distance

@@ -51,8 +51,8 @@ def together(
     if any(published_count(part) for part in parts):
         claim += " Coins counted as hidden, which is no bound."
     lines = [f"Noise multiplier: {multiplier:.4f}, in every phase", "", claim, "", "Each phase by itself:"]
-    lines += [f"  - {phase.name}: {found.sentence()}" for phase, found in zip(phases, alone, strict=True)]
-    named = [{"phase": phase.name, **_row(found)} for phase, found in zip(phases, alone, strict=True)]
+    lines += [f"  - {phase.name}: {bound.sentence()}" for phase, bound in zip(phases, alone, strict=True)]
+    named = [{"phase": phase.name, **_row(bound)} for phase, bound in zip(phases, alone, strict=True)]
     return {"asked": "phases", "epsilon": total, "delta": delta, "noise_multiplier": multiplier, "statement": claim,
             "phases": named}, "\n".join(lines)  # fmt: skip
 

@@ -47,16 +47,16 @@ class Randomness:
 
     def gaussian(self, count: int) -> NDArray[np.float64]:
         """``count`` independent standard normal numbers (Box and Muller, 1958)."""
-        found = np.empty(count)
+        numbers = np.empty(count)
         for start in range(0, count, CHUNK):
-            part = found[start : start + CHUNK]
+            part = numbers[start : start + CHUNK]
             half = (len(part) + 1) // 2
             uniform = self._uniform(2 * half)
             radius = np.sqrt(-2.0 * np.log(uniform[:half]))
             angle = 2.0 * np.pi * uniform[half:]
             part[:half] = radius * np.cos(angle)
             part[half:] = (radius * np.sin(angle))[: len(part) - half]
-        return found
+        return numbers
 
     def _uniform(self, count: int) -> NDArray[np.float64]:
         """In (0, 1], on multiples of 2^-53."""

@@ -38,12 +38,12 @@ class Ranks:
         """Others from the highest, members from the lowest; equal scores are ordered by ``rng``."""
         lowest_first = np.lexsort((rng.random(len(inside) + len(outside)), np.concatenate([inside, outside])))
         member = lowest_first < len(inside)
-        found = []
+        rows = []
         for at, sizes in ((~member[::-1], (len(outside), len(inside))), (member, (len(inside), len(outside)))):
             places = np.flatnonzero(at)
             for rank in ranks(sizes[0]):
-                found.append((rank, sizes[0], int(places[rank - 1]) - rank + 1, sizes[1]))
-        return cls(*np.array(found).T)
+                rows.append((rank, sizes[0], int(places[rank - 1]) - rank + 1, sizes[1]))
+        return cls(*np.array(rows).T)
 
     def p_value(self, inverse: Callable[[float], float]) -> float:
         """The chance, at most, that so many lie beyond one of the ranks, under a trade-off curve F and F of the mirror.
@@ -60,10 +60,10 @@ class Ranks:
 
 def ranks(many: int) -> list[int]:
     """1, STEP, STEP squared, ..., below or at ``many``."""
-    found = [1]
-    while found[-1] * STEP <= many:
-        found.append(found[-1] * STEP)
-    return found
+    powers = [1]
+    while powers[-1] * STEP <= many:
+        powers.append(powers[-1] * STEP)
+    return powers
 
 
 @lru_cache(maxsize=256)

@@ -48,10 +48,10 @@ def second_opinion(parts: Sequence[Mechanism], delta: float, epsilon: float, fir
     if not math.isfinite(epsilon) or any(not m.noise_multiplier for m in parts):
         return ""
     error = max(SHARE * epsilon, BESIDE) / 2
-    found = opinion_on(tuple(parts), delta, error, first)
-    if found is None:
+    opinion = opinion_on(tuple(parts), delta, error, first)
+    if opinion is None:
         return ", no second accountant here counts it"
-    accountant, low, high = found
+    accountant, low, high = opinion
     by = f"{accountant.upper()} accountant of {PACKAGES[accountant]} {version(PACKAGES[accountant])}"
     room = SHARE * epsilon + BESIDE
     above = f" (up to {error:.2g} too much)" if accountant is Accountant.PRV else ""

@@ -169,8 +169,8 @@ def known_of(study: type[TableStudy[Any]]) -> Known:
 
 def titles() -> dict[str, tuple[str, str]]:
     """Title and paper of the shipped recipes by name, paper by paper; what else stands in them is not looked at."""
-    found = {name: tomllib.loads(file.read_text(encoding="utf-8")) for name, file in _shipped().items()}
-    return {name: (str(text["title"]), str(text.get("paper", ""))) for name, text in found.items()}
+    recipes = {name: tomllib.loads(file.read_text(encoding="utf-8")) for name, file in _shipped().items()}
+    return {name: (str(text["title"]), str(text.get("paper", ""))) for name, text in recipes.items()}
 
 
 def list_recipes() -> dict[str, Recipe]:

@@ -155,9 +155,9 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
 
     Nothing is downloaded. A row whose models and documents are there and which fails says with what (``stops``).
     """
-    found = [_looked_at(row) for row in rows]
+    rehearsals = [_looked_at(row) for row in rows]
     alike: dict[str, list[int]] = {}
-    for number, (row, so_far) in enumerate(zip(rows, found, strict=True)):
+    for number, (row, so_far) in enumerate(zip(rows, rehearsals, strict=True)):
         if not so_far.missing and not so_far.stops:
             alike.setdefault(_key(row.study), []).append(number)
     for key, numbers in alike.items():
@@ -165,13 +165,13 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
         studies = [rows[number].study for number in numbers]
         measured = _measured(studies, place / TABLE / ROWS / key)
         for number, record in zip(numbers, measured, strict=True):
-            found[number] = replace(found[number], **record)
+            rehearsals[number] = replace(rehearsals[number], **record)
     for shared in place.glob("*"):  # what a table's rows share beside it
         if shared.name != TABLE:
             shutil.rmtree(shared)
     for weights in place.rglob("*.safetensors"):  # of models that were trained: large, and of use to no other table
         weights.unlink()
-    return found
+    return rehearsals
 
 
 def keep_ended(place: Path) -> None:

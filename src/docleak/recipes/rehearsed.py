@@ -64,8 +64,8 @@ def write_rehearsal(
             **facts,
             "rows": [
                 {"recipe": of.name, "row": row.name, "model": row.target, **asdict(rehearsed)}
-                for of, found in pairs
-                for row, rehearsed in found
+                for of, rehearsals in pairs
+                for row, rehearsed in rehearsals
             ],
         },
     )
@@ -75,30 +75,33 @@ def write_rehearsal(
     return out / "rehearsal.html"
 
 
-def _of_rows(found: Found) -> Table:
-    rows = [Row(f"{row.name} ({row.target})", _values([rehearsed])) for row, rehearsed in found]
+def _of_rows(rehearsals: Found) -> Table:
+    rows = [Row(f"{row.name} ({row.target})", _values([rehearsed])) for row, rehearsed in rehearsals]
     return Table("Rows", COLUMNS, rows)
 
 
 def _of_recipes(pairs: Sequence[tuple[Recipe, Found]], scale: str) -> Table:
     rows = [
-        Row(recipe.name, {"rows": _share(recipe, found, scale), **_values([rehearsed for _, rehearsed in found])})
-        for recipe, found in pairs
+        Row(
+            recipe.name,
+            {"rows": _share(recipe, rehearsals, scale), **_values([rehearsed for _, rehearsed in rehearsals])},
+        )
+        for recipe, rehearsals in pairs
     ]
     return Table("Tables and figures", {"rows": Column("rows"), **COLUMNS}, rows, first="recipe")
 
 
-def _share(recipe: Recipe, found: Found, scale: str) -> str:
+def _share(recipe: Recipe, rehearsals: Found, scale: str) -> str:
     """How many rows, and of how many where some were not asked for."""
-    asked = {(row.name, row.model) for row, _ in found}
+    asked = {(row.name, row.model) for row, _ in rehearsals}
     whole = count_rows(recipe, scale, {model for _, model in asked})
-    return str(len(found)) if len(asked) == whole else f"{len(asked)} of {whole}"
+    return str(len(rehearsals)) if len(asked) == whole else f"{len(asked)} of {whole}"
 
 
 def _of_missing(pairs: Sequence[tuple[Recipe, Found]]) -> Table:
     needed: dict[Missing, dict[str, None]] = {}
-    for recipe, found in pairs:
-        for _, rehearsed in found:
+    for recipe, rehearsals in pairs:
+        for _, rehearsed in rehearsals:
             for lack in rehearsed.missing:
                 needed.setdefault(lack, {})[recipe.name] = None
     columns = {"where": Column("where"), "bytes": Column("to download (MB)", 0), "recipes": Column("recipes")}
@@ -110,23 +113,23 @@ def _of_missing(pairs: Sequence[tuple[Recipe, Found]]) -> Table:
     return Table("What is missing", columns, rows, first="option")
 
 
-def _values(found: Sequence[Rehearsed]) -> dict[str, Value]:
+def _values(rehearsals: Sequence[Rehearsed]) -> dict[str, Value]:
     """The cells of rows taken together."""
     work: dict[str, int] = {}
-    for rehearsed in found:
+    for rehearsed in rehearsals:
         for kind, count in rehearsed.work.items():
             work[kind] = work.get(kind, 0) + count
-    done = [rehearsed for rehearsed in found if rehearsed.seconds is not None]
+    done = [rehearsed for rehearsed in rehearsals if rehearsed.seconds is not None]
     estimates = [rehearsed.estimate for rehearsed in done if rehearsed.estimate is not None]
     peak = max((max(rehearsed.peak, rehearsed.device_peak) for rehearsed in done), default=0)
     return {
-        "there": _listed([text for rehearsed in found for text in rehearsed.there]),
-        "missing": _listed([lack.option for rehearsed in found for lack in rehearsed.missing]),
+        "there": _listed([text for rehearsed in rehearsals for text in rehearsed.there]),
+        "missing": _listed([lack.option for rehearsed in rehearsals for lack in rehearsed.missing]),
         "work": ", ".join(f"{count:,} {kind}" for kind, count in work.items()) or NOT_TOLD,
         "seconds": sum(rehearsed.seconds or 0.0 for rehearsed in done) if done else None,
         "memory": peak / 1e9 if peak else None,
-        "estimate": duration(sum(estimates)) if estimates and len(done) == len(found) else None,
-        "stops": _listed([rehearsed.stops for rehearsed in found if rehearsed.stops]),
+        "estimate": duration(sum(estimates)) if estimates and len(done) == len(rehearsals) else None,
+        "stops": _listed([rehearsed.stops for rehearsed in rehearsals if rehearsed.stops]),
     }
 
 

@@ -134,15 +134,15 @@ def faults_of(statements: Sequence[Any], names: Sequence[str], columns: Sequence
 def decide(statements: Sequence[Statement], rows: Sequence[TableRow], scale: str) -> list[Decision]:
     """Every statement of the scale on every model that has its rows, by what their runs hold now."""
     targets = dict.fromkeys(row.target for row in rows)
-    found = []
+    decisions = []
     for statement in (one for one in statements if not one.scales or scale in one.scales):
         for target in targets:
             here = {row.name: row for row in rows if row.target == target}
             model = next(row.model for row in rows if row.target == target)
             needed = [statement.row, *([statement.other] if statement.other else [])]
             if all(name in here for name in needed) and (not statement.models or model in statement.models):
-                found.append(_decided(statement, target, [here[name] for name in needed]))
-    return found
+                decisions.append(_decided(statement, target, [here[name] for name in needed]))
+    return decisions
 
 
 def settled(statements: Sequence[Statement], rows: Sequence[TableRow], scale: str) -> set[int]:

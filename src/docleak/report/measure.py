@@ -106,11 +106,11 @@ class Measure:
 
 def measured(groups: Sequence[tuple[str, float, int]]) -> dict[str, tuple[float, int]]:
     """(group, sum, count) summed by group."""
-    found: dict[str, tuple[float, int]] = {}
+    sums: dict[str, tuple[float, int]] = {}
     for name, total, count in groups:
-        before = found.get(name, (0.0, 0))
-        found[name] = (before[0] + total, before[1] + count)
-    return found
+        before = sums.get(name, (0.0, 0))
+        sums[name] = (before[0] + total, before[1] + count)
+    return sums
 
 
 def share_of(groups: Groups, rng: np.random.Generator, *, of: str = "fields", share: bool = True) -> Estimate:

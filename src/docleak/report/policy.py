@@ -164,13 +164,13 @@ def _of_verdict(rule: Rule, part: str, severity: Severity, sentence: str) -> Che
 def _of_measure(rule: Rule, one: Measure) -> Checked:
     """PASS needs an upper end at the bound or below and no doubt; FINDING a lower end above it."""
     assert rule.at_most is not None
-    found, bound = one.estimate, rule.at_most
+    estimate, bound = one.estimate, rule.at_most
     if one.unbounded:
         return Checked(rule, one.of, Outcome.FINDING, "No epsilon is claimed at all.")
-    if found.value is None:
-        return Checked(rule, one.of, Outcome.UNTOLD, f"Not measured: {found.why or 'no value'}.")
-    exact = found.low is None and found.high is None and found.groups == 0
-    low, high = (found.value, found.value) if exact else (found.low, found.high)
+    if estimate.value is None:
+        return Checked(rule, one.of, Outcome.UNTOLD, f"Not measured: {estimate.why or 'no value'}.")
+    exact = estimate.low is None and estimate.high is None and estimate.groups == 0
+    low, high = (estimate.value, estimate.value) if exact else (estimate.low, estimate.high)
     if not exact and low == high and one.what != EXPLAINED:
         low = high = None  # every resample gave the same: nothing is that certain
     if one.what == EXPLAINED and high is not None and high > bound:
@@ -178,9 +178,11 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
         return Checked(rule, one.of, Outcome.FINDING, page)
     if low is not None and low > bound:
         return Checked(rule, one.of, Outcome.FINDING, f"{one.text}: above the bound.")
-    if one.what == FIELDS and found.value > bound and (low is None or bound <= 0):
+    if one.what == FIELDS and estimate.value > bound and (low is None or bound <= 0):
         # What was read was read, on however few pages; only how many of others would be needs an interval.
-        return Checked(rule, one.of, Outcome.FINDING, f"{one.text} of {found.n} fields were read on the audited pages.")
+        return Checked(
+            rule, one.of, Outcome.FINDING, f"{one.text} of {estimate.n} fields were read on the audited pages."
+        )
     if one.most is not None and bound >= one.most:
         why = f"No more than {number_of(one.most, one.what)} could have been shown on so few, whatever is true."
         return Checked(rule, one.of, Outcome.UNTOLD, why)
@@ -188,7 +190,7 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
         return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}, but: {' '.join(one.doubts)}")
     if high is not None and not math.isnan(high) and high <= bound:
         return Checked(rule, one.of, Outcome.PASS, _passed(one))
-    why = found.why or "no interval" if high is None else f"the interval reaches {number_of(high, one.what)}"
+    why = estimate.why or "no interval" if high is None else f"the interval reaches {number_of(high, one.what)}"
     return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}: {why}.")
 
 

@@ -21,8 +21,8 @@ WITH_LETTER, WITHOUT = 4, 6
 
 def private_values(records: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Every text that stands at a key of PRIVATE anywhere in the records, that is long enough to be told."""
-    found = {text.strip() for record in records for text in _texts(record)}
-    return frozenset(text for text in found if len(text) >= (WITH_LETTER if re.search(r"[^\W\d]", text) else WITHOUT))
+    texts = {text.strip() for record in records for text in _texts(record)}
+    return frozenset(text for text in texts if len(text) >= (WITH_LETTER if re.search(r"[^\W\d]", text) else WITHOUT))
 
 
 def _texts(item: Any, *, private: bool = False) -> Iterator[str]:

@@ -124,7 +124,7 @@ class Table:
     def records(self) -> list[dict[str, Any]]:
         """A flat record per row: NAME, NAME_low, NAME_high and NAME_paper for each number, and facts that are no lists
         or objects."""
-        found = []
+        records = []
         for row in self.rows:
             flat = {key: fact for key, fact in row.facts.items() if not isinstance(fact, Mapping | list | tuple)}
             record: dict[str, Any] = {self.first: row.name, **flat}
@@ -138,8 +138,8 @@ class Table:
                     }
                 else:
                     record[key] = value
-            found.append({**record, **{f"{key}_paper": value for key, value in row.printed.items()}})
-        return found
+            records.append({**record, **{f"{key}_paper": value for key, value in row.printed.items()}})
+        return records
 
     def to_csv(self) -> str:
         """``records`` with a line of heads."""

@@ -74,13 +74,13 @@ def sources_of(config: Mapping[str, object], *, apart_from: Path | None = None) 
     """
     named = sorted({text for text in _strings(config) if _path_in(text) is not None})
     away = apart_from.resolve() if apart_from is not None else None
-    found = {}
+    hashes = {}
     for text in named:
         path = _path_in(text)
         assert path is not None
         if away is None or path.resolve() != away:
-            found[text] = _hash(path, away)
-    return found
+            hashes[text] = _hash(path, away)
+    return hashes
 
 
 def digest_of(settings: Mapping[str, object], *, length: int = 8) -> str:

@@ -285,13 +285,13 @@ class Run:
         manifest = self.manifest()
         if manifest["kind"] != wanted["kind"]:
             return f"{self.path} holds a run of the kind {manifest['kind']!r}, not {wanted['kind']!r}. {advice}"
-        found, asked = manifest["config"], wanted["config"]
-        differing = [key for key in sorted({*found, *asked}) if found.get(key) != asked.get(key)]
+        config, asked = manifest["config"], wanted["config"]
+        differing = [key for key in sorted({*config, *asked}) if config.get(key) != asked.get(key)]
         if not differing:
             changed = "".join(changed_sources(manifest[key], wanted[key]) for key in ("identity", "sources"))
             what = f"{self.path} holds results of other weights, pages or records under the same names:{changed}"
             return f"{what}\n{advice}" if changed else ""
-        lines = [f"\n  - {key}: {_shown(found, key)} there, {_shown(asked, key)} asked for" for key in differing]
+        lines = [f"\n  - {key}: {_shown(config, key)} there, {_shown(asked, key)} asked for" for key in differing]
         return f"{self.path} holds a run with another config:{''.join(lines)}\n{advice}"
 
 

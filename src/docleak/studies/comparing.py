@@ -32,11 +32,11 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """What came of it, in sentences."""
-        found = [f"First: {self.verdicts[0].label}. Second: {self.verdicts[1].label}."]
-        found += [f"Changed: {name}, from {before} to {after}." for name, before, after in self.changed]
-        found += [] if self.changed else ["No setting differs."]
-        found += [self._said(one) for one in self.differences]
-        return found + [f"Measured in one of the two only: {name}." for name in self.alone]
+        lines = [f"First: {self.verdicts[0].label}. Second: {self.verdicts[1].label}."]
+        lines += [f"Changed: {name}, from {before} to {after}." for name, before, after in self.changed]
+        lines += [] if self.changed else ["No setting differs."]
+        lines += [self._said(one) for one in self.differences]
+        return lines + [f"Measured in one of the two only: {name}." for name in self.alone]
 
     def _said(self, one: Difference) -> str:
         head, of = MEASURES[one.first.what].head, _named(one)
@@ -102,9 +102,9 @@ def compare(first: Path, second: Path) -> Comparison:
     if not pairs:
         raise RunError(f"{first} and {second} measured nothing in common: {'; '.join(alone) or 'no measure at all'}.")
     seed = np.random.default_rng(int(runs[0].config.get("seed") or 0))
-    found = tuple(difference(one, other, seed, same=True) for one, other in pairs)
+    differences = tuple(difference(one, other, seed, same=True) for one, other in pairs)
     verdicts = (joined(readings[:1]), joined(readings[1:]))
-    return Comparison(verdicts, _changed(runs[0].manifest(), runs[1].manifest()), found, tuple(alone))
+    return Comparison(verdicts, _changed(runs[0].manifest(), runs[1].manifest()), differences, tuple(alone))
 
 
 def _matched(

@@ -42,12 +42,12 @@ def load_study(kind: str) -> type[Study[Any]]:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())  # for good: worker processes are given these folders
     try:
-        found = resolve(place)
+        study = resolve(place)
     except (ImportError, AttributeError) as fault:
         raise RunError(f"the study {place!r} cannot be loaded ({fault}). Is its file on the path?") from fault
-    if not (isinstance(found, type) and issubclass(found, Study)):
+    if not (isinstance(study, type) and issubclass(study, Study)):
         raise RunError(f"{place!r} is no study; expected a class made of docleak.studies.study.Study.")
-    return found
+    return study
 
 
 def read_runs(runs: Sequence[Run]) -> list[Reading]:

@@ -196,8 +196,8 @@ def make_encoder(
     def show(epoch: Epoch) -> None:
         if not quiet:
             left = (time.perf_counter() - began) / epoch.number * (config.epochs - epoch.number)
-            found = f"loss {epoch.train_loss:.3f}, masked tokens guessed {epoch.validation.accuracy:.1%}"
-            print(f"epoch {epoch.number} of {config.epochs}: {found}, ETA {left / 60:.0f} min", file=sys.stderr)
+            scores = f"loss {epoch.train_loss:.3f}, masked tokens guessed {epoch.validation.accuracy:.1%}"
+            print(f"epoch {epoch.number} of {config.epochs}: {scores}, ETA {left / 60:.0f} min", file=sys.stderr)
 
     train, held_out = (
         [model.encode(page) for page in make_pages(count, seed=seed, split=split)]

@@ -59,13 +59,13 @@ def lineage_of(source: str) -> Lineage:
     if not isinstance(saved, dict) or not isinstance(saved.get("weights"), str):
         raise PrivacyError(f"{folder / CARD}: the lineage is damaged; expected the hash of its weights. {ADVICE}")
     try:
-        found = Lineage.from_dict({name: value for name, value in saved.items() if name != "weights"})
+        lineage = Lineage.from_dict({name: value for name, value in saved.items() if name != "weights"})
     except PrivacyError as error:
         raise PrivacyError(f"{folder / CARD}: {error} {ADVICE}") from error
     if saved["weights"] != weights_digest(folder):
         note = f"{_name(source)}, whose weights are not those that its docleak.json was written for"
-        return Lineage(UNKNOWN, note, found.trainings)
-    return found
+        return Lineage(UNKNOWN, note, lineage.trainings)
+    return lineage
 
 
 def write_lineage(folder: Path, lineage: Lineage, card: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -123,9 +123,9 @@ def assembled(folder: Path, parts: Sequence[str], *, public: bool) -> Lineage:
     ``public``: the user declares parts public of which nothing is known.
     """
     lineages = [lineage_of(part) for part in parts]
-    found = united([one.declared() if public else one for one in lineages])
-    write_lineage(folder, found)
-    return found
+    lineage = united([one.declared() if public else one for one in lineages])
+    write_lineage(folder, lineage)
+    return lineage
 
 
 def ledger_digest(file: Path) -> str:

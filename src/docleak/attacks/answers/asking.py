@@ -135,8 +135,8 @@ def _ask_batch(view: AnswersView, batch: Sequence[Item]) -> list[Spoken]:
         for row in known:
             losses[row] = _loss_with_dropout(view, batch[row], pixels[owners[row], None], inputs[row])
     elif known:
-        found = model.loss(pixels, [inputs[row] for row in known], [owners[row] for row in known]).tolist()
-        for row, loss in zip(known, found, strict=True):
+        known_losses = model.loss(pixels, [inputs[row] for row in known], [owners[row] for row in known]).tolist()
+        for row, loss in zip(known, known_losses, strict=True):
             losses[row] = float(loss)
     return [Spoken(a.text, min(a.confidence, 1.0), loss) for a, loss in zip(answers, losses, strict=True)]
 

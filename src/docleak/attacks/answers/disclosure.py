@@ -93,26 +93,26 @@ def disclosed(cases: Sequence[Case], spoken: Sequence[Spoken]) -> dict[str, Disc
     said: dict[str, list[str]] = {}
     for case, answer in zip(cases, spoken, strict=True):
         said.setdefault(str(case.question.key), []).append(answer.text.lower().strip())
-    found = {}
+    answers = {}
     for key, texts in said.items():
         counts = Counter(text for text in texts if text)
         ordered = tuple(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
-        found[key] = Disclosed(key, len(texts), len(texts) - counts.total(), ordered)
-    return found
+        answers[key] = Disclosed(key, len(texts), len(texts) - counts.total(), ordered)
+    return answers
 
 
 def _without(pages: Sequence[Page], key: str) -> dict[str, list[tuple[str, int]]]:
     """Provider -> (document, number of its first page) of the documents that do not show the key."""
     known = [answers_to(page, key) for page in pages]
     values: dict[str, set[str]] = {}
-    for page, found in zip(pages, known, strict=True):
-        values.setdefault(page.provider, set()).update(found[0].answers if found else ())
+    for page, truth in zip(pages, known, strict=True):
+        values.setdefault(page.provider, set()).update(truth[0].answers if truth else ())
     shows: dict[tuple[str, str], bool] = {}
     first: dict[tuple[str, str], int] = {}
-    for number, (page, found) in enumerate(zip(pages, known, strict=True)):
+    for number, (page, truth) in enumerate(zip(pages, known, strict=True)):
         place = (page.provider, page.document or page.name)
         first.setdefault(place, number)
-        there = found is not None or bool(traces(page, sorted(values[page.provider])))
+        there = truth is not None or bool(traces(page, sorted(values[page.provider])))
         shows[place] = shows.get(place, False) or there
     grouped: dict[str, list[tuple[str, int]]] = {}
     for (provider, document), number in first.items():

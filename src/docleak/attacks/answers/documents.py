@@ -149,24 +149,24 @@ def _gains(asked: Sequence[Asked]) -> Floats:
 def _beside_key(keys: Sequence[str], values: Floats) -> Floats:
     """Values (N, ...) less the mean of their key, which is drawn towards 0, all keys' mean, by BESIDE questions."""
     values, of = values - values.mean(0), np.array(keys)
-    found = values.copy()
+    residuals = values.copy()
     for key in np.unique(of):
         same = of == key
-        found[same] -= values[same].sum(0) / (same.sum() + BESIDE)
-    return found
+        residuals[same] -= values[same].sum(0) / (same.sum() + BESIDE)
+    return residuals
 
 
 def _populations(asked: Sequence[Asked]) -> list[tuple[int, NDArray[np.int64]]]:
     """Each question's number, and those of the questions that it is compared with; AttackError for a lone document."""
     keys, names = (np.array([getattr(one, what) for one in asked]) for what in ("key", "document"))
-    found = []
+    populations = []
     for number, one in enumerate(asked):
         others = names != one.document
         same = np.flatnonzero(others & (keys == one.key))
-        found.append((number, same if len(same) >= POPULATION else np.flatnonzero(others)))
-    if not all(len(of) for _, of in found):
+        populations.append((number, same if len(same) >= POPULATION else np.flatnonzero(others)))
+    if not all(len(of) for _, of in populations):
         raise AttackError("there is one document alone; a population takes questions of others.")
-    return found
+    return populations
 
 
 def _means(asked: Sequence[Asked], values: Floats) -> Floats:

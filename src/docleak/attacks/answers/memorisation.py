@@ -95,8 +95,8 @@ def draw_cases(
             question, source = known
             candidates.setdefault(document, []).append(Case(number, page.provider, document, question, source))
     cases = []
-    for found in candidates.values():
-        case = _drawn(found, rng)
+    for choices in candidates.values():
+        case = _drawn(choices, rng)
         asked = _phrased(case.question, key, phrasings, rng)
         cases.append(Case(case.number, case.provider, case.document, asked, case.source))
     missed = [document for document in documents if document not in candidates]

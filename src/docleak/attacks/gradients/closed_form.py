@@ -119,13 +119,13 @@ class ClosedForm:
 def _outweighing(view: GradientView, knowledge: Knowledge) -> Tensor | None:
     """The templates (B, 3, H, W) with the picture of the page that outweighs the others; None where none does."""
     try:
-        found = recover_dominant(view, knowledge)
+        dominant = recover_dominant(view, knowledge)
     except AttackError:  # a part of the gradient without the text's tables
         return None
-    if not found.claimed or found.recovered.pixels is None:
+    if not dominant.claimed or dominant.recovered.pixels is None:
         return None
     pixels = knowledge.template.clone()
-    pixels[found.slot] = found.recovered.pixels[0]
+    pixels[dominant.slot] = dominant.recovered.pixels[0]
     return pixels
 
 

@@ -101,19 +101,19 @@ class JointAttack:
             if self.refine is None or explained > self.enough or budget - easel.evaluations <= self._draws:
                 return Finding(drawn, easel.best, explained, easel.evaluations, time.perf_counter() - started)
             start, there = easel.start(self.refine, generator)
-        found = self.refine.run(
+        finding = self.refine.run(
             view, known, budget=budget - easel.evaluations, generator=generator, start_at=start,
             on_evaluation=lambda number, loss, pixels: on_evaluation(number + easel.evaluations, loss, pixels),
         )  # fmt: skip
-        history = tuple((number + easel.evaluations, loss) for number, loss in found.history)
-        if found.explained < explained:  # the drawing was better, by all that the adversary can tell
-            found = replace(found, pixels=drawn, explained=explained, matching=easel.best)
+        history = tuple((number + easel.evaluations, loss) for number, loss in finding.history)
+        if finding.explained < explained:  # the drawing was better, by all that the adversary can tell
+            finding = replace(finding, pixels=drawn, explained=explained, matching=easel.best)
         if self.keep_words:
-            pixels = torch.where(there[:, None], drawn, found.pixels)
+            pixels = torch.where(there[:, None], drawn, finding.pixels)
             with inference_mode_of(view):
-                found = replace(found, pixels=pixels, explained=explained_share(view, known, pixels))
-        evaluations, seconds = found.evaluations + easel.evaluations, time.perf_counter() - started
-        return replace(found, evaluations=evaluations, seconds=seconds, history=history)
+                finding = replace(finding, pixels=pixels, explained=explained_share(view, known, pixels))
+        evaluations, seconds = finding.evaluations + easel.evaluations, time.perf_counter() - started
+        return replace(finding, evaluations=evaluations, seconds=seconds, history=history)
 
     @property
     def _draws(self) -> int:
@@ -152,10 +152,10 @@ def text_of(view: GradientView, knowledge: Knowledge) -> Knowledge:
     if knowledge.text_recovered or (knowledge.question_known and knowledge.answer_known and knowledge.words_known):
         return knowledge
     try:
-        found = recover(view, knowledge)
+        recovered = recover(view, knowledge)
     except AttackError:  # no closed form for this model, this batch, or this part of the gradient
         return knowledge
-    return replace(knowledge, inputs=found.inputs, text_recovered=True)
+    return replace(knowledge, inputs=recovered.inputs, text_recovered=True)
 
 
 class Easel:
@@ -234,13 +234,13 @@ class Easel:
             return []
         places = []
         for box in boxes_of(regions(private), (private.shape[0], private.shape[1])):
-            found = []
+            looks = []
             for face in self.typefaces:
                 line = set_in(box, text, face)
                 look, misfit = rank([line], stretched=False, tried=[face])[0]
                 drawing = Drawing(page, (replace(line, look=look),), FIRST[look.way])
-                found.append((look.way != "printed", misfit, drawing))
-            places.append(sorted(found, key=lambda item: item[:2]))
+                looks.append((look.way != "printed", misfit, drawing))
+            places.append(sorted(looks, key=lambda item: item[:2]))
         places.sort(key=lambda place: place[0][:2])
         return [[drawing for _, _, drawing in place] for place in places]
 

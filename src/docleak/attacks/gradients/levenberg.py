@@ -99,31 +99,31 @@ class Subspace:
         size, steepness = float(here.residual.norm()), float(slope.norm())
         if not (size > 0 and 0 < steepness < float("inf")):
             return None
-        left, found, alpha = -here.residual / size, [-slope / steepness], steepness / size
+        left, vectors, alpha = -here.residual / size, [-slope / steepness], steepness / size
         columns: list[tuple[float, float]] = []
         pulls = 0
         while True:
-            left = here.push(found[-1]) - alpha * left
+            left = here.push(vectors[-1]) - alpha * left
             beta = float(left.norm())
             columns.append((alpha, beta))
-            if len(found) == directions or beta <= NEGLIGIBLE * columns[0][0]:
+            if len(vectors) == directions or beta <= NEGLIGIBLE * columns[0][0]:
                 break
             left = left / beta
-            right = here.pull(left) * free - beta * found[-1]
+            right = here.pull(left) * free - beta * vectors[-1]
             pulls += 1
-            basis = torch.stack(found, dim=1)
+            basis = torch.stack(vectors, dim=1)
             for _ in range(2):  # twice is enough (Giraud et al., 2005)
                 right = right - basis @ (basis.T @ right)
             alpha = float(right.norm())
             if alpha <= NEGLIGIBLE * columns[0][0]:
                 break
-            found.append(right / alpha)
+            vectors.append(right / alpha)
         bidiagonal = torch.zeros(len(columns) + 1, len(columns), dtype=torch.float64)
         for k, (diagonal, below) in enumerate(columns):
             bidiagonal[k, k], bidiagonal[k + 1, k] = diagonal, below
         if not bool(bidiagonal.isfinite().all()):
             return None
-        return cls(torch.stack(found, dim=1), bidiagonal, _square(here.residual), len(columns) + pulls)
+        return cls(torch.stack(vectors, dim=1), bidiagonal, _square(here.residual), len(columns) + pulls)
 
     def step(self, damping: float) -> tuple[Tensor, float]:
         """p = V y (n,), with y that minimises ||r| e1 - B y|² + damping s² |y|², s the largest singular value of B;

@@ -178,10 +178,10 @@ class ImitatedSteps:
                 }
                 given = (pixels, [inputs[i] for i in batch], [self.owners[i] for i in batch])
                 value = functional_call(loss, {f"module.{name}": p for name, p in weights.items()}, given)
-                found = torch.autograd.grad(value, list(weights.values()), create_graph=create_graph, allow_unused=True)
+                grads = torch.autograd.grad(value, list(weights.values()), create_graph=create_graph, allow_unused=True)
                 gradient = {
                     name: torch.zeros_like(p) if g is None else g
-                    for (name, p), g in zip(weights.items(), found, strict=True)
+                    for (name, p), g in zip(weights.items(), grads, strict=True)
                 }
                 if first and not state.count:
                     first.keep(batch, self.batching, gradient)

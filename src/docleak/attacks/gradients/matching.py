@@ -73,8 +73,8 @@ def cosine(view: GradientView) -> Distance:
     names, observed = tuple(view.gradient), tuple(view.gradient.values())
 
     def distance(dummy: Gradient) -> Tensor:
-        found: Tensor = _Cosine.apply(observed, *(dummy[name] for name in names))  # type: ignore[no-untyped-call]
-        return found
+        mismatch: Tensor = _Cosine.apply(observed, *(dummy[name] for name in names))  # type: ignore[no-untyped-call]
+        return mismatch
 
     return distance
 

@@ -143,11 +143,11 @@ class BoundedLBFGS:
         try:
             # A line search that ends early (rounding) restarts with a fresh history from the last point.
             for _ in range(8):
-                found = minimize(
+                optimum = minimize(
                     function, last.clip(0, 1), jac=True, method="L-BFGS-B", bounds=[(0.0, 1.0)] * len(last),
                     options=options,
                 )  # fmt: skip
-                last = found.x
+                last = optimum.x
         except OutOfBudget:
             pass
         return torch.from_numpy(last).to(start)

@@ -161,15 +161,15 @@ class _Search:
         """(B, latent): for each example of the batch the same draws; the best one by the objective."""
         count = min(self.attack.starts, max(1, budget - 1))
         drawn = torch.randn((count, len(self.knowledge.template), self.prior.latent), generator=generator)
-        found = []
+        losses = []
         for start in drawn.to(self.knowledge.template):
             canvas = FeatureCanvas(self.prior, 0, start, self.size, None)
             if count > 1:
                 pursuit = self._pursuit(canvas)
                 pursuit.pursue(torch.zeros_like(start).flatten(), 1, generator)
-                found.append(pursuit.best_whole)
+                losses.append(pursuit.best_whole)
                 self._keep(pursuit, canvas)
-        return drawn[int(torch.tensor(found).argmin()) if found else 0].to(self.knowledge.template)
+        return drawn[int(torch.tensor(losses).argmin()) if losses else 0].to(self.knowledge.template)
 
     def _fit(self, pixels: Tensor) -> Tensor:
         """(B, latent) whose picture is near ``pixels``."""
@@ -184,9 +184,9 @@ class _Search:
     def _descend(self, canvas: FeatureCanvas, budget: int, generator: torch.Generator) -> Tensor:
         pursuit = self._pursuit(canvas)
         start = torch.zeros(canvas.base.numel(), device=canvas.base.device)
-        found = pursuit.pursue(start, budget, generator)
+        unknowns = pursuit.pursue(start, budget, generator)
         self._keep(pursuit, canvas)
-        return canvas.features(found).detach()
+        return canvas.features(unknowns).detach()
 
     def _pursuit(self, canvas: FeatureCanvas) -> Pursuit:
         return Pursuit(self.attack.composition, self.view, self.knowledge, canvas, self.report, self.guide)

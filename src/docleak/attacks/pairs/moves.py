@@ -61,14 +61,14 @@ def rearranged(order: Tensor, generator: torch.Generator) -> Tensor:
 
 def candidates_of(sentences: Sentences, embeddings: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """(count + 1, B, T, d): as it is, and ``count`` rearrangements, each of one text of the batch."""
-    found = [embeddings]
+    candidates = [embeddings]
     for _ in range(count):
         text = int(torch.randint(len(embeddings), (1,), generator=generator))
         places = sentences.free[text].nonzero().flatten()
         moved = embeddings.clone()
         moved[text, places] = embeddings[text, rearranged(places, generator)]
-        found.append(moved)
-    return torch.stack(found)
+        candidates.append(moved)
+    return torch.stack(candidates)
 
 
 class _Logits(nn.Module):
@@ -96,11 +96,11 @@ def distances(
 
     vectorised = torch.func.vmap(torch.func.grad(gradient), in_dims=(None, 0))
     chunk = max(1, min(chunk, ROOM // sum(p.numel() * p.element_size() for p in chosen.values())))
-    found: list[float] = []
+    losses: list[float] = []
     for first in range(0, len(batches), chunk):
         part = batches[first : first + chunk]
         many = vectorised(chosen, part)
         for number in range(len(part)):
             dummy = {name: many[f"network.{name}"][number] for name in view.names}
-            found.append(float(distance(view.as_sent(dummy))))
-    return found
+            losses.append(float(distance(view.as_sent(dummy))))
+    return losses

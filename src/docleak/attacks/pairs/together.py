@@ -219,19 +219,19 @@ class _Chase:
         template = torch.full(self.size, 0.5, device=self.view.model.device)
         private = torch.ones(self.size[0], *self.size[2:], dtype=torch.bool, device=template.device)
         known = Knowledge(template, private, self._inputs("image"))
-        found = self.attack.image.run(
+        finding = self.attack.image.run(
             self._side("image"), known, budget=budget, generator=self.generator, start_at=self.next["image"],
             guide=guide,
         )  # fmt: skip
-        return found.pixels, found.matching, found.evaluations
+        return finding.pixels, finding.matching, finding.evaluations
 
     def _text(self, budget: int, guide: Guide | None) -> tuple[Tensor, float, int]:
         span = (self.used["text"] / self.budget, (self.used["text"] + budget) / self.budget)
-        found = self.attack.text.run(
+        finding = self.attack.text.run(
             self._side("text"), self._inputs("text"), self.sentences, budget=budget, generator=self.generator,
             language=self.knowledge.language, start_at=self.next["text"], progress=span, guide=guide,
         )  # fmt: skip
-        return found.embeddings, found.matching, found.evaluations
+        return finding.embeddings, finding.matching, finding.evaluations
 
     def _joint(self, refine: Refinement) -> None:
         """Stage 2 inside stage 1: the text leads the picture, which is made in one go, and it then leads the text."""
@@ -281,11 +281,11 @@ class _Chase:
         )
         self._pair(near)
         pixels, embeddings = self.best["image"][1], self.best["text"][1]
-        found = align(refine, self.knowledge.aligner, self.sentences, pixels, embeddings, qualities)
-        self.next = {"image": found.pixels, "text": found.embeddings}
-        self.rounds.append(Round(*qualities, found.before, found.after))
+        alignment = align(refine, self.knowledge.aligner, self.sentences, pixels, embeddings, qualities)
+        self.next = {"image": alignment.pixels, "text": alignment.embeddings}
+        self.rounds.append(Round(*qualities, alignment.before, alignment.after))
         self.seconds["align"] += time.perf_counter() - began
-        return found.after >= refine.threshold
+        return alignment.after >= refine.threshold
 
     def _quality(self, modality: Modality) -> float:
         """Eq. 6 of what is held. It is the distance that stage 1 has just computed, in other units: not counted."""

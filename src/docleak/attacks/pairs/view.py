@@ -104,10 +104,10 @@ def words_in(view: PairView) -> Tensor | None:
 
 def inputs_of(labels: Sequence[int], masks: Tensor | None = None) -> list[Encoded]:
     """One Encoded per example: its class, and for texts its mask (B, T)."""
-    found = []
+    inputs = []
     for number, label in enumerate(labels):
         tensors = {"label": torch.tensor([label])}
         if masks is not None:
             tensors["mask"] = masks[number]
-        found.append(Encoded(tensors))
-    return found
+        inputs.append(Encoded(tensors))
+    return inputs

@@ -173,11 +173,11 @@ class Candidates:
             .clamp_min(1e-300)
             .sqrt()
         )  # (V, P)
-        found = []
+        matches = []
         for one in inputs:
             unit = one.double() / one.double().norm().clamp_min(1e-300)
             cosine = ((self.tokens @ unit)[:, None] + self.places @ unit) / norms
             best = int(cosine.abs().argmax())
             token, place = divmod(best, cosine.shape[1])
-            found.append((token, place if self.placed else -1, float(cosine.abs().flatten()[best])))
-        return found
+            matches.append((token, place if self.placed else -1, float(cosine.abs().flatten()[best])))
+        return matches

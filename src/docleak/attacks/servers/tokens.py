@@ -155,8 +155,8 @@ def inputs_at(model: DocumentModel, body: Body, number: int, public: PublicPages
 def nearly_one(seen: Tensor) -> Tensor:
     """The direction (d,) along which all of ``seen`` (n, d) measure about 1: what a layer without a bias has of one."""
     ridge = 1e-2 * seen.square().sum() / seen.shape[1] * torch.eye(seen.shape[1], dtype=seen.dtype)
-    found: Tensor = torch.linalg.solve(seen.T @ seen + ridge, seen.sum(0))
-    return found
+    direction: Tensor = torch.linalg.solve(seen.T @ seen + ridge, seen.sum(0))
+    return direction
 
 
 DECEPTICONS = TokenServer(

@@ -83,12 +83,12 @@ def losses(model: DocumentModel, canaries: Sequence[Sequence[Page]], local: Loca
     objective = objective_of(local.objective)
     set_parameters(model, dict(weights))
     model.module.eval()
-    found = []
+    means = []
     with torch.no_grad():
         for pages in canaries:
             rng = np.random.default_rng(0)  # the same draws before and after
-            found.append(float(batch_loss(model, pages, objective.examples(pages), objective, rng)))
-    return np.array(found)
+            means.append(float(batch_loss(model, pages, objective.examples(pages), objective, rng)))
+    return np.array(means)
 
 
 def weight_scores(model: DocumentModel, view: CanaryView, *, at_start: NDArray[np.float32] | None = None) -> Floats:

@@ -144,9 +144,9 @@ def _step(
             ids = torch.cat([ids, others[others != ids[0]]])
         liked, guessed = (likelihoods(probe.token_logits(prefix)[ids], soft) for probe in (target, public))
         return ids, liked, guessed
-    found = public.propose(prefix, config.candidates)
-    guessed = likelihoods(found.logits, soft)
+    candidates = public.propose(prefix, config.candidates)
+    guessed = likelihoods(candidates.logits, soft)
     if target is None:
-        return found.ids, guessed, guessed
-    fitting = loss_likelihoods(target.losses(prefix, found.ids), sharp)
-    return found.ids, weighted_mean(fitting, guessed, config.weight, config.mean), guessed
+        return candidates.ids, guessed, guessed
+    fitting = loss_likelihoods(target.losses(prefix, candidates.ids), sharp)
+    return candidates.ids, weighted_mean(fitting, guessed, config.weight, config.mean), guessed

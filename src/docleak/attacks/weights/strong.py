@@ -84,8 +84,8 @@ class StrongConfig:
             return Finding(made, public.calls)
         focused = focus(view.page, view.positions) if self.weight else None
         probe = target_probe(view, focused) if focused is not None else None
-        found = _beam(probe, public, self, budget)
-        return Finding(found, public.calls + (probe.calls if probe else 0))
+        attempts = _beam(probe, public, self, budget)
+        return Finding(attempts, public.calls + (probe.calls if probe else 0))
 
 
 def focus(page: TokenPage, positions: tuple[int, ...]) -> TokenPage:
@@ -134,10 +134,10 @@ def _beam(target: Probe | None, public: Probe, config: StrongConfig, attempts: i
         count = config.candidates if step == 0 else max(1, (config.candidates + 1) // len(beam) - 1)
         grown: list[_Hypothesis] = []
         for one in beam:
-            found = public.propose(one.attempt.tokens, count)
-            guessed = torch.log_softmax(found.logits.double(), dim=0)
-            mixed = guessed if target is None else _mixed(target, one.attempt.tokens, found.ids, guessed, config)
-            grown += [_longer(one, int(found.ids[i]), mixed, guessed, int(i)) for i in range(len(found.ids))]
+            candidates = public.propose(one.attempt.tokens, count)
+            guessed = torch.log_softmax(candidates.logits.double(), dim=0)
+            mixed = guessed if target is None else _mixed(target, one.attempt.tokens, candidates.ids, guessed, config)
+            grown += [_longer(one, int(candidates.ids[i]), mixed, guessed, int(i)) for i in range(len(candidates.ids))]
         beam = sorted(grown, key=lambda one: -one.score)[: config.beam]
     chosen = [one.attempt for one in beam[:attempts]]
     return tuple(chosen + chosen[:1] * (attempts - len(chosen)))

@@ -45,13 +45,13 @@ def _tower(box: int, rng: np.random.Generator) -> list[Item]:
 
 
 def _scatter(box: int, rng: np.random.Generator) -> list[Item]:
-    colors, found = list(COLORS), []
+    colors, items = list(COLORS), []
     cells = rng.permutation(9)[: int(rng.integers(0, 8))]
     for cell in sorted(int(c) for c in cells):
         side = int(rng.choice([10, 20, 30]))
         x, y = (33 * (cell % 3) + int(rng.integers(0, 34 - side)), 33 * (cell // 3) + int(rng.integers(0, 34 - side)))
-        found.append(Item(box, SHAPES[rng.integers(3)], colors[rng.integers(3)], x, y, side))
-    return found
+        items.append(Item(box, SHAPES[rng.integers(3)], colors[rng.integers(3)], x, y, side))
+    return items
 
 
 def _draw(items: Sequence[Item]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

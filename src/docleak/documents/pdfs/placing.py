@@ -75,9 +75,9 @@ def place(
         told = tuple((p.sheet + 1, " ".join(streams[p.sheet].texts[i] for i in p.words)) for p in places)
         if what:
             remarks.append(Remark(value, what, told))
-        for found in chosen:
-            taken.update((found.sheet, index) for index in found.words)
-            fields[found.sheet].append(Field(value.key, value.text, found.words, value.key not in public))
+        for spot in chosen:
+            taken.update((spot.sheet, index) for index in spot.words)
+            fields[spot.sheet].append(Field(value.key, value.text, spot.words, value.key not in public))
         if not chosen and sheets:
             home = min((value.page or 1) - 1, len(sheets) - 1)
             fields[home].append(Field(value.key, value.text, (), value.key not in public))

@@ -93,12 +93,12 @@ def _fill(
     for there, layer in layers.items():
         rows = list(order) if there == last else slice(None)
         for part, ours in layer.named_parameters():
-            found = weights.get(f"{there}.{part}")
-            if found is None or found.shape != ours.shape:
-                shape = "not there" if found is None else f"of the shape {tuple(found.shape)}"
+            theirs = weights.get(f"{there}.{part}")
+            if theirs is None or theirs.shape != ours.shape:
+                shape = "not there" if theirs is None else f"of the shape {tuple(theirs.shape)}"
                 raise ModelError(
                     f"the head of model {model.name!r}: {there}.{part} is {shape}; {len(order)} labels of a "
                     f"{model.config.architecture} need {tuple(ours.shape)}. Save the model again."
                 )
-            ours.copy_(found[rows])
+            ours.copy_(theirs[rows])
     model.drawn = ""

@@ -173,8 +173,8 @@ class ClassHead(Head):
 
     def scores(self, hidden: Tensor) -> Tensor:
         """Logits of the page's class, (B, K)."""
-        found: Tensor = self.classes(hidden[:, 0])
-        return found
+        logits: Tensor = self.classes(hidden[:, 0])
+        return logits
 
     def loss(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
         """Cross-entropy, as the softplus of how far the other classes are behind: a small one is not rounded to 0."""

@@ -132,11 +132,11 @@ def load_backbone(
     config = EncoderConfig(
         kind, backbone, task, tuple(classes) if task in CLASSED else (), vision, resnet, question_first
     )
-    if config.has_patches and (found := image_settings(where, revision=revision)) and (found.mean, found.std) != (
+    if config.has_patches and (norm := image_settings(where, revision=revision)) and (norm.mean, norm.std) != (
         HALF, HALF
     ):  # fmt: skip
         raise ModelError(
-            f"model {name!r} normalises pictures by mean {found.mean} and deviation {found.std}; expected {HALF[0]} "
+            f"model {name!r} normalises pictures by mean {norm.mean} and deviation {norm.std}; expected {HALF[0]} "
             "for all channels, as LayoutLMv3's processor has them."
         )
     model = build(config, words_alone(tokenizer_of(where, revision=revision)), seed=seed, name=name)

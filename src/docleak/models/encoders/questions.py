@@ -47,18 +47,18 @@ def answered(page: Page) -> Iterator[tuple[str, tuple[int, ...]]]:
 def with_questions(tokens: TokenPage, page: Page, tokenizer: Any, *, ends: int = 1) -> TokenPage:
     """``tokens`` with the questions whose answers are within them, each with ``ends`` [SEP] behind it (RoBERTa's family
     has two). Raises ModelError if there is none."""
-    found = []
+    questions = []
     for text, words in answered(page):
         where = torch.isin(tokens.words, torch.tensor(words)).nonzero().flatten().tolist()
         if set(words) <= set(tokens.words.tolist()):
             pieces = tokenizer(text, add_special_tokens=False)["input_ids"][: ROOM - ends]
-            found.append(Asked(torch.tensor([*pieces, *ends * [tokenizer.sep_token_id]]), where[0], where[-1]))
-    if not found:
+            questions.append(Asked(torch.tensor([*pieces, *ends * [tokenizer.sep_token_id]]), where[0], where[-1]))
+    if not questions:
         raise ModelError(
             f"page {page.name!r} has {len(page.questions)} questions, none with its answer within the {len(tokens)} "
             f"tokens that are read; question answering needs {NEEDS['qa']}."
         )
-    return replace(tokens, questions=tuple(found))
+    return replace(tokens, questions=tuple(questions))
 
 
 def asked(page: TokenPage) -> list[TokenPage]:

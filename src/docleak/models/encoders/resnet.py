@@ -48,8 +48,8 @@ class ResNetFeatures(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         mean, std = (pictures.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
-        found = self.network(((pictures + 1) / 2 - mean) / std, output_hidden_states=True)
-        features: Tensor = found.hidden_states[-1]
+        stages = self.network(((pictures + 1) / 2 - mean) / std, output_hidden_states=True)
+        features: Tensor = stages.hidden_states[-1]
         return features
 
 

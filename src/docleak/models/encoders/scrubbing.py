@@ -49,14 +49,14 @@ def extract(
     """The private fields of ``page`` with ``shortest`` to ``longest`` tokens that are all within the model's length."""
     there = set(tokens.words.tolist())
     again = repeats_of(page)
-    found = []
+    secrets = []
     for field in page.private_fields:
         places = positions_of(tokens, field.words)
         if shortest <= len(places) <= longest and set(field.words) <= there:
             words = [
                 word for other in again if (other.key, other.value) == (field.key, field.value) for word in other.words
             ]
-            found.append(
+            secrets.append(
                 SecretField(
                     document=tokens.document,
                     page=tokens.name,
@@ -67,7 +67,7 @@ def extract(
                     repeats=positions_of(tokens, words),
                 )
             )
-    return tuple(found)
+    return tuple(secrets)
 
 
 def unplayable(pages: Sequence[Page], tokens: Mapping[str, TokenPage]) -> dict[str, int]:

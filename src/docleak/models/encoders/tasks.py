@@ -48,13 +48,13 @@ def entities_of(page: Page) -> tuple[Entity, ...]:
 
 def classes_of(pages: Sequence[Page], *, limit: int = 64) -> tuple[str, ...]:
     """The kinds of entity, sorted. Raises ModelError for none, or so many that they are texts and not kinds."""
-    found = sorted({entity.label for page in pages for entity in entities_of(page)})
-    if not found or len(found) > limit:
+    kinds = sorted({entity.label for page in pages for entity in entities_of(page)})
+    if not kinds or len(kinds) > limit:
         raise ModelError(
-            f"{len(pages)} pages have {len(found)} kinds of entity; expected 1 to {limit}. Extraction needs fields "
+            f"{len(pages)} pages have {len(kinds)} kinds of entity; expected 1 to {limit}. Extraction needs fields "
             "whose keys recur from page to page, or annotated entities."
         )
-    return tuple(found)
+    return tuple(kinds)
 
 
 def label_of(page: Page) -> str:
@@ -70,13 +70,13 @@ def page_classes(pages: Sequence[Page], *, limit: int = 64) -> tuple[str, ...]:
     counts = Counter(label_of(page) for page in pages)
     common = sorted((name for name, count in counts.items() if name and count > 1), key=lambda n: (-counts[n], n))
     kept = sorted(common[:limit])
-    found = (*kept, RARE) if len(kept) < len(counts) else tuple(kept)
-    if len(found) < 2:
+    classes = (*kept, RARE) if len(kept) < len(counts) else tuple(kept)
+    if len(classes) < 2:
         raise ModelError(
             f"{len(pages)} pages have {len(counts)} templates or issuers, {len(kept)} of them on more than one page; "
             "classification needs two classes. Give pages with recurring templates or issuers."
         )
-    return found
+    return classes
 
 
 def classes_for(task: Task, pages: Sequence[Page]) -> tuple[str, ...]:

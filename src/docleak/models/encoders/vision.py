@@ -83,6 +83,6 @@ def roi_align(features: Tensor, boxes: Tensor, *, bins: tuple[int, int], samples
     shape = (batch, tokens, rows, columns)
     grid = torch.stack([xs[:, :, None, :].expand(shape), ys[:, :, :, None].expand(shape)], dim=-1)
     grid = grid.reshape(batch, tokens * rows, columns, 2) * 2 - 1  # grid_sample's corners are -1 and 1
-    found = F.grid_sample(features, grid, mode="bilinear", padding_mode="border", align_corners=False)
-    split = found.reshape(batch, -1, tokens, bins[0], samples, bins[1], samples)
+    sampled = F.grid_sample(features, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    split = sampled.reshape(batch, -1, tokens, bins[0], samples, bins[1], samples)
     return split.mean(dim=(4, 6)).movedim(1, 2)  # (B, T, C, bins[0], bins[1])

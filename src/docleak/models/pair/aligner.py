@@ -220,8 +220,8 @@ def _clip(where: str, revision: str | None, source: str, tokenizer: Any, device:
 def _require_clip(source: str, info: Mapping[str, Any], width: int) -> None:
     """ModelError unless the weights filled the whole CLIP: what they lack would be drawn at random."""
     faults = [
-        f"{name} is of {tuple(found)}, expected {tuple(wanted)}"
-        for name, found, wanted in sorted(info["mismatched_keys"])
+        f"{name} is of {tuple(shape)}, expected {tuple(wanted)}"
+        for name, shape, wanted in sorted(info["mismatched_keys"])
     ]
     faults += [f"{name} is missing" for name in sorted(info["missing_keys"])]
     if faults:

@@ -92,10 +92,10 @@ class CausalModel:
     def surprise(self, rows: Sequence[Sequence[int]]) -> list[float]:
         """See LanguageModel; per token of the causal model's own."""
         texts = [self.tokenizer.decode(list(row)) for row in rows]
-        found: list[float] = []
+        surprises: list[float] = []
         for first in range(0, len(texts), self.batch):
-            found += self._batch(texts[first : first + self.batch])
-        return found
+            surprises += self._batch(texts[first : first + self.batch])
+        return surprises
 
     def _batch(self, texts: Sequence[str]) -> list[float]:
         begin = self.own.bos_token_id if self.own.bos_token_id is not None else self.own.eos_token_id

@@ -219,5 +219,5 @@ def _split_head(model: PairModel, weight: Tensor, bias: Tensor | None) -> dict[s
             f"model and shape {(heads[0].shape[0], sum(widths))}: {widths[0]} columns of the image, then {widths[1]}."
         )
     image, text = weight[:, : widths[0]], weight[:, widths[0] :]
-    found = {"image.head.weight": image, "text.head.weight": text}
-    return found if bias is None else {**found, "image.head.bias": bias}
+    weights = {"image.head.weight": image, "text.head.weight": text}
+    return weights if bias is None else {**weights, "image.head.bias": bias}

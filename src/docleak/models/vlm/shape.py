@@ -21,7 +21,7 @@ def shape_of(source: str) -> dict[str, Any]:
     from docleak.models.lora import ADAPTER, adapter_file
 
     where, revision = locate(source)
-    file, base, found = adapter_file(where, revision), source, {"rank": 0, "adapted": len(PROJECTIONS)}
+    file, base, shape = adapter_file(where, revision), source, {"rank": 0, "adapted": len(PROJECTIONS)}
     if file is not None:
         told = read_json_object(file, error=ModelError, advice="Save the adapters again.")
         targets, base = told.get("target_modules"), str(told.get("base_model_name_or_path"))
@@ -31,7 +31,7 @@ def shape_of(source: str) -> dict[str, Any]:
                 "and a list of names. Say --rank and --adapted instead of --model."
             )
         adapted = sum(any(str(t).split(".")[-1] == name for t in targets) for name in PROJECTIONS)
-        found = {"rank": told["r"], "adapted": adapted}
+        shape = {"rank": told["r"], "adapted": adapted}
     config = config_of(base)
     text, vision = config.get("text_config") or {}, config.get("vision_config") or {}
     if not all(isinstance(text.get(name), int) for name in ("hidden_size", "vocab_size")):
@@ -39,14 +39,14 @@ def shape_of(source: str) -> dict[str, Any]:
             f"config.json of {base!r} has no text_config with a hidden_size and a vocab_size: it is no decoder of "
             "pictures and words. Say --width and --vocabulary instead of --model."
         )
-    found |= {"width": text["hidden_size"], "vocabulary": text["vocab_size"]}
+    shape |= {"width": text["hidden_size"], "vocabulary": text["vocab_size"]}
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))
-    found["table"] = file is None and not tied
+    shape["table"] = file is None and not tied
     side, patch, kind = vision.get("image_size"), vision.get("patch_size"), config.get("model_type")
     squared = (side // patch) ** 2 if isinstance(side, int) and isinstance(patch, int) else 0
     counted = config.get("mm_tokens_per_image") or config.get("image_seq_length")
     counted = squared if squared and kind in ("llava", "paligemma") else counted
-    found |= {"patches": counted} if isinstance(counted, int) else {}
+    shape |= {"patches": counted} if isinstance(counted, int) else {}
     if file is None and squared and vision.get("model_type") == "siglip_vision_model":
-        found |= {"tower_width": vision["hidden_size"], "tower_patches": squared}
-    return found
+        shape |= {"tower_width": vision["hidden_size"], "tower_patches": squared}
+    return shape

@@ -145,12 +145,12 @@ class Federation:
         space = Subspace.of(blocks)
         if not space.rank:
             return None
-        found = []
+        shares = []
         for page in (self.pages[0], *self.others):
             gradient = client_gradient(self.model, *self._input(page))[name].double()
             outside = (gradient - gradient @ space.directions.T @ space.directions).norm() / gradient.norm()
-            found.append(float(outside))
-        return found[0], found[1:]
+            shares.append(float(outside))
+        return shares[0], shares[1:]
 
 
 def _of_rows(noise: Tensor | float) -> Tensor | float:

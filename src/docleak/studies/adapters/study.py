@@ -114,8 +114,8 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             true = tuple(case.inputs[0].tensors["labels"].tolist()[:-1])
             record["answer"] = {"right": read.tokens == (true,), "sure": read.exact}
         try:
-            found, _, _ = pixels_of_system(tower_system(view), case.knowledge.template, case.knowledge.private)
-            near = ((found - case.pixels).abs() <= LEVEL).all(1)[0]
+            pixels, _, _ = pixels_of_system(tower_system(view), case.knowledge.template, case.knowledge.private)
+            near = ((pixels - case.pixels).abs() <= LEVEL).all(1)[0]
             record["pixels"] = {"share": float(near[private].float().mean())}
         except AttackError as fault:
             record["pixels"] = {"refused": str(fault)}
@@ -124,14 +124,14 @@ class AdapterStudy(TableStudy[AdapterConfig]):
     @staticmethod
     def _of_words_and_boxes(model: Lilt, case: Case, view: GradientView) -> dict[str, Any]:
         """Of a model without eyes: its tokens in their places, and whether boxes and answer are right, too."""
-        found, true = recover_text(view), case.inputs[0].tensors
-        ids, read = true["input_ids"], found.inputs[0].tensors["input_ids"]
-        same = all(torch.equal(value, found.inputs[0].tensors[name]) for name, value in true.items())
+        recovered, true = recover_text(view), case.inputs[0].tensors
+        ids, read = true["input_ids"], recovered.inputs[0].tensors["input_ids"]
+        same = all(torch.equal(value, recovered.inputs[0].tensors[name]) for name, value in true.items())
         right = sum(int(one == other) for one, other in zip(ids.tolist(), read.tolist(), strict=False))
         return {
             "parameters": sum(p.numel() for p in model.module.parameters()),
-            "text": {"found": len(read), "right": right, "true": len(ids), "sure": found.exact},
-            "answer": {"right": same, "sure": found.exact, "what": "all in place, boxes and answer"},
+            "text": {"found": len(read), "right": right, "true": len(ids), "sure": recovered.exact},
+            "answer": {"right": same, "sure": recovered.exact, "what": "all in place, boxes and answer"},
             "pixels": {"refused": "it reads words and boxes, and no picture"},
         }
 
@@ -149,10 +149,10 @@ class AdapterStudy(TableStudy[AdapterConfig]):
     @staticmethod
     def _words(view: GradientView, true: set[int]) -> dict[str, Any]:
         try:
-            found = recover_set(view)
+            words = recover_set(view)
         except AttackError as fault:
             return {"refused": str(fault)}
-        return {**counted(found.tokens, true), "sure": found.exact, "route": found.route}
+        return {**counted(words.tokens, true), "sure": words.exact, "route": words.route}
 
     def _rounds(self, base: Path, folder: Path) -> dict[str, Any]:
         c, generator = self.config, torch.Generator().manual_seed(self.config.seed)
@@ -161,12 +161,12 @@ class AdapterStudy(TableStudy[AdapterConfig]):
         true = federation.true()
         for number in range(c.rounds):
             sent.append(federation.round(number, generator))
-            found = federation.read(sent)
-            if isinstance(found, Words):
-                read.append({"round": number + 1, **counted(found.tokens, true), "sure": found.exact,
-                             "conditions": [vars(condition) for condition in found.conditions]})  # fmt: skip
+            reading = federation.read(sent)
+            if isinstance(reading, Words):
+                read.append({"round": number + 1, **counted(reading.tokens, true), "sure": reading.exact,
+                             "conditions": [vars(condition) for condition in reading.conditions]})  # fmt: skip
             else:
-                read.append({"round": number + 1, "refused": found})
+                read.append({"round": number + 1, "refused": reading})
         return {"true": len(true), "read": read, "residuals": federation.residuals(sent), "bytes": federation.bytes(),
                 "loss": [before, federation.loss()]}  # fmt: skip
 
@@ -183,10 +183,10 @@ class AdapterStudy(TableStudy[AdapterConfig]):
 
     def numbers(self, run: Run) -> dict[str, Value]:
         """What is finished."""
-        found: dict[str, Value] = {}
+        numbers: dict[str, Value] = {}
         for record in run.units():
-            found |= READERS[record["unit"]](record)
-        return found
+            numbers |= READERS[record["unit"]](record)
+        return numbers
 
     def row_values(self, run: Run) -> dict[str, Any]:
         """All that was measured, with the reasons of what was refused."""

@@ -72,11 +72,11 @@ def by_key(pages: Sequence[Page]) -> tuple[dict[str, Estimate], dict[str, int]]:
     the rarer half of the keys; and the number of each key, the commonest first."""
     counts = dict(_asked(pages).most_common())
     total, numbers = sum(counts.values()), list(counts.values())
-    found = {
+    figures = {
         "questions": total, "kinds": len(counts), "commonest": numbers[0] / total if total else None,
         "rarer": sum(numbers[-(-len(numbers) // 2) :]) / total if total else None,
     }  # fmt: skip
-    return {name: Estimate.exactly(number) for name, number in found.items()}, counts
+    return {name: Estimate.exactly(number) for name, number in figures.items()}, counts
 
 
 def _documents(pages: Sequence[Page]) -> Counter[str]:

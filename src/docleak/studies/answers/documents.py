@@ -153,11 +153,11 @@ def controls_of(sides: Sides, asked: Sequence[Asked], *, seed: int) -> dict[str,
     """AUC of who asks no model, and by the loss of the first reference, which saw neither set."""
     documents = sides.all()
     members = np.array([name in sides.members for name in documents])
-    found = {BLIND: blind_auc(list(documents.values()), members, seed=seed)}
+    controls = {BLIND: blind_auc(list(documents.values()), members, seed=seed)}
     if asked[0].references:
         blank = [replace(one, loss=one.references[0]) for one in asked]
-        found[UNTRAINED] = _rates(DOCUMENTS.load("loss").run(blank), asked, sides, LEVEL, seed)["auc"]
-    return found
+        controls[UNTRAINED] = _rates(DOCUMENTS.load("loss").run(blank), asked, sides, LEVEL, seed)["auc"]
+    return controls
 
 
 def _rates(
@@ -166,8 +166,8 @@ def _rates(
 ) -> dict[str, Estimate]:  # fmt: skip
     members = np.array([name in sides.members for name in documents_in(asked)])
     rng = np.random.default_rng(seed)
-    found = membership_rates(scores, scores > np.median(scores), members, rng=rng, level=level, resamples=RESAMPLES)
-    return {name: replace(found[name], of="documents") for name in RATES}
+    rates = membership_rates(scores, scores > np.median(scores), members, rng=rng, level=level, resamples=RESAMPLES)
+    return {name: replace(rates[name], of="documents") for name in RATES}
 
 
 def _documents(pages: Sequence[Page], mark: str) -> dict[str, list[Page]]:

@@ -66,7 +66,7 @@ def ranked_fields(
 ) -> list[Ranked]:
     """The fields of DRAWN documents a side. A field needs LEAST values that others of its side have for the same key,
     and has to be found on its page to be taken off."""
-    found = []
+    ranked = []
     for inside, documents in ((True, sides.members), (False, sides.others)):
         values = _values(documents)
         names = sorted(documents)
@@ -85,25 +85,25 @@ def ranked_fields(
                         None if one is None else likelier(one, hidden.page, asked, field, drawn)
                         for one in (model, reference)
                     )
-                    found.append(Ranked(name, number, place, field.key, inside, len(drawn), above or 0.0, before))
-    return found
+                    ranked.append(Ranked(name, number, place, field.key, inside, len(drawn), above or 0.0, before))
+    return ranked
 
 
 def known_in(ranked: Sequence[Ranked], *, seed: int) -> dict[str, dict[str, Estimate]]:
     """By key ("" for all): the shares of members' and others' fields whose value ranks first, their difference ("gap"),
     what is to be expected by "chance"; with a reference what it gives ("before"), and the gap "beyond" its own."""
-    found = {}
+    rates = {}
     for key in ("", *sorted({one.key for one in ranked})):
         of = [one for one in ranked if key in ("", one.key)]
         now = [one.outcome() for one in of]
         said = remembered(now, rng=np.random.default_rng(seed))
-        found[key] = {"known": said.positive[0], "others": said.negative[0], "gap": said.difference[0],
+        rates[key] = {"known": said.positive[0], "others": said.negative[0], "gap": said.difference[0],
                       "chance": Estimate.exactly(float(np.mean([one.chance for one in of])), n=len(of))}  # fmt: skip
         if of[0].reference is not None:
             before = [one.outcome(reference=True) for one in of]
-            found[key]["before"] = remembered(before, rng=np.random.default_rng(seed)).positive[0]
-            found[key]["beyond"] = beyond_public(now, before, rng=np.random.default_rng(seed))[0]
-    return {key: {name: replace(one, of="fields") for name, one in of.items()} for key, of in found.items()}
+            rates[key]["before"] = remembered(before, rng=np.random.default_rng(seed)).positive[0]
+            rates[key]["beyond"] = beyond_public(now, before, rng=np.random.default_rng(seed))[0]
+    return {key: {name: replace(one, of="fields") for name, one in of.items()} for key, of in rates.items()}
 
 
 def heat_maps(sides: Sides, ranked: Sequence[Ranked]) -> dict[str, Image]:
@@ -170,13 +170,13 @@ def heat_map(page: Page, ranked: Mapping[int, Ranked]) -> Image:
 
 def _values(documents: Mapping[str, Sequence[Page]]) -> dict[str, dict[str, str]]:
     """Key -> the values in lower case -> as they are written."""
-    found: dict[str, dict[str, str]] = {}
+    spellings: dict[str, dict[str, str]] = {}
     for name in sorted(documents):
         for page in documents[name]:
             for field in page.fields:
                 if value := field.value.strip():
-                    found.setdefault(field.key, {}).setdefault(value.lower(), value)
-    return found
+                    spellings.setdefault(field.key, {}).setdefault(value.lower(), value)
+    return spellings
 
 
 def _question(page: Page, field: PageField) -> str:

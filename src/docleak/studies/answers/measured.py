@@ -76,7 +76,7 @@ def _membership(record: Record, name: str) -> list[Measure]:
 
 
 def _memory(record: Record, name: str) -> list[Measure]:
-    found = []
+    measures = []
     for key, of in numbers_in(record, "memorisation").items():
         rows = [row for row in record["memorisation"].get("answers", ()) if row["key"] == key]
         by, less = (
@@ -84,8 +84,8 @@ def _memory(record: Record, name: str) -> list[Measure]:
             for inside in (True, False)
         )
         gap = of["gap_acc"] if of["gap_acc"].low is not None else replace(of["gap_acc"], why=FEW)
-        found.append(Measure(MEMORY, f"{name}, {key.replace('_', ' ')}", gap, by=by, less=less))
-    return found
+        measures.append(Measure(MEMORY, f"{name}, {key.replace('_', ' ')}", gap, by=by, less=less))
+    return measures
 
 
 def _documents(record: Record, name: str) -> list[Measure]:
@@ -100,7 +100,7 @@ def _documents(record: Record, name: str) -> list[Measure]:
         why = f"the two sets of documents differ without the release ({'; '.join(differs)})"
         told = [*OF_DOCUMENTS, *([DOCUMENT_FIELDS] if "fields" in record else [])]
         return [Measure(what, name, Estimate(None, of="documents", why=why)) for what in told]
-    found = [
+    measures = [
         Measure(what, name, _greatest([of[rate] for of in scores if rate in of]), doubts)
         for what, rate in OF_DOCUMENTS.items()
     ]
@@ -108,8 +108,8 @@ def _documents(record: Record, name: str) -> list[Measure]:
         why = next(iter(record["fields"]["remarks"].values()), "not measured")
         gap = numbers_in(record, "fields").get("", {}).get("gap", Estimate(None, of="fields", why=why))
         gap = gap if gap.low is not None or gap.why else replace(gap, why="too few documents for an interval")
-        found.append(Measure(DOCUMENT_FIELDS, name, gap, doubts[1:] if fields_known(record) else doubts))
-    return found
+        measures.append(Measure(DOCUMENT_FIELDS, name, gap, doubts[1:] if fields_known(record) else doubts))
+    return measures
 
 
 def _greatest(rates: Sequence[Estimate]) -> Estimate:
@@ -125,13 +125,13 @@ def _greatest(rates: Sequence[Estimate]) -> Estimate:
 
 def _epsilon(record: Record, name: str) -> list[Measure]:
     claimed, shown = record["bill"]["epsilon"], measured_in(record)
-    found = [Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None)]
+    measures = [Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None)]
     if shown is None:
-        return found
+        return measures
     inside, others = (int(record["membership"][side]) for side in ("members", "others"))
     delta, called = record["bill"]["delta"] or DELTA, 2 * round(CALLED * (inside + others))
     proof = "canaries" in str(record["membership"]["remarks"].get("Measured"))
     most = from_one_run(inside + others, called, called, delta) if proof else (
         from_counts(inside // 2, inside // 2, 0, others // 2, delta) if min(inside, others) > 1 else None
     )  # fmt: skip
-    return [*found, Measure(SHOWN, name, Estimate.exactly(shown), most=most.epsilon if most else None)]
+    return [*measures, Measure(SHOWN, name, Estimate.exactly(shown), most=most.epsilon if most else None)]

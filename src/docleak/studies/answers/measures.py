@@ -158,11 +158,11 @@ def gap(bench: Bench) -> Found:
     """ACC and ANLS on RED, the difference between positive and negative (Tables 1 and 9), and what of it the training
     added to the public model's."""
     (target, public), members = bench.replies, bench.red.members
-    found = outcomes(target, members)
-    accuracy, anls = together(found, bench.rng())
-    numbers = {"red_acc": accuracy, "red_anls": anls, **sides(remembered(found, rng=bench.rng()))}
+    scores = outcomes(target, members)
+    accuracy, anls = together(scores, bench.rng())
+    numbers = {"red_acc": accuracy, "red_anls": anls, **sides(remembered(scores, rng=bench.rng()))}
     if public is not None:
-        both = beyond_public(found, outcomes(public, members), rng=bench.rng())
+        both = beyond_public(scores, outcomes(public, members), rng=bench.rng())
         numbers |= {"beyond_acc": both[0], "beyond_anls": both[1]}
     return Found({"": numbers})
 
@@ -178,13 +178,13 @@ def membership(bench: Bench) -> Found:
         memory = memory_of(red, cases, bench.ask_target)
     table = provider_features(target, public, memory)
     seeds = range(config.seed, config.seed + config.seeds)
-    found = {
+    by_attack = {
         attack.name: [measure(table, red.members, attack, least, seeds=seeds) for least in config.minimum]
         for attack in attacks
     }
     numbers: dict[str, Numbers] = {}
     remarks: dict[str, str] = {}
-    for name, subsets in found.items():
+    for name, subsets in by_attack.items():
         numbers[name] = {rate: Estimate.exactly(value) for rate, value in subsets[0].rates.items()}
         for of in subsets:
             counts = {"std": of.std, "providers": of.providers, "members": of.members, "seeds": of.seeds}
@@ -207,11 +207,11 @@ def membership(bench: Bench) -> Found:
     ]  # fmt: skip
     inside = sum(red.members.values())
     facts = {
-        BY_PROVIDER: {f"accuracy_s{of.minimum}": dict(of.right) for of in found[attacks[0].name]},
+        BY_PROVIDER: {f"accuracy_s{of.minimum}": dict(of.right) for of in by_attack[attacks[0].name]},
         "members": inside, "others": len(red.members) - inside, "questions": len(target), "scores": scores,
         "attacks": {a.name: {"features": list(features_of(a)), "setting": a.setting} for a in attacks},
     }  # fmt: skip
-    return Found(numbers, facts, remarks, {"scores": draw_scores(table, red.members, found)})
+    return Found(numbers, facts, remarks, {"scores": draw_scores(table, red.members, by_attack)})
 
 
 def _lower_bound(bench: Bench, target: Sequence[Reply], public: Sequence[Reply]) -> LowerBound:
@@ -247,9 +247,9 @@ def memorisation(bench: Bench) -> Found:
             )
             continue
         said = bench.ask_target(hidden_items(red.pages, drawn.cases))
-        found = outcomes_of(drawn.cases, said, members)
-        every = remembered(found, rng=bench.rng())
-        sure = sides(remembered(found, rng=bench.rng(), confidence=CONFIDENT))
+        scores = outcomes_of(drawn.cases, said, members)
+        every = remembered(scores, rng=bench.rng())
+        sure = sides(remembered(scores, rng=bench.rng(), confidence=CONFIDENT))
         counts = {f"{side}_n": Estimate.exactly(of.n, n=of.groups, of="providers")
                   for side, of in (("positive", every.positive[0]), ("negative", every.negative[0]))}  # fmt: skip
         numbers[key] = {**counts, **sides(every), **{f"{name}_confident": number for name, number in sure.items()}}
@@ -257,7 +257,7 @@ def memorisation(bench: Bench) -> Found:
             {"key": key, "provider": case.provider, "member": int(case.provider in members), "document": case.document,
              "question": case.question.text, "hidden": case.question.answers[0], "answer": one.text,
              "confidence": one.confidence, "accuracy": score.accuracy, "anls": score.anls}
-            for case, one, score in zip(drawn.cases, said, found, strict=True)
+            for case, one, score in zip(drawn.cases, said, scores, strict=True)
         ]  # fmt: skip
         if not images:
             shown = list(zip(drawn.cases, said, strict=True))[:EXAMPLES]
@@ -287,18 +287,18 @@ def disclosure(bench: Bench) -> Found:
     numbers: dict[str, Numbers] = {}
     rows: list[dict[str, Any]] = []
     remarks = {}
-    for key, found in said.items():
+    for key, replies in said.items():
         public = {text for text, _ in control[key].answers}
         values = {
-            "asked": found.asked,
-            "different": len(found.answers),
-            "share": found.share,
-            "trained": sum(text in texts and text not in public for text, _ in found.top(TOP)),
-            "disclosed": len(disclosed_values(found, control[key], bench.values)),
+            "asked": replies.asked,
+            "different": len(replies.answers),
+            "share": replies.share,
+            "trained": sum(text in texts and text not in public for text, _ in replies.top(TOP)),
+            "disclosed": len(disclosed_values(replies, control[key], bench.values)),
         }
         numbers[key] = {f"{name}_{key}": Estimate.exactly(value) for name, value in values.items()}
-        rows += disclosure_rows(found, control[key], bench.values, count=TOP)
-        remarks[key] = f"{skew('target', found)}; {skew('public model', control[key])}"
+        rows += disclosure_rows(replies, control[key], bench.values, count=TOP)
+        remarks[key] = f"{skew('target', replies)}; {skew('public model', control[key])}"
     return Found(numbers, {"rows": rows}, remarks)
 
 
@@ -310,8 +310,8 @@ def utility(bench: Bench) -> Found:
     for part, suffix in ((VALIDATION, "_validation"), (TEST, "")):
         pages = bench.pages(part)
         if len(pages):
-            found = outcomes(replies_to(pages, bench.ask_target), {})
-            (accuracy, anls), apart = together(found, bench.rng()), by_provider_means(found)
+            scores = outcomes(replies_to(pages, bench.ask_target), {})
+            (accuracy, anls), apart = together(scores, bench.rng()), by_provider_means(scores)
             numbers |= {f"anls{suffix}": anls, f"accuracy{suffix}": accuracy}
     if "anls" not in numbers:
         numbers = {name.removesuffix("_validation"): number for name, number in numbers.items()}
@@ -333,9 +333,9 @@ def noise(bench: Bench) -> Found:
         "noise_pld": (hidden, Accountant.PLD),
         "noise_ours": (plain, Accountant.PLD),
     }
-    found = {name: noise_for(m, target.epsilon, training.delta, accountant) for name, (m, accountant) in by.items()}
-    numbers = {name: Estimate.exactly(of.mechanism.noise_multiplier) for name, of in found.items()}
-    return Found({"": numbers}, {}, {"Ours": found["noise_ours"].sentence()})
+    claims = {name: noise_for(m, target.epsilon, training.delta, accountant) for name, (m, accountant) in by.items()}
+    numbers = {name: Estimate.exactly(of.mechanism.noise_multiplier) for name, of in claims.items()}
+    return Found({"": numbers}, {}, {"Ours": claims["noise_ours"].sentence()})
 
 
 def division(bench: Bench) -> Found:

@@ -60,8 +60,10 @@ def measure(
             members = np.array([truth[name] for name in guess.providers])
             for name, correct in zip(guess.providers, (guess.members == members).tolist(), strict=True):
                 right.setdefault(name, []).append(float(correct))
-            found = membership_rates(guess.scores, guess.members, members, rng=np.random.default_rng(seed), resamples=1)
-            rates.append({name: rate.value for name, rate in found.items()})
+            estimates = membership_rates(
+                guess.scores, guess.members, members, rng=np.random.default_rng(seed), resamples=1
+            )
+            rates.append({name: rate.value for name, rate in estimates.items()})
     except AttackError as error:
         return Subset(minimum, *counts, 0, Estimate(None, why=str(error)))
     accuracy = over_seeds([float(rate["accuracy"] or 0.0) for rate in rates])

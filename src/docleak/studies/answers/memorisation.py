@@ -50,23 +50,23 @@ def outcomes_of(cases: Sequence[Case], spoken: Sequence[Spoken], members: Collec
 
 def trained_values(pages: Sequence[Page]) -> list[Trained]:
     """Every answer and field value of the training pages, once per provider and key."""
-    found: dict[Trained, None] = {}
+    values: dict[Trained, None] = {}
     for page in pages:
         for question in page.questions:
             for answer in question.answers:
-                found[Trained(page.provider, question.key or question.text, answer)] = None
+                values[Trained(page.provider, question.key or question.text, answer)] = None
         for field in page.fields:
-            found[Trained(page.provider, field.key, field.value)] = None
-    return list(found)
+            values[Trained(page.provider, field.key, field.value)] = None
+    return list(values)
 
 
 def training_answers(trained: Sequence[Trained], key: str) -> dict[str, tuple[str, ...]]:
     """Provider -> the spellings of its answer to a key: ``draw_cases``' ``training``."""
-    found: dict[str, dict[str, None]] = {}
+    spellings: dict[str, dict[str, None]] = {}
     for value in trained:
         if value.key == key and value.text.strip():
-            found.setdefault(value.provider, {})[value.text] = None
-    return {provider: tuple(texts) for provider, texts in found.items()}
+            spellings.setdefault(value.provider, {})[value.text] = None
+    return {provider: tuple(texts) for provider, texts in spellings.items()}
 
 
 def disclosure_rows(

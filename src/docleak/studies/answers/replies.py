@@ -61,7 +61,7 @@ def remembering(
             return answered(items)
 
     def answered(items: Iterable[Item]) -> list[Spoken]:
-        found: list[Spoken] = []
+        answers: list[Spoken] = []
         done = asked = 0
         for part in batches(items, group):
             keys = [key_of(item, scores=view.scores) for item in part]
@@ -71,11 +71,11 @@ def remembering(
                 replies.update(zip(new, ask(view, new.values(), batch_size=batch_size), strict=True))
                 files.add(_write(home, new, replies))
                 known.update(replies)
-            found += [replies[key] for key in keys]
+            answers += [replies[key] for key in keys]
             done, asked = done + len(part), asked + len(new)
             if on_progress:
                 on_progress(done, asked)
-        return found
+        return answers
 
     return asker
 

@@ -109,23 +109,23 @@ def remarks_of(config: AnswersConfig, run: Run) -> dict[str, str]:
     """What is to be said under the table of one row: what could not be measured, how far apart the seeds were, and what
     its target claims."""
     measure, release = config.measures[0], config.releases[0]
-    found: dict[str, str] = {}
+    remarks: dict[str, str] = {}
     for record in _units(run):
-        found |= record[measure]["remarks"]
+        remarks |= record[measure]["remarks"]
         for of in numbers_in(record, measure).values() if measure == "membership" else ():
             spread = [f"s = {least}: {_spread(of, least)}" for least in config.minimum]
-            found["± over seeds, and providers"] = "; ".join(spread)
+            remarks["± over seeds, and providers"] = "; ".join(spread)
         bill, target = record.get("bill"), release.to_train
         if bill and target is not None and target.epsilon:
             if target.training.published_counting:
                 bound = target.training.plan(target.epsilon).bound()
-                found[target.name] = f"{bill['claim']} A bound for the same training: {bound.sentence()}"
+                remarks[target.name] = f"{bill['claim']} A bound for the same training: {bound.sentence()}"
             else:
                 published = (
                     f" The paper's counting would call it epsilon {bill['as_published']:.3g}, which is no bound."
                 )
-                found[target.name] = bill["claim"] + published * (target.kind == "federated")
-    return found
+                remarks[target.name] = bill["claim"] + published * (target.kind == "federated")
+    return remarks
 
 
 def _spread(numbers: dict[str, Estimate], least: int) -> str:
@@ -146,14 +146,14 @@ def draw(rows: Sequence[TableRow]) -> bytes:
     if measure in COUNTED:
         parts = {row.name: record[measure]["counts"] for row in rows for record in _units(row.run)}
         return COUNTED[measure](parts)
-    found = [
+    estimates = [
         {name: value for name, value in row.study.numbers(row.run).items() if isinstance(value, Estimate)}
         if _units(row.run)
         else {}
         for row in rows
     ]
     columns = {name: COLUMNS[name] for name in rows[0].study.shown()}
-    told = {name for numbers in found for name, number in numbers.items() if number.value is not None}
+    told = {name for numbers in estimates for name, number in numbers.items() if number.value is not None}
     columns = {name: column for name, column in columns.items() if column.percent and name in told} or columns
     across = min(4, len(columns))
     down = -(-len(columns) // across)
@@ -163,7 +163,7 @@ def draw(rows: Sequence[TableRow]) -> bytes:
     for axis in axes.flat[len(columns) :]:
         axis.set_visible(False)
     for axis, (name, column) in zip(axes.flat, columns.items(), strict=False):
-        for place, (row, numbers) in enumerate(zip(rows, found, strict=True)):
+        for place, (row, numbers) in enumerate(zip(rows, estimates, strict=True)):
             _mark(axis, place, numbers.get(name), row.printed.get(name), 100.0 if column.percent else 1.0)
         axis.set_title(column.head + (", %" if column.percent else ""), fontsize=8)
         axis.grid(alpha=0.25)

@@ -138,9 +138,9 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         record: dict[str, Any] = {"label": unit.id, "control": unit.id == CONTROL}
         images: dict[str, Image] = {}
         for number, name in enumerate(self.config.measures, 1):
-            found = MEASURED[name](bench)
-            record[name] = found.to_json()
-            images |= found.images
+            measurement = MEASURED[name](bench)
+            record[name] = measurement.to_json()
+            images |= measurement.images
             if name not in WITHOUT_MODEL:
                 record["bill"] = bench.bill.to_json()
             tell(number)
@@ -206,13 +206,13 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         """The public model, unless none is asked; the documents, unless they are made on the spot."""
         c, data = self.config, self.config.division
         assert isinstance(data, Data)  # a row's
-        found = []
+        needs = []
         if c.measures[0] not in WITHOUT_MODEL:
-            found.append(Needed("model", c.public, f"--model {model}=DIR"))
+            needs.append(Needed("model", c.public, f"--model {model}=DIR"))
         if c.measures[0] != "noise" and data.documents != ISSUERS:
             option = f"--documents {data.documents.replace(PLACEHOLDER, 'DIR')}"
-            found.append(Needed("pages", data.documents, option))
-        return found
+            needs.append(Needed("pages", data.documents, option))
+        return needs
 
     def least(self) -> AnswersStudy:
         """A round of one step of a few examples a client, and some providers to ask about."""
@@ -238,17 +238,17 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         if self.config.measures[0] in WITHOUT_MODEL:
             return {"units": Done(1, seconds, 1)}
         assert isinstance(self.config.division, Data)
-        blue_red, found = division_of(self.config.division, place), {}
+        blue_red, work = division_of(self.config.division, place), {}
         if target is not None:
             full = self.config.releases[0].target
             assert full is not None
             silos = [load_pages(f"folder:{folder}", seed=0) for folder in blue_red.silos.values()]
             spent = float(run.record(unit.id)["bill"]["seconds"])
-            found["examples trained on"] = Done(_trained_on(target, silos), spent, round(_trained_on(full, silos)))
+            work["examples trained on"] = Done(_trained_on(target, silos), spent, round(_trained_on(full, silos)))
         red = [blue_red.pages(part) for part in (RED_POSITIVE, RED_NEGATIVE)]
         chosen = draw_providers(blue_red, self.config.providers or REHEARSED, seed=self.config.seed)
         asked = asked_on([pages_of(pages, chosen) for pages in red])
-        return {**found, "questions": Done(asked, seconds - spent, asked_on(red))}
+        return {**work, "questions": Done(asked, seconds - spent, asked_on(red))}
 
     @classmethod
     def of_row(

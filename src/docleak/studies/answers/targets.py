@@ -123,8 +123,8 @@ class Preset:
 
     def training(self, target: str, epsilon: float) -> Training:
         """The settings of a target that is trained."""
-        found = (self.private if epsilon else self.plain)[target]
-        return replace(found, clip_norm=self.clip_norms.get((target, epsilon), found.clip_norm))
+        settings = (self.private if epsilon else self.plain)[target]
+        return replace(settings, clip_norm=self.clip_norms.get((target, epsilon), settings.clip_norm))
 
 
 TINY_PLAIN = {

@@ -41,8 +41,8 @@ class Best:
 
 def numbers_in(record: Record, measure: str) -> dict[str, dict[str, Estimate]]:
     """A measure's numbers by key or attack and name; {} where it was not measured."""
-    found = record.get(measure, {}).get("numbers", {})
-    return {part: {key: Estimate.of_json(number) for key, number in of.items()} for part, of in found.items()}
+    numbers = record.get(measure, {}).get("numbers", {})
+    return {part: {key: Estimate.of_json(number) for key, number in of.items()} for part, of in numbers.items()}
 
 
 def severity_of(record: Record) -> Severity:
@@ -71,16 +71,16 @@ def _of_severity(record: Record) -> Severity:
 
 def best_score(record: Record) -> tuple[str, Estimate]:
     """The score of documents with the highest lower end, and its AUC."""
-    found = {name: of["auc"] for name, of in numbers_in(record, "documents").items()}
-    name = max(found, key=lambda one: (found[one].low or 0.0, found[one].value or 0.0))
-    return name, found[name]
+    aucs = {name: of["auc"] for name, of in numbers_in(record, "documents").items()}
+    name = max(aucs, key=lambda one: (aucs[one].low or 0.0, aucs[one].value or 0.0))
+    return name, aucs[name]
 
 
 def surest_score(record: Record) -> tuple[str, float]:
     """The score that surely finds most at 1 % false alarms, and the lower end of how much; 0 where nothing does."""
-    found = {name: of["tpr_at_1_fpr"].low or 0.0 for name, of in numbers_in(record, "documents").items()}
-    name = max(found, key=lambda one: found[one])
-    return name, found[name]
+    rates = {name: of["tpr_at_1_fpr"].low or 0.0 for name, of in numbers_in(record, "documents").items()}
+    name = max(rates, key=lambda one: rates[one])
+    return name, rates[name]
 
 
 def unsound(record: Record) -> str:
@@ -186,14 +186,14 @@ def sentences(record: Record) -> list[str]:
 
 def best_attack(record: Record) -> Best | None:
     """The attack with the highest accuracy, if one could be measured."""
-    found = []
+    attacks = []
     for name, numbers in numbers_in(record, "membership").items():
         least = min(int(key.removeprefix("accuracy_s")) for key in numbers if key.startswith("accuracy_s"))
         accuracy, providers = numbers[f"accuracy_s{least}"], numbers[f"providers_s{least}"].value or 0
         inside = numbers[f"members_s{least}"].value or 0
         if accuracy.value is not None:
-            found.append(Best(name, accuracy, max(inside, providers - inside) / (providers or 1)))
-    return max(found, key=lambda best: best.accuracy.value or 0, default=None)
+            attacks.append(Best(name, accuracy, max(inside, providers - inside) / (providers or 1)))
+    return max(attacks, key=lambda best: best.accuracy.value or 0, default=None)
 
 
 def _tells_members(record: Record) -> bool:
@@ -261,12 +261,12 @@ def _of_documents(record: Record) -> list[str]:
         f"{of['members']} documents said to be trained on and {of['others']} others",
     )
     rate = scores[name]["tpr_at_1_fpr"]
-    found = f"at 1 % false alarms it finds {_range(rate)} of them" if rate.value is not None else (
+    hits = f"at 1 % false alarms it finds {_range(rate)} of them" if rate.value is not None else (
         f"what it finds at 1 % false alarms cannot be had: {rate.why}"
     )  # fmt: skip
     told, most = (auc.low or 0.0) > 0.5, max(number["auc"].high or 1.0 for number in scores.values())
     line = f"Was a document trained on? The best of {len(scores)} scores, {name}, has AUC {auc.text(2)} over {sizes}; "
-    line += found if told else f"chance is within, and an AUC up to {most:.2f} is not excluded"
+    line += hits if told else f"chance is within, and an AUC up to {most:.2f} is not excluded"
     if not told and (sure := surest_score(record))[1] > 0.01:
         line += f"; yet {sure[0]} finds {_range(scores[sure[0]]['tpr_at_1_fpr'])} of them at 1 % false alarms"
     why = no_all_clear(record) if _of_severity(record) is Severity.UNTOLD else ""
@@ -291,12 +291,12 @@ def _of_fields(record: Record) -> list[str]:
 
 
 def _of_disclosure(record: Record) -> list[str]:
-    found = _disclosed(record)
-    parts = ", ".join(f"{key.replace('_', ' ')} {told} in {asked} questions" for key, (told, asked) in found.items())
+    counts = _disclosed(record)
+    parts = ", ".join(f"{key.replace('_', ' ')} {told} in {asked} questions" for key, (told, asked) in counts.items())
     return [
         "Asked of others' documents that do not show it, it gives values of its training that the public model does "
         f"not give (different values: {parts})."
-    ] if found else []  # fmt: skip
+    ] if counts else []  # fmt: skip
 
 
 def _of_gap(record: Record) -> list[str]:

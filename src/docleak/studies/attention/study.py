@@ -210,7 +210,7 @@ def _numbers(units: Sequence[Mapping[str, Any]], rng: np.random.Generator) -> di
         "cells": [unit["cells"] for unit in units], "share": [unit["cells"] / unit["of"] for unit in units],
         "answer": [unit["on_answer"] for unit in told], "place": [unit["place"] for unit in told],
     }  # fmt: skip
-    return {name: _mean(found, rng, share=name != "cells") for name, found in values.items() if found}
+    return {name: _mean(numbers, rng, share=name != "cells") for name, numbers in values.items() if numbers}
 
 
 def _mean(values: Sequence[float], rng: np.random.Generator, *, share: bool) -> Estimate:

@@ -127,10 +127,10 @@ def _read(
         return _noted(said, "no picture: of several steps or pages, docleak's entry reads words alone"), ()
     try:
         run = ATTACKS.load(attack).run
-        found = run(got.view, knowledge, budget=budget, generator=generator_of(seed, "attack", name))
+        finding = run(got.view, knowledge, budget=budget, generator=generator_of(seed, "attack", name))
     except AttackError as fault:
         return _noted(said, str(fault)), ()
-    return said, list(found.pixels)
+    return said, list(finding.pixels)
 
 
 def _noted(said: Mapping[str, Any], note: str) -> dict[str, Any]:
@@ -142,11 +142,11 @@ def _text(got: Received) -> tuple[dict[str, Any], Knowledge]:
     model, notes = got.model, list[str]()
     if len(got.knowledge.inputs) == 1 and model.architecture in RECOVERABLE:
         try:
-            found = recover(got.view, got.knowledge)
-            example, read = found.inputs[0], model.transcript(found.inputs[0])
+            recovered = recover(got.view, got.knowledge)
+            example, read = recovered.inputs[0], model.transcript(recovered.inputs[0])
             words = [{"text": w.text, "box": [round(float(edge), 2) for edge in w.box], "page": 0} for w in read.words]
             said = {"tokens": sorted(tokens_of(model, example)), "words": words, "answer": read.answer}
-            return said, replace(got.knowledge, inputs=found.inputs, text_recovered=True)
+            return said, replace(got.knowledge, inputs=recovered.inputs, text_recovered=True)
         except AttackError as fault:
             notes.append(str(fault))
     try:

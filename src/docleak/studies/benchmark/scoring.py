@@ -148,7 +148,7 @@ def _pictures(place: Path, benchmark: Benchmark, name: str) -> dict[int, Image]:
     strange = sorted(path.name for path in place.iterdir() if path.name not in {ANSWER, *expected})
     if strange:
         raise RunError(f"{name}: {strange[0]} is not asked for; expected {', '.join([ANSWER, *expected])}")
-    found = {}
+    pictures = {}
     for file, number in expected.items():
         if not (place / file).is_file():
             continue
@@ -159,10 +159,10 @@ def _pictures(place: Path, benchmark: Benchmark, name: str) -> dict[int, Image]:
                 if picture.size != size:
                     raise RunError(f"{name}: {file} is {picture.size[0]} x {picture.size[1]} pixels; expected "
                                    f"{size[0]} x {size[1]}")  # fmt: skip
-                found[number] = np.array(picture.convert("RGB"))
+                pictures[number] = np.array(picture.convert("RGB"))
         except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as fault:
             raise RunError(f"{name}: {file} is no PNG that can be read ({fault})") from fault
-    return found
+    return pictures
 
 
 def score(
@@ -179,17 +179,17 @@ def score(
             f"{len(given.missing)} of {len(benchmark.cases)} cases have no answer: {', '.join(given.missing)}. Answer "
             "them, or pass --missing-as-zero, which counts them as not read, and whole tracks as not entered."
         )
-    found: dict[str, dict[str, Estimate]] = {}
+    estimates: dict[str, dict[str, Estimate]] = {}
     for track, names in benchmark.of_track().items():
         of_answers = benchmark.cases[names[0]]["sent"] == "answers"
         if not set(names) & set(given.answers):
             heads = (AUC, TPR) if of_answers else (FIELDS, TOKENS, PSNR)
-            found[track] = dict.fromkeys(heads, Estimate(None, why="not entered"))
+            estimates[track] = dict.fromkeys(heads, Estimate(None, why="not entered"))
         elif of_answers:
-            found[track] = _membership(benchmark, given, key, names[0])
+            estimates[track] = _membership(benchmark, given, key, names[0])
         else:
-            found[track] = _updates(benchmark, given, key, names, engine)
-    return found
+            estimates[track] = _updates(benchmark, given, key, names, engine)
+    return estimates
 
 
 def _updates(

@@ -162,7 +162,7 @@ def audit_canaries(
     said_in = config.guesses // 2
     confidence = 1 - (1 - config.confidence) / len(scores)
     right = {
-        name: right_guesses(found, coins, said_in, config.guesses - said_in, rng=rng) for name, found in scores.items()
+        name: right_guesses(score, coins, said_in, config.guesses - said_in, rng=rng) for name, score in scores.items()
     }
     seen = {name: Guesses(config.canaries, config.guesses, count) for name, count in right.items()}
     bound = partial(lower_bound, delta=config.delta, confidence=confidence)

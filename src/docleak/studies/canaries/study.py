@@ -203,14 +203,14 @@ def _row(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Valu
     """The numbers of a private training, by the score that shows most."""
     bounds, also = _bounds(record), _bounds(record, "also")
     best = max(bounds, key=lambda score: bounds[score].epsilon)
-    found: dict[str, Value] = {
+    row: dict[str, Value] = {
         "canaries": config["canaries"], "guesses": config["guesses"], "right": record["right"][best],
         "any": also[f"{best}, any mechanism"].epsilon, "measured": bounds[best].epsilon,
         "claimed": record["epsilon_claimed"],
     }  # fmt: skip
     if fitted := also.get(f"{best}, fitted"):
-        found["fitted"] = fitted.epsilon
-    return found
+        row["fitted"] = fitted.epsilon
+    return row
 
 
 def _measures(record: Mapping[str, Any]) -> tuple[Measure, ...]:

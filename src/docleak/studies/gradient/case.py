@@ -97,11 +97,11 @@ def build_case(
         knowledge = replace(knowledge, template=defense.publish(model, knowledge, blank, generator=drawn))
     if exposure.clean_template:
         knowledge = replace(knowledge, template=without_perturbation(knowledge.template))
-    found = None
+    recovered = None
     if exposure.recover_text:
-        found = recover(view, knowledge)
-        knowledge = replace(knowledge, inputs=found.inputs, text_recovered=True)
-    return Case(tuple(pages), questions[0], pixels, inputs, clean, view, knowledge, found)
+        recovered = recover(view, knowledge)
+        knowledge = replace(knowledge, inputs=recovered.inputs, text_recovered=True)
+    return Case(tuple(pages), questions[0], pixels, inputs, clean, view, knowledge, recovered)
 
 
 def _defended(view: GradientView, defense: GradientDefense, generator: torch.Generator) -> GradientView:

@@ -88,7 +88,7 @@ def choices_of(run: Run, rng: np.random.Generator) -> list[Choice]:
         raise RunError(f"{run.path} has no finished unit of a comparison of defences. Run docleak defend again.")
     costs = {record["cost"]: record for record in records if "cost" in record}
     plain = costs.get(NONE, {}).get("utility")
-    found = []
+    choices = []
     for number, spec in enumerate(run.config["defenses"]):
         attacks = [record for record in records if record.get("defence") == spec]
         context = model_results([(run, record) for record in attacks], np.random.default_rng(0))[0] if attacks else None
@@ -96,8 +96,8 @@ def choices_of(run: Run, rng: np.random.Generator) -> list[Choice]:
         if plain and not cost.get("utility") and isinstance(DEFENSES.load(spec), TemplateDefense):
             cost["utility"] = {**plain, "bytes_per_round": cost.get("bytes_per_round", plain["bytes_per_round"])}
         failed = {unit: why for unit, why in failures.items() if unit.startswith(f"{number:02d}--")}
-        found.append(Choice(spec, context, cost, failed))
-    return [replace(choice, dominated=_dominating(choice, found)) for choice in found]
+        choices.append(Choice(spec, context, cost, failed))
+    return [replace(choice, dominated=_dominating(choice, choices)) for choice in choices]
 
 
 def _dominating(choice: Choice, others: Sequence[Choice]) -> str:
@@ -271,8 +271,8 @@ def chart(choices: Sequence[Choice]) -> str:
 
 def _places(choices: Sequence[Choice]) -> dict[tuple[float, float], list[int]]:
     """(benefit, leakage) -> the numbers of the choices that lie there, to three digits."""
-    found: dict[tuple[float, float], list[int]] = {}
+    places: dict[tuple[float, float], list[int]] = {}
     for number, c in enumerate(choices):
         if c.leakage is not None and c.benefit is not None:
-            found.setdefault((round(c.benefit, 3), round(c.leakage, 3)), []).append(number)
-    return found
+            places.setdefault((round(c.benefit, 3), round(c.leakage, 3)), []).append(number)
+    return places

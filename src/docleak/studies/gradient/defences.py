@@ -173,7 +173,7 @@ def most_exposed(config: GradientConfig, run: Run) -> DefenceConfig:
     models = prepare([run], np.random.default_rng(0)).models
     keys = {model_key(source, config.image_size): source for source in config.models}
     chosen = min(models, key=lambda m: (-(m.findings.share.value or 0.0), m.best.rank()))
-    made = {found.attack for found in chosen.attacks}
+    made = {attempt.attack for attempt in chosen.attacks}
     attack = next((name for name in config.attacks if name in made), FLOOR)
     budget = max(config.budget // 2, least_budget(attack, config.rounds))
     return DefenceConfig(

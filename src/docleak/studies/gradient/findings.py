@@ -158,8 +158,8 @@ def _text_cells(text: Mapping[str, Any], count: int) -> dict[str, list[Cell]]:
     seen = text.get("fields_seen") or [True] * count
     return {
         name: [Cell.READ if one else Cell.UNSEEN if name == "words" and not there else Cell.NOT
-               for one, there in zip(found, seen, strict=True)]
-        for name, found in by.items()
+               for one, there in zip(flags, seen, strict=True)]
+        for name, flags in by.items()
     }  # fmt: skip
 
 

@@ -20,13 +20,13 @@ ONE = "one document gives no interval"
 
 def measures_of(model: ModelResult, name: str = "") -> tuple[Measure, ...]:
     """The share of fields read by any route, and how much of the gradient the best match explains."""
-    said, found = model.findings.judgement, model.findings.share
+    said, share = model.findings.judgement, model.findings.share
     doubts = [*said.doubts, *([ILLEGIBLE] if said.illegible else [])]
     doubts += of_batches(model) if model.severity is not said.severity else []
-    if found.value is None or not said.could:
-        found = Estimate(None, why=(GIVEN if said.of else "no private field could be counted").rstrip("."))
-    elif found.low is None:
-        found = replace(found, why=ONE)
+    if share.value is None or not said.could:
+        share = Estimate(None, why=(GIVEN if said.of else "no private field could be counted").rstrip("."))
+    elif share.low is None:
+        share = replace(share, why=ONE)
     by = measured([
         (_document(model, field.document), float(field.cell is Cell.READ), 1)
         for field in model.findings.fields if field.cell not in OUTSIDE
@@ -38,7 +38,7 @@ def measures_of(model: ModelResult, name: str = "") -> tuple[Measure, ...]:
     by_page = measured([(_page(unit), float(value), 1) for unit in (best.units if best else ())
                         if (value := unit.record["finding"].get("explained")) is not None])  # fmt: skip
     failed = [f"The self-test failed on {len(model.self_test_failed)} pages."] if model.self_test_failed else []
-    return (Measure(FIELDS, of, found, tuple(doubts), by), Measure(EXPLAINED, of, explained, tuple(failed), by_page))
+    return (Measure(FIELDS, of, share, tuple(doubts), by), Measure(EXPLAINED, of, explained, tuple(failed), by_page))
 
 
 def categories_of(models: Sequence[ModelResult]) -> tuple[str, ...]:

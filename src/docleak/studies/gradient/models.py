@@ -53,13 +53,13 @@ def require_applicable(config: GradientConfig, device: str) -> None:
 
 def shortage(config: GradientConfig, device: str) -> str:
     """A sentence if there are fewer pages with private fields than asked for, else ""."""
-    found = min(len(audited_pages(source, device, config)) for source in config.models)
-    audited = found - config.batch_size + 1
+    count = min(len(audited_pages(source, device, config)) for source in config.models)
+    audited = count - config.batch_size + 1
     if audited >= config.pages:
         return ""
     batches = f" in batches of {config.batch_size}" if config.batch_size > 1 else ""
     return (
-        f"Asked for {config.pages} pages{batches}; {config.documents} has {found} with private fields, so {audited} "
+        f"Asked for {config.pages} pages{batches}; {config.documents} has {count} with private fields, so {audited} "
         f"{'is' if audited == 1 else 'are'} audited."
     )
 
@@ -111,11 +111,11 @@ def model_of(config: GradientConfig, source: str, device: str) -> DocumentModel:
 @lru_cache(maxsize=1)
 def later_models(source: str, device: str, config: GradientConfig) -> tuple[DocumentModel, ...]:
     """The models of the rounds after the first: each the one before it, trained on by others."""
-    found = [model_of(config, source, device)]
+    models = [model_of(config, source, device)]
     for number in range(1, config.rounds):
-        found.append(deepcopy(found[-1]))
-        _fine_tune(found[-1], config.round_steps, TrainingPages.of(config), config.seed + number)
-    return tuple(found[1:])
+        models.append(deepcopy(models[-1]))
+        _fine_tune(models[-1], config.round_steps, TrainingPages.of(config), config.seed + number)
+    return tuple(models[1:])
 
 
 def said_of_training(config: GradientConfig) -> str:
@@ -139,9 +139,9 @@ def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Pag
 def require_pages(config: GradientConfig, device: str) -> None:
     """DocumentError where a model has fewer pages than one batch needs."""
     for source in config.models:
-        found = len(audited_pages(source, device, config))
-        if found < config.batch_size:
+        count = len(audited_pages(source, device, config))
+        if count < config.batch_size:
             raise DocumentError(
-                f"{config.documents!r} has {found} pages with private fields, fewer than a batch of "
+                f"{config.documents!r} has {count} pages with private fields, fewer than a batch of "
                 f"{config.batch_size}. Lower --batch-size or give more pages."
             )

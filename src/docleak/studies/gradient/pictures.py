@@ -54,19 +54,19 @@ def pictures_of(attack: AttackResult, page: str, *, best: bool) -> dict[str, Any
 
 def text_of(unit: Unit) -> dict[str, Any] | None:
     """What linear algebra read of the text, its words laid out on the page; the ones in private fields are marked."""
-    found = unit.text
-    if found is None:
+    text = unit.text
+    if text is None:
         return None
     width, height = unit.record.get("size") or (0, 0)  # old runs without words have none
     private = [tuple(box) for field in unit.record["fields"] for box in field["boxes"]]
-    words = [Word(str(word["text"]), tuple(word["box"])) for word in found["words"]]
+    words = [Word(str(word["text"]), tuple(word["box"])) for word in text["words"]]
     secret = words_in(words, private)
     return {
-        **{key: found[key] for key in TEXT_SHOWN},
-        "fields": len(found["fields_read"]),
-        "fields_read": sum(found["fields_read"]),
-        "unseen": len(found.get("fields_seen") or ()) - sum(found.get("fields_seen") or ()),
-        "limit": found.get("token_limit"),
+        **{key: text[key] for key in TEXT_SHOWN},
+        "fields": len(text["fields_read"]),
+        "fields_read": sum(text["fields_read"]),
+        "unseen": len(text.get("fields_seen") or ()) - sum(text.get("fields_seen") or ()),
+        "limit": text.get("token_limit"),
         "width": width,
         "height": height,
         "words": [
@@ -86,8 +86,8 @@ def fields_of(unit: Unit, images: dict[str, Image], shown: Sequence[str]) -> lis
         about = f"field {index + 1} of {_about(unit)}"
         rows = [_row(images[kind], kind, scores[kind].fields[index], boxes, about) for kind in shown]
         lost = mark(unit.ceiling.fields[index]) == "no"  # the engine cannot read the true page there
-        found = {"key": field.key, "value": field.value, "mark": mark(field), "fuzz": field.fuzz}
-        result.append({**found, "illegible": lost, "given": unit.given(field), "rows": rows})
+        facts = {"key": field.key, "value": field.value, "mark": mark(field), "fuzz": field.fuzz}
+        result.append({**facts, "illegible": lost, "given": unit.given(field), "rows": rows})
     return result
 
 
@@ -96,10 +96,10 @@ def boxes_of(score: PageScore, fields: Sequence[dict[str, Any]]) -> list[list[Bo
     left = list(fields)
     places: list[list[Box]] = []
     for field in score.fields:
-        found = next((f for f in left if f["key"] == field.key and f["value"] == field.value), None)
-        if found is not None:
-            left.remove(found)
-        places.append([tuple(box) for box in found["boxes"]] if found else [])
+        match = next((f for f in left if f["key"] == field.key and f["value"] == field.value), None)
+        if match is not None:
+            left.remove(match)
+        places.append([tuple(box) for box in match["boxes"]] if match else [])
     return places
 
 

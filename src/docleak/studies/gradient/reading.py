@@ -249,7 +249,7 @@ def _page(model: ModelResult, name: str) -> dict[str, Any]:
         "answer_given": bool(record["view"].get("answer_known")),
         "question": record.get("question"),
         "answer": record.get("answer"),
-        "attacks": [found for found in shown if found is not None],
+        "attacks": [pictures for pictures in shown if pictures is not None],
         "text": next((text_of(unit) for unit in model.units if unit.page == name and unit.text is not None), None),
     }
 
@@ -354,9 +354,9 @@ def _counted(data: ReportData) -> str:
 
 def _handed(data: ReportData, name: str) -> str:
     """What was handed to the attacker of a route over all models; "" where none was handed anything."""
-    found = {route.handed for model in data.models for route in model.findings.routes if route.name == name}
-    handed = next((one for one in sorted(found) if one), "")
-    return f"{handed} of some models" if handed and len(found) > 1 else handed
+    givens = {route.handed for model in data.models for route in model.findings.routes if route.name == name}
+    handed = next((one for one in sorted(givens) if one), "")
+    return f"{handed} of some models" if handed and len(givens) > 1 else handed
 
 
 def summary_lines(data: ReportData) -> list[str]:

@@ -51,8 +51,8 @@ class Unit:
     @property
     def text(self) -> Mapping[str, Any] | None:
         """What linear algebra read of the client's text, if it was looked for and there is a closed form."""
-        found = self.record.get("recovered")
-        return found if found and "question" in found else None
+        recovered = self.record.get("recovered")
+        return recovered if recovered and "question" in recovered else None
 
     def given(self, field: FieldScore) -> bool:
         """Whether the field's value is the answer to the client's question, and the attacker had that."""

@@ -131,8 +131,8 @@ class GradientStudy(TableStudy[GradientConfig]):
         load_engine(c.ocr)
         if c.exposure.gradient_file:
             read_gradient(Path(c.exposure.gradient_file))
-        found = {f"weights of {source}": weights_hash(self._model(source)) for source in c.models}
-        return found | {"pages": data_hash([page for s in c.models for page in audited_pages(s, self.device, c)])}
+        hashes = {f"weights of {source}": weights_hash(self._model(source)) for source in c.models}
+        return hashes | {"pages": data_hash([page for s in c.models for page in audited_pages(s, self.device, c)])}
 
     def facts(self) -> dict[str, Any]:
         """Models, threat model, what is left out and why, and the signature that names what was compared."""
@@ -278,12 +278,12 @@ class GradientStudy(TableStudy[GradientConfig]):
 
     def measured(self, run: Run, column: str) -> dict[str, float]:
         """A document's mean, over its fields or pages."""
-        found: dict[str, list[float]] = {}
+        by_document: dict[str, list[float]] = {}
         for record in run.units():
             score = PageScore.from_json(record["score"])
             values = exact_text(record) if column == "text_exact" else page_values(score, column)
-            found.setdefault(score.document, []).extend(values)
-        return {document: float(np.mean(values)) for document, values in found.items() if values}
+            by_document.setdefault(score.document, []).extend(values)
+        return {document: float(np.mean(values)) for document, values in by_document.items() if values}
 
     def planned_parts(self) -> int:
         """At most a document per page."""

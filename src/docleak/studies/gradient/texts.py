@@ -40,12 +40,12 @@ def text_record(case: Case, *, look: bool = True) -> dict[str, object] | None:
             return _of_answers(case, model, recover_answers(case.view))
         if case.view.batch_size > 1 and case.view.model.architecture == "layoutlmv3":
             return {"batch": _of_batch(case, recover_batch(case.view)), "one": one_page(case)}
-        found = case.recovered or recover(case.view, case.knowledge)
+        recovered = case.recovered or recover(case.view, case.knowledge)
     except AttackError as error:
         if isinstance(model, VisionLanguage):
             return _as_set(case, model, str(error))
         return {"failed": str(error), "applies": text_obstacle(model, case.view.batch_size) == ""}
-    return {**_compared(case, found), **_transcribed(case, found)}
+    return {**_compared(case, recovered), **_transcribed(case, recovered)}
 
 
 def _of_answers(case: Case, model: Any, found: Answers) -> dict[str, object]:
@@ -77,19 +77,19 @@ def _of_answers(case: Case, model: Any, found: Answers) -> dict[str, object]:
 def _as_set(case: Case, model: VisionLanguage, unordered: str) -> dict[str, object]:
     """Which tokens moved, without their order, and why it is not told."""
     try:
-        found = recover_set(case.view)
+        token_set = recover_set(case.view)
     except AttackError as error:
         return {"failed": str(error), "applies": False}
     true = set().union(*(model.tokens_moved(example) for example in case.inputs))
     return {
         "batch": {
             "pages": len(case.inputs),
-            "tokens": _counted(set(found.tokens), true),
-            "believed_exact": found.exact,
-            "route": found.route,
+            "tokens": _counted(set(token_set.tokens), true),
+            "believed_exact": token_set.exact,
+            "route": token_set.route,
             "unordered": unordered,
-            "conditions": [vars(condition) for condition in found.conditions],
-            "seconds": found.seconds,
+            "conditions": [vars(condition) for condition in token_set.conditions],
+            "seconds": token_set.seconds,
         }
     }
 
@@ -106,11 +106,11 @@ def text_obstacle(model: DocumentModel, batch_size: int) -> str:
 
 
 def _compared(case: Case, recovered: Recovered) -> dict[str, object]:
-    true, found = case.inputs[0].tensors, recovered.inputs[0].tensors
-    same = {key: true[key].shape == found[key].shape and bool((true[key] == found[key]).all()) for key in true}
+    true, read = case.inputs[0].tensors, recovered.inputs[0].tensors
+    same = {key: true[key].shape == read[key].shape and bool((true[key] == read[key]).all()) for key in true}
     key = "decoder_input_ids" if "decoder_input_ids" in true else "input_ids"
-    length = min(len(true[key]), len(found[key]))
-    right = int((true[key][:length] == found[key][:length]).sum())
+    length = min(len(true[key]), len(read[key]))
+    right = int((true[key][:length] == read[key][:length]).sum())
     return {
         "exact": all(same.values()),
         "believed_exact": recovered.exact,
@@ -154,25 +154,25 @@ def one_page(case: Case) -> dict[str, object]:
     opinion. {"failed": why} where it cannot be tried.
     """
     try:
-        found = recover_dominant(case.view, case.knowledge)
+        dominant = recover_dominant(case.view, case.knowledge)
     except AttackError as error:
         return {"failed": str(error)}
-    of = max(range(len(case.pages)), key=lambda number: _same_tokens(case.inputs[number], found.recovered.inputs[0]))
+    of = max(range(len(case.pages)), key=lambda number: _same_tokens(case.inputs[number], dominant.recovered.inputs[0]))
     alone = replace(case, pages=(case.pages[of],), inputs=[case.inputs[of]])
-    page, pixels = case.pages[of], found.recovered.pixels
+    page, pixels = case.pages[of], dominant.recovered.pixels
     assert pixels is not None
     private = private_mask(page, repeats=False)
     return {
-        "claimed": found.claimed,
-        "left": found.left,
-        "sure": found.sure,
+        "claimed": dominant.claimed,
+        "left": dominant.left,
+        "sure": dominant.sure,
         "number": of,
         "page": page.name,
         "document": page.document or page.name,
         "values": [[field.key, field.value] for field in page.private_fields],
         "psnr": psnr(image_of(pixels[0]), page.image, private) if private.any() else None,
-        **_compared(alone, found.recovered),
-        **_transcribed(alone, found.recovered),
+        **_compared(alone, dominant.recovered),
+        **_transcribed(alone, dominant.recovered),
     }
 
 
@@ -186,20 +186,20 @@ def _counted(found: set[Any], true: set[Any]) -> dict[str, int]:
 
 def _transcribed(case: Case, recovered: Recovered) -> dict[str, object]:
     model: DocumentModel = case.view.model
-    true, found = model.transcript(case.inputs[0]), model.transcript(recovered.inputs[0])
+    true, read = model.transcript(case.inputs[0]), model.transcript(recovered.inputs[0])
     page, fields = case.pages[0], case.pages[0].private_fields
     by: dict[str, list[bool]] = {
-        "answer": [_answers(field.value, true.answer, found.answer) for field in fields],
-        "question": [_names(field.value, true.question, found.question) for field in fields],
+        "answer": [_answers(field.value, true.answer, read.answer) for field in fields],
+        "question": [_names(field.value, true.question, read.question) for field in fields],
     }
     if true.words:
         again = repeats_of(page)
         places = [[field, *(r for r in again if (r.key, r.value) == (field.key, field.value))] for field in fields]
-        by["words"] = [any(_reads(page, place, case.inputs[0], true, found) for place in one) for one in places]
+        by["words"] = [any(_reads(page, place, case.inputs[0], true, read) for place in one) for one in places]
     return {
-        "question": found.question,
-        "answer": found.answer,
-        "words": [{"text": word.text, "box": [round(edge, 1) for edge in word.box]} for word in found.words],
+        "question": read.question,
+        "answer": read.answer,
+        "words": [{"text": word.text, "box": [round(edge, 1) for edge in word.box]} for word in read.words],
         "fields_by": by,
         "fields_read": [any(route[i] for route in by.values()) for i in range(len(fields))],
         "fields_seen": [_seen(page, field, case.inputs[0], true) for field in fields],
@@ -251,8 +251,8 @@ def _inside(word: Box, box: Box) -> bool:
 
 def exact_text(record: Mapping[str, Any]) -> list[float]:
     """1 where all of the text was read of the page, 0 where not; [] of batches, and where it was not looked for."""
-    found = record.get("recovered") or {}
-    return [float(found["exact"])] if "question" in found else []
+    recovered = record.get("recovered") or {}
+    return [float(recovered["exact"])] if "question" in recovered else []
 
 
 def mean_of(shares: Sequence[float]) -> Estimate:

@@ -41,14 +41,14 @@ class TrainingPages:
         where there is none."""
         if self.documents == SYNTHETIC:
             return make_pages(count, seed=seed, size=model.image_size, split="train")
-        found = list(islice(self._others(), count))
-        if not found:
+        pages = list(islice(self._others(), count))
+        if not pages:
             raise DocumentError(
                 f"{self.documents!r} has no page to train on beside the {self.attacked} that are attacked: a training "
                 "before the gradient, or between rounds, takes other documents with questions or private fields. Give "
                 "more documents, or attack fewer (--pages)."
             )
-        return found
+        return pages
 
     def _others(self) -> Iterator[Page]:
         source = load_pages(self.documents, seed=self.seed)

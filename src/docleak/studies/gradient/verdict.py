@@ -141,14 +141,14 @@ def _of_reading(model: ModelResult, severity: Severity, engines: Sequence[str]) 
 
 
 def _of_share(model: ModelResult, severity: Severity) -> list[str]:
-    found = model.findings.share
+    rate = model.findings.share
     if model.documents < 2:
         return ["This is 1 document: an example of what can happen, not a rate at which it happens."]
-    if severity in (Severity.UNMEASURED, Severity.UNTOLD) or found.value is None:
+    if severity in (Severity.UNMEASURED, Severity.UNTOLD) or rate.value is None:
         return []
     return [
-        f"Share of the fields read by any route: {share(found)}, {between(found)} over {found.groups} documents "
-        f"(n = {found.n} fields), as far as other pages are like these."
+        f"Share of the fields read by any route: {share(rate)}, {between(rate)} over {rate.groups} documents "
+        f"(n = {rate.n} fields), as far as other pages are like these."
     ]
 
 
@@ -222,8 +222,8 @@ def of_batches(model: ModelResult) -> list[str]:
 
     def told(what: str) -> tuple[int, int, int]:
         counts = [batch.get(what, {}) for batch in batches]  # of a vision-language model no places are told
-        right, found, true = (sum(int(count.get(key, 0)) for count in counts) for key in ("right", "found", "true"))
-        return right, found, true
+        right, claims, true = (sum(int(count.get(key, 0)) for count in counts) for key in ("right", "found", "true"))
+        return right, claims, true
 
     (tokens, named, there), (edges, read, used) = told("tokens"), told("coordinates")
     (places, claimed, positions), (boxes, drawn, of) = told("places"), told("boxes")

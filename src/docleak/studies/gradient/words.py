@@ -64,23 +64,23 @@ LIMITS = (
 
 def notices(data: ReportData) -> list[str]:
     """What makes the comparison unequal or untrustworthy; printed above everything else."""
-    found = []
+    warnings = []
     for model in data.models:
         most = len(model.best.units)
         for attack in model.attacks:
             if len(attack.units) < most:
-                found.append(
+                warnings.append(
                     f"Unfinished: {attack.attack} has done {len(attack.units)} of {most} pages on {model.title}. "
                     "Run the same command again to complete it."
                 )
         if model.self_test_failed:
-            found.append(
+            warnings.append(
                 f"The self test failed on {model.title} for {', '.join(model.self_test_failed[:5])}: the true page "
                 "does not reproduce the observed gradient, so a weak result there says nothing about safety."
             )
         if len({attack.budget.value for attack in model.attacks}) > 1:
-            found.append(f"The attacks on {model.title} had different budgets; the table cannot rank them fairly.")
-    return found
+            warnings.append(f"The attacks on {model.title} had different budgets; the table cannot rank them fairly.")
+    return warnings
 
 
 def share(estimate: Estimate) -> str:

@@ -117,17 +117,17 @@ def self_tests(case: PairCase) -> dict[Modality, SelfTest]:
         "image": case.pixels,
         "text": torch.nn.functional.embedding(case.ids, model.table.detach()),
     }
-    found: dict[Modality, SelfTest] = {}
+    tests: dict[Modality, SelfTest] = {}
     for number, modality in enumerate(MODALITIES):
         other = MODALITIES[1 - number]
         logits = model.other_logits(other, x[other], case.mask) if model.module.fused else None
         labels = case.labels[0 if model.module.fused else number].tolist()
         inputs = inputs_of(labels, case.mask if modality == "text" else None)
         side = case.view.side(modality, logits)
-        found[modality] = (
+        tests[modality] = (
             self_test(side, x[modality], inputs) if modality == "image" else _text_test(side, x["text"], inputs)
         )
-    return found
+    return tests
 
 
 def _text_test(side: GradientView, embeddings: Tensor, inputs: Sequence[Encoded]) -> SelfTest:

@@ -144,16 +144,16 @@ def privacy_of(setting: Setting) -> dict[str, Any]:
     """
     config, privacy = setting.config, setting.config.privacy
     plan = privacy.plan(config.batch_size)
-    found: dict[str, Any] = {"epsilon": config.epsilon or None, "noise": config.noise}
+    facts: dict[str, Any] = {"epsilon": config.epsilon or None, "noise": config.noise}
     if plan is not None:
         spent = plan.guarantee()
-        found |= {"noise": noise_of(plan), "noise_multiplier": plan.mechanism.noise_multiplier,
+        facts |= {"noise": noise_of(plan), "noise_multiplier": plan.mechanism.noise_multiplier,
                   "delta": plan.delta, "claim": spent.sentence(PAIR)}  # fmt: skip
     if config.utility:
         tested = [*setting.targets, *setting.public]
-        found["accuracy"] = utility(
+        facts["accuracy"] = utility(
             setting.fresh, privacy, _training_pairs(config, setting.model.classes), tested,
             batch_size=config.batch_size, seed=config.seed,
         )  # fmt: skip
-        found["tested"] = len(tested)
-    return found
+        facts["tested"] = len(tested)
+    return facts

@@ -45,13 +45,13 @@ class OracleAligner:
 
     def image(self, pixels: Tensor) -> Tensor:
         """See Aligner: (B, 2 D)."""
-        found = self.base.image(pixels)
-        return torch.cat([found, self.text_place.expand_as(found)], 1) / 2**0.5
+        embeddings = self.base.image(pixels)
+        return torch.cat([embeddings, self.text_place.expand_as(embeddings)], 1) / 2**0.5
 
     def text(self, weights: Tensor, mask: Tensor) -> Tensor:
         """See Aligner: (B, 2 D)."""
-        found = self.base.text(weights, mask)
-        return torch.cat([self.image_place.expand_as(found), found], 1) / 2**0.5
+        embeddings = self.base.text(weights, mask)
+        return torch.cat([self.image_place.expand_as(embeddings), embeddings], 1) / 2**0.5
 
 
 def oracle_for(

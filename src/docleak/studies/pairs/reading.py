@@ -59,7 +59,7 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
     if not units:
         raise RunError(f"{run.path} has no finished attack on pairs. Run docleak attack mmgia first.")
     by_attack = {name: [u for u in units if u["attack"] == name] for name in run.config["attacks"]}
-    by_attack = {name: found for name, found in by_attack.items() if found}
+    by_attack = {name: batches for name, batches in by_attack.items() if batches}
     table = table_of(by_attack, rng)
     said = verdict(list(by_attack), units)
     pairs = sum(len(unit["scores"]) for unit in next(iter(by_attack.values())))
@@ -113,12 +113,12 @@ def table_of(by_attack: Mapping[str, Sequence[Mapping[str, Any]]], rng: np.rando
 def means(units: Sequence[Mapping[str, Any]], rng: np.random.Generator) -> dict[str, Estimate]:
     """SCORES over all pairs of the units, with intervals over batches."""
     counts = np.array([len(unit["scores"]) for unit in units])
-    found = {}
+    cells = {}
     for column in SCORES:
         sums = np.array([sum(float(score[column]) for score in unit["scores"]) for unit in units])
         low, high = ratio_interval(sums, counts, rng, 0.95, 2000, column != "psnr")
-        found[column] = Estimate(float(sums.sum() / counts.sum()), low, high, int(counts.sum()), len(units), of="pairs")
-    return found
+        cells[column] = Estimate(float(sums.sum() / counts.sum()), low, high, int(counts.sum()), len(units), of="pairs")
+    return cells
 
 
 def cost_of(units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     most = max(texts, pictures)
     severity = Severity.SEVERE if most and 2 * most >= n else Severity.PARTIAL if max(parts, blurs) else Severity.NONE
     severity = severity if n else Severity.UNMEASURED
-    both = [name for name, found in (("texts", texts), ("pictures", pictures)) if 2 * found >= n]
+    both = [name for name, count in (("texts", texts), ("pictures", pictures)) if 2 * count >= n]
     severe = f"Most {' and '.join(both)} can be recognised"
     labels = {Severity.SEVERE: severe, Severity.PARTIAL: "Parts come out", Severity.NONE: "Nothing recognisable"}
     of = f"the best of {' and '.join(attacks)} for each pair: " if len(attacks) > 1 else ""
@@ -200,12 +200,12 @@ def _added(by_attack: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     if first == STAGE_1 or STAGE_1 not in by_attack or not any(unit["rounds"] for unit in by_attack[first]):
         return ""  # an attack without a second stage has another first one
     ours, theirs = by_attack[first], by_attack[STAGE_1]
-    found = {name: gain(ours, theirs, name, np.random.default_rng(0)) for name in ("ssim", "rouge_l")}
+    gains = {name: gain(ours, theirs, name, np.random.default_rng(0)) for name in ("ssim", "rouge_l")}
     words = [
         f"{SCORES[name].head} by {'nothing that could be compared' if e.value is None else e.text(signed=True)}"
-        for name, e in found.items()
+        for name, e in gains.items()
     ]
-    clear = [name for name, e in found.items() if e.low is not None and e.low > 0]
+    clear = [name for name, e in gains.items() if e.low is not None and e.low > 0]
     tail = "" if clear else " Neither is a gain beyond chance."
     return f"Against stage 1 alone, on the same pairs, the link between the two changes {' and '.join(words)}.{tail}"
 
@@ -239,15 +239,15 @@ def _texts(by_attack: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
 
 def _pairs(run: Run, by_attack: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """The first pairs: the original, and what each attack made of both modalities."""
-    found: dict[tuple[int, int], dict[str, Any]] = {}
+    pairs: dict[tuple[int, int], dict[str, Any]] = {}
     for attack, units in by_attack.items():
         for unit in units:
             for target, score in enumerate(unit["scores"]):
                 key = (unit["batch"], target)
-                if key not in found and len(found) == SHOWN:
+                if key not in pairs and len(pairs) == SHOWN:
                     continue
                 name = score["name"]
-                pair = found.setdefault(key, {
+                pair = pairs.setdefault(key, {
                     "name": name, "true": score["true"], "made": [],
                     "picture": _shown(run, unit["unit"], f"truth-{target}.png", f"Original picture of {name}"),
                 })  # fmt: skip
@@ -258,7 +258,7 @@ def _pairs(run: Run, by_attack: Mapping[str, Sequence[Mapping[str, Any]]]) -> li
                     "ssim": score["ssim"], "rouge_l": score["rouge_l"],
                     "picture": _shown(run, unit["unit"], f"reconstruction-{target}.png", alt),
                 })  # fmt: skip
-    return list(found.values())
+    return list(pairs.values())
 
 
 def _shown(run: Run, unit: str, file: str, alt: str) -> dict[str, Any]:

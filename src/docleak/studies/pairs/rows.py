@@ -57,7 +57,7 @@ def unfinished(rows: Sequence[TableRow]) -> dict[str, str]:
 
 def gains(rows: Sequence[TableRow]) -> dict[str, str]:
     """What each row has more than stage 1 alone on the same batches, pair by pair; none where no row is stage 1."""
-    found: dict[str, str] = {}
+    differences: dict[str, str] = {}
     for row in rows:
         base = next((b for b in rows if _is_stage_one(b) and _alike(b, row)), None)
         if base is None or _is_stage_one(row):
@@ -68,8 +68,8 @@ def gains(rows: Sequence[TableRow]) -> dict[str, str]:
             + gain(attacked(row.run), attacked(base.run), name, drawn(row.study.config.seed)).text(signed=True)
             for name in ("ssim", "rouge_l")
         ]
-        found[f"{row.name} ({row.target}), more than {base.name!r}"] = ", ".join(told)
-    return found
+        differences[f"{row.name} ({row.target}), more than {base.name!r}"] = ", ".join(told)
+    return differences
 
 
 def _attack(row: TableRow) -> Any:
@@ -100,7 +100,7 @@ def draw(rows: Sequence[TableRow]) -> bytes:
     first_of = (rows[0].target, rows[0].study.config.pairs)
     shown = [row for row in rows if (row.target, row.study.config.pairs) == first_of][:MOST_ROWS]
     pairs = [_firsts(row.run) for row in shown]
-    first = next((found for found in pairs if found), [])
+    first = next((cells for cells in pairs if cells), [])
     figure = Figure(figsize=(2.7 * max(1, len(first)) + 1.5, 0.98 * (len(shown) + 1)), dpi=110, layout="constrained")
     axes = figure.subplots(len(shown) + 1, max(1, len(first)), squeeze=False)
     for axis in axes.flat:
@@ -108,9 +108,9 @@ def draw(rows: Sequence[TableRow]) -> bytes:
         axis.set_yticks([])
         for side in axis.spines.values():
             side.set_visible(False)
-    for line, (name, found) in enumerate([("original", first), *zip([row.name for row in shown], pairs, strict=True)]):
+    for line, (name, cells) in enumerate([("original", first), *zip([row.name for row in shown], pairs, strict=True)]):
         axes[line, 0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=7)
-        for column, (truth, made, true, read) in enumerate(found[: len(first)]):
+        for column, (truth, made, true, read) in enumerate(cells[: len(first)]):
             axes[line, column].imshow(made if line else truth, interpolation="nearest")
             axes[line, column].set_xlabel(_short(read if line else true), fontsize=6)
     return png_figure(figure)
@@ -118,16 +118,16 @@ def draw(rows: Sequence[TableRow]) -> bytes:
 
 def _firsts(run: Run) -> list[tuple[Any, Any, str, str]]:
     """(original, reconstruction, true text, text read) of the first pairs of a row."""
-    found: list[tuple[Any, Any, str, str]] = []
+    pairs: list[tuple[Any, Any, str, str]] = []
     for unit in attacked(run):
         for target, score in enumerate(unit["scores"]):
             truth, made = (
                 run.read_image(unit["unit"], f"{which}-{target}.png") for which in ("truth", "reconstruction")
             )
-            found.append((truth, made, score["true"], score["read"]))
-            if len(found) == SHOWN:
-                return found
-    return found
+            pairs.append((truth, made, score["true"], score["read"]))
+            if len(pairs) == SHOWN:
+                return pairs
+    return pairs
 
 
 def _short(text: str, most: int = 46) -> str:

@@ -52,9 +52,9 @@ def assign(gains: Sequence[Sequence[float]]) -> list[int]:
 
 def score_pairs(case: PairCase, finding: PairFinding) -> list[PairScore]:
     """Each target with the reconstruction that is its own: pictures by SSIM, texts by ROUGE-L, the best in sum."""
-    truths, found = ([image_of(p) for p in pixels] for pixels in (case.pixels, finding.pixels))
+    truths, reconstructed = ([image_of(p) for p in pixels] for pixels in (case.pixels, finding.pixels))
     texts = case.texts
-    pictures = assign([[ssim(t, f) for f in found] for t in truths])
+    pictures = assign([[ssim(t, f) for f in reconstructed] for t in truths])
     words = assign([
         [rouge(read, true).rouge_l + TIE * (column == pictures[number]) for column, read in enumerate(finding.texts)]
         for number, true in enumerate(texts)
@@ -66,7 +66,7 @@ def score_pairs(case: PairCase, finding: PairFinding) -> list[PairScore]:
         labels = (finding.labels[0][picture], finding.labels[1][text])
         scores.append(
             PairScore(
-                pair.name, ssim(truths[number], found[picture]), psnr(truths[number], found[picture]),
+                pair.name, ssim(truths[number], reconstructed[picture]), psnr(truths[number], reconstructed[picture]),
                 shared.rouge1, shared.rouge2, shared.rouge_l,
                 _in_place(finding.tokens[text], case.rows[number]),
                 labels == (int(case.labels[0][number]), int(case.labels[1][number])), picture == text, read, true,
@@ -77,9 +77,9 @@ def score_pairs(case: PairCase, finding: PairFinding) -> list[PairScore]:
 
 def pictures_of(case: PairCase, finding: PairFinding, number: int) -> dict[str, Image]:
     """The true picture of target ``number`` and the one reconstructed of it."""
-    truths, found = ([image_of(p) for p in pixels] for pixels in (case.pixels, finding.pixels))
-    column = assign([[ssim(t, f) for f in found] for t in truths])[number]
-    return {"truth": truths[number], "reconstruction": found[column]}
+    truths, reconstructed = ([image_of(p) for p in pixels] for pixels in (case.pixels, finding.pixels))
+    column = assign([[ssim(t, f) for f in reconstructed] for t in truths])[number]
+    return {"truth": truths[number], "reconstruction": reconstructed[column]}
 
 
 def _in_place(read: Sequence[int], true: Sequence[int]) -> float:

@@ -106,21 +106,23 @@ class PairStudy(TableStudy[PairConfig]):
         for test in self_tests(self.setting.case(number, plain=True)).values():
             test.require()
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)
-        found = self.config.attack(name).run(case.view, case.knowledge, budget=self.config.budget, generator=generator)
-        scores = score_pairs(case, found)
+        finding = self.config.attack(name).run(
+            case.view, case.knowledge, budget=self.config.budget, generator=generator
+        )
+        scores = score_pairs(case, finding)
         images = {
             f"{which}-{target}": image
             for target in range(len(scores))
-            for which, image in pictures_of(case, found, target).items()
+            for which, image in pictures_of(case, finding, target).items()
         }
         record = {
             "attack": name,
             "batch": number,
             "scores": [score.as_json() for score in scores],
-            "quality": [found.image_quality, found.text_quality],
-            "evaluations": [found.image_evaluations, found.text_evaluations],
-            "seconds": [found.image_seconds, found.text_seconds, found.align_seconds],
-            "rounds": [asdict(turn) for turn in found.rounds],
+            "quality": [finding.image_quality, finding.text_quality],
+            "evaluations": [finding.image_evaluations, finding.text_evaluations],
+            "seconds": [finding.image_seconds, finding.text_seconds, finding.align_seconds],
+            "rounds": [asdict(turn) for turn in finding.rounds],
         }
         return record, images
 
@@ -132,8 +134,8 @@ class PairStudy(TableStudy[PairConfig]):
     def numbers(self, run: Run) -> dict[str, Value]:
         """Means over pairs of the row's attack, and the accuracies."""
         units, accuracy = attacked(run), privacy_in(run).get("accuracy") or ()
-        found: dict[str, Value] = {**means(units, np.random.default_rng(self.config.seed))} if units else {}
-        return found | {name: Estimate.exactly(value) for name, value in zip(ACCURACY, accuracy, strict=False)}
+        scores: dict[str, Value] = {**means(units, np.random.default_rng(self.config.seed))} if units else {}
+        return scores | {name: Estimate.exactly(value) for name, value in zip(ACCURACY, accuracy, strict=False)}
 
     def measured(self, run: Run, column: str) -> dict[str, float]:
         """A batch's mean over its pairs, which share a gradient."""

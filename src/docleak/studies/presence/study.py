@@ -210,7 +210,7 @@ class PresenceStudy(Study[PresenceConfig]):
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
         """A row per run, two where providers are asked about; those of all rounds together."""
         told_of = [rows_of(run, rng) for run in runs]
-        rows, parts = [row for found, _ in told_of for row in found], [part for _, part in told_of]
+        rows, parts = [row for group, _ in told_of for row in group], [part for _, part in told_of]
         what = "provider" if all(run.config.get("per_provider") for run in runs) else "page"
         caption = f"95 % intervals over {what}s, those in updates and others apart; those of a round share one update."
         table = Table("Presence in an update", COLUMNS, rows, caption, first="model, optimiser, steps x pages, sent as")

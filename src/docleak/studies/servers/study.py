@@ -176,12 +176,12 @@ def summed(gradients: Sequence[Mapping[str, Tensor]], limit: float) -> dict[str,
     if not limit:
         return {name: torch.stack([gradient[name] for gradient in gradients]).sum(0) for name in gradients[0]}
     fixed = FixedPoint.for_limit(limit, len(gradients))
-    found = {}
+    sums = {}
     for name in gradients[0]:
         words = [fixed.encode(gradient[name].cpu().numpy()) for gradient in gradients]
         total = fixed.decode(np.sum(words, axis=0, dtype=np.uint32))
-        found[name] = torch.from_numpy(total.reshape(gradients[0][name].shape))
-    return found
+        sums[name] = torch.from_numpy(total.reshape(gradients[0][name].shape))
+    return sums
 
 
 @lru_cache(maxsize=2)
@@ -211,8 +211,8 @@ def of_tokens(loot: Loot, inputs: Sequence[Encoded]) -> dict[str, Any]:
     key = "decoder_input_ids" if "decoder_input_ids" in inputs[0].tensors and placed else "input_ids"
     key = key if key in inputs[0].tensors else "decoder_input_ids"
     true = {(int(i), place if placed else -1) for one in inputs for place, i in enumerate(one.tensors[key])}
-    found = {(token.id, token.place) for token in loot.tokens}
-    return {"tokens": len(true), "tokens_read": len(true & found), "tokens_wrong": len(found - true), "placed": placed}
+    read = {(token.id, token.place) for token in loot.tokens}
+    return {"tokens": len(true), "tokens_read": len(true & read), "tokens_wrong": len(read - true), "placed": placed}
 
 
 def of_one(loot: Loot, inputs: Sequence[Encoded]) -> dict[str, Any]:
@@ -239,12 +239,12 @@ def _row(run: Run, record: Mapping[str, Any]) -> Row:
     if "obstacle" in record:
         return Row(_name(run, record), {}, note=f"no hold: {record['obstacle']}", facts={"run": str(run.path)})
     pictures = "psnr" in record
-    found = record["tokens_read"] + record["tokens_wrong"]
+    guesses = record["tokens_read"] + record["tokens_wrong"]
     values: dict[str, Any] = {
         "guard": _said(record["guard"]), "beside": _said(record["guard_beside"]),
         "pages": share(record["pages_read"], record["pages"], "pages") if pictures else None,
         "tokens": None if pictures else share(record["tokens_read"], record["tokens"], "tokens"),
-        "wrong": share(record["tokens_wrong"], found, "tokens") if found else None,
+        "wrong": share(record["tokens_wrong"], guesses, "tokens") if guesses else None,
     }  # fmt: skip
     return Row(_name(run, record), values, facts={"run": str(run.path)})
 

@@ -124,30 +124,30 @@ def results_in(run: Run) -> list[Result]:
 def score(model: DocumentModel, places: Mapping[str, Path]) -> dict[str, SetScores]:
     """What the model answers on every document of every data set, and what the right answers would have cost it."""
     weights = parameters_of(model)
-    found = {}
+    scores = {}
     for name, folder in places.items():
         pages = load_pages(f"folder:{folder}", seed=0)
         documents = evaluate(Party(name, name, (), pages), model, weights)
-        found[name] = SetScores(
+        scores[name] = SetScores(
             metric_of(pages),
             tuple(d.anls for d in documents),
             tuple(d.accuracy for d in documents),
             document_losses(model, pages),
             tuple(d.questions for d in documents),
         )
-    return found
+    return scores
 
 
 def document_losses(model: DocumentModel, pages: Sequence[Page]) -> tuple[float, ...]:
     """The sums of the losses of each document's questions, in the order of ``evaluate``."""
-    found: dict[str, float] = {}
+    losses: dict[str, float] = {}
     for number, page in enumerate(pages):
         asked = sum(bool(question.answers) for question in page.questions)
         if asked:
             key, rng = page.document or f"page {number}", np.random.default_rng(0)  # answering draws nothing
             loss = mean_loss(model, [page], QUESTIONS, batch_size=ANSWERED_TOGETHER, rng=rng)
-            found[key] = found.get(key, 0.0) + asked * loss
-    return tuple(found.values())
+            losses[key] = losses.get(key, 0.0) + asked * loss
+    return tuple(losses.values())
 
 
 @dataclass(frozen=True)

@@ -116,19 +116,19 @@ class TrainingConfig:
             weight_decay=self.weight_decay, max_steps=self.max_steps, dropout=self.dropout,
             optimiser=self.optimiser,
         )  # fmt: skip
-        found, plans = {}, self.plans()
+        federations, plans = {}, self.plans()
         if self.pretraining:
-            found[PRETRAINING] = Federation(
+            federations[PRETRAINING] = Federation(
                 self.model, self.pretraining_rounds, self.pretraining_participation or self.participation, holdout=0.0,
                 seed=seed, local=replace(local, objective=self.pretraining), server=server_of(self.pretraining_server),
                 privacy=plans.get(PRETRAINING),
             )  # fmt: skip
         if self.rounds:
-            found[FINETUNING] = Federation(
+            federations[FINETUNING] = Federation(
                 self.model, self.rounds, self.participation, holdout=0.0, seed=seed, local=local,
                 server=server_of(self.server), privacy=plans.get(FINETUNING),
             )  # fmt: skip
-        return found
+        return federations
 
     def plans(self) -> dict[str, DpPlan]:
         """The privacy plan of each phase, whose noise is found for all of them together; empty without privacy."""
@@ -137,10 +137,10 @@ class TrainingConfig:
         phases = [Phase(name, rounds, self.unit_rate) for name, rounds in self.rounds_of.items() if rounds]
         like = Mechanism(1.0, 1, unit=choice(Unit, self.unit, what="unit"))
         noise = noise_for_phases(phases, like, self.epsilon, self.delta)
-        found = mechanisms(phases, replace(like, noise_multiplier=noise))
+        per_phase = mechanisms(phases, replace(like, noise_multiplier=noise))
         return {
             phase.name: DpPlan(mechanism, self.clip_norm, self.denominator, self.delta)
-            for phase, mechanism in zip(phases, found, strict=True)
+            for phase, mechanism in zip(phases, per_phase, strict=True)
         }
 
 

@@ -63,9 +63,9 @@ def _scores(axis: Any, rows: Sequence[Drawn]) -> None:
     axis.invert_yaxis()
     axis.set(title="Test documents", xlabel="two-stage average, %")
     handles, labels = axis.get_legend_handles_labels()
-    found = dict(zip(labels, handles, strict=True))
-    if found:
-        axis.legend(found.values(), found, fontsize=7)
+    legend = dict(zip(labels, handles, strict=True))
+    if legend:
+        axis.legend(legend.values(), legend, fontsize=7)
     axis.grid(alpha=0.25)
 
 

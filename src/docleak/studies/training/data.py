@@ -154,5 +154,5 @@ def _division(config: TrainingConfig) -> dict[str, object]:
 
 
 def _below(folder: Path) -> dict[str, Path]:
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return {item.name: item for item in found if (item / MANIFEST).is_file()}
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {item.name: item for item in paths if (item / MANIFEST).is_file()}

@@ -182,13 +182,13 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         results = results_in(run)
         if not results or not (column in ("score", "loss") or column.startswith("score_")):
             return {}
-        found: dict[str, float] = {}
+        by_document: dict[str, float] = {}
         for name, of in results[0].scores.items():
             if column in ("score", "loss", f"score_{name}"):
                 reached = [r.scores[name].loss if column == "loss" else r.scores[name].sums for r in results]
                 means = np.mean(reached, axis=0) / np.array(of.questions)
-                found |= {f"{name} {number}": float(mean) for number, mean in enumerate(means)}
-        return found
+                by_document |= {f"{name} {number}": float(mean) for number, mean in enumerate(means)}
+        return by_document
 
     @classmethod
     def columns_of(cls, rows: Sequence[TableRow]) -> dict[str, Column]:
@@ -294,18 +294,18 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         ]
         whole = sum(len(load_pages(spec, count=c.pages or None, seed=c.seed)) for spec in c.documents)
         trained = whole * (1 - c.validation_share - (0 if c.test_documents else c.test_share))
-        found = {}
+        work = {}
         for phase, federation in c.phases(c.seed).items():
             objective = objective_of(federation.local.objective)
             density = sum(len(objective.examples(pages)) for pages in silos) / sum(map(len, silos))
             per_round = c.epochs * math.ceil(trained * density / c.clients / c.batch_size)
             of = self._client_rounds()[phase] * (min(per_round, c.max_steps) if c.max_steps else per_round)
             steps = len(silos) * least.batch_size / c.batch_size
-            found[f"steps of {phase}"] = Done(steps, result.seconds[phase], of)
+            work[f"steps of {phase}"] = Done(steps, result.seconds[phase], of)
         tested = sum(sum(scores.questions) for scores in result.scores.values())
         share = 1.0 if c.test_documents else c.test_share
         asked = round(c.seeds * share * whole * tested / max(1, self._tested_pages(run)))
-        return {**found, "questions of the test": Done(tested, result.seconds_testing, asked)}
+        return {**work, "questions of the test": Done(tested, result.seconds_testing, asked)}
 
     def _tested_pages(self, run: Run) -> int:
         """Pages of the test in a rehearsal."""

@@ -85,9 +85,9 @@ class Diagnosis:
 
     def causes(self) -> tuple[Cause, ...]:
         """At least one, and at most NAMED of them."""
-        found = [*self._traces()]
+        causes = [*self._traces()]
         searches: list[Callable[[], Iterator[Cause]]] = [self._rates, self._clients]
-        if all(cause.weight < TRACED for cause in found):  # else no plan reproduces what was sent
+        if all(cause.weight < TRACED for cause in causes):  # else no plan reproduces what was sent
             first = (
                 self._decays,
                 self._paddings,
@@ -100,11 +100,11 @@ class Diagnosis:
             tried = [partial(self._first, trials) for trials in first]
             searches += [self._optimisers, tried[0], self._decayed, *tried[1:]]
         for trials in searches:
-            if any(cause.reproduces for cause in found):
+            if any(cause.reproduces for cause in causes):
                 break
-            found += trials()
+            causes += trials()
         best: dict[str, Cause] = {}
-        for cause in sorted(found, key=lambda cause: -cause.weight):
+        for cause in sorted(causes, key=lambda cause: -cause.weight):
             best.setdefault(cause.key, cause)
         if any(cause.reproduces for cause in best.values()):
             return tuple(best.values())[:NAMED]

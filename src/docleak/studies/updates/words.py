@@ -70,8 +70,8 @@ def words_in(
         "true": len(true),
         **_agreement(set(bag.tokens), true),
         "places": {
-            axis: _agreement(set(found), set().union(*(_places(example, axis) for example in truth.inputs)))
-            for axis, found in bag.coordinates.items()
+            axis: _agreement(set(places), set().union(*(_places(example, axis) for example in truth.inputs)))
+            for axis, places in bag.coordinates.items()
         },
         "fields": _covered(model, bag, list({page.name: page for page in truth.pages}.values())),
         "control": _covered(model, bag, made_up),
@@ -114,8 +114,8 @@ def _by_chance(model: DocumentModel, bag: Bag, pages: Sequence[Page], count: int
     """For sets of ``count`` questions about made-up pages: tokens in bag and set, as a share of those in either."""
     asked = [tokens_of(model, model.encode(model.fit(page), question)) for page in pages for question in page.questions]
     sets = [set().union(*asked[at : at + count]) for at in range(0, len(asked), max(1, len(asked) // CONTROLS))]
-    found = set(bag.tokens)
-    return [len(found & tokens) / max(1, len(found | tokens)) for tokens in sets]
+    ids = set(bag.tokens)
+    return [len(ids & tokens) / max(1, len(ids | tokens)) for tokens in sets]
 
 
 def _agreement(found: set[int], true: set[int]) -> dict[str, Any]:
@@ -135,11 +135,11 @@ def tokens_of(model: DocumentModel, example: Encoded) -> set[int]:
         return model.tokens_moved(example)
     if "decoder_input_ids" in tensors:
         return set(tensors["decoder_input_ids"].tolist())
-    found = set(tensors["input_ids"].tolist())
+    ids = set(tensors["input_ids"].tolist())
     if "labels" in tensors and hasattr(model, "answer_layers"):  # a tagger has labels, too
         decoder: Any = model.module
-        found |= {int(decoder.t5.config.decoder_start_token_id), *tensors["labels"].tolist()[:-1]}
-    return found
+        ids |= {int(decoder.t5.config.decoder_start_token_id), *tensors["labels"].tolist()[:-1]}
+    return ids
 
 
 def _places(example: Encoded, axis: str) -> set[int]:

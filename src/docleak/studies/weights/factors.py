@@ -82,14 +82,14 @@ Member = tuple[Asked, Sequence[Outcome], float | None]
 
 def levels(members: Sequence[Member]) -> list[Level]:
     """Every value of every factor in which the rows differ, and the mean of all rows first."""
-    found = [_level("all rows", "all rows", members)] if len(members) > 1 else []
+    means = [_level("all rows", "all rows", members)] if len(members) > 1 else []
     for name, value in FACTORS.items():
         groups: dict[str, list[Member]] = {}
         for member in members:
             groups.setdefault(value(member[0]), []).append(member)
         if len(groups) > 1:
-            found += [_level(name, level, group) for level, group in groups.items()]
-    return found
+            means += [_level(name, level, group) for level, group in groups.items()]
+    return means
 
 
 def _level(factor: str, value: str, members: Sequence[Member]) -> Level:

@@ -186,11 +186,11 @@ def require_apart(private: Sequence[Page], public: Sequence[Page]) -> None:
     """DocumentError naming pages that are in both parts, by document or by text: what is public is no secret."""
     ours, theirs = ({p.name: text_of(p, document=p.document) for p in pages} for pages in (private, public))
     documents = {p.document for p in ours.values()} & {p.document for p in theirs.values()} - {""}
-    found = [f"document {name!r}" for name in sorted(documents)]
-    found += [f"{a!r} and {b!r}" for a, b in shared(ours, theirs)]
-    if found:
+    twins = [f"document {name!r}" for name in sorted(documents)]
+    twins += [f"{a!r} and {b!r}" for a, b in shared(ours, theirs)]
+    if twins:
         raise DocumentError(
-            f"private and public pages overlap: {', '.join(found[:3])}{' ...' if len(found) > 3 else ''} are the same. "
+            f"private and public pages overlap: {', '.join(twins[:3])}{' ...' if len(twins) > 3 else ''} are the same. "
             "Take them out of the public pages: an adversary who has them already reads nothing."
         )
 
@@ -242,7 +242,7 @@ def attack_field(game: Game, number: int) -> dict[str, Any]:
     secret, config, began = game.secrets[number], game.config, time.perf_counter()
     assert game.knowledge is not None
     view, seed = view_of(game, secret), 2 * (config.seed * 1_000_003 + number)
-    found, baseline = (
+    finding, baseline = (
         attack.run(view, game.knowledge, budget=config.attempts, generator=torch.Generator().manual_seed(seed + side))
         for side, attack in enumerate((config.attack, config.attack.baseline()))
     )
@@ -250,13 +250,13 @@ def attack_field(game: Game, number: int) -> dict[str, Any]:
     return {
         **asdict(secret),
         "pieces": game.target.tokenizer.convert_ids_to_tokens(list(secret.tokens)),
-        "attempts": _attempts(found, secret, game),
+        "attempts": _attempts(finding, secret, game),
         "baseline": _attempts(baseline, secret, game),
         "copies": {
             part: asdict(copies_of(secret.value, page, list(pages.values()))) for part, pages in game.texts.items()
         },
         "printed_on": sum(_plain(secret.value) in text for text in game.printed),
-        "calls": found.calls,
+        "calls": finding.calls,
         "seconds": time.perf_counter() - began,
     }
 

@@ -75,7 +75,7 @@ def draw_numbers(
     """A PNG: ``metric`` of every row (dots with intervals) beside the paper's (crosses); then means by factor."""
     figure = _figure(15 if levels else 6.5, max(2.6, 0.2 * max(len(rows), len(levels)) + 1.3))
     axes = figure.subplots(1, 3 if levels else 1, squeeze=False)[0]
-    ours = [found.estimates.get(metric, NOTHING) if found else NOTHING for found, _ in rows.values()]
+    ours = [findings.estimates.get(metric, NOTHING) if findings else NOTHING for findings, _ in rows.values()]
     _dots(axes[0], list(rows), ours, [printed.get(metric) for _, printed in rows.values()], neutral)
     axes[0].set_title(title, fontsize=9)
     if levels:

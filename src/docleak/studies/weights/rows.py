@@ -175,24 +175,24 @@ def assigned(wanted: Sequence[str], specs: Sequence[str]) -> dict[str, str]:
     Those of a data set that no row needs are left aside. RecipeError for two of the same name, or more pages than there
     are data sets.
     """
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     others = []
     for spec in specs:
         name, _ = split_name(spec)
-        if name in found:
-            raise RecipeError(f"--documents names {name!r} twice ({found[name]} and {spec}); give it once.")
+        if name in sources:
+            raise RecipeError(f"--documents names {name!r} twice ({sources[name]} and {spec}); give it once.")
         if name in (*wanted, *DATA_SETS):
-            found[name] = spec
+            sources[name] = spec
         else:
             others.append(spec)
     for spec in others:
-        free = [name for name in wanted if name not in found]
+        free = [name for name in wanted if name not in sources]
         if not free:
             raise RecipeError(
                 f"--documents {spec!r}: the recipe's data sets are {', '.join(wanted)}, all of them given."
             )
-        found[free[0]] = spec
-    return found
+        sources[free[0]] = spec
+    return sources
 
 
 def check(studies: Sequence[WeightsStudy]) -> None:
@@ -264,7 +264,7 @@ def facts_of(rows: Sequence[tuple[str, WeightsStudy, Found | None, float | None]
     """Means by factor, models, documents, trainings, the attack's settings, claims; of each row its name, study, what
     was found and the paper's improvement factor."""
     facts = {f"Mean IpF, {level.name}": level.text for level in means(rows)}
-    computed = [(name, study.asked, found) for name, study, found, _ in rows if not study.missing()]
+    computed = [(name, study.asked, findings) for name, study, findings, _ in rows if not study.missing()]
     missing = sorted({n for _, study, *_ in rows for n in needs(study.asked) if not study.asked["documents"].get(n)})
     how = " ".join(f"--documents {name}:DIR" for name in missing)
     left = {"Left out": f"{len(rows) - len(computed)} rows, whose pages were not given ({how})"} if missing else {}
@@ -288,8 +288,8 @@ def facts_of(rows: Sequence[tuple[str, WeightsStudy, Found | None, float | None]
         told = {key: words for key, words in ATTACKED.items() if not (first["tuned_on"] and key in SOUGHT)}
         facts["Attack"] = f"{_same([asked for _, asked, _ in computed], told)}; epsilon of IpF {first['ipf_epsilon']:g}"
     facts |= _tuned_facts([study for _, study, *_ in rows if not study.missing()])
-    for name, asked, found in computed:
-        card = found.card if found else {}
+    for name, asked, findings in computed:
+        card = findings.card if findings else {}
         if "claim" in card:
             facts[f"Claim, {name}"] = (
                 f"{card['claim']} {card['units']} units; coins and noise follow from the seed, so that the table can "
@@ -303,18 +303,18 @@ def facts_of(rows: Sequence[tuple[str, WeightsStudy, Found | None, float | None]
 
 def _tuned_facts(studies: Sequence[WeightsStudy]) -> dict[str, str]:
     """Which settings were chosen for each of the paper's configurations, and what that means for the numbers."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for study in studies:
         config = study.config
         if config.tuning is not None and study.chosen is not None:
             attack = settings_of(config)[study.chosen]
             kind = "bimodal" if config.bimodal else "unimodal"
             words = in_words(attack, weighted=config.task != "mlm")
-            found[f"{config.task} of {study.asked['data']}, {kind}"] = words
-    if not found:
+            settings[f"{config.task} of {study.asked['data']}, {kind}"] = words
+    if not settings:
         return {}
     return {
-        "Settings": "; ".join(f"{name}: {words}" for name, words in found.items()) + ". Sought in the ranges of the "
+        "Settings": "; ".join(f"{name}: {words}" for name, words in settings.items()) + ". Sought in the ranges of the "
         "paper's appendix A by IpF of the first attempt over the attacked fields themselves, on LayoutLM's target of "
         "the best accuracy: that looks at the truth, as the paper did, so IpF is higher than an adversary can count on"
     }  # fmt: skip
@@ -323,7 +323,7 @@ def _tuned_facts(studies: Sequence[WeightsStudy]) -> dict[str, str]:
 def means(rows: Sequence[tuple[str, WeightsStudy, Found | None, float | None]]) -> list[Level]:
     """What each factor does, in a table of attacks. Controls of ours count in no mean that stands beside a paper's."""
     paper = [row for row in rows if not row[1].asked["patch"]]
-    members = [(study.asked, found.outcomes if found else (), printed) for _, study, found, printed in paper]
+    members = [(study.asked, findings.outcomes if findings else (), printed) for _, study, findings, printed in paper]
     return levels(members) if members and members[0][0]["shows"] == "attack" else []
 
 
@@ -339,9 +339,9 @@ def _same(computed: Sequence[Mapping[str, Any]], settings: Mapping[str, str]) ->
 
 def draw(shows: str, rows: Mapping[str, tuple[Found | None, Mapping[str, float]]], means: Sequence[Level]) -> Picture:
     """The picture of rows by name, each with what was found and what the paper printed."""
-    done = {name: found for name, (found, _) in rows.items() if found}
+    done = {name: findings for name, (findings, _) in rows.items() if findings}
     if shows == "curves":
-        tables = {name: found.table for name, found in done.items() if found.table}
+        tables = {name: findings.table for name, findings in done.items() if findings.table}
         png = draw_curves(*list(tables.values())[:MOST_CURVES], names=list(tables))
         return Picture(png, "Curves", "AccAt(p) and HamAt(p) of attack and baseline, row by row")
     if shows == "epochs":

@@ -109,22 +109,22 @@ class WeightsStudy(TableStudy[WeightsConfig]):
             return []
         if self.asked["shows"] == "validation":
             return [Unit("target", self.config.target_training.epochs, self.rank, ("target", 0))]
-        found = []
+        units = []
         for number, (config, names) in enumerate(zip(self.games, self.names, strict=True)):
             prefix, turn = ("", "shadow-")[number], number * LAST
             epochs = {"target": config.target_training.epochs, "public": config.public_training.epochs}
-            found += [
+            units += [
                 Unit(prefix + model, size, turn + self.rank, (model, number))
                 for model, size in epochs.items()
                 if model == "public" or not config.target
             ]
             if config.tuning is not None:
-                found.append(Unit(prefix + SETTINGS, len(settings_of(config)), turn + LATER - 1, (SETTINGS, number)))
-            found += [
+                units.append(Unit(prefix + SETTINGS, len(settings_of(config)), turn + LATER - 1, (SETTINGS, number)))
+            units += [
                 Unit(prefix + name, 1, turn + LATER + field // AT_ONCE, (field, number))
                 for field, name in enumerate(names)
             ]
-        return found
+        return units
 
     def facts(self) -> dict[str, Any]:
         """What the adversary is given, how many fields there are, and which are not played."""
@@ -249,16 +249,16 @@ class WeightsStudy(TableStudy[WeightsConfig]):
 
     def numbers(self, run: Run) -> dict[str, Value]:
         """Validation, and the numbers of the attack; {} while there is no target."""
-        found = self.found(run)
-        if found is None:
+        findings = self.found(run)
+        if findings is None:
             return {}
-        more = {"examples": weights_rows.examples(run, found)} if self.asked["shows"] == "examples" else {}
-        return {**found.estimates, **more}
+        more = {"examples": weights_rows.examples(run, findings)} if self.asked["shows"] == "examples" else {}
+        return {**findings.estimates, **more}
 
     def measured(self, run: Run, column: str) -> dict[str, float]:
         """A document's mean over its fields."""
-        found = self.found(run)
-        return weights_rows.by_document(found, column) if found and found.table else {}
+        findings = self.found(run)
+        return weights_rows.by_document(findings, column) if findings and findings.table else {}
 
     def found(self, run: Run) -> Found | None:
         """What the run says, computed anew only where there is more of it."""
@@ -295,10 +295,10 @@ class WeightsStudy(TableStudy[WeightsConfig]):
 
     def row_values(self, run: Run) -> dict[str, Any]:
         """Fields, model calls and seconds."""
-        found = self.found(run)
-        if found is None or found.table is None:
+        findings = self.found(run)
+        if findings is None or findings.table is None:
             return {}
-        return {"fields": len(found.table.fields), "calls": found.table.calls, "seconds": found.table.seconds}
+        return {"fields": len(findings.table.fields), "calls": findings.table.calls, "seconds": findings.table.seconds}
 
     @classmethod
     def check_rows(cls, rows: Sequence[TableRow]) -> None:
@@ -319,8 +319,8 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         """Numbers beside the paper's, curves, or numbers along the training."""
         told, several = _told(rows), len({row.model for row in rows}) > 1
         named = {
-            f"{row.model}, {row.name}" if several else row.name: (found, row.printed)
-            for row, (_, _, found, _) in zip(rows, told, strict=True)
+            f"{row.model}, {row.name}" if several else row.name: (findings, row.printed)
+            for row, (_, _, findings, _) in zip(rows, told, strict=True)
         }
         return weights_rows.draw(told[0][1].asked["shows"], named, weights_rows.means(told))
 

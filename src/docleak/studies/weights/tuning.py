@@ -45,11 +45,11 @@ def settings_of(config: WeightsConfig) -> list[CdmiConfig]:
     if not isinstance(attack, CdmiConfig) or tuning is None:
         raise AttackError(f"settings are sought for CDMI, and the attack is {attack.name!r}.")
     weights = (attack.weight,) if config.task == "mlm" else WEIGHTS
-    found = [
+    settings = [
         with_temperature(replace(attack, weight=weight, top_p=top_p), temperature)
         for weight, temperature, top_p in product(weights, TEMPERATURES, TOP_P)
     ]
-    return found[: tuning.most or len(found)]
+    return settings[: tuning.most or len(settings)]
 
 
 def with_temperature(attack: CdmiConfig, temperature: float) -> CdmiConfig:

@@ -74,11 +74,11 @@ class Fitted:
     def note(self, epoch: Epoch, model: EncoderModel) -> None:
         """Keep the weights if this epoch is the best so far by either criterion; of equal ones the first counts."""
         self.epochs.append(epoch)
-        found = epoch.validation
+        validation = epoch.validation
         best = {name: other.validation for name, other in self.best.items()}
         better = {
-            "precision": not best or found.accuracy > best["precision"].accuracy,
-            "loss": not best or found.loss < best["loss"].loss,
+            "precision": not best or validation.accuracy > best["precision"].accuracy,
+            "loss": not best or validation.loss < best["loss"].loss,
         }
         for criterion, is_better in better.items():
             if is_better:

@@ -201,12 +201,12 @@ def _train(fitting: Fitting, folder: Path, device: str, tell: Callable[[int], No
     seed, plan, claim = 1000 * fitting.seed + 1 + (fitting.part == "public"), None, {}
     if fitting.private is None:
         train = encoded(model, pages)
-        found = fit(model, train, validation, fitting.training, seed=seed, on_epoch=on_epoch)
+        history = fit(model, train, validation, fitting.training, seed=seed, on_epoch=on_epoch)
     else:  # coins and noise follow from the seed, so that a table can be repeated
         named, plan = units_of(pages, fitting.private.kind, client=fitting.part), fitting.private.plan()
         units = {key: made for key, unit in named.items() if (made := encoded(model, unit))}
         train = [page for unit in units.values() for page in unit]
-        found = fit_privately(
+        history = fit_privately(
             model, units, validation, fitting.private, plan, validate_every=fitting.training.validate_every,
             batch_size=2 * fitting.training.batch_size, seed=seed,
             randomness=Randomness.seeded(fitting.seed, fitting.part), on_epoch=on_epoch,
@@ -217,7 +217,7 @@ def _train(fitting: Fitting, folder: Path, device: str, tell: Callable[[int], No
         claim["claim"] = _claim(lineage, fitting.private.unit)  # type: ignore[assignment]
     save_encoder(model, folder / "last")
     for criterion in BEST:
-        save_encoder(found.restore(model, criterion), folder / criterion)
+        save_encoder(history.restore(model, criterion), folder / criterion)
     for criterion in ("last", *BEST):
         write_lineage(folder / criterion, lineage)
     return {
@@ -225,8 +225,8 @@ def _train(fitting: Fitting, folder: Path, device: str, tell: Callable[[int], No
         "duplicates": len(given) - len(pages),
         **claim,
         "seconds": time.perf_counter() - began,
-        "best": {criterion: asdict(epoch) for criterion, epoch in found.best.items()},
-        "epochs": [asdict(epoch) for epoch in found.epochs],
+        "best": {criterion: asdict(epoch) for criterion, epoch in history.best.items()},
+        "epochs": [asdict(epoch) for epoch in history.epochs],
     }
 
 

@@ -78,8 +78,8 @@ class PrivateFit:
 
         PrivacyError where no noise is enough.
         """
-        found = noise_for(self.mechanism(), self.epsilon, self.delta)
-        return DpPlan(found.mechanism, self.clip_norm, max(1, round(self.rate * self.units)), self.delta)
+        guarantee = noise_for(self.mechanism(), self.epsilon, self.delta)
+        return DpPlan(guarantee.mechanism, self.clip_norm, max(1, round(self.rate * self.units)), self.delta)
 
 
 def fit_privately(

@@ -61,15 +61,15 @@ class UpdateBounds:
     def faults(self, update: ClientUpdate, *, introduced: int, shares: int) -> list[str]:
         """What is too large about an update, in words that go on from the silo's name; for arrays that are finite and
         of the model's shapes. ``introduced`` are the examples its silo said that it has, 0 if that is not known."""
-        found = []
+        faults = []
         if introduced and update.examples > introduced:
-            found.append(f"says it counts {update.examples} examples; it introduced itself with {introduced}")
+            faults.append(f"says it counts {update.examples} examples; it introduced itself with {introduced}")
         largest = self.largest_norm(introduced, shares=shares)
         if not (length := norm(update.delta)) <= largest:
-            found.append(
+            faults.append(
                 f"sent an update of length {length:.3g}; what the plan lets a silo do is at most {largest:.3g}"
             )
-        return found
+        return faults
 
 
 def norm(arrays: Arrays) -> float:

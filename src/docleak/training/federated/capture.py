@@ -90,9 +90,9 @@ class CapturedUpdate:
 
     def received(self) -> dict[str, NDArray[Any]]:
         """The arrays as they came. Raises FederationError where values are not finite."""
-        found = self._arrays()
-        _refuse(self.name, _infinite(found))
-        return found
+        arrays = self._arrays()
+        _refuse(self.name, _infinite(arrays))
+        return arrays
 
     def delta(self) -> dict[str, NDArray[np.float32]]:
         """Delta_k = theta_t - y_k, subtracted in float64 and rounded once. Raises FederationError for a gradient."""
@@ -201,11 +201,11 @@ def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
             try:
                 update = _read_update(file)
                 shapes = shapes or _shapes(folder / f"{START}{ARRAYS}")
-                found = _misfits(shapes, _shapes(file.with_suffix(ARRAYS)))
+                misfits = _misfits(shapes, _shapes(file.with_suffix(ARRAYS)))
             except (FederationError, ValueError) as fault:
                 faults.append(str(fault))
                 continue
-            faults += [f"{file.with_suffix(ARRAYS)} {fault}" for fault in found]
+            faults += [f"{file.with_suffix(ARRAYS)} {fault}" for fault in misfits]
             updates.append(update)
     _refuse(str(directory), faults)
     if not updates:
@@ -229,10 +229,10 @@ def begin(directory: Path) -> None:
 
 
 def _require_format(manifest: Path) -> None:
-    found = read_json_object(manifest, error=FederationError, advice=AGAIN).get("format")
-    if found != FORMAT:
+    version = read_json_object(manifest, error=FederationError, advice=AGAIN).get("format")
+    if version != FORMAT:
         raise FederationError(
-            f"{manifest} says format {found!r}; this docleak reads {FORMAT}. Use the docleak that wrote it."
+            f"{manifest} says format {version!r}; this docleak reads {FORMAT}. Use the docleak that wrote it."
         )
 
 
@@ -257,14 +257,14 @@ def recorded(directory: Path, round: int, client: str) -> bool:
 
 def _encoded(client: str) -> str:
     """A file name for any client's name, and never ``start``."""
-    found = quote(client, safe=" +,=@")
-    if found.lower() == START:
-        found = f"%{ord(found[0]):02X}{found[1:]}"
-    if not found or len(found) > LONGEST_NAME:
+    stem = quote(client, safe=" +,=@")
+    if stem.lower() == START:
+        stem = f"%{ord(stem[0]):02X}{stem[1:]}"
+    if not stem or len(stem) > LONGEST_NAME:
         raise FederationError(
-            f"the client's name {client[:40]!r} has {len(found)} characters once encoded; expected 1 to {LONGEST_NAME}."
+            f"the client's name {client[:40]!r} has {len(stem)} characters once encoded; expected 1 to {LONGEST_NAME}."
         )
-    return found
+    return stem
 
 
 def _misfits(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> list[str]:

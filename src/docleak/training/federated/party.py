@@ -148,16 +148,16 @@ def evaluate(
 ) -> tuple[DocumentScore, ...]:
     """ANLS and accuracy of the server's ``weights`` on the pages this silo keeps, document by document."""
     set_parameters(model, dict(weights))
-    found: dict[str, DocumentScore] = {}
+    scores: dict[str, DocumentScore] = {}
     for number in range(len(party.kept)):
         page = party.kept[number]
         document = page.document or f"page {number}"
         for similarity, right in answered(model, page):
-            before = found.get(document, DocumentScore(party.source, 0.0, 0.0, 0))
-            found[document] = DocumentScore(
+            before = scores.get(document, DocumentScore(party.source, 0.0, 0.0, 0))
+            scores[document] = DocumentScore(
                 party.source, before.anls + similarity, before.accuracy + right, before.questions + 1
             )
-    return tuple(found.values())
+    return tuple(scores.values())
 
 
 def answered(model: DocumentModel, page: Page) -> Iterator[tuple[float, float]]:

@@ -15,17 +15,17 @@ PAGES = "pages.jsonl"
 
 def find_silos(directory: Path) -> dict[str, Path]:
     """The silos below a folder, by the names of their own folders; FederationError if there are none."""
-    found = {
+    silos = {
         item.name: item
         for item in (sorted(directory.iterdir()) if directory.is_dir() else ())
         if item.is_dir() and any((item / name).is_file() for name in (PAGES, MANIFEST))
     }
-    if not found:
+    if not silos:
         raise FederationError(
             f"{directory} {describe_folder(directory)}; expected a folder of silos, each with its {PAGES}. Make them "
             "with: docleak data make OUT --partition K"
         )
-    return found
+    return silos
 
 
 def synthetic_silos(out: Path, count: int, documents: int, *, seed: int) -> dict[str, Path]:

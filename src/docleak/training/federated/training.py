@@ -61,10 +61,10 @@ def train(
     federation = training.federation
     made_at(federation.model)  # what cannot be made is refused before a run is begun
     run = FederatedRun.open(out, federation, command=command, start_is_public=training.start_is_public)
-    found = silos()
+    folders = silos()
     plan = federation.privacy
     if plan is not None and (
-        warning := delta_warning(plan.delta, private_units(found, federation), plan.mechanism.unit)
+        warning := delta_warning(plan.delta, private_units(folders, federation), plan.mechanism.unit)
     ):
         say(f"Warning: {warning}")
     board = Board(run) if training.board else None
@@ -75,8 +75,8 @@ def train(
             board.add(row.round if row else 0, row, scores)
 
     train_embedded(
-        run, found, device=device, evaluate_every=training.evaluate_every,
-        capture=out / UPDATES if training.capture else None, on_silo=on_begin(run, found), on_round=on_round,
+        run, folders, device=device, evaluate_every=training.evaluate_every,
+        capture=out / UPDATES if training.capture else None, on_silo=on_begin(run, folders), on_round=on_round,
         timeout=training.timeout, guard=training.guard,
     )  # fmt: skip
     if board is not None:

@@ -73,15 +73,15 @@ def unpack(
     """The update that ``pack`` sent, float32. What does not fit ``shapes`` is left for ``Averaging`` to name."""
     if compression.kind != "topk":
         return {name: np.asarray(value).astype(np.float32, copy=False) for name, value in arrays.items()}
-    found: dict[str, NDArray[np.floating]] = {}
+    update: dict[str, NDArray[np.floating]] = {}
     for name in (key.removesuffix(INDEX) for key in arrays if key.endswith(INDEX)):
         index, value = arrays[name + INDEX], arrays.get(name + VALUE)
         dense = np.zeros(shapes.get(name, (0,)), dtype=np.float32)
         if value is None or len(value) != len(index) or (len(index) and int(np.max(index)) >= dense.size):
             raise FederationError(f"the sparse parameter {name!r} does not fit the model; send the update again.")
         dense.ravel()[index.astype(np.int64)] = value
-        found[name] = dense
-    return found
+        update[name] = dense
+    return update
 
 
 def relative_error(delta: Arrays, compression: Compression) -> float:

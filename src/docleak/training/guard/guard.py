@@ -84,18 +84,18 @@ def inspect(
     gradient would show. Without ``last`` no change can be seen, and without a ``loss`` nothing that only data tell.
     """
     limits = limits or Limits()
-    found = signs.of_weights(asked)
+    evidence = signs.of_weights(asked)
     if last is not None:
         moved = {sign.name: sign for sign in signs.since(asked, last)}
-        found = [moved.pop(sign.name, sign) for sign in found if sign.name != "loud"] + list(moved.values())
+        evidence = [moved.pop(sign.name, sign) for sign in evidence if sign.name != "loud"] + list(moved.values())
     if module is not None and loss is not None:
-        found.append(signs.of_gradient(module, loss))
+        evidence.append(signs.of_gradient(module, loss))
     reasons = [] if last is None else [f"the model is built otherwise: {one}" for one in signs.structure(asked, last)]
-    for sign in found:
+    for sign in evidence:
         limit = getattr(limits, sign.name)
         if not sign.value <= limit:
             reasons.append(WORDS[sign.name].format(value=sign.value, where=sign.where, limit=limit))
-    return Opinion(tuple(found), tuple(reasons))
+    return Opinion(tuple(evidence), tuple(reasons))
 
 
 @dataclass

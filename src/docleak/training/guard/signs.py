@@ -44,13 +44,13 @@ def structure(asked: Weights, last: Weights) -> list[str]:
     """What differs in names and shapes, in words."""
     shapes = [{name: tuple(value.shape) for name, value in weights.items()} for weights in (last, asked)]
     gone, new = sorted(shapes[0].keys() - shapes[1].keys()), sorted(shapes[1].keys() - shapes[0].keys())
-    found = [f"{len(new)} tensors that the last model had not, first {new[0]}"] if new else []
-    found += [f"{len(gone)} tensors of the last model are gone, first {gone[0]}"] if gone else []
-    found += [
+    differences = [f"{len(new)} tensors that the last model had not, first {new[0]}"] if new else []
+    differences += [f"{len(gone)} tensors of the last model are gone, first {gone[0]}"] if gone else []
+    differences += [
         f"{name} has shape {shapes[1][name]}, and had {shapes[0][name]}"
         for name in sorted(shapes[0].keys() & shapes[1].keys()) if shapes[0][name] != shapes[1][name]
     ]  # fmt: skip
-    return found
+    return differences
 
 
 def of_weights(asked: Weights) -> list[Sign]:
@@ -121,8 +121,8 @@ def of_gradient(module: nn.Module, loss: Callable[[], Tensor]) -> Sign:
     best = Sign("bare", 0)
     for (name, (inputs, _)), slope in zip(kept.items(), slopes, strict=True):
         if slope is not None:
-            found = bare(inputs.flatten(0, -2), slope.detach().flatten(0, -2))
-            best = max(best, Sign("bare", found, name), key=_by_value)
+            count = bare(inputs.flatten(0, -2), slope.detach().flatten(0, -2))
+            best = max(best, Sign("bare", count, name), key=_by_value)
     return best
 
 

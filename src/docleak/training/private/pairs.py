@@ -115,21 +115,21 @@ def _stepper(
         return inner
     mechanism = replace(plan.mechanism, noise_multiplier=plan.mechanism.noise_multiplier / SHARE)
     of_each = replace(plan, mechanism=mechanism, clip_norm=plan.clip_norm * SHARE)
-    found: torch.optim.Optimizer = dp_optimiser(inner, of_each, randomness)
-    return found
+    optimiser: torch.optim.Optimizer = dp_optimiser(inner, of_each, randomness)
+    return optimiser
 
 
 def _put_samples(model: PairModel, batch: Encodings, groups: Sequence[Sequence[torch.nn.Parameter]]) -> None:
     """Put every pair's own gradient into ``grad_sample`` (B, ...) of the parameters, where Opacus looks for it."""
     parameters = [p for group in groups for p in group]
-    found: list[list[Tensor]] = [[] for _ in parameters]
+    gradients: list[list[Tensor]] = [[] for _ in parameters]
     for number in range(len(batch)):
         one = batch.rows([number])
         loss = model.loss(one.pixels, one.ids, one.mask, one.labels).sum()
         values = torch.autograd.grad(loss, parameters, allow_unused=True)
-        for kept, parameter, value in zip(found, parameters, values, strict=True):
+        for kept, parameter, value in zip(gradients, parameters, values, strict=True):
             kept.append(torch.zeros_like(parameter) if value is None else value)
-    for parameter, kept in zip(parameters, found, strict=True):
+    for parameter, kept in zip(parameters, gradients, strict=True):
         parameter.grad_sample = (  # type: ignore[attr-defined]
             torch.stack(kept) if kept else parameter.new_zeros((0, *parameter.shape))
         )

@@ -170,10 +170,10 @@ def example_gradient(model: DocumentModel, pages: Sequence[Page], example: Examp
     """Put the gradient of one example's loss into the parameters, which have none yet; returns the loss."""
     loss = batch_loss(model, pages, [example], objective_of("qa"), np.random.default_rng(0))
     loss.backward()  # type: ignore[no-untyped-call]
-    found = float(loss.detach())
-    if not math.isfinite(found):
-        raise FederationError(f"the loss of an example is {found}. Lower the learning rate, or look at the pages.")
-    return found
+    cost = float(loss.detach())
+    if not math.isfinite(cost):
+        raise FederationError(f"the loss of an example is {cost}. Lower the learning rate, or look at the pages.")
+    return cost
 
 
 def dp_optimiser(inner: torch.optim.Optimizer, plan: DpPlan, randomness: Randomness) -> Any:

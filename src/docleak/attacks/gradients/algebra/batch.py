@@ -171,9 +171,9 @@ class _Peeling:
         """Explain positions whose box is all zeros, from the first on until too many stay open; True if any was."""
         changed, gap, t = False, 0, 0
         while self.sees and gap <= GAP and t < len(self.positions):
-            found = () if t in self.places else self._at(t)
-            if found:
-                self._settle(t, found)
+            tokens = () if t in self.places else self._at(t)
+            if tokens:
+                self._settle(t, tokens)
                 changed = True
             gap = 0 if t in self.places else gap + 1
             t += 1
@@ -221,7 +221,7 @@ class _Peeling:
     def boxes(self, coordinates: Mapping[str, Sequence[int]]) -> dict[tuple[int, int], Box]:
         """The box of every token whose own vector is known: the one of all in use that the vector is orthogonal to."""
         x, y = (spans(coordinates[edge], coordinates[size]) for edge, size in (("x", "w"), ("y", "h")))
-        found = {}
+        boxes = {}
         for (t, number), vector in self.vectors.items() if self.sees and len(x) and len(y) else ():
             fits = self._box_cosines(t, number, vector, x, y)
             best = self._clear(fits.ravel())
@@ -229,8 +229,8 @@ class _Peeling:
             chance = fits.size * near / float(np.median(fits))
             if best is not None and chance <= BY_CHANCE:
                 (x0, x1), (y0, y1) = x[best // len(y)], y[best % len(y)]
-                found[t, int(self.tokens[number])] = (int(x0), int(y0), int(x1), int(y1))
-        return found
+                boxes[t, int(self.tokens[number])] = (int(x0), int(y0), int(x1), int(y1))
+        return boxes
 
     def _box_cosines(self, t: int, number: int, vector: Floats, x: Indices, y: Indices) -> Floats:
         """|cosine| (X, Y) of a vector with the input of a token, for each pair of spans (X, 2) and (Y, 2)."""
@@ -269,13 +269,13 @@ def spans(edges: Sequence[int], sizes: Sequence[int]) -> Indices:
 def _conditions(view: GradientView, peeling: _Peeling) -> tuple[Condition, ...]:
     noise, rounding = peeling.precision.noise, peeling.precision.rounding
     pages, length, words = view.batch_size, len(peeling.positions), len(peeling.tokens)
-    found = f"standard deviation {noise:.1e}" if noise else f"none; sums agree to {rounding:.1e}"
-    found = found if peeling.agree else "the word table's rows do not add up to the positions'"
+    evidence = f"standard deviation {noise:.1e}" if noise else f"none; sums agree to {rounding:.1e}"
+    evidence = evidence if peeling.agree else "the word table's rows do not add up to the positions'"
     test = f"cosine {peeling.floor:.0e} at places that are known"
     unknown, sums = pages * length, length + words
     placed = len(peeling.places)
     return (
-        Condition("no noise on the gradient", found, noise == 0 and peeling.agree),
+        Condition("no noise on the gradient", evidence, noise == 0 and peeling.agree),
         Condition("the norm's test tells places of the question", test, peeling.sees),
         Condition("as many sums as unknown vectors", f"{sums} of {unknown} at most", sums >= unknown),
         Condition("every position is explained", f"{placed} of {length}", placed == length),

@@ -77,7 +77,7 @@ def recover_boxes(
 def spans_of(gradients: Floats, words: Sequence[Group], zero: Group, tables: Tables, noise: float) -> list[Spans]:
     """What tells where each word begins and ends, across and down; empty where no coordinate is in use."""
     x0, y0, x1, y1, height, width = tables.slices()
-    found = []
+    axes = []
     for low, high, size, edges, sizes in (
         (x0, x1, width, tables.x, tables.width),
         (y0, y1, height, tables.y, tables.height),
@@ -90,8 +90,8 @@ def spans_of(gradients: Floats, words: Sequence[Group], zero: Group, tables: Tab
         if not len(at) or not len(of):
             return []
         parts = first.vectors, last.vectors, extent.vectors
-        found.append(Spans(*parts, edge_sums[at], size_sums[of], at, of))
-    return found
+        axes.append(Spans(*parts, edge_sums[at], size_sums[of], at, of))
+    return axes
 
 
 class _Part:
@@ -187,12 +187,12 @@ class Axis:
     def _separate(self, words: Sequence[int], choices: Sequence[Indices]) -> list[Floats]:
         """How much of each choice the sums hold, each sum by itself."""
         ends, spans = self.ends.shares(), self.spans.shares()
-        found = []
+        shares = []
         for word, pairs in zip(words, choices, strict=True):
             first, last = pairs.T
             size = self.size_between[first, last]
-            found.append(ends[word][first] + ends[self.count + word][last] + spans[word][size])
-        return found
+            shares.append(ends[word][first] + ends[self.count + word][last] + spans[word][size])
+        return shares
 
     def _together(self, words: Sequence[int], choices: Sequence[Indices]) -> list[Floats]:
         """How much of each choice the sums hold, all sums in one system: ends and sizes of a word go together."""

@@ -95,16 +95,16 @@ def recover_dominant(view: GradientView, knowledge: Knowledge) -> Dominant:
     alone = replace(view, batch_size=1, later=())
     pixels, determined, slot = _picture(alone, knowledge)
     tables = {name: numbers_of(view.gradient[name]) for name in TEXT_TENSORS}
-    found = []
+    candidates = []
     for reading in _readings(cast(LayoutLMv3, view.model), tables):
         tried = SPANS if 2 * int((reading.odds >= CLEAR).sum()) > len(reading.odds) else 1
         for span in best_spans(alone, pixels, reading.example, reading.words, tried):
             at = {"start": torch.tensor(span.start), "end": torch.tensor(span.end)}
             example = replace(reading.example, tensors={**reading.example.tensors, **at})
-            found.append((_left(view, pixels, example), example, reading))
-            if found[-1][0] <= CLAIMED:
+            candidates.append((_left(view, pixels, example), example, reading))
+            if candidates[-1][0] <= CLAIMED:
                 break
-    left, example, reading = min(found, key=lambda one: one[0])
+    left, example, reading = min(candidates, key=lambda one: one[0])
     clear = float(min(reading.odds.min(initial=np.inf), reading.box_odds.min(initial=np.inf)))
     conditions = (
         Condition(
@@ -154,14 +154,14 @@ def _readings(model: LayoutLMv3, tables: Mapping[str, Floats]) -> Iterator[_Read
     for length in lengths:  # those that texts turn out to have are added
         vectors = positions[:length]
         for start in _starts(vectors, tables[WORDS][used]):
-            found = owners(vectors, tables[WORDS][used], start)
-            ids = used[found.owner]
+            tokens = owners(vectors, tables[WORDS][used], start)
+            ids = used[tokens.owner]
             end = _end(ids, separator)
             if end < length:
                 lengths += [end] if end not in lengths else []
             elif ids.tobytes() not in seen:
                 seen.add(ids.tobytes())
-                yield _reading(model, ids, found, vectors, tables, noise)
+                yield _reading(model, ids, tokens, vectors, tables, noise)
 
 
 def _starts(vectors: Floats, sums: Floats) -> Iterator[Indices | None]:

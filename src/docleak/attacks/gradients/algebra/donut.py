@@ -235,8 +235,8 @@ class _Place:
     def condition(self, model: Donut) -> Condition:
         """Whether the adversary's idea of the prompt holds."""
         wrong = [str(t) for t, odds in self.strains.items() if odds > ODDS]
-        found = f"answer from position {self.answer}" if self.fits else f"not at {', '.join(wrong) or 'any position'}"
-        return Condition(f"the fixed tokens of {model.prompt!r} in their places", found, self.fits)
+        place = f"answer from position {self.answer}" if self.fits else f"not at {', '.join(wrong) or 'any position'}"
+        return Condition(f"the fixed tokens of {model.prompt!r} in their places", place, self.fits)
 
 
 @dataclass(frozen=True)
@@ -296,13 +296,13 @@ class _Reading:
         if self.mixture is None or self.residue is None:
             return decisive, [Condition("gradient of the token table sent", "no, positions alone", False)]
         left, width = self.residue, self.signal.deltas.shape[1]
-        found = f"largest row left is {left.largest_row:.2g} times its noise"
-        decisive.append(Condition("token table's gradient explained", found, left.largest_row <= self.tolerance))
+        evidence = f"largest row left is {left.largest_row:.2g} times its noise"
+        decisive.append(Condition("token table's gradient explained", evidence, left.largest_row <= self.tolerance))
         if not tables.tied:
             return decisive, [Condition("token table serves the input only", "the output layer has its own", True)]
         rank = self.mixture.rank
-        found = f"singular value {rank} of {width} is {left.last:.1e} times the noise, the next {left.next:.1e}"
-        shown = Condition("the answer's share of the token table shows in full", found, left.last > GAP * left.next)
+        evidence = f"singular value {rank} of {width} is {left.last:.1e} times the noise, the next {left.next:.1e}"
+        shown = Condition("the answer's share of the token table shows in full", evidence, left.last > GAP * left.next)
         fewer = Condition("fewer answer tokens than the width", f"{rank} of {width}", rank < width)
         if self.by_costs:  # the positions alone settle everything, and nothing speaks against it
             return decisive, [shown, fewer]
@@ -313,16 +313,16 @@ class _Reading:
     def _settled(self) -> Condition:
         least = self.belief.max(1).values
         sure = int((least >= SETTLED).sum())
-        found = f"{sure} of {len(least)}, least probability {float(least.min()):.3f}"
-        return Condition("one token fits each position", found, sure == len(least))
+        evidence = f"{sure} of {len(least)}, least probability {float(least.min()):.3f}"
+        return Condition("one token fits each position", evidence, sure == len(least))
 
     def _clear(self) -> Condition:
         weakest = float(self.signal.deltas.norm(dim=1).min())
         noise = self.signal.noise * math.sqrt(self.signal.deltas.shape[1])
-        found = (
+        evidence = (
             f"weakest of {self.signal.count} is {weakest:.1e}, noise {noise:.1e} in {self.signal.unused} unused ones"
         )
-        return Condition(f"every position's gradient {CLEAR:.0f} times its noise", found, weakest > CLEAR * noise)
+        return Condition(f"every position's gradient {CLEAR:.0f} times its noise", evidence, weakest > CLEAR * noise)
 
 
 def _residue(mixture: Mixture, tokens: Tensor) -> Residue:

@@ -184,10 +184,10 @@ class _Reached(Exception):
 @torch.no_grad()
 def _inputs(model: DocumentModel, decoder: Any, reader: Reader) -> Tensor:
     """(V, width): what the layer reads at each word of the vocabulary."""
-    found: list[Tensor] = []
+    rows: list[Tensor] = []
 
     def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        found.append(inputs[0][0].detach().cpu())
+        rows.append(inputs[0][0].detach().cpu())
         raise _Reached
 
     handle = model.module.get_submodule(reader.layer).register_forward_pre_hook(keep)
@@ -200,7 +200,7 @@ def _inputs(model: DocumentModel, decoder: Any, reader: Reader) -> Tensor:
                 continue
     finally:
         handle.remove()
-    return torch.cat(found)
+    return torch.cat(rows)
 
 
 def _device(model: DocumentModel) -> torch.device:

@@ -87,8 +87,8 @@ def recover_text(view: GradientView, template: Tensor | None = None, private: Te
         example, said = recover_tags(view, model, picture, example, layout.words)
     else:
         span = recover_span(view, picture, example, layout.words)
-        found = {"start": torch.tensor(span.start), "end": torch.tensor(span.end)}
-        example = Encoded({**example.tensors, **found}, example.tokens, example.words_seen)
+        answer = {"start": torch.tensor(span.start), "end": torch.tensor(span.end)}
+        example = Encoded({**example.tensors, **answer}, example.tokens, example.words_seen)
         fit = f"sine of the angle {max(span.sines):.1e}, next best {min(span.next_sines):.1e}"
         said = Condition("one answer span fits the last layer's row", fit, span.sure)
     exact = tokens.proved and layout.proved and said.holds
@@ -148,17 +148,17 @@ def _layout(
     x, y, height, width = (tables[name] for name in COORDINATES.values())
     arguments = (Tables(x, y, height, width), tokens.precision)
     words, rest = group_words(names, separator, asked=asked)
-    found = recover_boxes(tokens.placed, words, rest, *arguments)
+    grouped = recover_boxes(tokens.placed, words, rest, *arguments)
     boxes = np.zeros((len(names), 4), dtype=np.intp)
-    for word, box in zip(words, found.boxes, strict=True):
+    for word, box in zip(words, grouped.boxes, strict=True):
         boxes[word] = box
     if (
-        tokens.proved and not found.proved and tokens.precision.noise == 0
+        tokens.proved and not grouped.proved and tokens.precision.noise == 0
     ):  # perhaps some tokens do not share boxes as we think: each for itself
         single = recover_boxes(tokens.placed, [[position] for position in range(len(names))], [], *arguments)
         if single.proved:
             return Layout(_split(words, single.boxes), single.boxes, True)
-    return Layout(words, boxes, found.proved)
+    return Layout(words, boxes, grouped.proved)
 
 
 def _split(words: list[list[int]], boxes: Indices) -> list[list[int]]:
@@ -219,10 +219,10 @@ def _picture(view: GradientView, template: Tensor | None, private: Tensor | None
 
 def _conditions(view: GradientView, tokens: _Tokens, layout: Layout) -> tuple[Condition, ...]:
     noise, rounding = tokens.precision.noise, tokens.precision.rounding
-    found = f"standard deviation {noise:.1e}" if noise else f"none; sums agree to {rounding:.1e}"
+    evidence = f"standard deviation {noise:.1e}" if noise else f"none; sums agree to {rounding:.1e}"
     return (
         Condition("one page in the batch", str(view.batch_size), view.batch_size == 1),
-        Condition("no noise on the gradient", found, noise == 0 and rounding < COARSEST),
+        Condition("no noise on the gradient", evidence, noise == 0 and rounding < COARSEST),
         Condition("the tokens explain every row of the word table", f"{len(tokens.ids)} positions", tokens.proved),
         Condition("the boxes explain every row of the x, y, h, w tables", f"{len(layout.words)} words", layout.proved),
     )

@@ -112,9 +112,9 @@ class _Search:
     def lead(self, word: int) -> float:
         """Nats by which a word's pair beats the next best."""
         self._put(word, -1)
-        found = _lead(self._scores(word).ravel())
+        lead = _lead(self._scores(word).ravel())
         self._put(word, 1)
-        return found
+        return lead
 
     def _put(self, word: int, sign: int) -> None:
         first, last = self.pairs[word]

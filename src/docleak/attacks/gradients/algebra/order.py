@@ -75,13 +75,13 @@ def recover_answers(view: GradientView) -> Answers:
 
     start = torch.tensor([[int(decoder.config.decoder_start_token_id)]])
     others = ids[ids != start[0, 0]]  # repeated, it gives the same vectors for ever
-    found = grow(space, lambda _: others, reads, begun=start, longest=LONGEST)
-    if not found.rows:
+    texts = grow(space, lambda _: others, reads, begun=start, longest=LONGEST)
+    if not texts.rows:
         raise AttackError("no token of the decoder's first layer continues an answer in the span of its second.")
-    answers = tuple(row[1:] for row in found.rows)
+    answers = tuple(row[1:] for row in texts.rows)
     read = {token for answer in answers for token in answer}
     conditions = (
-        *_of_span(space, found),
+        *_of_span(space, texts),
         Condition("the words of the first layer are those of the answers", f"{len(read)} of "
                   f"{len(others)}", words.clear and set(others.tolist()) <= read),
         Condition("as many answers as examples", f"{len(answers)} of {view.batch_size}",
@@ -108,11 +108,11 @@ def recover_order(view: GradientView, knowledge: Knowledge, words: Sequence[int]
     space = _span(view, replay.weights)
     ids = torch.tensor(sorted(words))
     known = float(space.residual(replay.known).quantile(TYPICAL))
-    found = grow(space, lambda _: ids, replay.reads, begun=head.new_zeros(1, 0), longest=model.positions - len(head),
+    texts = grow(space, lambda _: ids, replay.reads, begun=head.new_zeros(1, 0), longest=model.positions - len(head),
                  most=BESIDE, allowed=min(FAR, SLACK * known))  # fmt: skip
-    examples = [parts for row in found.rows if (parts := _parts(row, tail.tolist())) is not None]
+    examples = [parts for row in texts.rows if (parts := _parts(row, tail.tolist())) is not None]
     if not examples:
-        longest = max((len(row) for row in found.rows), default=0)
+        longest = max((len(row) for row in texts.rows), default=0)
         raise AttackError(
             f"the second layer's span holds {longest} tokens in a row behind the picture, and no answer to its end: "
             f"it is {space.rank} of {space.width} wide, behind {len(head)} tokens and more."
@@ -122,7 +122,7 @@ def recover_order(view: GradientView, knowledge: Knowledge, words: Sequence[int]
     example = model.told(middle, prompt.new_tensor(said))
     conditions = (
         *conditions,
-        *_of_span(space, found),
+        *_of_span(space, texts),
         Condition("one question and answer fits", f"{len(examples)} do", len(examples) == 1),
         Condition("its words are those of the first layer", f"{len(set(words) - model.tokens_moved(example))} are left",
                   model.tokens_moved(example) == set(words)),

@@ -61,8 +61,8 @@ def recover_set(view: GradientView) -> TokenSet:
     try:
         bag = bag_of_words(view.model, view.gradient)
         moved = f"{len(bag.tokens)} of {len(bag.belief)}"
-        found = Condition("rows of words that were not read did not move", moved, bag.exact)
-        table = TokenSet(bag.tokens, bag.exact, TABLE, (found,))
+        condition = Condition("rows of words that were not read did not move", moved, bag.exact)
+        table = TokenSet(bag.tokens, bag.exact, TABLE, (condition,))
         if table.exact or hasattr(view.model, "answer_layers"):  # whose span holds answers alone
             return table
     except AttackError as fault:

@@ -101,9 +101,9 @@ def arrange(space: Subspace, choices: Sequence[Tensor], reads: Reads) -> Sequenc
 
 def _apart(space: Subspace, rows: Tensor, reads: Reads, allowed: float | None) -> Tensor:
     """(n,): distance of each row from the span as a share of what is allowed; of the worst place."""
-    found = [torch.zeros(0, dtype=torch.float64)]
+    distances = [torch.zeros(0, dtype=torch.float64)]
     for part in torch.split(rows, CHUNK) if len(rows) else ():
         read = reads(part).detach().flatten(0, -2)
         shares = space.residual(read) / (allowed or space.tolerance(read))
-        found.append(shares.view(len(part), -1).amax(1))
-    return torch.cat(found)
+        distances.append(shares.view(len(part), -1).amax(1))
+    return torch.cat(distances)

@@ -131,20 +131,20 @@ class Cover:
 
     def shares(self) -> Floats:
         """(N, R): how much of each waiting vector each open sum seems to hold, where nothing can be proved."""
-        found = np.zeros(self.allowed.shape)
+        shares = np.zeros(self.allowed.shape)
         for row in self.open:
             candidates = np.flatnonzero(self.allowed[:, row] & (self.owner < 0))
             if len(candidates):
-                found[candidates, row] = self._fit(int(row), candidates)
-        return found
+                shares[candidates, row] = self._fit(int(row), candidates)
+        return shares
 
     def guess(self) -> None:
         """Give every waiting vector to the sum that seems to hold most of it; ``solved`` then says if that is right."""
         if not len(self.waiting) or not len(self.rest):
             return
-        found = self.shares() + 1e-9 * self.allowed  # among those still possible, if none seems to hold it
+        shares = self.shares() + 1e-9 * self.allowed  # among those still possible, if none seems to hold it
         for vector in self.waiting:
-            self.settle(int(vector), int(found[vector].argmax()))
+            self.settle(int(vector), int(shares[vector].argmax()))
 
     def _tolerance(self, row: int, members: Indices | None = None) -> float:
         weight, terms = self.spent[row], self.spent_terms[row]

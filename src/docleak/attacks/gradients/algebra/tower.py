@@ -106,7 +106,7 @@ def _positions(model: VisionLanguage, table: str, weight: str) -> Floats:
     kept, made = parameter.detach().clone(), np.zeros((0, 0))
     pixels = torch.zeros(model.picture.shape)
     behind, inputs = _behind(model, table)
-    found = []
+    columns = []
     try:
         for first in range(0, count, width):
             rows = torch.zeros_like(kept)
@@ -117,8 +117,8 @@ def _positions(model: VisionLanguage, table: str, weight: str) -> Floats:
                 empty = _reached(model, pixels, behind, inputs=inputs)
                 parameter.copy_(rows)
                 filled = _reached(model, pixels, behind, inputs=inputs)
-            found.append((filled - empty).reshape(-1, width)[:, : len(here)])
-        made = numbers_of(torch.cat(found, 1))
+            columns.append((filled - empty).reshape(-1, width)[:, : len(here)])
+        made = numbers_of(torch.cat(columns, 1))
     finally:
         with torch.no_grad():
             parameter.copy_(kept)

@@ -115,11 +115,11 @@ def other_weights(line: Line, tried: Sequence[str] | None = None) -> list[Line]:
     look = line.look
     if look is None or look.way == "scanned":
         return []
-    found = {other for f in FAMILIES for other in (f.regular, f.bold) if look.face in (f.regular, f.bold)} - {look.face}
+    twins = {other for f in FAMILIES for other in (f.regular, f.bold) if look.face in (f.regular, f.bold)} - {look.face}
     sure = _types([line], look.face)[0][1]
     fitting = sorted(
         face
-        for face in found
+        for face in twins
         if face in (faces() if tried is None else tried) and _types([line], face)[0][1] <= sure + TIE
     )
     return [replace(line, look=Look(face, "printed")) for face in fitting]
@@ -226,12 +226,12 @@ def _shrunk(ink: NDArray[np.uint8], box: Box) -> tuple[Ink, int, int]:
 def _unevenness(lines: Sequence[Line], face: str, stretched: bool) -> float:
     """Mean deviation, from 0 or from their median, of the logarithms of box width over natural width of each word."""
     type_ = Type(face, LARGE)
-    found = []
+    ratios = []
     for line in lines:
         for word in line.words:
             ink = word_ink(type_for(type_, word.text), word.text).ink
             x0, y0, x1, y1 = word.box
             if ink.size and x1 > x0 and y1 > y0:
-                found.append(math.log((x1 - x0) / (y1 - y0)) - math.log(ink.shape[1] / ink.shape[0]))
-    common = np.median(found) if stretched and found else 0.0
-    return float(np.abs(np.array(found) - common).mean()) if found else math.inf
+                ratios.append(math.log((x1 - x0) / (y1 - y0)) - math.log(ink.shape[1] / ink.shape[0]))
+    common = np.median(ratios) if stretched and ratios else 0.0
+    return float(np.abs(np.array(ratios) - common).mean()) if ratios else math.inf

@@ -57,7 +57,7 @@ def check_folder(folder: Path, *, silo: str = "", server: str = "") -> list[str]
 
 def secrets_in(folder: Path) -> list[Path]:
     """The files of a party's folder that nobody else may read: keys by what is in them, the rest by name."""
-    found = []
+    secrets = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in NOT_OURS]
         for file in (Path(parent) / name for name in sorted(names)):
@@ -66,8 +66,8 @@ def secrets_in(folder: Path) -> list[Path]:
             with file.open("rb") as stream:
                 key = PRIVATE_KEY.search(stream.read(4096)) is not None
             if key or file.name in SECRET:
-                found.append(file)
-    return found
+                secrets.append(file)
+    return secrets
 
 
 def exposed(folder: Path) -> list[str]:

@@ -108,7 +108,7 @@ def _environment(here: Path) -> dict[str, str]:
 
 def _program(name: str) -> str:
     beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.is_file() else shutil.which(name)
-    if found is None:
+    program = str(beside) if beside.is_file() else shutil.which(name)
+    if program is None:
         raise MissingExtraError(f"{name} is not installed. Install it with: pip install 'docleak[federated]'")
-    return found
+    return program

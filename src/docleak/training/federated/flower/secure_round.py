@@ -63,8 +63,8 @@ class SecureRound:
         told = pack_all(adverts)
         parcels = ask("share", {advert.silo: told for advert in adverts})
         deliveries = aggregation.deliveries([Parcels.from_bytes(data) for data in parcels.values()])
-        found = {silo: delivery.to_bytes() for silo, delivery in sorted(deliveries.items())}
-        return cls(session, shapes, ask, aggregation, found)
+        payloads = {silo: delivery.to_bytes() for silo, delivery in sorted(deliveries.items())}
+        return cls(session, shapes, ask, aggregation, payloads)
 
     def add(self, silo: str, content: RecordDict) -> Words:
         """Take one silo's masked words into the sum, and give them back; FederationError if they do not fit."""

@@ -192,7 +192,7 @@ class FederatedStrategy(Strategy):
         """Record the scores: document by document, or, under a privacy plan, a silo's noised sums."""
         if not self._asked:
             return None
-        found: list[DocumentScore | SiloScore] = []
+        scores: list[DocumentScore | SiloScore] = []
         faults: list[str] = []
         for reply in self._ordered(replies):
             name = self._name_of(reply)
@@ -200,13 +200,13 @@ class FederatedStrategy(Strategy):
                 faults.append(fault)
                 continue
             try:
-                found += scores_in(reply, self._silos[name][1].source, noised=self.federation.privacy is not None)
+                scores += scores_in(reply, self._silos[name][1].source, noised=self.federation.privacy is not None)
             except FederationError as error:
                 faults.append(f"silo {name!r} {error}")
         if faults:
             raise FederationError("evaluation: " + "; ".join(faults) + ".")
-        self.run.write_scores(self.state.round, found)
-        self.on_round(self._row, found)
+        self.run.write_scores(self.state.round, scores)
+        self.on_round(self._row, scores)
         return None
 
     def _evaluates(self, number: int) -> bool:
@@ -282,20 +282,20 @@ class FederatedStrategy(Strategy):
         for name, message in zip(sorted(payloads), messages, strict=True):
             message.content[RECORD] = config_record({"data": payloads[name]})
             self._down[name] += wire_bytes(message)
-        found: dict[str, bytes] = {}
+        replies: dict[str, bytes] = {}
         for reply in self._ordered(grid.send_and_receive(messages, timeout=self.timeout)):
             name = self._name_of(reply)
             if fault := self._fault_of(name, reply):
                 self._lost[name] = fault
                 continue
             try:
-                found[name] = bytes(settings_in(reply.content, RECORD)["data"])
+                replies[name] = bytes(settings_in(reply.content, RECORD)["data"])
             except (KeyError, TypeError, ValueError):
                 self._lost[name] = f"silo {name!r} sent a reply that is none of this step"
                 continue
             self._up[name] += wire_bytes(reply)
-        self._lost |= {name: self._silent(name) for name in payloads if name not in found and name not in self._lost}
-        return found
+        self._lost |= {name: self._silent(name) for name in payloads if name not in replies and name not in self._lost}
+        return replies
 
     def _summed(self, secure: SecureRound, absent: Mapping[str, str]) -> ClientUpdate:
         """The mean of the silos that did not fall silent; FederationError, with what was wrong, if there is none."""

@@ -116,10 +116,10 @@ def from_words(total: Words, shapes: Shapes, fixed: FixedPoint) -> tuple[dict[st
     """
     if total.size != words_of(shapes):
         raise FederationError(f"a sum of {total.size} words; these parameters need {words_of(shapes)}.")
-    found: dict[str, Floats] = {}
+    sums: dict[str, Floats] = {}
     start = 0
     for name in sorted(shapes):
         size = math.prod(shapes[name])
-        found[name] = fixed.decode(total[start : start + size]).reshape(shapes[name])
+        sums[name] = fixed.decode(total[start : start + size]).reshape(shapes[name])
         start += size
-    return found, int(total[-1])
+    return sums, int(total[-1])

@@ -29,15 +29,15 @@ def write_key_pair(folder: Path, silo: str) -> Path:
 
 def read_pinned(folder: Path) -> dict[str, bytes]:
     """Silo -> public key, of every NAME.pub in ``folder``. FederationError for none, or one that is no Ed25519 key."""
-    found = {}
+    keys = {}
     for path in sorted(folder.glob("*.pub")):
         key = read_public_key(path.read_bytes())
         if key is None:
             raise FederationError(f"{path} is no OpenSSH Ed25519 public key; make one with ssh-keygen -t ed25519.")
-        found[path.stem] = key
-    if not found:
+        keys[path.stem] = key
+    if not keys:
         raise FederationError(f"{folder} has no NAME.pub files; put every silo's public key there.")
-    return found
+    return keys
 
 
 def read_identity(private_key: Path, pinned: Path, *, least_threshold: int = 2) -> Identity:

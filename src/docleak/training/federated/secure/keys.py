@@ -59,26 +59,26 @@ def fingerprint(public_key: bytes) -> str:
 
 def checked_adverts(session: Session, adverts: Iterable[Advert], pinned: Pinned) -> dict[str, Advert]:
     """The adverts by silo, sorted. FederationError, naming the silos, unless all are theirs and enough."""
-    found: dict[str, Advert] = {}
+    by_silo: dict[str, Advert] = {}
     faults = []
     for advert in adverts:
         if advert.silo not in session.silos:
             faults.append(f"silo {advert.silo!r} was not invited")
-        elif advert.silo in found:
+        elif advert.silo in by_silo:
             faults.append(f"silo {advert.silo!r} comes twice")
         elif not is_signed(pinned.get(advert.silo, b""), advert.statement(session), advert.signature):
             faults.append(
                 f"the keys of silo {advert.silo!r} are not signed for this session with the key pinned for it: "
                 "someone between the silos changed or replayed them, or the pinned key is out of date"
             )
-        found[advert.silo] = advert
-    keys = [key for advert in found.values() for key in (advert.share_key, advert.mask_key)]
+        by_silo[advert.silo] = advert
+    keys = [key for advert in by_silo.values() for key in (advert.share_key, advert.mask_key)]
     if len(set(keys)) < len(keys):
         faults.append("a key comes twice")
     if faults:
         raise FederationError("; ".join(faults) + ".")
-    enough(session, found, "sent keys")
-    return dict(sorted(found.items()))
+    enough(session, by_silo, "sent keys")
+    return dict(sorted(by_silo.items()))
 
 
 def enough(session: Session, silos: Iterable[str], what: str) -> None:

@@ -30,10 +30,10 @@ class Message:
     def from_bytes(cls, data: bytes) -> Self:
         """The message of these bytes. Raises FederationError where they are none of this kind."""
         try:
-            found: Self = _read(json.loads(data), cls)
+            message: Self = _read(json.loads(data), cls)
         except (ValueError, TypeError, RecursionError) as fault:
             raise FederationError(f"{len(data)} bytes are no {cls.__name__} of {PROTOCOL} ({fault}).") from fault
-        return found
+        return message
 
 
 M = TypeVar("M", bound=Message)
@@ -47,10 +47,10 @@ def pack_all(messages: Iterable[Message]) -> bytes:
 def unpack_all(kind: type[M], data: bytes) -> list[M]:
     """The messages of ``pack_all``. Raises FederationError where the bytes are none of this kind."""
     try:
-        found = json.loads(data)
-        if not isinstance(found, list):
+        entries = json.loads(data)
+        if not isinstance(entries, list):
             raise ValueError("expected a list")
-        return [_read(value, kind) for value in found]
+        return [_read(value, kind) for value in entries]
     except (ValueError, TypeError, RecursionError) as fault:
         raise FederationError(f"{len(data)} bytes are no list of {kind.__name__} of {PROTOCOL} ({fault}).") from fault
 

@@ -60,14 +60,14 @@ class Aggregation:
 
     def deliveries(self, replies: Iterable[Parcels]) -> dict[str, Delivery]:
         """Step 2: what to send to whom, for ``silo.mask``."""
-        found = self._checked(replies, list(self._adverts), "sent shares")
-        for sender, parcels in found.items():
+        shares = self._checked(replies, list(self._adverts), "sent shares")
+        for sender, parcels in shares.items():
             if set(parcels.sealed) != set(self._adverts) - {sender}:
                 raise FederationError(f"silo {sender!r} sealed shares for other silos than those that sent keys.")
-        self._checks = {sender: parcels.check for sender, parcels in found.items()}
+        self._checks = {sender: parcels.check for sender, parcels in shares.items()}
         return {
-            recipient: Delivery({sender: found[sender].sealed[recipient] for sender in found if sender != recipient})
-            for recipient in found
+            recipient: Delivery({sender: shares[sender].sealed[recipient] for sender in shares if sender != recipient})
+            for recipient in shares
         }
 
     def add(self, message: MaskedInput, words: Words) -> None:
@@ -110,14 +110,14 @@ class Aggregation:
 
         Shares are not checked one by one, but what they give is: a seed by its check value, a mask key by the advert.
         """
-        found = self._checked(replies, sorted(self._summed), "helped to unmask")
-        for silo, reply in found.items():
+        by_silo = self._checked(replies, sorted(self._summed), "helped to unmask")
+        for silo, reply in by_silo.items():
             if set(reply.shares) != set(self._checks):
                 raise FederationError(f"silo {silo!r} sent shares of other silos than its partners.")
         session = self.session
         total = self._sum.copy()
         for silo in sorted(self._checks):
-            shares = {session.point(sender): reply.shares[silo] for sender, reply in found.items()}
+            shares = {session.point(sender): reply.shares[silo] for sender, reply in by_silo.items()}
             secret = combine(shares, session.threshold) if _whole(shares.values()) else None
             if silo in self._summed:
                 if secret is None or check_value(session, silo, secret) != self._checks[silo]:
@@ -132,15 +132,15 @@ class Aggregation:
 
     def _checked(self, replies: Iterable[Reply], expected: Sequence[str], what: str) -> dict[str, Reply]:
         """Signed replies by silo, sorted, none twice or of another silo, and enough of them."""
-        found: dict[str, Reply] = {}
+        by_silo: dict[str, Reply] = {}
         for reply in replies:
-            if reply.silo not in expected or reply.silo in found:
+            if reply.silo not in expected or reply.silo in by_silo:
                 raise FederationError(f"a reply of silo {reply.silo!r} that is not expected here, or comes twice.")
             if not is_signed(self._pinned[reply.silo], reply.statement(self.session), reply.signature):
                 raise FederationError(f"what silo {reply.silo!r} sent was changed, or is of another session.")
-            found[reply.silo] = reply
-        enough(self.session, found, what)
-        return dict(sorted(found.items()))
+            by_silo[reply.silo] = reply
+        enough(self.session, by_silo, what)
+        return dict(sorted(by_silo.items()))
 
 
 def _whole(shares: Iterable[bytes]) -> bool:

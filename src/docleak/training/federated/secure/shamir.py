@@ -59,7 +59,7 @@ def _element(entropy: Entropy) -> int:
 
 
 def _value(coefficients: Sequence[int], point: int) -> int:
-    found = 0
+    value = 0
     for coefficient in reversed(coefficients):
-        found = (found * point + coefficient) % PRIME
-    return found
+        value = (value * point + coefficient) % PRIME
+    return value
