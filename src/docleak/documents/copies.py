@@ -48,16 +48,17 @@ def text_of(page: Page, *, document: str) -> PageText:
     return PageText(document, tuple(text for word in page.words if (text := spelling(word.text))))
 
 
-def copies_of(value: str, own: PageText, others: Sequence[PageText]) -> Copies:
-    """Count the documents of ``others``, without ``own``'s, that print ``value`` or are near-duplicates of ``own``."""
-    elsewhere = [page for page in others if page.document != own.document]
-    printing = {page.document for page in elsewhere if prints(value, page)}
-    return Copies(len(printing), len({elsewhere[i].document for i in near_duplicates(own, elsewhere)}))
+def copies_of(value: str, page: PageText, others: Sequence[PageText]) -> Copies:
+    """Count the documents of ``others``, without that of ``page``, that print ``value`` or are nearly like ``page``."""
+    elsewhere = [other for other in others if other.document != page.document]
+    printing = {other.document for other in elsewhere if prints(value, other)}
+    return Copies(len(printing), len({elsewhere[i].document for i in near_duplicates(page, elsewhere)}))
 
 
-def near_duplicates(own: PageText, others: Sequence[PageText], *, near: float = NEAR_PAGE) -> list[int]:
-    """Numbers of the pages of ``others`` whose text is like that of ``own`` to ``near`` percent, ascending."""
-    hits = process.extract(own.text, [page.text for page in others], scorer=fuzz.ratio, score_cutoff=near, limit=None)
+def near_duplicates(page: PageText, others: Sequence[PageText], *, near: float = NEAR_PAGE) -> list[int]:
+    """Numbers of the pages of ``others`` whose text is like that of ``page`` to ``near`` percent, ascending."""
+    texts = [other.text for other in others]
+    hits = process.extract(page.text, texts, scorer=fuzz.ratio, score_cutoff=near, limit=None)
     return sorted(index for text, _, index in hits if text)
 
 

@@ -130,11 +130,11 @@ def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> T
     return (pixels - shift) / scale
 
 
-def require_size(name: str, size: tuple[int, int] | None, own: tuple[int, int]) -> None:
-    """ModelError if pages of another size than its ``own`` are asked of a model whose patches have their places."""
-    if size not in (None, own):
+def require_size(name: str, size: tuple[int, int] | None, native: tuple[int, int]) -> None:
+    """ModelError if pages of another size than its ``native`` are asked of a model whose patches have their places."""
+    if size not in (None, native):
         raise ModelError(
-            f"model {name!r} has learned absolute patch positions, so it only takes pages of {own[0]} x {own[1]} "
+            f"model {name!r} has learned absolute patch positions, so it only takes pages of {native[0]} x {native[1]} "
             f"pixels, not {size[0]} x {size[1]}. Leave out --image-size, or name only Donut models with --model; pages "
             "of any size are scaled to the model's."
         )

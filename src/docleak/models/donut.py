@@ -257,7 +257,7 @@ class Donut:
         settings = image_settings(source, revision=revision)
         height, width = settings.size or _config_size(module)
         if image_size is not None:
-            _check_size(module, image_size, own=(width, height), name=name)
+            _check_size(module, image_size, native=(width, height), name=name)
         model = cls(
             quicken(module.to(device).eval()),
             tokenizer,
@@ -300,14 +300,14 @@ def settle_tokens(module: Any, tokenizer: Any) -> str:
     return PROMPT.removeprefix(TAGS[0]) if started else PROMPT
 
 
-def _check_size(module: Any, size: tuple[int, int], *, own: tuple[int, int], name: str) -> None:
+def _check_size(module: Any, size: tuple[int, int], *, native: tuple[int, int], name: str) -> None:
     """Raise ModelError unless the encoder takes pages of ``size`` (width, height).
 
     It pads pages to whole patches and windows itself, but its last stage must be at least one window wide and high.
     """
     config = module.config.encoder
     if config.use_absolute_embeddings:
-        require_size(name, size, own)
+        require_size(name, size, native)
     stride = _stride(config)
     least = (int(config.window_size) - 1) * stride + 1
     if min(size) < least:

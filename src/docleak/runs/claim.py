@@ -132,7 +132,7 @@ def _who(file: Path) -> str:
         return ""
 
 
-def _sweep(folder: Path, own: Path, *, whole: bool) -> None:
+def _sweep(folder: Path, held: Path, *, whole: bool) -> None:
     """Remove what a process that was killed in ``folder``, or while making it, did not finish writing."""
     if whole:
         mine = re.compile(re.escape(f"{TEMPORARY}{folder.name}-") + SUFFIX)
@@ -146,14 +146,14 @@ def _sweep(folder: Path, own: Path, *, whole: bool) -> None:
             shutil.rmtree(here / name, ignore_errors=True)
         for name in files:
             if name.startswith(CLAIM):
-                _remove_if_free(here / name, own)
+                _remove_if_free(here / name, held)
             elif name.startswith(TEMPORARY):
                 (here / name).unlink(missing_ok=True)
 
 
-def _remove_if_free(file: Path, own: Path) -> None:
-    """Remove a claim within the folder that nobody holds, with its holder; ``own`` is held by this process."""
-    if file.suffix == ".json" or file.resolve() == own:
+def _remove_if_free(file: Path, held: Path) -> None:
+    """Remove a claim within the folder that nobody holds, with its holder; ``held`` is that held by this process."""
+    if file.suffix == ".json" or file.resolve() == held:
         return
     lock = FileLock(file)
     try:

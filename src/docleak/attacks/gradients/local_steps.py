@@ -296,7 +296,7 @@ class SignedStep:
         return gradient, cls(most)
 
 
-def _at_most(own: Tensor, observed: Tensor, most: Tensor) -> Tensor:
-    """``own`` as it is where ``observed`` is below ``most``; beyond, no more than ``most`` in observed's direction."""
+def _at_most(imitated: Tensor, observed: Tensor, most: Tensor) -> Tensor:
+    """``imitated`` as it is where ``observed`` is below ``most``; beyond, no more than ``most`` in its direction."""
     sign = observed.sign()
-    return torch.where(observed.abs() < most, own, sign * torch.minimum(sign * own, most))
+    return torch.where(observed.abs() < most, imitated, sign * torch.minimum(sign * imitated, most))

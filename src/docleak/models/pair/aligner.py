@@ -231,10 +231,10 @@ def _require_clip(source: str, info: Mapping[str, Any], width: int) -> None:
         )
 
 
-def _mapped(tokenizer: Any, own: Any, table: Tensor) -> Tensor:
-    """(V, d): each token of ``tokenizer`` as the mean of the embeddings of ``own``'s tokens of its characters."""
+def _mapped(tokenizer: Any, ours: Any, table: Tensor) -> Tensor:
+    """(V, d): each token of ``tokenizer`` as the mean of the embeddings of ``ours``'s tokens of its characters."""
     words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    rows: Sequence[Sequence[int]] = own([w.removeprefix("##") for w in words], add_special_tokens=False)["input_ids"]
+    rows: Sequence[Sequence[int]] = ours([w.removeprefix("##") for w in words], add_special_tokens=False)["input_ids"]
     return torch.stack([table[list(r)].mean(0) if len(r) else torch.zeros_like(table[0]) for r in rows])
 
 

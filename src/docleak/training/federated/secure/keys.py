@@ -92,10 +92,10 @@ def enough(session: Session, silos: Iterable[str], what: str) -> None:
         )
 
 
-def pair_key(session: Session, purpose: str, secret: bytes, own: str, other: Advert) -> bytes:
+def pair_key(session: Session, purpose: str, secret: bytes, silo: str, other: Advert) -> bytes:
     """The key of two silos for ``purpose`` ("share" or "mask"), the same for both; bound to names, keys and session."""
     public = other.share_key if purpose == "share" else other.mask_key
-    ends = sorted([(own, agreement_public_key(secret)), (other.silo, public)])
+    ends = sorted([(silo, agreement_public_key(secret)), (other.silo, public)])
     return agree(secret, public, session.statement(purpose, *(part for end in ends for part in end)))
 
 
@@ -109,10 +109,10 @@ def check_value(session: Session, silo: str, seed: bytes) -> bytes:
     return derive(seed, session.statement("check", silo))
 
 
-def mask_keys(session: Session, secret: bytes, own: str, others: Iterable[Advert]) -> tuple[list[bytes], list[bytes]]:
-    """Keys of the pairwise masks that silo ``own`` adds (of silos after it), and of those it takes off."""
+def mask_keys(session: Session, secret: bytes, silo: str, others: Iterable[Advert]) -> tuple[list[bytes], list[bytes]]:
+    """Keys of the pairwise masks that ``silo`` adds (of silos after it), and of those it takes off."""
     plus: list[bytes] = []
     minus: list[bytes] = []
     for other in others:
-        (plus if own < other.silo else minus).append(pair_key(session, "mask", secret, own, other))
+        (plus if silo < other.silo else minus).append(pair_key(session, "mask", secret, silo, other))
     return plus, minus
