@@ -65,19 +65,19 @@ def _processor() -> str:
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     try:
-        found = subprocess.run(command, cwd=RESULTS.parents[1], capture_output=True, text=True, check=True)
+        process = subprocess.run(command, cwd=RESULTS.parents[1], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found.stdout.strip()
+    return process.stdout.strip()
 
 
 def read(results: Path) -> Saved:
     """The parts that were measured before; none where nothing was."""
     file = results / "bench.json"
-    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if not all(isinstance(part, dict) and set(part) == {"environment", "numbers"} for part in found.values()):
+    parts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if not all(isinstance(part, dict) and set(part) == {"environment", "numbers"} for part in parts.values()):
         raise SystemExit(f"{file} is not what python -m bench writes; expected environment and numbers by part.")
-    return {str(name): part for name, part in found.items()}
+    return {str(name): part for name, part in parts.items()}
 
 
 def write(saved: Saved, results: Path) -> str:

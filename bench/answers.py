@@ -52,7 +52,7 @@ def _measure(model: DocumentModel) -> dict[str, float]:
             for generate in ready:
                 generate()
 
-    def own() -> None:
+    def asking() -> None:
         ask(view, items, batch_size=BATCH)
 
     bare()
@@ -61,7 +61,7 @@ def _measure(model: DocumentModel) -> dict[str, float]:
         written = [model.tokenizer.decode(ids, skip_special_tokens=True).strip() for run in ready for ids in run()]
         if written != said:
             raise RuntimeError("the bare loop writes other answers than ask: their times cannot be compared")
-    seconds = [(_time(bare), _time(own)) for _ in range(ROUNDS)]
+    seconds = [(_time(bare), _time(asking)) for _ in range(ROUNDS)]
     lower, ratio, upper = statistics.quantiles([plain / ours for plain, ours in seconds], n=4)
     return {
         "questions": len(items),

@@ -124,8 +124,8 @@ class Classifier(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """(B, K) of (B, 3, H, W)."""
-        found: Any = self.image["net"](pixels)
-        logits: Tensor = self.image["head"]((found if isinstance(found, Tensor) else found.logits).flatten(1))
+        features: Any = self.image["net"](pixels)
+        logits: Tensor = self.image["head"]((features if isinstance(features, Tensor) else features.logits).flatten(1))
         return logits
 
 
@@ -165,8 +165,8 @@ class Breaching:
         metadata = {"num_data_points": len(labels), "labels": labels, "local_hyperparams": steps_told}
         sent = {"gradients": [scale * one for one in gradient], "buffers": None, "metadata": metadata}
         start = (case.start - HALF) / HALF
-        found, _ = attacker.reconstruct([payload], [sent], {}, initial_data=start)
-        picture: Tensor = found["data"]
+        reconstruction, _ = attacker.reconstruct([payload], [sent], {}, initial_data=start)
+        picture: Tensor = reconstruction["data"]
         return (picture * HALF + HALF).clamp(0, 1)
 
 
@@ -294,18 +294,18 @@ def compare(network: str, breaching: Breaching) -> dict[str, dict[str, Any]]:
         "docleak, own solver": (ours_bounded, bounded),
     }
     cases = [case_of(network, number) for number in range(TUNED_ON + PICTURES)]
-    found = {}
+    records = {}
     for name, (attack, settings) in sides.items():
         tried = {setting: _mean_psnr(attack, cases[:TUNED_ON], setting) for setting in settings}
         best = max(tried, key=lambda setting: tried[setting])
         values = [_psnr(case, attack(case, best)) for case in cases[TUNED_ON:]]
-        found[name] = {
+        records[name] = {
             "setting": best,
             "settings_tried": len(tried),
             "median": statistics.median(values),
             "psnr": values,
         }
-    return found
+    return records
 
 
 def _mean_psnr(attack: Attacker, cases: Sequence[Case], setting: Setting) -> float:

@@ -60,12 +60,12 @@ def _measure(task: Task) -> dict[str, float]:
     bare()
     probe()
     seconds = [(_time(bare), _time(probe)) for _ in range(ROUNDS)]
-    ratios = sorted(plain / own for plain, own in seconds)
+    ratios = sorted(plain / ours for plain, ours in seconds)
     lower, ratio, upper = statistics.quantiles(ratios, n=4)
     return {
         "tokens": len(page),
         "bare_per_second": CANDIDATES / statistics.median(plain for plain, _ in seconds),
-        "probe_per_second": CANDIDATES / statistics.median(own for _, own in seconds),
+        "probe_per_second": CANDIDATES / statistics.median(ours for _, ours in seconds),
         "ratio": ratio,
         "ratio_lower_quartile": lower,
         "ratio_upper_quartile": upper,

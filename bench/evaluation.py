@@ -82,12 +82,12 @@ class Watching:
 
 def measure() -> dict[str, dict[str, Any]]:
     """Size -> what an evaluation of it takes, each from a process of its own."""
-    found = {}
+    costs = {}
     for size in SIZES:
         print(f"  {size}", file=sys.stderr)
         done = subprocess.run([sys.executable, "-m", "bench.evaluation", size], stdout=subprocess.PIPE, check=True)
-        found[size] = json.loads(done.stdout)
-    return found
+        costs[size] = json.loads(done.stdout)
+    return costs
 
 
 def of_size(size: str) -> dict[str, Any]:
@@ -103,15 +103,15 @@ def of_size(size: str) -> dict[str, Any]:
         took.operations.get(name, 0.0) for name in took.operations if name.removeprefix("mkldnn_") in PRODUCTS
     )
     largest = sorted(took.operations.items(), key=lambda item: -item[1])[:OPERATIONS]
-    found = {
+    cost = {
         "parameters": sum(p.numel() for p in model.module.parameters()), "width": width, "height": height,
         "seconds": seconds, "gflop": took.flop / GIGA, "gflop_per_second": took.flop / seconds / GIGA,
         "machine_gflop_per_second": max(peak, multiplied()), "products_share": products, "largest": dict(largest),
         "gb": _most_memory() / GIGA,
     }  # fmt: skip
     if size in BESIDE_BARE:
-        found["bare"] = compared(RELATIVE_ADAM, case.view, case.knowledge, warmup=1, steps=timed)
-    return found
+        cost["bare"] = compared(RELATIVE_ADAM, case.view, case.knowledge, warmup=1, steps=timed)
+    return cost
 
 
 def watched(attack: GradientAttack, case: Case, timed: int) -> Watching:

@@ -73,8 +73,8 @@ def theirs(breaching: Any, block: nn.Module, network: nn.Module, x: Tensor, grad
     known = {"num_data_points": len(x), "labels": torch.arange(len(x)), "local_hyperparams": None}
     shared = {"gradients": gradient, "buffers": None, "metadata": known}
     secret = {"weight_idx": 0, "bias_idx": 1, "shape": (3, SIDE, SIDE), "structure": block.structure}
-    found, _ = attacker.reconstruct([payload], [shared], {"ImprintBlock": secret}, dryrun=False)
-    pixels: Tensor = found["data"]
+    reconstruction, _ = attacker.reconstruct([payload], [shared], {"ImprintBlock": secret}, dryrun=False)
+    pixels: Tensor = reconstruction["data"]
     return pixels
 
 
@@ -93,7 +93,7 @@ def measure() -> dict[str, Any]:
     breaching = _package()
     torchvision = import_module("torchvision")
     blocks = import_module("breaching.cases.malicious_modifications.imprint")
-    found: dict[str, dict[str, Any]] = {}
+    by_bins: dict[str, dict[str, Any]] = {}
     for bins in BINS:
         rows: dict[str, list[float]] = {
             "breaching": [],
@@ -116,17 +116,17 @@ def measure() -> dict[str, Any]:
             direction = torch.randn(3 * SIDE * SIDE, generator=torch.Generator().manual_seed(case))
             direction /= direction.norm()
             layer = ImprintLayer(direction, edges(public.flatten(1) @ direction, bins), gain=1e-2)
-            own = gradient_of(layer, network, x)
+            ours = gradient_of(layer, network, x)
             started = time.perf_counter()
             rows["docleak's own layer"] += likeness(
-                inputs_of_bins(own[0], own[1]).float().reshape(-1, 3, SIDE, SIDE), x
+                inputs_of_bins(ours[0], ours[1]).float().reshape(-1, 3, SIDE, SIDE), x
             )
             seconds["docleak's own layer"] += time.perf_counter() - started
-        found[str(bins)] = {
+        by_bins[str(bins)] = {
             name: {"read": sum(v >= READ for v in values), "of": len(values), "median": float(np.median(values)),
                    "seconds": seconds[name] / CASES} for name, values in rows.items()
         }  # fmt: skip
-    return {"bins": found, "version": getattr(breaching, "__version__", "0.1.2")}
+    return {"bins": by_bins, "version": getattr(breaching, "__version__", "0.1.2")}
 
 
 def as_markdown(numbers: dict[str, Any]) -> str:

@@ -30,9 +30,9 @@ def measure() -> dict[str, float]:
     first, second = [], []
     for pair in pairs[:PAIRS]:
         case = build_pair_case(model, [pair], aligner=aligner, language=language)
-        found = attack.run(case.view, case.knowledge, budget=BUDGET, generator=torch.Generator().manual_seed(0))
-        first.append(found.image_seconds + found.text_seconds)
-        second.append(found.align_seconds)
+        finding = attack.run(case.view, case.knowledge, budget=BUDGET, generator=torch.Generator().manual_seed(0))
+        first.append(finding.image_seconds + finding.text_seconds)
+        second.append(finding.align_seconds)
     share = statistics.median(b / a for a, b in zip(first, second, strict=True))
     return {
         "stage_1_seconds": statistics.median(first),

@@ -20,8 +20,8 @@ BESIDE = {"python -c pass": ("-c", "pass"), "import torch": ("-c", "import torch
 
 def measure() -> dict[str, float]:
     """Command -> median seconds of user and system time over ``RUNS`` processes, after one that is not counted."""
-    found = {name: _median(words) for name, words in BESIDE.items()}
-    return found | {f"docleak {words}": _median(("-c", ENTRY, *words.split())) for words in COMMANDS}
+    seconds = {name: _median(words) for name, words in BESIDE.items()}
+    return seconds | {f"docleak {words}": _median(("-c", ENTRY, *words.split())) for words in COMMANDS}
 
 
 def as_markdown(row: dict[str, float]) -> str:

@@ -99,7 +99,7 @@ def main() -> None:
     kind = torch.optim.SGD if optimiser.kind == "sgd" else torch.optim.AdamW
     with torch.no_grad():
         candidates = client.layer.input_layernorm(client.net.get_input_embeddings().weight)
-    own, other, blocks = client.vectors(client.picture), client.vectors(client.drawn()), []
+    picture, other, blocks = client.vectors(client.picture), client.vectors(client.drawn()), []
     for number in range(1, max(asked) + 1):
         start = {name: p.detach().clone() for name, p in client.trained.items() if name.endswith(".a")}
         steps = kind(client.trained.values(), lr=optimiser.learning_rate, weight_decay=optimiser.weight_decay)
@@ -115,13 +115,13 @@ def main() -> None:
             blocks.append(Rows(sent.update[name], _rows(sent.noise[name], sent.update[name], arguments.bfloat16)))
         if number in asked and blocks:
             began, space = time.perf_counter(), Subspace.of(blocks)
-            found = members(space, candidates)
-            read = {int(i) for i in found.taken.nonzero().flatten()}
-            near, far = (float(space.residual(vectors).mean()) for vectors in (own, other))
+            inside = members(space, candidates)
+            read = {int(i) for i in inside.taken.nonzero().flatten()}
+            near, far = (float(space.residual(vectors).mean()) for vectors in (picture, other))
             print(
                 f"| {optimiser.kind}, {arguments.steps} steps{', bfloat16' if arguments.bfloat16 else ''} | {number} | "
                 f"{space.rows} | {space.rank} | {len(read & client.true)} of {len(client.true)} | "
-                f"{len(read - client.true - {client.last})} | {'yes' if found.exact else 'no'} | "
+                f"{len(read - client.true - {client.last})} | {'yes' if inside.exact else 'no'} | "
                 f"{near:.3f}, {far:.3f} | "
                 f"{time.perf_counter() - began:.0f} s |", flush=True,
             )  # fmt: skip

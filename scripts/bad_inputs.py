@@ -352,19 +352,19 @@ def main() -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        every = [found for found in cases(Path(folder)) if asked.only in " ".join(found.words)]
+        every = [command for command in cases(Path(folder)) if asked.only in " ".join(command.words)]
         step = max(1, len(every) // asked.subprocesses) if asked.subprocesses else len(every) + 1
-        for number, found in enumerate(every):
-            what, said = outcome(found)
+        for number, command in enumerate(every):
+            what, said = outcome(command)
             counts[what] += 1
-            bad = what == TRACEBACK or (what == ACCEPTED) != found.accepted
-            if step <= len(every) and number % step == 0 and not any("\0" in word for word in found.words):
-                alone, other = as_process(found)
+            bad = what == TRACEBACK or (what == ACCEPTED) != command.accepted
+            if step <= len(every) and number % step == 0 and not any("\0" in word for word in command.words):
+                alone, other = as_process(command)
                 counts["as processes"] += 1
                 bad, said = bad or alone != what, said if alone == what else f"{said}\nas a process: {other}"
             wrong += bad
             if bad or asked.verbose:
-                shown = " ".join(word if len(word) < 99 else word[:99] + "..." for word in found.words)
+                shown = " ".join(word if len(word) < 99 else word[:99] + "..." for word in command.words)
                 print(f"{'WRONG ' * bad}{what}: docleak {shown}\n    {said[-700:].strip()}", flush=True)
         os.chdir("/")
     print(

@@ -89,12 +89,12 @@ def case_of(one: Asked, receipts: str) -> Case | None:
 
 def norms(case: Case) -> list[float]:
     """The length of each page's own gradient, largest first; for the table alone."""
-    found = []
+    lengths = []
     for number in range(len(case.pages)):
         alone = case.pixels[number : number + 1], case.inputs[number : number + 1]
         gradient = dummy_gradient(case.view.model, *alone, case.view.names, create_graph=False)
-        found.append(sum(float(value.double().square().sum()) for value in gradient.values()) ** 0.5)
-    return sorted(found, reverse=True)
+        lengths.append(sum(float(value.double().square().sum()) for value in gradient.values()) ** 0.5)
+    return sorted(lengths, reverse=True)
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -179,8 +179,8 @@ def _of(group: list[dict[str, Any]], right: str, of: str) -> str:
 
 
 def _share(count: int, of: int) -> str:
-    found = share(count, of, "batches")
-    return f"{count}: {100 * count / of:.0f} % [{100 * (found.low or 0):.0f}, {100 * (found.high or 0):.0f}]"
+    estimate = share(count, of, "batches")
+    return f"{count}: {100 * count / of:.0f} % [{100 * (estimate.low or 0):.0f}, {100 * (estimate.high or 0):.0f}]"
 
 
 def fish(arguments: argparse.Namespace) -> None:

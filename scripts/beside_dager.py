@@ -139,9 +139,9 @@ class Text:
 def theirs(peer: Any, text: Text, count: int) -> set[tuple[int, ...]]:
     """The sequences that DAGER's filters leave, at its thresholds."""
     bases = [peer.functional.get_layer_decomp(rows)[1] for rows in (text.first, text.second)]
-    found = [peer.functional.check_if_in_span(bases[0], at.clone()) for at in text.candidates]
+    distances = [peer.functional.check_if_in_span(bases[0], at.clone()) for at in text.candidates]
     limit = FIRST if "gpt2" in text.net.config.model_type else THRESHOLD
-    ids = [(near < limit).nonzero().flatten().tolist() for near in found]
+    ids = [(near < limit).nonzero().flatten().tolist() for near in distances]
     options = Namespace(batch_size=count, pad="right", dist_norm="l2", defense_noise=None, parallel=1000, device="cpu",
                         l2_span_thresh=SECOND, distinct_thresh=0.7, reduce_incorrect=0, maxC=100_000)  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), torch.no_grad():
@@ -161,10 +161,10 @@ def blind(text: Text) -> tuple[set[tuple[int, ...]], bool]:
     words, space = [row.nonzero().flatten() for row in taken], Subspace.of([Rows(text.second)])
     if "gpt2" in text.net.config.model_type:
         begun = torch.zeros(1, 0, dtype=torch.long)
-        found = grow(space, lambda t: words[t], lambda rows: text.reads(rows)[:, -1], begun=begun, longest=TOKENS)
+        reading = grow(space, lambda t: words[t], lambda rows: text.reads(rows)[:, -1], begun=begun, longest=TOKENS)
     else:
-        found = arrange(space, words, text.reads)
-    return set(found.rows), found.clear
+        reading = arrange(space, words, text.reads)
+    return set(reading.rows), reading.clear
 
 
 def sequences(peer: Any) -> None:
@@ -211,10 +211,10 @@ def words(peer: Any) -> None:
             rank, basis = peer.get_layer_decomp(rows)
             theirs = peer.check_if_in_span(basis, flat.clone())
             space = Subspace.of([Rows(rows)])
-            ours, found = space.residual(flat), members(space, flat)
+            ours, inside = space.residual(flat), members(space, flat)
             apart = float((theirs.double() - ours).abs().max())
             taken = {int(i) for i in (theirs < THRESHOLD).nonzero().flatten()}
-            chosen = {int(i) for i in found.taken.nonzero().flatten()}
+            chosen = {int(i) for i in inside.taken.nonzero().flatten()}
             counts = [f"{len(one & true)} right, {len(one - true)} wrong" for one in (taken, chosen)]
             print(f"| {name} | {seed} | {rank}, {space.rank} | {apart:.1e} | {len(true)} | {counts[0]} | {counts[1]} |")
 

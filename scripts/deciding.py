@@ -44,8 +44,8 @@ def spent_on(table: Mapping[str, Any], said: Mapping[str, Any]) -> float | None:
     """The seconds that the statement's rows took, where the table says so: attacks, or the training of a release."""
     names = {said["row"], *(said[name] for name in RELATIONS if name in said)}
     rows = [row for row in table["rows"] if row["row"] in names and row["model"] in said["model"]]
-    found = [_seconds(row, said["quantity"]["groups"]) for row in rows]
-    return sum(seconds for seconds in found if seconds is not None) if any(found) else None
+    times = [_seconds(row, said["quantity"]["groups"]) for row in rows]
+    return sum(seconds for seconds in times if seconds is not None) if any(times) else None
 
 
 def _seconds(row: Mapping[str, Any], parts: int) -> float | None:

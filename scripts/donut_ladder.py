@@ -214,22 +214,22 @@ def as_markdown(results: dict[str, dict[str, Any]], seed: int) -> str:
         "| s an evaluation | s in all | memory, GB |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, found in results.items():
-        look = found["looks"][-1]
-        asked = found["ceiling"]
+    for name, rung in results.items():
+        look = rung["looks"][-1]
+        asked = rung["ceiling"]
         read = f"{look['read']:.0f} of {asked}" + ("" if look["read"] >= asked else " (budget spent)")
         lines.append(
-            f"| {name} | {found['parameters'] / 1e6:.1f} M | {found['unknowns']:,} | {read} | {look['psnr']:.1f} "
-            f"| {found['relative']:.1e} | {look['evaluations']:.0f} | {found['step']:.2f} | {found['seconds']:.0f} "
-            f"| {found['gigabytes']:.1f} |"
+            f"| {name} | {rung['parameters'] / 1e6:.1f} M | {rung['unknowns']:,} | {read} | {look['psnr']:.1f} "
+            f"| {rung['relative']:.1e} | {look['evaluations']:.0f} | {rung['step']:.2f} | {rung['seconds']:.0f} "
+            f"| {rung['gigabytes']:.1f} |"
         )
     rows = ["", "| rung | PSNR in dB (fields read) by evaluations |", "|---|---|"]
-    for name, found in results.items():
-        looks = [f"{look['evaluations']:.0f}: {look['psnr']:.1f} ({look['read']:.0f})" for look in found["looks"]]
+    for name, rung in results.items():
+        looks = [f"{look['evaluations']:.0f}: {look['psnr']:.1f} ({look['read']:.0f})" for look in rung["looks"]]
         rows.append(f"| {name} | {', '.join(looks)} |")
     if missing := [name for name in RUNGS if name not in results]:
         rows += ["", f"Not climbed yet: {'; '.join(missing)}."]
-    commits = ", ".join(sorted({found["commit"] for found in results.values()}))
+    commits = ", ".join(sorted({rung["commit"] for rung in results.values()}))
     signature = [
         "",
         f"Seed: {seed}; torch {torch.__version__}; {os.cpu_count()} cores, other work beside it; {commits}",
@@ -244,10 +244,10 @@ def _commit() -> str:
 
 def _one(name: str, file: Path, seed: int) -> None:
     torch.set_num_threads(1)
-    found = {**climb(RUNGS[name], seed), "commit": _commit()}
-    file.write_text(json.dumps(found, indent=1) + "\n")
-    look = found["looks"][-1]
-    print(f"{name}: {look}, {found['step']:.2f} s, {found['gigabytes']:.1f} GB", flush=True)
+    record = {**climb(RUNGS[name], seed), "commit": _commit()}
+    file.write_text(json.dumps(record, indent=1) + "\n")
+    look = record["looks"][-1]
+    print(f"{name}: {look}, {record['step']:.2f} s, {record['gigabytes']:.1f} GB", flush=True)
 
 
 def main() -> None:

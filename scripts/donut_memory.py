@@ -113,9 +113,9 @@ def as_markdown() -> str:
         f"|---|{'---|' * len(sizes)}",
     ]
     for way in WAYS:
-        found = [peaks(replace(BASE, size=size), way) for size in SIZES]
-        print(way, found, flush=True)
-        lines.append(f"| {way} | {' | '.join(f'{most:.1f}' for _, most in found)} |")
+        gigabytes = [peaks(replace(BASE, size=size), way) for size in SIZES]
+        print(way, gigabytes, flush=True)
+        lines.append(f"| {way} | {' | '.join(f'{most:.1f}' for _, most in gigabytes)} |")
     return "\n".join([*lines, "", f"torch {torch.__version__}; page of {TOKENS} tokens", ""])
 
 

@@ -51,11 +51,11 @@ DIGITS = 6
 
 def numbers_of(folder: Path) -> dict[str, list[float]]:
     """Name -> all numbers that stand under it in the folder, sorted."""
-    found: dict[str, list[float]] = defaultdict(list)
+    numbers: dict[str, list[float]] = defaultdict(list)
     for file in sorted(folder.rglob("*")):
         for name, value in _numbers(file):
-            found[name].append(value)
-    return {name: sorted(values) for name, values in sorted(found.items())}
+            numbers[name].append(value)
+    return {name: sorted(values) for name, values in sorted(numbers.items())}
 
 
 def _numbers(file: Path) -> Iterator[tuple[str, float]]:

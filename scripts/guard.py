@@ -157,13 +157,13 @@ def of_training(source: str, updates: Path) -> list[dict[str, Any]]:
     """The guard's opinions on the models of a training's rounds, one beside the other, tried on pages of its own."""
     model = load_model(source)
     loss = probe(model, make_pages(EXAMPLES, seed=7))
-    guard, found = Guard(), []
+    guard, rounds = Guard(), []
     for file in sorted(updates.glob("round-*/start.safetensors")):
         arrays = load_file(file)
         set_parameters(model, arrays)
-        tried = {"module": model.module, "loss": loss} if len(found) % 2 == 0 else {}  # a gradient every second round
-        found.append({"beside": guard.check(arrays, **tried).to_json(), "first": inspect(arrays, **tried).to_json()})
-    return found
+        tried = {"module": model.module, "loss": loss} if len(rounds) % 2 == 0 else {}  # a gradient every second round
+        rounds.append({"beside": guard.check(arrays, **tried).to_json(), "first": inspect(arrays, **tried).to_json()})
+    return rounds
 
 
 def variants() -> list[tuple[str, str]]:
@@ -176,8 +176,8 @@ def of_attacks(source: str, folder: Path, seed: int) -> Iterator[dict[str, Any]]
     """Every server on one model: what is read of one page, and what the guard says."""
     model = load_model(model_at(source, folder))
     pages = pages_for(model, "synthetic", count=12 + EXAMPLES, seed=1000 + seed)
-    own, public = pages[:EXAMPLES], pages[EXAMPLES:]
-    pixels, inputs = tensors(model, own)
+    private, public = pages[:EXAMPLES], pages[EXAMPLES:]
+    pixels, inputs = tensors(model, private)
     before = {name: p.detach() for name, p in model.module.named_parameters() if p.requires_grad}
     for name, spec in variants():
         server = SERVERS.load(spec)
@@ -192,13 +192,13 @@ def of_attacks(source: str, folder: Path, seed: int) -> Iterator[dict[str, Any]]
         def loss(sent: DocumentModel = sent.model) -> Tensor:
             return sent.loss(pixels, inputs).mean()
 
-        found = {"first": inspect(asked, module=sent.model.module, loss=loss),
+        looks = {"first": inspect(asked, module=sent.model.module, loss=loss),
                  "weights": inspect(asked),
                  "beside": inspect(asked, before, module=sent.model.module, loss=loss)}  # fmt: skip
         yield {
             "model": source, "server": name, "seed": seed,
             **of_tokens(loot, inputs[:1]), **of_pictures(loot, pixels[:1]),
-            **{key: opinion.to_json() for key, opinion in found.items()},
+            **{key: opinion.to_json() for key, opinion in looks.items()},
         }  # fmt: skip
 
 

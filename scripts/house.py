@@ -36,11 +36,11 @@ SIGNS: Mapping[str, str] = {
 
 def modules() -> dict[str, Path]:
     """Every module by its dotted name."""
-    found = {}
+    paths = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         parts = ("docleak", *file.relative_to(PACKAGE).with_suffix("").parts)
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return paths
 
 
 def interval_types(tree: ast.Module) -> Iterator[str]:
@@ -54,7 +54,7 @@ def interval_types(tree: ast.Module) -> Iterator[str]:
 
 def imported(tree: ast.Module, known: Mapping[str, Path]) -> set[str]:
     """Modules of docleak that a module imports when it runs, in functions too."""
-    found: set[str] = set()
+    imports: set[str] = set()
     for node in _running(tree):
         names = []
         if isinstance(node, ast.Import):
@@ -62,8 +62,8 @@ def imported(tree: ast.Module, known: Mapping[str, Path]) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             names = [name if name in known else node.module for name in names]
-        found |= {name for name in names if name in known}
-    return found
+        imports |= {name for name in names if name in known}
+    return imports
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
@@ -79,7 +79,7 @@ def cycles(imports: Mapping[str, set[str]]) -> list[list[str]]:
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
 
     def visit(name: str) -> None:
         index[name] = low[name] = len(index)
@@ -94,12 +94,12 @@ def cycles(imports: Mapping[str, set[str]]) -> list[list[str]]:
             group = stack[stack.index(name) :]
             del stack[stack.index(name) :]
             if len(group) > 1:
-                found.append(sorted(group))
+                groups.append(sorted(group))
 
     for name in sorted(imports):
         if name not in index:
             visit(name)
-    return found
+    return groups
 
 
 def main() -> None:
@@ -127,7 +127,7 @@ def main() -> None:
         ]
         count = len({place.split(":")[0] for place in places}) if what in BY_MODULE else len(places)
         rows[what] = (count, places)
-    intervals = [f"{name}.{found}" for name, tree in trees.items() for found in interval_types(tree)]
+    intervals = [f"{name}.{interval}" for name, tree in trees.items() for interval in interval_types(tree)]
     rows["interval types"] = (len(intervals), intervals)
     groups = cycles({name: imported(tree, known) - {name} for name, tree in trees.items()})
     rows["import cycles"] = (len(groups), [" <-> ".join(group) for group in groups])

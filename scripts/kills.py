@@ -393,7 +393,7 @@ def _of_session(session: int) -> Iterator[str]:
 
 def half_written(folder: Path) -> list[str]:
     """Files that nobody could read, except drafts."""
-    found = []
+    faults = []
     for file in sorted(folder.rglob("*")):
         drafts = [part for part in file.relative_to(folder).parts if part.startswith(TEMPORARY)]
         if drafts or not file.is_file():
@@ -401,8 +401,8 @@ def half_written(folder: Path) -> list[str]:
         try:
             _read_whole(file)
         except Exception as fault:
-            found.append(f"half written: {file.relative_to(folder)} ({type(fault).__name__})")
-    return found
+            faults.append(f"half written: {file.relative_to(folder)} ({type(fault).__name__})")
+    return faults
 
 
 def _read_whole(file: Path) -> None:

@@ -75,19 +75,19 @@ def of_steps(steps: Mapping[str, Any], apart: Mapping[str, Any]) -> list[Row]:
 def of_benchmark(board: Mapping[str, Any]) -> list[Row]:
     """Peers' tokens on the benchmark's documents, beside docleak's closed form."""
     rows = {row["name"]: row["tracks"] for row in board["rows"]}
-    found = []
+    table = []
     for peer in PEERS:
         for track, measured in rows[peer].items():
             if TOKENS not in measured or (theirs := Estimate.of_json(measured[TOKENS])).value is None:
                 continue
             ours = Estimate.of_json(rows[OURS][track][TOKENS])
-            found.append(Row(f"{peer}, in the benchmark", {
+            table.append(Row(f"{peer}, in the benchmark", {
                 "case": f"{track}: {board['benchmark']['tracks'][track]}", "budget": "algebra", "measure": TOKENS,
                 "theirs": theirs.text(2), "ours": ours.text(2),
                 "difference": f"{(ours.value or 0.0) - theirs.value:+.2f}", "n": theirs.groups,
                 "verdict": "equal" if ours.value == theirs.value else OPEN,
             }))  # fmt: skip
-    return found
+    return table
 
 
 def page_of(results: Path) -> str:

@@ -48,12 +48,12 @@ def answers() -> None:
                 case = case_of(name, count, seed, f"noise:sigma={noise:g}" if noise else "none")
                 true = {tuple(example.tensors["labels"].tolist()[:-1]) for example in case.inputs}
                 try:
-                    found = recover_answers(case.view)
+                    recovered = recover_answers(case.view)
                 except AttackError:
-                    found = None
-                read = set(found.tokens) if found else set()
+                    recovered = None
+                read = set(recovered.tokens) if recovered else set()
                 right, wrong, of = right + len(read & true), wrong + len(read - true), of + len(true)
-                sure += found is not None and found.exact
+                sure += recovered is not None and recovered.exact
             seconds = (time.perf_counter() - started) / len(SEEDS)
             cells = [name, count, f"{noise:g}", f"{right} of {of}", wrong, f"{sure} of {len(SEEDS)}", f"{seconds:.1f}"]
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
@@ -69,16 +69,16 @@ def pages() -> None:
             case = case_of(str(Path(folder) / family), 1, SEEDS[0])
         started = time.perf_counter()
         try:
-            found = recover(case.view, case.knowledge)
+            recovered = recover(case.view, case.knowledge)
         except AttackError as fault:
             print(f"| {family} | - | - | - | - | {time.perf_counter() - started:.0f} | {fault} |", flush=True)
             continue
         seconds = time.perf_counter() - started
-        true, read = (case.view.model.transcript(one) for one in (case.inputs[0], found.inputs[0]))
-        assert found.pixels is not None
+        true, read = (case.view.model.transcript(one) for one in (case.inputs[0], recovered.inputs[0]))
+        assert recovered.pixels is not None
         cells = [family, *("read" if a == b else "wrong" for a, b in ((true.question, read.question),
-                 (true.answer, read.answer))), f"{float((found.pixels - case.pixels).abs().max()):.1e}",
-                 "yes" if found.exact else "no", f"{seconds:.0f}", ""]  # fmt: skip
+                 (true.answer, read.answer))), f"{float((recovered.pixels - case.pixels).abs().max()):.1e}",
+                 "yes" if recovered.exact else "no", f"{seconds:.0f}", ""]  # fmt: skip
         print(f"| {' | '.join(cells)} |", flush=True)
 
 

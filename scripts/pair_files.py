@@ -69,8 +69,8 @@ def aligner(folder: Path) -> None:
     train_aligner(model, pairs, tokenizer, config, rng=rng, on_epoch=lambda n, loss: print(f"epoch {n}: {loss:.3f}"))
     unseen = [resized(pair, SIZE) for pair in make_scenes(300, seed=99)]
     near = similarity_of(model, unseen, tokenizer)
-    own = near.diagonal()
-    auc = float((own[:, None] > near).float().mean() * len(near) / (len(near) - 1))
+    diagonal = near.diagonal()
+    auc = float((diagonal[:, None] > near).float().mean() * len(near) / (len(near) - 1))
     card = {
         "made_by": "scripts/pair_files.py aligner", "scenes": SCENES, "epochs": config.epochs,
         "cpu_seconds": round(time.process_time() - began), "own_text_beats_another": round(auc, 3),

@@ -160,11 +160,11 @@ def measured(shape: Shape, seed: int) -> Measured:
         read = {int(i) for i in members(space, frozen).taken.nonzero().flatten()}
     others = {int(i) for ids, _ in client.pages for i in ids[-1:]}
     right, wrong = len(read & true), len(read - true - others)
-    own = float(space.residual(client.vectors(client.pages[0])).mean()) if space.rank else 1.0
+    distance = float(space.residual(client.vectors(client.pages[0])).mean()) if space.rank else 1.0
     foreign = [client._page(torch.randperm(VOCABULARY)[: shape.words]) for _ in range(FOREIGN)]
     nearest = min(float(space.residual(client.vectors(page)).mean()) for page in foreign) if space.rank else 1.0
     told = 2 * right >= len(true) and 100 * wrong <= max(1, len(read))
-    return Measured(told, own < nearest - 1e-6, right / max(1, len(true)), wrong)
+    return Measured(told, distance < nearest - 1e-6, right / max(1, len(true)), wrong)
 
 
 PATCH, ANSWERED = 4, 6
@@ -239,8 +239,8 @@ def picture(shape: Shape, seed: int) -> float:
     sums = (sent.transpose(2, 3, 1, 0).reshape(PATCH**2, 3, -1) + moved.sum(axis=0)) / 2
     system = System(moved, sums, PATCH, FLOAT32 * float((sums**2).mean() ** 0.5))
     blank, unknown = torch.full_like(pages[0, :1], 0.5), torch.ones(1, side, side, dtype=torch.bool)
-    found, _, _ = pixels_of_system(system, blank, unknown)
-    return float(((found - pages[0, :1]).abs() <= 1 / 255).float().mean())
+    pixels, _, _ = pixels_of_system(system, blank, unknown)
+    return float(((pixels - pages[0, :1]).abs() <= 1 / 255).float().mean())
 
 
 def compared_picture(seed: int) -> tuple[str, State, bool, Shape, Measured]:
@@ -254,8 +254,8 @@ def compared_picture(seed: int) -> tuple[str, State, bool, Shape, Measured]:
 def compared(seed: int) -> list[tuple[str, State, bool, Shape, Measured]]:
     """(channel, planned, measured open) of one configuration."""
     shape = drawn(seed)
-    found, said = measured(shape, seed), {channel.name: channel.state for channel in plan(shape)}
-    return [(name, said[name], getattr(found, name), shape, found) for name in ("words", "page")]
+    score, said = measured(shape, seed), {channel.name: channel.state for channel in plan(shape)}
+    return [(name, said[name], getattr(score, name), shape, score) for name in ("words", "page")]
 
 
 def main() -> None:
@@ -293,10 +293,10 @@ def main() -> None:
         lines.append(f"Of {name}: {right} of {len(answered)} answers that are open or closed are right.")
     lines += ["", "## Misses", ""]
     plain = Shape()
-    for name, said, opened, shape, found in misses:
+    for name, said, opened, shape, score in misses:
         differs = {k: v for k, v in vars(shape).items() if v != getattr(plain, k)}
-        lines.append(f"- {name}: planned {said}, measured {'open' if opened else 'closed'} (recall {found.recall:.2f}, "
-                     f"{found.wrong} wrong): {differs}")  # fmt: skip
+        lines.append(f"- {name}: planned {said}, measured {'open' if opened else 'closed'} (recall {score.recall:.2f}, "
+                     f"{score.wrong} wrong): {differs}")  # fmt: skip
     write_atomically(arguments.out, ("\n".join(lines) + "\n").encode())
     print("\n".join(lines), file=sys.stderr)
 

@@ -159,7 +159,7 @@ def measured(name: str, budget: int, done: set[tuple[str, str]]) -> Iterator[dic
             seen, _ = attacked(taken, attack, budget=budget, seed=SEED, ocr="rapidocr", report=lambda n: None,
                                allow_failed=True)  # fmt: skip
         pictures = Pictures.of(seen)
-        found = {
+        row = {
             "model": name, "parameters": sum(value.size for value in start.values()), "filter": filter_name,
             "setting": setting, "epsilon": epsilon if math.isfinite(epsilon) else None,
             "cosine": cosine(start, end, got), "step": improvement(model, page, start, end, got),
@@ -169,9 +169,9 @@ def measured(name: str, budget: int, done: set[tuple[str, str]]) -> Iterator[dic
             {"exact": pictures.exact, "scored": pictures.scored, "psnr": pictures.psnr, "blank": pictures.blank_psnr,
              "route": seen["route"]},
         }  # fmt: skip
-        print(json.dumps(found), flush=True)
+        print(json.dumps(row), flush=True)
         put(model, start)
-        yield found
+        yield row
 
 
 def put(model: Any, arrays: Arrays) -> None:
@@ -344,8 +344,8 @@ def main() -> None:
     records = json.loads(kept.read_text()) if kept.is_file() else []
     for name in given.model or MODELS:
         done = {(one["filter"], one["setting"]) for one in records if one["model"] == name}
-        for found in measured(name, given.budget, done):
-            records.append(found)
+        for row in measured(name, given.budget, done):
+            records.append(row)
             write_atomically(kept, json.dumps(records, indent=1).encode())
     places = list(FILTERS)
     records.sort(key=lambda one: (list(MODELS).index(one["model"]), places.index((one["filter"], one["setting"]))))

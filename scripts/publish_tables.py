@@ -43,8 +43,8 @@ def publish(run: Path, commit: str, part: str = "") -> Path:
         picture = page.with_name(f"{page.stem}.png")
         shutil.copyfile(run / "pictures.png", picture)
         text += f"\n![{recipe} in pictures]({picture.name})\n"
-    found = page.read_text() if page.is_file() else ""
-    kept = found[found.index(HEADING) :] if HEADING in found else f"{HEADING}\n\nTo be written.\n"
+    published = page.read_text() if page.is_file() else ""
+    kept = published[published.index(HEADING) :] if HEADING in published else f"{HEADING}\n\nTo be written.\n"
     page.write_text(f"{text}\n{kept}")
     return page
 

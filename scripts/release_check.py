@@ -47,7 +47,7 @@ def version() -> str:
         "README.md": r"\*\*Version ([^ *]+)\*\*",
     }
     named = {
-        file: found[1] if (found := re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)) else "none"
+        file: match[1] if (match := re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)) else "none"
         for file, pattern in places.items()
     }
     if len({*named.values()}) > 1:

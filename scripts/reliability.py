@@ -73,10 +73,10 @@ def fields_in(folders: Sequence[Path]) -> tuple[list[Field], dict[str, int]]:
             if len(told.get("history", ())) < 2 or name in counted:
                 continue
             counted.add(name)
-            own = _fields(record)
-            fields += own
+            unit_fields = _fields(record)
+            fields += unit_fields
             name = f"{record['attack']} on {record['model']}" + _defence(record)
-            units[name] = units.get(name, 0) + bool(own)
+            units[name] = units.get(name, 0) + bool(unit_fields)
     if not fields:
         raise RunError(f"no run of a gradient attack with a field to count lies below {', '.join(map(str, folders))}.")
     return fields, {name: count for name, count in sorted(units.items()) if count}
@@ -92,16 +92,16 @@ def _fields(record: dict[str, Any]) -> list[Field]:
     history = [value for _, value in told.get("history", ()) if value > 0]
     fall = math.log10(history[0] / max(min(history), 1e-12)) if history else 0.0
     page = PageScore.from_json(record["score"]), PageScore.from_json(record["floor"])
-    found = []
+    fields = []
     truth = PageScore.from_json(record["ceiling"])
     for field, blank, best in zip(page[0].fields, page[1].fields, truth.fields, strict=True):
         given = record["view"].get("answer_known") and field.value == record.get("answer")
         if field.exact is None or blank.exact or not best.exact or given:
             continue
         seen = {"explained": float(told["explained"]), "fall": fall, "confidence": float(field.confidence or 0.0)}
-        found.append(Field(f"{record['page']} {field.value}", record["attack"], seen, float(field.exact)))
+        fields.append(Field(f"{record['page']} {field.value}", record["attack"], seen, float(field.exact)))
     group = " ".join(field.value for field in page[0].fields)
-    return [Field(group, one.attack, one.seen, one.read) for one in found]
+    return [Field(group, one.attack, one.seen, one.read) for one in fields]
 
 
 def share_read(fields: Sequence[Field]) -> Estimate:
@@ -138,14 +138,14 @@ def _auc(seen: NDArray[np.float64], read: NDArray[np.bool_]) -> float | None:
 
 def binned(fields: Sequence[Field], name: str) -> list[tuple[str, float, Estimate]]:
     """Of each bin that holds a field: its words, the mean of what is seen in it, and the share that was read."""
-    found = []
+    bins = []
     for low, high in itertools.pairwise(BINS[name]):
         inside = [f for f in fields if low <= f.seen[name] < high]
         if inside:
             words = f"below {high:g}" if low in (-math.inf, 0.0) else f"{low:g} to {high:g}"
             words = f"{low:g} or more" if high in (math.inf, BINS["confidence"][-1]) else words
-            found.append((words, float(np.mean([f.seen[name] for f in inside])), share_read(inside)))
-    return found
+            bins.append((words, float(np.mean([f.seen[name] for f in inside])), share_read(inside)))
+    return bins
 
 
 def page_of(fields: Sequence[Field], units: dict[str, int], command: str, picture: str) -> str:

@@ -65,14 +65,14 @@ def pixels() -> list[dict[str, float]]:
     from scripts.donut_ladder import TINY
     from scripts.donut_memory import WAYS, peaks
 
-    found = []
+    rows = []
     for side in SIDES:
         rung = replace(TINY, size=(side, side))
         evaluate = _Evaluation(rung, second=True)
         before, most = peaks(rung, WAYS[0])
-        found.append({"size": side * side, "seconds": seconds_of(evaluate.run), "bytes": 1e9 * (most - before)})
-        print("pixels", found[-1], flush=True)
-    return found
+        rows.append({"size": side * side, "seconds": seconds_of(evaluate.run), "bytes": 1e9 * (most - before)})
+        print("pixels", rows[-1], flush=True)
+    return rows
 
 
 def parameters() -> list[dict[str, float]]:
@@ -80,15 +80,15 @@ def parameters() -> list[dict[str, float]]:
     from scripts.donut_ladder import TINY
     from scripts.donut_memory import CLIENT, peaks
 
-    found = []
+    rows = []
     for width in WIDTHS:
         rung = replace(TINY, size=(128, 128), decoder=(width, 2, 4, 3 * width), width=width // 2, heads=(3, 6))
         gradient = _Evaluation(rung, second=False)
         count = gradient.parameters
         _, most = peaks(rung, CLIENT)
-        found.append({"size": count, "seconds": seconds_of(gradient.run), "bytes": 1e9 * most})
-        print("parameters", found[-1], flush=True)
-    return found
+        rows.append({"size": count, "seconds": seconds_of(gradient.run), "bytes": 1e9 * most})
+        print("parameters", rows[-1], flush=True)
+    return rows
 
 
 class _Evaluation:
@@ -125,7 +125,7 @@ def rounds() -> list[dict[str, float]]:
     from docleak.training.federated.local_plan import LocalPlan
     from docleak.training.federated.record import FederatedRun
 
-    found: list[dict[str, float]] = []
+    rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         silo = _silo(Path(folder) / "a", 1)
         federation = Federation(rounds=ROUNDS[-1], holdout=0.0, local=LocalPlan(max_steps=1, batch_size=1))
@@ -135,11 +135,11 @@ def rounds() -> list[dict[str, float]]:
             if row is not None and row.round in ROUNDS:
                 kept = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-                found.append({"size": row.round, "seconds": time.process_time() - began, "bytes": kept, "peak": peak})
-                print("rounds", found[-1], flush=True)
+                rows.append({"size": row.round, "seconds": time.process_time() - began, "bytes": kept, "peak": peak})
+                print("rounds", rows[-1], flush=True)
 
         train_embedded(FederatedRun.open(out, federation), {"a": silo}, evaluate_every=0, on_round=on_round)
-    return found
+    return rows
 
 
 def providers() -> list[dict[str, float]]:
@@ -156,18 +156,18 @@ def providers() -> list[dict[str, float]]:
     model = load_model("vt5-start")
     weights, local = parameters_of(model), LocalPlan(max_steps=1, batch_size=1)
     plan = DpPlan(Mechanism(1.0, 1), clip_norm=0.5, denominator=PROVIDERS[-1], delta=1e-3)
-    own = {page.provider: page for page in make_pages(8 * PROVIDERS[-1], seed=3)}
-    found = []
+    by_provider = {page.provider: page for page in make_pages(8 * PROVIDERS[-1], seed=3)}
+    rows = []
     for count in PROVIDERS:
-        pages = list(own.values())[:count]
+        pages = list(by_provider.values())[:count]
 
         def work(pages: Any = pages) -> object:
             return client_round(model, pages, plan, local, weights=weights, client="a", clients_drawn=1,
                                 randomness=Randomness.fresh())  # fmt: skip
 
-        found.append({"size": count, "seconds": seconds_of(work)})
-        print("providers", found[-1], flush=True)
-    return found
+        rows.append({"size": count, "seconds": seconds_of(work)})
+        print("providers", rows[-1], flush=True)
+    return rows
 
 
 def _silo(folder: Path, pages: int) -> Path:
@@ -180,7 +180,7 @@ def _silo(folder: Path, pages: int) -> Path:
 
 def silos(folder: Path) -> list[dict[str, float]]:
     """``docleak train federated`` over so many silos in one process: two rounds, DRAWN silos each, a step each."""
-    found = []
+    rows = []
     for count in SILOS:
         kept, file = folder / f"silos-{count}", folder / f"silos-{count}.json"
         if not kept.exists():
@@ -198,9 +198,9 @@ def silos(folder: Path) -> list[dict[str, float]]:
             one = {"size": count, "seconds": usage.ru_utime + usage.ru_stime - spent, "bytes": peak,
                    "wall": time.perf_counter() - began}  # fmt: skip
             file.write_text(json.dumps(one))
-        found.append(json.loads(file.read_text()))
-        print("silos", found[-1], flush=True)
-    return found
+        rows.append(json.loads(file.read_text()))
+        print("silos", rows[-1], flush=True)
+    return rows
 
 
 def _run(*words: str) -> float:
@@ -220,7 +220,7 @@ def accountants() -> list[dict[str, Any]]:
     from docleak.privacy.mechanism import Mechanism, Unit
     from docleak.privacy.second import Accountant
 
-    found = []
+    rows = []
     for unit, rates in ((Unit.CLIENT, {"client_rate": SHARE}), (Unit.PROVIDER, {"unit_rate": SHARE})):
         for noise in NOISES:
             for many in PAPER_ROUNDS:
@@ -231,9 +231,9 @@ def accountants() -> list[dict[str, Any]]:
                         row[str(accountant)] = guarantee(mechanism, 0.1 / PAPER_SILOS, accountant).epsilon
                     except PrivacyError as fault:
                         row[str(accountant)] = str(fault)
-                found.append(row)
+                rows.append(row)
                 print("accountants", row, flush=True)
-    return found
+    return rows
 
 
 def sizes() -> dict[str, int]:

@@ -41,26 +41,26 @@ more. FeDocVQA's data sets here have 68 test documents, so that more of those ne
 def stored(folder: Path, recipe: str) -> list[dict[str, Any]]:
     """The stored tables of a recipe, that of scale tiny first; ``at`` is the scale, and the part of a table that
     several commands computed."""
-    found = []
+    tables = []
     for scale in ("tiny", "base", "paper"):
         name = recipe if scale == "tiny" else f"{recipe}-{scale}"
         parts = [folder / f"{name}.json", *(sorted(folder.glob(f"{name}-*.json")) if scale != "tiny" else ())]
         for file in filter(Path.is_file, parts):
             part = file.stem.removeprefix(Path(name).name).removeprefix("-")
             at = ", ".join(filter(None, (scale, part)))
-            found.append({**json.loads(file.read_text(encoding="utf-8")), "at": at})
-    return found
+            tables.append({**json.loads(file.read_text(encoding="utf-8")), "at": at})
+    return tables
 
 
 def lines_of(table: Mapping[str, Any]) -> list[str]:
     """A line per statement and model."""
-    found = []
+    lines = []
     for one in table["statements"]:
         quantity = Estimate.of_json(one["quantity"])
         where = one["model"] + (f", {table['at']}" if table["scale"] != "tiny" else "")
         cells = [one["says"], where, quantity.groups or "-", quantity.text(3), one["verdict"], to_decide(table, one)]
-        found.append(f"| {' | '.join(map(str, cells))} |")
-    return found
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
 
 
 def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:

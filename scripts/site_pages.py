@@ -116,9 +116,9 @@ def by_paper(results: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 def _numbered(page: str) -> tuple[str, int, str]:
     """table2 before table10."""
-    found = re.match(r"(\D*)(\d*)(.*)", Path(page).stem)
-    assert found is not None
-    return found[1], int(found[2] or 0), found[3]
+    match = re.match(r"(\D*)(\d*)(.*)", Path(page).stem)
+    assert match is not None
+    return match[1], int(match[2] or 0), match[3]
 
 
 def title_of(page: str) -> str:

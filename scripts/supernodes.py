@@ -61,7 +61,7 @@ def nodes(folder: Path, count: int) -> Nodes:
     gate, superlink, *ports = _free_ports(count + 2)
     out = here / "deployment"
     write_deployment(Deployment(tuple(silos), "127.0.0.1", gate, superlink, timeout=3600), FEDERATION, out)
-    found, began = Nodes(count), time.perf_counter()
+    record, began = Nodes(count), time.perf_counter()
     with ExitStack() as stack:
         server = [_started(stack, here, "superlink", out / "server/start-superlink.sh", {})]
         _wait_for(superlink)
@@ -75,18 +75,18 @@ def nodes(folder: Path, count: int) -> Nodes:
         for port in ports:
             _wait_for(port)
             print(f"{_available() / 2**30:.1f} GB left", flush=True)
-        found.seconds_starting, began = time.perf_counter() - began, time.perf_counter()
+        record.seconds_starting, began = time.perf_counter() - began, time.perf_counter()
         training = _started(stack, here, "train", out / "server/train.sh", {})
         while training.poll() is None and time.perf_counter() - began < PATIENCE:
-            _look(found, silos_at_work, server)
+            _look(record, silos_at_work, server)
             time.sleep(2)
-        found.seconds_training = time.perf_counter() - began
+        record.seconds_training = time.perf_counter() - began
         if training.poll() != 0:
             raise SystemExit(f"the training ended with {training.poll()}: see {here}/train.log")
     (row,) = load_run(out / "server/run").rows()
-    found.silos_averaged, found.seconds_round = len(row.clients), row.seconds_training + row.seconds_averaging
-    print(found, flush=True)
-    return found
+    record.silos_averaged, record.seconds_round = len(row.clients), row.seconds_training + row.seconds_averaging
+    print(record, flush=True)
+    return record
 
 
 def _started(stack: ExitStack, here: Path, name: str, script: Path, more: Mapping[str, str]) -> subprocess.Popen[bytes]:

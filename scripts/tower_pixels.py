@@ -92,9 +92,9 @@ def system_of(moved: Tensor, sent: Tensor) -> System:
 def compared(page: Page, picture: Image) -> str:
     """What OCR reads of the recovered picture and of the true page, at the private fields."""
     engine = load_engine("rapidocr")
-    true, found = read_fields(page, page.image, engine), read_fields(page, picture, engine)
+    true, recovered = read_fields(page, page.image, engine), read_fields(page, picture, engine)
     legible = sum(bool(reading.text) for reading in true.values())
-    alike = sum(reading.text == found[index].text for index, reading in true.items())
+    alike = sum(reading.text == recovered[index].text for index, reading in true.items())
     levels = np.abs(page.image.astype(int) - picture)
     return (
         f"OCR of {alike} of {len(true)} fields equal to that of the true page, where {legible} are legible; of the "
@@ -119,15 +119,15 @@ def main() -> None:
     moved, sent = torch.autograd.grad(client.loss(pixels, arguments.loss), trained)
     seconds, started = time.perf_counter() - started, time.perf_counter()
     unknown = torch.ones(1, side, side, dtype=torch.bool)
-    found, determined, conditions = pixels_of_system(system_of(moved, sent), torch.full_like(pixels, 0.5), unknown)
-    attack, wrong = time.perf_counter() - started, (found - pixels).abs()
+    recovered, determined, conditions = pixels_of_system(system_of(moved, sent), torch.full_like(pixels, 0.5), unknown)
+    attack, wrong = time.perf_counter() - started, (recovered - pixels).abs()
     print(
         f"{arguments.patches} patches, {arguments.layers} layers, {arguments.loss}, {arguments.initialisation}, seed "
         f"{arguments.seed}: {float((wrong <= 1 / 255).float().mean()):.2%} of pixels within 1/255, largest error "
         f"{float(wrong.max()):.1e}, determined {float(determined.float().mean()):.1%}, client {seconds:.0f} s, attack "
         f"{attack:.0f} s, {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GB at the peak; "
         + "; ".join(f"{one.name}: {one.found}" for one in conditions)
-        + f"; {compared(page, image_of(found[0]))}",
+        + f"; {compared(page, image_of(recovered[0]))}",
         flush=True,
     )
 

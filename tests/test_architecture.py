@@ -105,9 +105,9 @@ def test_imports_go_one_way(path: Path) -> None:
         named = {name for node in eager for name in imported(node)}
         assert named <= {"lazy"}, "docleak/__init__.py imports nothing heavy: docleak.documents is light"
         return
-    found = set(imported(tree))
+    imports = set(imported(tree))
     assert home in MAY_IMPORT, f"{home} is new: say in MAY_IMPORT what it may import"
-    wrong = found - MAY_IMPORT[home] - {home}
+    wrong = imports - MAY_IMPORT[home] - {home}
     assert not wrong, f"{home} must not import {', '.join(sorted(wrong))}"
 
 
@@ -220,13 +220,13 @@ def test_the_readme_maps_every_package() -> None:
 def blocks(language: str) -> list[tuple[str, str]]:
     """(place, text) of every fenced block of a language in the README and docs/."""
     pattern = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
-    found = []
+    snippets = []
     for page in PAGES:
         text = page.read_text()
         for match in pattern.finditer(text):
             line = text[: match.start()].count("\n") + 2
-            found.append((f"{label(page)}:{line}", match[1]))
-    return found
+            snippets.append((f"{label(page)}:{line}", match[1]))
+    return snippets
 
 
 @pytest.mark.parametrize(("place", "code"), blocks("python"), ids=lambda value: str(value).splitlines()[0])
@@ -269,7 +269,7 @@ def test_commands_of_the_documents_exist(
 
 def spoken_of() -> list[tuple[str, str]]:
     """(page, command) of every `docleak ...` in a sentence."""
-    return [(label(page), found) for page in PAGES for found in re.findall(r"`(docleak [^`\n]+)`", page.read_text())]
+    return [(label(page), call) for page in PAGES for call in re.findall(r"`(docleak [^`\n]+)`", page.read_text())]
 
 
 def unknown_in(text: str) -> list[str]:

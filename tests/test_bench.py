@@ -39,15 +39,15 @@ def test_a_part_is_measured_and_the_others_kept(bench: Any, tmp_path: Path, caps
     before = (ROOT / "docs" / "results" / "bench.json").read_bytes()
     (tmp_path / "bench.json").write_bytes(before)
     bench.main(["secure"], results=tmp_path)
-    found, kept = json.loads((tmp_path / "bench.json").read_text()), json.loads(before)
-    assert {name: part for name, part in found.items() if name != "secure"} == {
+    parts, kept = json.loads((tmp_path / "bench.json").read_text()), json.loads(before)
+    assert {name: part for name, part in parts.items() if name != "secure"} == {
         name: part for name, part in kept.items() if name != "secure"
     }
-    assert found["secure"]["numbers"]["parameters"] == 1_000 and found["secure"]["environment"]["commit"]
-    assert list(found) == [name for name in bench.PARTS if name in found], "the page's order"
+    assert parts["secure"]["numbers"]["parameters"] == 1_000 and parts["secure"]["environment"]["commit"]
+    assert list(parts) == [name for name in bench.PARTS if name in parts], "the page's order"
     page = (tmp_path / "bench.md").read_text()
     assert capsys.readouterr().out.strip() == page.strip()
-    assert "1000 parameters" in page and page.count("\n## ") == len(found)
+    assert "1000 parameters" in page and page.count("\n## ") == len(parts)
     bench.main(["secure"], results=tmp_path / "new")
     assert set(bench.read(tmp_path / "new")) == {"secure"}
 

@@ -16,12 +16,12 @@ def test_a_rung_differs_from_its_neighbour_in_what_its_name_says() -> None:
 
 
 def test_a_rung_is_climbed_and_told() -> None:
-    found = climb(replace(TINY, fields=1, budget=22), seed=0)
-    assert [look["evaluations"] for look in found["looks"]] == [20, 22]
-    assert found["fields"] == 1 and 0 < found["unknowns"] < 2000
-    assert found["looks"][1]["matching"] < found["looks"][0]["matching"]
-    row = next(line for line in as_markdown({"short": {**found, "commit": "c"}}, 0).splitlines() if "| short" in line)
-    assert f"| {found['unknowns']:,} | {found['looks'][-1]['read']:.0f} of {found['ceiling']}" in row
+    record = climb(replace(TINY, fields=1, budget=22), seed=0)
+    assert [look["evaluations"] for look in record["looks"]] == [20, 22]
+    assert record["fields"] == 1 and 0 < record["unknowns"] < 2000
+    assert record["looks"][1]["matching"] < record["looks"][0]["matching"]
+    row = next(line for line in as_markdown({"short": {**record, "commit": "c"}}, 0).splitlines() if "| short" in line)
+    assert f"| {record['unknowns']:,} | {record['looks'][-1]['read']:.0f} of {record['ceiling']}" in row
 
 
 def test_fewer_tensors_and_blocks_computed_anew_take_less_memory() -> None:

@@ -57,21 +57,21 @@ class Plain:
 
 
 def test_a_truth_value_that_is_said_both_ways_is_what_was_said() -> None:
-    found = options_of(Said)
-    assert [one.flag for one in found.values()] == ["--on", "--off"]
-    assert [[one.value(text) for text in (True, False)] for one in found.values()] == [[True, False]] * 2
+    options = options_of(Said)
+    assert [one.flag for one in options.values()] == ["--on", "--off"]
+    assert [[one.value(text) for text in (True, False)] for one in options.values()] == [[True, False]] * 2
     (turned,) = [one for path, one in options_of(Inner).items() if path == "known"]
     assert turned.value(True) is False, "a flag turns its default round"
 
 
 def test_fields_that_say_so_are_options_and_others_are_not() -> None:
-    found = options_of(Settings)
-    assert {path: one.flag for path, one in found.items() if not one.option.argument} == {
+    options = options_of(Settings)
+    assert {path: one.flag for path, one in options.items() if not one.option.argument} == {
         "names": "--name", "numbers": "--numbers", "size": "--size", "share": "--share", "inner.known": "--no-known",
         "inner.steps": "--steps", "other.known": "--no-known", "other.steps": "--other-steps",
     }  # fmt: skip
-    assert found["place"].default is MISSING and found["other.steps"].default == 9
-    assert [found[path].scalar for path in ("numbers", "share", "inner.known", "size")] == [int, float, bool, str]
+    assert options["place"].default is MISSING and options["other.steps"].default == 9
+    assert [options[path].scalar for path in ("numbers", "share", "inner.known", "size")] == [int, float, bool, str]
 
 
 def test_a_class_without_any_has_all_that_a_text_can_say() -> None:
@@ -79,15 +79,15 @@ def test_a_class_without_any_has_all_that_a_text_can_say() -> None:
 
 
 def test_texts_become_values_and_values_a_configuration() -> None:
-    found, given = options_of(Settings), dict[str, Any]()
+    options, given = options_of(Settings), dict[str, Any]()
     for path, text in (("names", ("x", "y")), ("numbers", "4, 5"), ("size", "3x4"), ("inner.known", True)):
-        given[path] = found[path].value(text)
+        given[path] = options[path].value(text)
     made = configured(Settings, {**given, "place": "p", "other.steps": 2})
     assert (made.names, made.numbers, made.size, made.inner.known) == (("x", "y"), (4, 5), (3, 4), False)
     assert made.other == Inner(steps=2) and made.inner.steps == 3
     assert configured(made, {"inner.steps": 5}).inner == Inner(known=False, steps=5)
     with pytest.raises(DocleakError, match="--numbers is 'few'; expected numbers"):
-        found["numbers"].value("few")
+        options["numbers"].value("few")
 
 
 def test_an_option_that_does_nothing_is_refused_by_its_own_sentence() -> None:

@@ -90,5 +90,5 @@ def test_adapters_alone_are_trained_saved_and_measured_before_and_after(tmp_path
 def test_the_shipped_readers_answer_what_they_never_saw(name: str, least: float) -> None:
     assert model_card(name)["anls"] > least and model_card(name)["anls_questions"] >= 500
     unseen = make_pages(5, seed=77, split="validation")  # neither those of its training, nor those of its card
-    found = measure(load_model(name), unseen)
-    assert found["anls_questions"] >= 20 and found["anls"] > 0.75
+    scores = measure(load_model(name), unseen)
+    assert scores["anls_questions"] >= 20 and scores["anls"] > 0.75

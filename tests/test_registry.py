@@ -211,8 +211,8 @@ class Floor:
     summary: str = "one grey"
 
     def run(self, view: Any, knowledge: Any, *, budget: int, generator: Any, on_evaluation: Any = None) -> Any:
-        found = ATTACKS.load("random").run(view, knowledge, budget=budget, generator=generator)
-        return replace(found, pixels=found.pixels * 0 + self.level)
+        finding = ATTACKS.load("random").run(view, knowledge, budget=budget, generator=generator)
+        return replace(finding, pixels=finding.pixels * 0 + self.level)
 
 
 def test_objects_files_and_names_reach_the_workers_of_an_audit(mine: Path, tmp_path: Path) -> None:

@@ -62,21 +62,21 @@ def measure(peer: str, source: str) -> dict[str, Any]:
 
 def rows(numbers: dict[str, Any]) -> list[Row]:
     """Pictures by breaching's steps and docleak's own solver; time of a step where all pictures took it; algebra."""
-    found, peer = [], "breaching, Inverting Gradients"
+    table, peer = [], "breaching, Inverting Gradients"
     for network, sides in numbers["pictures"].items():
         model, budget = f"{network}, one picture of 32 x 32", f"{BUDGET} gradients, best of 8 settings"
         for side, what in (("docleak", "same steps"), ("docleak, own solver", "own solver")):
             if side in sides and PICTURES[network] > 1:
-                found.append(row_of(peer, model, budget, f"PSNR, dB, median ({what})", sides, side))
+                table.append(row_of(peer, model, budget, f"PSNR, dB, median ({what})", sides, side))
         if PICTURES[network] > 1:
-            found.append(time_of(peer, model, BUDGET, sides))
+            table.append(time_of(peer, model, BUDGET, sides))
     for bins, sides in numbers["imprint"].items():
         model = f"ResNet-18 behind its block of {bins} bins, 8 pictures"
-        found.append(_counted("breaching, imprint", model, "pictures read (40 dB)", 8, sides))
+        table.append(_counted("breaching, imprint", model, "pictures read (40 dB)", 8, sides))
     for model, sides in numbers["spans"].items():
         case = f"{MODELS[model]} with random weights, one sequence of 12 tokens"
-        found.append(_counted("DAGER", case, "tokens read, less wrong ones", 12, sides))
-    return found
+        table.append(_counted("DAGER", case, "tokens read, less wrong ones", 12, sides))
+    return table
 
 
 def _counted(peer: str, case: str, measure: str, size: int, sides: dict[str, Any]) -> Row:

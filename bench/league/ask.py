@@ -36,5 +36,5 @@ def ask(
         if said.returncode:
             raise SystemExit(f"{side} ended with {said.returncode}:\n{said.stderr[-3000:]}")
         with np.load(folder / "answer.npz") as file:
-            found = {name: file[name] for name in file.files}
-        return json.loads((folder / "answer.json").read_text()), found
+            answers = {name: file[name] for name in file.files}
+        return json.loads((folder / "answer.json").read_text()), answers

@@ -112,8 +112,8 @@ def canaries(kind: str) -> dict[str, Any]:
 
     guess = audit.right_guesses  # type: ignore[attr-defined]
     with mock.patch.object(audit, "right_guesses", keeping):
-        found = audit.audit_canaries(bench, config, config.plan_for(config.epsilon), seed=config.seed)
-    return dict(zip(found.right, kept, strict=True))
+        audited = audit.audit_canaries(bench, config, config.plan_for(config.epsilon), seed=config.seed)
+    return dict(zip(audited.right, kept, strict=True))
 
 
 def measure(peer: str, source: str) -> dict[str, Any]:
@@ -146,17 +146,17 @@ def measure(peer: str, source: str) -> dict[str, Any]:
 
 def _compact(bounds: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
     """Set -> method (and strategy) -> [epsilon, seconds]."""
-    found: dict[str, dict[str, list[float]]] = {}
+    by_set: dict[str, dict[str, list[float]]] = {}
     for one in bounds:
         method = f"{one['method']}, {one['how']}" if "how" in one else one["method"]
-        found.setdefault(one["set"], {})[method] = [round(one["epsilon"], 6), round(one["seconds"], 6)]
-    return found
+        by_set.setdefault(one["set"], {})[method] = [round(one["epsilon"], 6), round(one["seconds"], 6)]
+    return by_set
 
 
 def rows(numbers: dict[str, Any]) -> list[Row]:
     """Counts, what is granted by number of canaries, and docleak's own canaries."""
     memory = f"{numbers['peak_mib']['theirs']:.0f}, {numbers['peak_mib']['ours']:.0f}"
-    found = [_of_counts(numbers, mine, method, memory) for mine, method in COUNTED.items()]
+    table = [_of_counts(numbers, mine, method, memory) for mine, method in COUNTED.items()]
     for granted, (mine, method, _) in PAIRS.items():
         for size in SIZES:
             sets = [n for n, one in numbers["sets"].items() if one["size"] == size and one["kind"] != "canaries"]
@@ -166,17 +166,17 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
                 if both:
                     best.append(_of_sets(numbers, both, granted, (mine, f"{method}, {how}"), memory))
             if method == "gdp":
-                found += best
+                table += best
             else:
-                found.append(max(best, key=lambda row: float(str(row.values["theirs"]))))
+                table.append(max(best, key=lambda row: float(str(row.values["theirs"]))))
     for name, one in numbers["sets"].items():
         if one["kind"] == "canaries":
             methods = numbers["theirs"][name]
             assumptions = [
                 g for g, pair in PAIRS.items() if f"{pair[1]}, {_hows(pair[1])[-1]}" in methods or pair[1] != "gdp"
             ]
-            found += [_of_canaries(numbers, name, one, memory) for one in assumptions]
-    return found
+            table += [_of_canaries(numbers, name, one, memory) for one in assumptions]
+    return table
 
 
 def _of_counts(numbers: dict[str, Any], mine: str, method: str, memory: str) -> Row:

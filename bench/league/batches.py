@@ -47,14 +47,14 @@ def measure(peer: str, source: str) -> dict[str, Any]:
 
 def rows(numbers: dict[str, Any]) -> list[Row]:
     """docleak with breaching's steps, and with its own solver; then the time of a step."""
-    found = []
+    table = []
     for case, sides in numbers.items():
         name, pictures = NAMES[case]
         model, steps = f"{NETWORK}, {pictures}", JOBS[case]["budget"]
         budget = f"{steps} gradients of 24,000, best of 2 settings"
-        found += [
+        table += [
             row_of(name, model, budget, f"PSNR, dB, median of clients ({what})", sides, side)
             for side, what in (("docleak", "same steps"), ("docleak, own solver", "own solver"))
         ]
-        found.append(time_of(name, model, int(str(steps)), sides))
-    return found
+        table.append(time_of(name, model, int(str(steps)), sides))
+    return table

@@ -57,21 +57,21 @@ def measure(peer: str, source: str) -> dict[str, Any]:
 
 def rows(numbers: dict[str, Any]) -> list[Row]:
     """Likeness by pairs of pictures, then the time of a gradient with the same steps."""
-    found: list[Row] = []
+    table: list[Row] = []
     for name, sides in numbers.items():
         attack, network = name.split(", ")
-        found += _rows(attack, network, sides)
-    return found
+        table += _rows(attack, network, sides)
+    return table
 
 
 def _rows(attack: str, network: str, sides: dict[str, Any]) -> list[Row]:
     theirs, peer = sides["leakpro"], f"LeakPro, {attack}"
     case, count = f"{network}, one picture of 32 x 32", len(theirs["psnr"])
-    found = []
+    table = []
     for name, ours in list(sides.items())[1:]:
         gained = np.array(ours["psnr"]) - np.array(theirs["psnr"])
         low, high = ratio_interval(gained, np.ones(len(gained), np.int64), np.random.default_rng(0), 0.95, 2000, False)
-        found.append(Row(peer, {
+        table.append(Row(peer, {
             "case": case, "n": count,
             "budget": f"{BUDGET} gradients" + f", best of {ours['tried']} settings" * (ours["tried"] > 1),
             "measure": f"PSNR, dB, median ({name.partition(', ')[2]})",
@@ -83,9 +83,9 @@ def _rows(attack: str, network: str, sides: dict[str, Any]) -> list[Row]:
         }))  # fmt: skip
     other, mine = (np.array(sides[side]["ms"]) for side in ("leakpro", "docleak, same steps"))
     low, middle, high = np.quantile(mine / other, (0.25, 0.5, 0.75)).tolist()
-    return [*found, Row(peer, {
+    return [*table, Row(peer, {
         "case": case, "n": count, "budget": "a gradient", "measure": "the processor's milliseconds, median",
         "theirs": f"{np.median(other):.1f}", "ours": f"{np.median(mine):.1f}",
         "difference": f"x {middle:.2f}, quartiles {low:.2f} to {high:.2f}",
-        "memory": found[0].values["memory"], "verdict": verdict(-high, -low, level=-1.0),
+        "memory": table[0].values["memory"], "verdict": verdict(-high, -low, level=-1.0),
     })]  # fmt: skip

@@ -97,17 +97,17 @@ def measure(peer: str, source: str) -> dict[str, Any]:
            "source": str(Path(source).resolve()), "offline_a": OFFLINE}  # fmt: skip
     ours, mine = ask(sys.executable, "docleak_scores", job, arrays)
     theirs, other = ask(peer, "privacy_meter_scores", job, arrays)
-    found = {}
+    rates = {}
     for model in keys:
         members = arrays[f"{model}/memberships"][:, 0]
         of = {
             name.partition("/")[2]: value for name, value in {**mine, **other}.items() if name.startswith(f"{model}/")
         }
-        found[model] = {"auc": {n: auc_of(v, members) for n, v in of.items()}, "n": len(members),
+        rates[model] = {"auc": {n: auc_of(v, members) for n, v in of.items()}, "n": len(members),
                         "tpr": {n: tpr_of(v, members) for n, v in of.items()}, "told": theirs["sets"][model],
                         "pairs": [[a, b, *paired(of[a], of[b], members)] for a, b in PAIRED]}  # fmt: skip
     return {
-        "models": found, "seconds": ours["seconds"], "counts": counts, "truths": truths,
+        "models": rates, "seconds": ours["seconds"], "counts": counts, "truths": truths,
         "bounds": {"ours": ours["bounds"], "theirs": theirs["bounds"]},
         "optimal": {"ours": ours["optimal"], "theirs": theirs["optimal"]},
         "peak_mib": {"ours": ours["peak_mib"], "theirs": theirs["peak_mib"]},
@@ -147,25 +147,25 @@ def tpr_of(scores: NDArray[np.float64], members: NDArray[np.bool_], fpr: float =
 
 def paired(ours: NDArray[np.float64], theirs: NDArray[np.float64], members: NDArray[np.bool_]) -> list[float]:
     """The difference of both AUCs, with its 95 % interval over resampled documents of either side."""
-    rng, found = np.random.default_rng(0), []
+    rng, gaps = np.random.default_rng(0), []
     inside, outside = np.flatnonzero(members), np.flatnonzero(~members)
     for _ in range(RESAMPLES):
         drawn = np.concatenate([rng.choice(inside, len(inside)), rng.choice(outside, len(outside))])
-        found.append(auc_of(ours[drawn], members[drawn]) - auc_of(theirs[drawn], members[drawn]))
-    low, high = np.quantile(found, (0.025, 0.975))
+        gaps.append(auc_of(ours[drawn], members[drawn]) - auc_of(theirs[drawn], members[drawn]))
+    low, high = np.quantile(gaps, (0.025, 0.975))
     return [auc_of(ours, members) - auc_of(theirs, members), float(low), float(high)]
 
 
 def rows(numbers: dict[str, Any]) -> list[Row]:
     """Scores of documents, then bounds on epsilon."""
-    found = []
+    table = []
     memory = f"{numbers['peak_mib']['theirs']:.0f}, {numbers['peak_mib']['ours']:.0f}"
     for model, one in numbers["models"].items():
         for mine, peer, gain, low, high in one["pairs"]:
             seconds = f"{numbers['seconds'][f'{model}/{mine}']:.3f} s"
             seconds += f", theirs {one['told']['seconds']:.3f} s" if peer == "RMIA" else ""
             same = low == high == 0
-            found.append(Row("Privacy Meter", {
+            table.append(Row("Privacy Meter", {
                 "case": f"{SHOWN[model]}: docleak's `{mine}`{BY.get(mine, '')}, its {peer}",
                 "budget": "the same losses, one reference", "measure": "AUC (TPR at 10 % FPR)",
                 "theirs": f"{one['auc'][peer]:.3f} ({100 * one['tpr'][peer]:.0f} %)",
@@ -175,7 +175,7 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
                 "n": one["n"], "verdict": "equal" if same else verdict(low, high),
             }))  # fmt: skip
     gaps = [a - b for a, b in zip(numbers["bounds"]["ours"], numbers["bounds"]["theirs"], strict=True)]
-    found.append(Row("Privacy Meter", {
+    table.append(Row("Privacy Meter", {
         "case": "counts of right guesses, Steinke", "budget": "the same counts", "measure": "epsilon at least, mean",
         "theirs": f"{np.mean(numbers['bounds']['theirs']):.3f}", "ours": f"{np.mean(numbers['bounds']['ours']):.3f}",
         "difference": f"from {min(gaps):+.5f} to {max(gaps):+.5f}", "memory": memory, "n": len(gaps),
@@ -188,7 +188,7 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
         low, high = ratio_interval(ours - theirs, one, np.random.default_rng(0), 0.95, 2000, False)
         wrong = int((theirs > STRENGTH).sum()), int((ours > STRENGTH).sum())
         refuted = binomtest(wrong[0], len(at), ERROR, "greater").pvalue < WRONG
-        found.append(Row("Privacy Meter", {
+        table.append(Row("Privacy Meter", {
             "case": f"{count} canaries, {kind} (epsilon {STRENGTH:g}); number of guesses chosen afterwards",
             "budget": "the same scores", "measure": "epsilon at least, mean; above the truth",
             "theirs": f"{theirs.mean():.3f}; {wrong[0]} of {len(at)}",
@@ -196,4 +196,4 @@ def rows(numbers: dict[str, Any]) -> list[Row]:
             "difference": Estimate(float((ours - theirs).mean()), low, high, len(at)).text(3, signed=True),
             "memory": memory, "n": len(at), "verdict": NO_BOUND if refuted else verdict(low, high),
         }))  # fmt: skip
-    return found
+    return table

@@ -107,9 +107,9 @@ class Workshop:
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             report, output = Path(folder) / "report.json", Path(folder) / "output"
-            found = json.loads(report.read_text()) if report.is_file() else {"failed": "", "seconds": {}}
+            record = json.loads(report.read_text()) if report.is_file() else {"failed": "", "seconds": {}}
             text = output.read_text(errors="replace") if output.is_file() else ""
-        return Outcome(_result(status), found["failed"], seconds, text), found["seconds"]
+        return Outcome(_result(status), record["failed"], seconds, text), record["seconds"]
 
 
 def _wait(child: int, most: float) -> int:

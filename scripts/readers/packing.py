@@ -130,8 +130,8 @@ def attend(module: Any, picture: int, kept: dict[str, Tensor]) -> Any:
         key, value, query = key.to(query.dtype), value.to(query.dtype), query * scaling
         head, tail = query[:, :, :picture], query[:, :, picture:]
         if layer.layer_idx < last:
-            own = mixed(head, key[:, :, :picture], value[:, :, :picture], sees[:1, :, :picture, :picture])
-            out = torch.cat([own, mixed(tail, key, value, sees[:, :, picture:])], 2)
+            at_picture = mixed(head, key[:, :, :picture], value[:, :, :picture], sees[:1, :, :picture, :picture])
+            out = torch.cat([at_picture, mixed(tail, key, value, sees[:, :, picture:])], 2)
         else:
             scores = (tail @ key.transpose(2, 3)).float()
             kept["last"] = scores.masked_fill(~sees[:, :, picture:], -1e9).softmax(-1)

@@ -89,9 +89,9 @@ def reader_start(name: str, donut: Donut, *, seed: int) -> VisionLanguage:
 @torch.no_grad()
 def take_over(model: VisionLanguage, other: VisionLanguage) -> None:
     """Give ``model`` all weights of ``other`` but the projector; rows of the table of tokens by the tokens' names."""
-    told, own = other.module.state_dict(), model.module.state_dict()
+    told, weights = other.module.state_dict(), model.module.state_dict()
     table = other.tokenizer.get_vocab()
-    for name, value in own.items():
+    for name, value in weights.items():
         if name == "lm_head.weight" or name.endswith("embed_tokens.weight"):
             for token, row in model.tokenizer.get_vocab().items():
                 if token in table:

@@ -115,8 +115,8 @@ def test_rows_that_leave_the_common_way_are_found_and_no_others(planted: int) ->
     rows = torch.randn(1300, 6, generator=generator).softmax(0) @ states
     rows = rows + 1e-8 * torch.randn(1300, 96, generator=generator)
     rows[:planted] += 1e-3 * torch.randn(planted, 96, generator=generator)
-    found = (looked_up(rows, 1e-8) > 0.5).nonzero().flatten().tolist()
-    assert found == list(range(planted))
+    indices = (looked_up(rows, 1e-8) > 0.5).nonzero().flatten().tolist()
+    assert indices == list(range(planted))
 
 
 def test_rows_that_all_go_the_common_way_are_hardly_any_words() -> None:
@@ -178,5 +178,5 @@ def test_the_cut_in_two_is_otsus_in_the_upper_half(seed: int) -> None:
         return len(low) * len(high) * (sum(low) / len(low) - sum(high) / len(high)) ** 2
 
     best = max(range(size // 2, size), key=between)
-    found = _beyond(values[torch.randperm(size, generator=generator)])
-    assert int(found.sum()) == size - best <= (size + 1) // 2
+    mask = _beyond(values[torch.randperm(size, generator=generator)])
+    assert int(mask.sum()) == size - best <= (size + 1) // 2

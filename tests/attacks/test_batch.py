@@ -43,22 +43,22 @@ def wrong_places(case: Case, found: BatchText) -> list[int]:
 @pytest.mark.parametrize("name", ["layoutlmv3-start", "layoutlmv3-trained"])
 def test_sets_are_exact_and_places_are_right(name: str, count: int, models: dict[str, DocumentModel]) -> None:
     case = batch(models[name], count)
-    found = recover_batch(case.view)
-    assert set(found.tokens) == {token for page in truth(case) for token in page}
+    text = recover_batch(case.view)
+    assert set(text.tokens) == {token for page in truth(case) for token in page}
     boxes = torch.cat([example.tensors["bbox"] for example in case.inputs])
-    assert set(found.coordinates["x"]) == set(boxes[:, [0, 2]].flatten().tolist())
-    assert set(found.coordinates["y"]) == set(boxes[:, [1, 3]].flatten().tolist())
-    assert set(found.coordinates["w"]) == set((boxes[:, 2] - boxes[:, 0]).tolist())
-    assert set(found.coordinates["h"]) == set((boxes[:, 3] - boxes[:, 1]).tolist())
-    assert found.length == max(map(len, truth(case)))
-    assert not wrong_places(case, found)
-    assert len(found.places) >= {1: 50, 2: 35, 4: 5}[count], "so little is a step back"
+    assert set(text.coordinates["x"]) == set(boxes[:, [0, 2]].flatten().tolist())
+    assert set(text.coordinates["y"]) == set(boxes[:, [1, 3]].flatten().tolist())
+    assert set(text.coordinates["w"]) == set((boxes[:, 2] - boxes[:, 0]).tolist())
+    assert set(text.coordinates["h"]) == set((boxes[:, 3] - boxes[:, 1]).tolist())
+    assert text.length == max(map(len, truth(case)))
+    assert not wrong_places(case, text)
+    assert len(text.places) >= {1: 50, 2: 35, 4: 5}[count], "so little is a step back"
 
 
 def test_boxes_of_placed_tokens_are_right(models: dict[str, DocumentModel]) -> None:
     case = batch(models["layoutlmv3-start"], 2)
-    found = recover_batch(case.view)
-    assert len(found.boxes) >= 15
+    text = recover_batch(case.view)
+    assert len(text.boxes) >= 15
     true = {
         (t, int(token), *box)
         for example in case.inputs
@@ -66,7 +66,7 @@ def test_boxes_of_placed_tokens_are_right(models: dict[str, DocumentModel]) -> N
             zip(example.tensors["input_ids"], example.tensors["bbox"].tolist(), strict=True)
         )
     }
-    assert {(t, token, *box) for (t, token), box in found.boxes.items()} <= true
+    assert {(t, token, *box) for (t, token), box in text.boxes.items()} <= true
 
 
 def test_a_question_of_both_pages_is_read(models: dict[str, DocumentModel]) -> None:
@@ -78,11 +78,11 @@ def test_a_question_of_both_pages_is_read(models: dict[str, DocumentModel]) -> N
 
     made = [asked(model.fit(page)) for page in make_pages(2, seed=0, size=model.image_size)]
     case = build_case(model, made, Exposure(), seed=0)
-    found = recover_batch(case.view)
+    text = recover_batch(case.view)
     first = case.inputs[0].tensors
     length = int((first["word_ids"] >= 0).nonzero()[0])
-    assert [found.places.get(t) for t in range(length)] == [(int(i),) for i in first["input_ids"][:length]]
-    assert not wrong_places(case, found)
+    assert [text.places.get(t) for t in range(length)] == [(int(i),) for i in first["input_ids"][:length]]
+    assert not wrong_places(case, text)
 
 
 def test_exchanged_partners_leave_every_sum_as_it_is() -> None:
@@ -98,19 +98,19 @@ def test_noise_blinds_the_test_of_places_and_is_said(models: dict[str, DocumentM
     case = batch(models["layoutlmv3-start"], 2)
     generator = torch.Generator().manual_seed(0)
     sent = {n: g + 1e-5 * torch.randn(g.shape, generator=generator) for n, g in case.view.gradient.items()}
-    found = recover_batch(replace(case.view, gradient=sent, noise=1e-5))
-    assert {c.name: c.holds for c in found.conditions}["no noise on the gradient"] is False
-    assert not [t for t in wrong_places(case, found) if t != found.length - 1]
-    assert not found.boxes
+    text = recover_batch(replace(case.view, gradient=sent, noise=1e-5))
+    assert {c.name: c.holds for c in text.conditions}["no noise on the gradient"] is False
+    assert not [t for t in wrong_places(case, text) if t != text.length - 1]
+    assert not text.boxes
 
 
 def test_a_planted_row_is_not_explained(models: dict[str, DocumentModel]) -> None:
     """The word table of other pages: what it says fits no position, and none but the ends is claimed."""
     case, other = (batch(models["layoutlmv3-start"], 2, first=first) for first in (0, 4))
     mixed = {**case.view.gradient, WORDS: other.view.gradient[WORDS]}
-    found = recover_batch(replace(case.view, gradient=mixed))
-    assert set(found.places) <= {0, found.length - 1} and not found.boxes
-    assert not found.conditions[0].holds
+    text = recover_batch(replace(case.view, gradient=mixed))
+    assert set(text.places) <= {0, text.length - 1} and not text.boxes
+    assert not text.conditions[0].holds
 
 
 def test_spans_and_cosines() -> None:

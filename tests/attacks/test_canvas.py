@@ -42,13 +42,13 @@ def test_the_gradient_comes_from_the_region_only(grey: bool) -> None:
     canvas = Canvas.of(template, private, region="private", grey=grey)
     unknowns = torch.rand(canvas.size, requires_grad=True)
     weights = torch.rand(template.shape, generator=torch.Generator().manual_seed(1))
-    own, public = torch.autograd.grad((canvas.pixels(unknowns) * weights).sum(), [unknowns, template])
+    gradient, public = torch.autograd.grad((canvas.pixels(unknowns) * weights).sum(), [unknowns, template])
     full = private[:, None].expand_as(template)
     assert not public[full].any()
     assert torch.equal(public[~full], weights[~full])
-    assert float(own.sum()) == pytest.approx(float(weights[full].sum()), rel=1e-5)
+    assert float(gradient.sum()) == pytest.approx(float(weights[full].sum()), rel=1e-5)
     if grey:
-        torch.testing.assert_close(own, weights.sum(1)[private])
+        torch.testing.assert_close(gradient, weights.sum(1)[private])
 
 
 def test_starts() -> None:

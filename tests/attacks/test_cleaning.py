@@ -13,8 +13,8 @@ def test_paper_is_found_again_under_signs(paper: float) -> None:
     clean = torch.full((1, 3, 40, 60), paper)
     clean[:, :, 10:14, 5:40] = 0.0
     signs = torch.randint(0, 2, clean.shape, generator=torch.Generator().manual_seed(0)) * 2.0 - 1
-    found = without_perturbation((clean + 8 / 255 * signs).clamp(0, 1))
-    assert float((found - clean).abs().max()) < 0.5 / 255
+    restored = without_perturbation((clean + 8 / 255 * signs).clamp(0, 1))
+    assert float((restored - clean).abs().max()) < 0.5 / 255
 
 
 def test_a_clean_template_stays_what_it_is() -> None:

@@ -43,18 +43,18 @@ def planted(rng: np.random.Generator, share: float) -> tuple[np.ndarray, np.ndar
 
 def test_owners_are_told_beside_a_rest_of_unknown_size() -> None:
     vectors, owner, sums = planted(np.random.default_rng(0), 0.003)
-    found = owners(vectors, sums)
-    np.testing.assert_array_equal(found.owner, owner)
-    assert found.odds.min() > 20
+    likeliest = owners(vectors, sums)
+    np.testing.assert_array_equal(likeliest.owner, owner)
+    assert likeliest.odds.min() > 20
     wrong = owners(vectors, sums, start=np.roll(owner, 1))
-    assert wrong.likelihood <= found.likelihood + 1e-9
+    assert wrong.likelihood <= likeliest.likelihood + 1e-9
 
 
 def test_owners_are_unsure_where_the_rest_drowns_the_vectors() -> None:
     vectors, owner, sums = planted(np.random.default_rng(0), 10.0)
-    found = owners(vectors, sums)
-    assert (found.owner != owner).sum() > 10
-    assert found.odds.min() < 5
+    likeliest = owners(vectors, sums)
+    assert (likeliest.owner != owner).sum() > 10
+    assert likeliest.odds.min() < 5
 
 
 def test_spans_are_tied_by_their_sizes() -> None:
@@ -67,39 +67,39 @@ def test_spans_are_tied_by_their_sizes() -> None:
         edge_sums[first] += low[word]
         edge_sums[last] += high[word]
         size_sums[list(sizes).index(edges[last] - edges[first])] += extent[word]
-    found = Spans(low, high, extent, edge_sums, size_sums, edges, sizes).likeliest()
-    np.testing.assert_array_equal(found.owner, edges[pairs])
-    assert found.odds.min() > 20
+    likeliest = Spans(low, high, extent, edge_sums, size_sums, edges, sizes).likeliest()
+    np.testing.assert_array_equal(likeliest.owner, edges[pairs])
+    assert likeliest.odds.min() > 20
 
 
 @pytest.mark.parametrize("seed", [5, 6])
 def test_a_page_that_outweighs_the_others_is_read_whole_and_believed(seed: int) -> None:
     case = batch("layoutlmv3-trained", seed)
-    found = recover_dominant(case.view, case.knowledge)
-    (read,) = found.recovered.inputs
+    dominant = recover_dominant(case.view, case.knowledge)
+    (read,) = dominant.recovered.inputs
     (true,) = [
         example for example in case.inputs
         if all(torch.equal(example.tensors[key], read.tensors[key]) for key in example.tensors)
         if example.tensors["input_ids"].shape == read.tensors["input_ids"].shape
     ]  # fmt: skip
-    assert found.claimed and found.recovered.exact and found.sure == len(read.tensors["input_ids"])
-    assert case.inputs[found.slot] is true, "the picture fits the template of the same page"
+    assert dominant.claimed and dominant.recovered.exact and dominant.sure == len(read.tensors["input_ids"])
+    assert case.inputs[dominant.slot] is true, "the picture fits the template of the same page"
 
 
 @pytest.mark.parametrize("seed", [5, 6])
 def test_pages_that_weigh_alike_are_not_claimed(seed: int) -> None:
     case = batch("layoutlmv3-start", seed)
-    found = recover_dominant(case.view, case.knowledge)
-    assert not found.claimed and not found.recovered.exact
+    dominant = recover_dominant(case.view, case.knowledge)
+    assert not dominant.claimed and not dominant.recovered.exact
 
 
 def test_a_gradient_of_another_model_is_not_believed() -> None:
     """The same batch, its gradient multiplied: every sum says the same, but no page of a mean of four has it."""
     case = batch("layoutlmv3-trained", 5)
     twice = {name: 2 * value for name, value in case.view.gradient.items()}
-    found = recover_dominant(replace(case.view, gradient=twice), case.knowledge)
-    assert torch.equal(found.recovered.inputs[0].tensors["input_ids"], case.inputs[2].tensors["input_ids"])
-    assert not found.claimed and not found.recovered.exact
+    dominant = recover_dominant(replace(case.view, gradient=twice), case.knowledge)
+    assert torch.equal(dominant.recovered.inputs[0].tensors["input_ids"], case.inputs[2].tensors["input_ids"])
+    assert not dominant.claimed and not dominant.recovered.exact
 
 
 def test_noise_takes_the_belief() -> None:
@@ -132,17 +132,17 @@ def test_the_record_compares_with_the_page_it_is_most_like() -> None:
 
 def test_closed_form_puts_its_picture_beside_the_other_templates() -> None:
     case = batch("layoutlmv3-trained", 5)
-    found = closed_form.ATTACK.run(case.view, case.knowledge, budget=1, generator=torch.Generator().manual_seed(0))
-    assert found.evaluations == 0
+    finding = closed_form.ATTACK.run(case.view, case.knowledge, budget=1, generator=torch.Generator().manual_seed(0))
+    assert finding.evaluations == 0
     for number in (0, 1, 3):
-        assert torch.equal(found.pixels[number], case.knowledge.template[number])
-    assert psnr(image_of(found.pixels[2]), case.pages[2].image, case.knowledge.private[2].numpy()) > 30
+        assert torch.equal(finding.pixels[number], case.knowledge.template[number])
+    assert psnr(image_of(finding.pixels[2]), case.pages[2].image, case.knowledge.private[2].numpy()) > 30
 
 
 def test_closed_form_goes_on_by_optimisation_where_no_page_outweighs() -> None:
     case = batch("layoutlmv3-start", 5, 2)
-    found = closed_form.ATTACK.run(case.view, case.knowledge, budget=1, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(found.pixels, case.knowledge.template), "the budget does not suffice for it"
+    finding = closed_form.ATTACK.run(case.view, case.knowledge, budget=1, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(finding.pixels, case.knowledge.template), "the budget does not suffice for it"
 
 
 def test_donuts_have_no_such_tables() -> None:

@@ -165,8 +165,8 @@ def test_the_priors_pull_the_picture(small: Any) -> None:
     late = replace(smooth, schedule="delayed")
     roughness = []
     for attack in (plain, smooth, late):
-        found = attack.run(small.view, small.knowledge, budget=8, generator=generator()).pixels
-        inside = found[:, :, 40:54, 32:46]
+        pixels = attack.run(small.view, small.knowledge, budget=8, generator=generator()).pixels
+        inside = pixels[:, :, 40:54, 32:46]
         roughness.append(float(inside.diff(dim=2).abs().mean() + inside.diff(dim=3).abs().mean()))
     assert roughness[1] < 0.95 * roughness[0]
     assert roughness[1] < roughness[2] < roughness[0], "the delayed prior counts in the second half only"
@@ -190,8 +190,8 @@ def test_grey_attacks_give_grey(small: Any) -> None:
 
 def test_the_whole_page_can_be_asked_for(small: Any) -> None:
     attack = replace(ATTACKS.load("april"), region="all")
-    found = attack.run(small.view, small.knowledge, budget=2, generator=generator()).pixels
-    changed = (found != small.knowledge.template).any(1)
+    pixels = attack.run(small.view, small.knowledge, budget=2, generator=generator()).pixels
+    changed = (pixels != small.knowledge.template).any(1)
     assert float(changed[~small.knowledge.private].float().mean()) > 0.9
 
 
@@ -305,8 +305,8 @@ def test_where_a_model_is_sure_a_loss_in_double_precision_keeps_the_gradient() -
     names = [name for name, _ in trainable(model.module)]
 
     def gradient(of: DocumentModel, pixels: Tensor) -> Tensor:
-        found = dummy_gradient(of, pixels, inputs, names, create_graph=False)
-        return torch.cat([g.flatten() for g in found.values()])
+        dummy = dummy_gradient(of, pixels, inputs, names, create_graph=False)
+        return torch.cat([g.flatten() for g in dummy.values()])
 
     plain = gradient(model, pixels)
     with DoubleLoss():
@@ -315,7 +315,7 @@ def test_where_a_model_is_sure_a_loss_in_double_precision_keeps_the_gradient() -
     exact.module.double()
     wanted = gradient(exact, pixels.double())
     assert plain.dtype == ours.dtype == torch.float32
-    errors = [float((found - wanted).norm() / wanted.norm()) for found in (plain, ours)]
+    errors = [float((vector - wanted).norm() / wanted.norm()) for vector in (plain, ours)]
     assert errors[0] > 0.01 > 1e-4 > errors[1]
 
 

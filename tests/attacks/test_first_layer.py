@@ -33,11 +33,11 @@ def view(model: DocumentModel) -> tuple[GradientView, set[int]]:
 
 def test_whole_gradients_tell_the_words_by_either_route(view: tuple[GradientView, set[int]]) -> None:
     seen, true = view
-    found = recover_set(seen)
-    assert found.route == TABLE and found.exact and set(found.tokens) == true
+    token_set = recover_set(seen)
+    assert token_set.route == TABLE and token_set.exact and set(token_set.tokens) == true
     layers = {name: value for name, value in seen.gradient.items() if "layers.0.self_attn" in name}
-    found = recover_set(GradientView(seen.model, layers))
-    assert found.route == SPAN and found.exact and set(found.tokens) == true
+    token_set = recover_set(GradientView(seen.model, layers))
+    assert token_set.route == SPAN and token_set.exact and set(token_set.tokens) == true
 
 
 def test_a_layer_that_mixes_words_tells_none(view: tuple[GradientView, set[int]]) -> None:

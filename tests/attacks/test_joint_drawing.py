@@ -51,8 +51,8 @@ def test_what_was_printed_is_drawn_again_to_the_pixel(face: str) -> None:
     ranked = rank(lines, stretched=True)
     exact = [look for look, misfit in ranked if look.way == "printed" and misfit == 0]
     assert Look(face, "printed") in exact
-    found = ink_of(dressed(lines, Look(face, "printed")), SIZE)
-    np.testing.assert_allclose(found, inked(page), atol=1 / 255)
+    ink = ink_of(dressed(lines, Look(face, "printed")), SIZE)
+    np.testing.assert_allclose(ink, inked(page), atol=1 / 255)
 
 
 def test_a_wrong_typeface_fits_worse() -> None:
@@ -85,11 +85,11 @@ def test_scanned_ink_is_what_pillow_prints_large_and_shrinks() -> None:
     words = list(set_line(large, "Quigley 1,204", Type("roboto", 83), 37, 203, (0, 0, 0)))
     small = inked(large).reshape(SIZE[0], 8, SIZE[1], 8).mean(axis=(1, 3))
     lines = lines_of(Word(w.text, (w.box[0] / 8, w.box[1] / 8, w.box[2] / 8, w.box[3] / 8)) for w in words)
-    found = ink_of(dressed(lines, Look("roboto", "scanned")), SIZE)
-    assert np.corrcoef(found.ravel(), small.ravel())[0, 1] > 0.97
-    assert abs(found.sum() / small.sum() - 1) < 0.05
+    ink = ink_of(dressed(lines, Look("roboto", "scanned")), SIZE)
+    assert np.corrcoef(ink.ravel(), small.ravel())[0, 1] > 0.97
+    assert abs(ink.sum() / small.sum() - 1) < 0.05
     wrong = ink_of(dressed(lines, Look("dejavu-serif-bold", "scanned")), SIZE)
-    assert np.corrcoef(wrong.ravel(), small.ravel())[0, 1] < np.corrcoef(found.ravel(), small.ravel())[0, 1] - 0.05
+    assert np.corrcoef(wrong.ravel(), small.ravel())[0, 1] < np.corrcoef(ink.ravel(), small.ravel())[0, 1] - 0.05
 
 
 def test_a_stretched_page_costs_a_scanned_look_nothing() -> None:
@@ -116,8 +116,8 @@ def test_a_text_without_boxes_is_set_as_the_page_maker_sets_it(face: str) -> Non
     line = set_in(box, TEXTS[0], face)
     assert [word.text for word in line.words] == TEXTS[0].split()
     assert [word.box[0::2] for word in line.words] == [word.box[0::2] for word in words]
-    found = ink_of([replace(line, look=Look(face, "printed"))], SIZE)
-    np.testing.assert_allclose(found, inked(page), atol=1 / 255)
+    ink = ink_of([replace(line, look=Look(face, "printed"))], SIZE)
+    np.testing.assert_allclose(ink, inked(page), atol=1 / 255)
 
 
 def test_only_words_of_private_places_are_drawn_and_rounded_boxes_are_mended() -> None:
@@ -130,9 +130,9 @@ def test_only_words_of_private_places_are_drawn_and_rounded_boxes_are_mended() -
         q = [int(v * 1000 / 224) * 224 / 1000 for v in (x, 101, x + 8, 111)]
         words += [Word(str(x), (q[0], q[1], q[2], q[3])), Word("public", (q[0], 20.0, q[2], 30.0))]
     lines = private_lines(Transcript("", "", tuple(words)), private)
-    found = [word for line in lines for word in line.words]
-    assert [word.text for word in found] == [str(x) for x in edges]
-    assert [tuple(round(edge) for edge in word.box) for word in found] == [(x, 101, x + 8, 111) for x in edges]
+    private_words = [word for line in lines for word in line.words]
+    assert [word.text for word in private_words] == [str(x) for x in edges]
+    assert [tuple(round(edge) for edge in word.box) for word in private_words] == [(x, 101, x + 8, 111) for x in edges]
 
 
 def test_a_word_is_private_by_its_middle_across_and_down() -> None:
@@ -140,8 +140,8 @@ def test_a_word_is_private_by_its_middle_across_and_down() -> None:
     private[40:60, 50:80] = True
     boxes = ((52, 45, 70, 55), (40, 45, 62, 55), (30, 45, 60, 55), (70, 45, 95, 55), (55, 10, 75, 30), (55, 35, 75, 47))
     words = tuple(Word(f"w{number}", box) for number, box in enumerate(boxes))
-    found = {word.text for line in private_lines(Transcript("", "", words), private) for word in line.words}
-    assert found == {"w0", "w1", "w5"}, "middles at x = 61, 51, 45, 82.5 and 65, 65; y = 50 but for 20 and 41"
+    texts = {word.text for line in private_lines(Transcript("", "", words), private) for word in line.words}
+    assert texts == {"w0", "w1", "w5"}, "middles at x = 61, 51, 45, 82.5 and 65, 65; y = 50 but for 20 and 41"
 
 
 def test_ink_covers_the_parts_of_pixels_that_its_box_does() -> None:

@@ -69,13 +69,13 @@ def linear(seed: int, centre: float) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_bounded_linear_problem_is_solved_as_scipy_solves_it(seed: int) -> None:
     a, b = linear(seed, 0.5)
-    found = LevenbergMarquardt().minimise_squares(
+    solution = LevenbergMarquardt().minimise_squares(
         Problem(lambda x: a @ x - b), torch.full((7,), 0.5).double(), budget=600
     )
     wanted = scipy.optimize.lsq_linear(a.numpy(), b.numpy(), bounds=(0, 1), tol=1e-14)
     at_bounds = int(np.sum(wanted.active_mask != 0))
     assert 0 < at_bounds < 7, "the problem tells bounds from none"
-    np.testing.assert_allclose(found.numpy(), wanted.x, atol=1e-6)
+    np.testing.assert_allclose(solution.numpy(), wanted.x, atol=1e-6)
 
 
 def curved(seed: int) -> Callable[[Tensor], Tensor]:
@@ -93,13 +93,13 @@ def curved(seed: int) -> Callable[[Tensor], Tensor]:
 def test_a_curved_problem_is_solved_as_scipy_solves_it(seed: int) -> None:
     function = curved(seed)
     start = torch.full((6,), 0.5, dtype=torch.float64)
-    found = LevenbergMarquardt().minimise_squares(Problem(function), start, budget=2000)
+    solution = LevenbergMarquardt().minimise_squares(Problem(function), start, budget=2000)
     exact = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-12}
     wanted = scipy.optimize.least_squares(
         lambda x: function(torch.from_numpy(x)).numpy(), start.numpy(), bounds=(0, 1), **exact
     )
-    assert float(function(found).square().sum()) == pytest.approx(2 * wanted.cost, rel=1e-8)
-    np.testing.assert_allclose(found.numpy(), wanted.x, atol=1e-5)
+    assert float(function(solution).square().sum()) == pytest.approx(2 * wanted.cost, rel=1e-8)
+    np.testing.assert_allclose(solution.numpy(), wanted.x, atol=1e-5)
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 4, 5, 9, 16, 17, 40, 101])
@@ -116,9 +116,9 @@ def test_evaluations_and_products_stay_within_the_budget(budget: int, inner: int
 
 def test_every_step_that_is_taken_goes_down() -> None:
     problem = Problem(curved(7))
-    found = LevenbergMarquardt(inner=2).minimise_squares(problem, torch.zeros(6, dtype=torch.float64), budget=60)
+    minimum = LevenbergMarquardt(inner=2).minimise_squares(problem, torch.zeros(6, dtype=torch.float64), budget=60)
     values = [float(problem.function(x).square().sum()) for x in problem.points]
-    assert float(problem.function(found).square().sum()) == min(values) < values[0]
+    assert float(problem.function(minimum).square().sum()) == min(values) < values[0]
 
 
 def test_a_rough_problem_is_damped_until_it_goes_down() -> None:
@@ -129,8 +129,8 @@ def test_a_rough_problem_is_damped_until_it_goes_down() -> None:
 
     problem = Problem(rough)
     start = torch.full((3,), 0.52, dtype=torch.float64)
-    found = LevenbergMarquardt(damping=1e-9).minimise_squares(problem, start, budget=30)
-    assert float(rough(found).square().sum()) < float(rough(start).square().sum())
+    end = LevenbergMarquardt(damping=1e-9).minimise_squares(problem, start, budget=30)
+    assert float(rough(end).square().sum()) < float(rough(start).square().sum())
     assert problem.used <= 30
 
 
@@ -167,10 +167,10 @@ def test_products_that_are_not_finite_end_the_search() -> None:
 
     start = torch.full((3,), 0.5, dtype=torch.float64)
     function = curved(5)
-    found = LevenbergMarquardt().minimise_squares(
+    end = LevenbergMarquardt().minimise_squares(
         lambda x: Overflowing(Problem(lambda y: function(torch.cat([y, y]))), x), start, budget=20
     )
-    assert torch.equal(found, start)
+    assert torch.equal(end, start)
 
 
 def test_a_subspace_of_all_directions_is_exact_for_every_damping() -> None:
@@ -222,8 +222,8 @@ def doubled(small: Any) -> Any:
         guess = canvas.start("light", torch.Generator().manual_seed(0)).double()
 
         def first_order(x: Tensor) -> dict[str, Tensor]:
-            found = dummy_of(view, canvas.pixels(x), small.inputs, create_graph=False)
-            return {name: value.detach() for name, value in found.items()}
+            dummy = dummy_of(view, canvas.pixels(x), small.inputs, create_graph=False)
+            return {name: value.detach() for name, value in dummy.items()}
 
         whiteners = fit_whiteners(first_order, guess, WhiteningConfig(draws=4), torch.Generator().manual_seed(1))
         of, distance = residuals(whiteners), whitened(view.gradient, whiteners)

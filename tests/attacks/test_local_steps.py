@@ -86,8 +86,8 @@ def test_the_way_is_differentiated_through_every_step(small: Any, optimiser: Opt
     weight: Tensor = torch.randn(small.view.gradient[name].shape, generator=generator, dtype=torch.float64)
 
     def value(at: Tensor, graph: bool) -> Tensor:
-        found = local.simulate(model, at, small.inputs, small.view.names, create_graph=graph)
-        return (weight * found[name]).sum()
+        update = local.simulate(model, at, small.inputs, small.view.names, create_graph=graph)
+        return (weight * update[name]).sum()
 
     free = pixels.clone().requires_grad_(True)
     (gradient,) = torch.autograd.grad(value(free, True), free)
@@ -121,8 +121,8 @@ def test_the_rounding_of_weights_is_foretold(steps: int) -> None:
     optimiser, moved = Optimiser("sgd", 0.01), theta.clone()
     for _ in range(steps):
         moved -= optimiser.learning_rate * gradient
-    found = optimiser.as_gradient({"w": theta - moved}, {"w": theta}, steps)["w"]
-    error = float((found - gradient).square().mean().sqrt())
+    estimate = optimiser.as_gradient({"w": theta - moved}, {"w": theta}, steps)["w"]
+    error = float((estimate - gradient).square().mean().sqrt())
     assert 0.5 < error / optimiser.rounding({"w": theta})["w"] < 2
 
 
@@ -139,16 +139,16 @@ def test_one_adamw_step_tells_what_float32_leaves_of_it(size: float) -> None:
     weight.grad = gradient.clone()
     torch.optim.AdamW([weight], lr=5e-4, weight_decay=0.01).step()
     step = optimiser.as_gradient({"w": theta - weight.detach()}, {"w": theta}, 1)
-    found, sure = SignedStep.invert(step, {"w": theta}, optimiser)
+    estimate, sure = SignedStep.invert(step, {"w": theta}, optimiser)
     told = step["w"].abs() > 2 * 6e-8 * theta.abs() / 5e-4
-    assert bool((found["w"].sign() == gradient.sign())[told].all())
+    assert bool((estimate["w"].sign() == gradient.sign())[told].all())
     inside = (gradient.abs() < 0.5 * sure.most["w"]) & (gradient.abs() > 1e-9)
-    wrong = ((found["w"] - gradient) / gradient)[inside].abs()
+    wrong = ((estimate["w"] - gradient) / gradient)[inside].abs()
     assert inside.sum() > 1000 and float(wrong.quantile(0.95)) < 2 * CERTAIN
     outside = gradient.abs() > 2 * sure.most["w"]
-    assert bool((found["w"].abs() >= 0.5 * sure.most["w"])[outside].all()), "at least so much"
-    imitated = sure({"w": gradient}, found)["w"]
-    assert float((imitated - found["w"]).norm() / found["w"].norm()) < 2 * CERTAIN
+    assert bool((estimate["w"].abs() >= 0.5 * sure.most["w"])[outside].all()), "at least so much"
+    imitated = sure({"w": gradient}, estimate)["w"]
+    assert float((imitated - estimate["w"]).norm() / estimate["w"].norm()) < 2 * CERTAIN
     share = float(inside.float().mean())
     assert share > 0.6 if size == 0.0 else share < 0.55
 

@@ -70,10 +70,10 @@ def test_the_cosine_does_not_mind_scale_and_the_others_do() -> None:
 
 
 def cosine_of(a: Tensor, b: Tensor) -> float:
-    dot = own = other = 0.0
+    dot = square = other = 0.0
     for x, y in zip(a.flatten().tolist(), b.flatten().tolist(), strict=True):
-        dot, own, other = dot + x * y, own + x * x, other + y * y
-    return dot / math.sqrt(own * other)
+        dot, square, other = dot + x * y, square + x * x, other + y * y
+    return dot / math.sqrt(square * other)
 
 
 def squared_of(a: Tensor, b: Tensor) -> float:
@@ -135,9 +135,9 @@ def test_the_cosines_derivative_is_the_one_autograd_finds() -> None:
     true, other = gradient(3), {name: value.requires_grad_() for name, value in gradient(4).items()}
     one, two = (torch.cat([value.flatten() for value in side.values()]) for side in (true, other))
     plain = 1 - torch.nn.functional.cosine_similarity(one, two, dim=0)
-    found = cosine(view(true))(other)
-    assert float(found.detach()) == pytest.approx(float(plain.detach()), rel=1e-12)
-    ours, theirs = (torch.autograd.grad(3 * value, [*other.values()]) for value in (found, plain))
+    distance = cosine(view(true))(other)
+    assert float(distance.detach()) == pytest.approx(float(plain.detach()), rel=1e-12)
+    ours, theirs = (torch.autograd.grad(3 * value, [*other.values()]) for value in (distance, plain))
     for mine, other_one in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other_one, rtol=1e-10, atol=1e-14)
 
@@ -148,5 +148,5 @@ def test_a_gradient_of_zeros_is_at_the_cosines_distance_one() -> None:
     zeros = {name: torch.zeros_like(value).requires_grad_(True) for name, value in true.items()}
     distance = cosine(view(true))(zeros)
     assert float(distance.detach()) == 1.0
-    found = torch.autograd.grad(distance, list(zeros.values()))
-    assert all(bool(torch.isfinite(value).all()) for value in found)
+    derivatives = torch.autograd.grad(distance, list(zeros.values()))
+    assert all(bool(torch.isfinite(value).all()) for value in derivatives)

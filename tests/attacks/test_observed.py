@@ -93,8 +93,8 @@ def test_pixels_come_out_of_several_local_steps(small: Any, psnr: Psnr) -> None:
     attack = ATTACKS.load("gi-dqa")
 
     def quality(view: GradientView) -> float:
-        found = attack.run(view, small.knowledge, budget=45, generator=torch.Generator().manual_seed(0))
-        return psnr(found.pixels, small.pixels, small.knowledge.private)
+        finding = attack.run(view, small.knowledge, budget=45, generator=torch.Generator().manual_seed(0))
+        return psnr(finding.pixels, small.pixels, small.knowledge.private)
 
     imitating, naive = quality(view), quality(replace(view, local=None))
     assert imitating > 20 and imitating > naive + 5, (imitating, naive)
@@ -106,8 +106,8 @@ def test_one_adamw_step_leaks_like_a_gradient(small: Any, psnr: Psnr) -> None:
     attack = ATTACKS.load("gi-dqa")
 
     def quality(view: GradientView) -> tuple[float, float]:
-        found = attack.run(view, small.knowledge, budget=50, generator=torch.Generator().manual_seed(0))
-        return psnr(found.pixels, small.pixels, small.knowledge.private), found.explained
+        finding = attack.run(view, small.knowledge, budget=50, generator=torch.Generator().manual_seed(0))
+        return psnr(finding.pixels, small.pixels, small.knowledge.private), finding.explained
 
     assert isinstance(view.imitate, SignedStep)
     told = sum(int((g.abs() < view.imitate.most[name]).sum()) for name, g in view.gradient.items())

@@ -49,20 +49,22 @@ def test_sequences_of_a_decoder_are_told_from_their_words(count: int) -> None:
     net, ids = decoder(count)
     space = Subspace.of([Rows(net.transformer.h[1].attn.c_attn.weight.grad.T)])
     words = ids[:, :-1].unique()  # as a set: places are told by the span alone
-    found = grow(space, lambda _: words, lambda rows: second(net, rows), begun=words.new_zeros(1, 0), longest=TOKENS)
-    assert set(found.rows) == {tuple(row) for row in ids[:, :-1].tolist()} and found.clear
+    sequences = grow(
+        space, lambda _: words, lambda rows: second(net, rows), begun=words.new_zeros(1, 0), longest=TOKENS
+    )
+    assert set(sequences.rows) == {tuple(row) for row in ids[:, :-1].tolist()} and sequences.clear
     noisy = net.transformer.h[1].attn.c_attn.weight.grad.T
     noisy = noisy + noisy.abs().max() * torch.randn(noisy.shape, generator=torch.Generator().manual_seed(0))
     lost = grow(Subspace.of([Rows(noisy)]), lambda _: words, lambda rows: second(net, rows),
                 begun=words.new_zeros(1, 0), longest=TOKENS)  # fmt: skip
-    assert not set(lost.rows) & set(found.rows)
+    assert not set(lost.rows) & set(sequences.rows)
 
 
 def test_an_encoder_is_tried_whole_and_not_for_ever() -> None:
     space = Subspace(torch.eye(4, dtype=torch.float64)[:2], 3, torch.full((2,), 1e9, dtype=torch.float64))
     table = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 1.0, 0]])
-    found = arrange(space, [torch.tensor([0, 2]), torch.tensor([1, 2])], lambda rows: table[rows])
-    assert found.rows == ((0, 1),) and found.clear
+    sequences = arrange(space, [torch.tensor([0, 2]), torch.tensor([1, 2])], lambda rows: table[rows])
+    assert sequences.rows == ((0, 1),) and sequences.clear
     with pytest.raises(AttackError, match=f"at most {TRIED} are"):
         arrange(space, [torch.arange(3)] * 12, lambda rows: table[rows])
 
@@ -75,8 +77,8 @@ def case_of(name: str, count: int) -> Case:
 @pytest.mark.parametrize("count", [1, 4])
 def test_answers_of_a_t5_are_told_token_by_token(count: int) -> None:
     case = case_of("vt5-trained", count)
-    found = recover_answers(case.view)
-    assert set(found.tokens) == {tuple(e.tensors["labels"].tolist()[:-1]) for e in case.inputs} and found.exact
+    answers = recover_answers(case.view)
+    assert set(answers.tokens) == {tuple(e.tensors["labels"].tolist()[:-1]) for e in case.inputs} and answers.exact
     record: Any = text_record(case)
     assert "words of a vt5 were not tried" in record["untried"]  # nothing read is then no all-clear
     if count == 1:
@@ -103,8 +105,10 @@ def test_a_page_its_question_and_its_answer_are_read_whole(family: str, tmp_path
     if family == "paligemma":
         assert "does not read its prompt from left to right" in record["batch"]["unordered"]
         return
-    found = recover(case.view, case.knowledge)
+    recovered = recover(case.view, case.knowledge)
     true = case.inputs[0].tensors
-    assert found.exact and all(torch.equal(found.inputs[0].tensors[name], value) for name, value in true.items())
-    assert found.pixels is not None and float((found.pixels - case.pixels).abs().max()) < 1 / 255
+    assert recovered.exact and all(
+        torch.equal(recovered.inputs[0].tensors[name], value) for name, value in true.items()
+    )
+    assert recovered.pixels is not None and float((recovered.pixels - case.pixels).abs().max()) < 1 / 255
     assert record["exact"] and record["answer"] == case.pages[0].questions[0].answers[0]

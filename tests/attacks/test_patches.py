@@ -52,10 +52,10 @@ def test_fewer_unknown_patches_than_the_rank_are_solved_exactly(count: int) -> N
     unknown = unknown_patches(count)
     unknown[3, 1] = unknown[11, 2] = True  # places with other patterns are systems of their own
     system, true, known = made(unknown)
-    found = solve(system, known, unknown)
-    np.testing.assert_allclose(found.pixels, true, atol=1e-5)
-    assert (found.determined == unknown).all() and found.most == unknown.sum(axis=0).max()
-    assert found.leftover is not None and found.leftover < 1e-6 * system.scale
+    solution = solve(system, known, unknown)
+    np.testing.assert_allclose(solution.pixels, true, atol=1e-5)
+    assert (solution.determined == unknown).all() and solution.most == unknown.sum(axis=0).max()
+    assert solution.leftover is not None and solution.leftover < 1e-6 * system.scale
 
 
 def test_the_condition_is_that_of_the_worst_system() -> None:
@@ -104,12 +104,12 @@ def test_what_noise_drowns_is_not_determined() -> None:
     unknown = unknown_patches(4)
     for sigma, all_of_them in ((1e-4, True), (1.0, False)):
         system, _, known = made(unknown, sigma)
-        found = solve(system, known, unknown)
-        assert bool(found.determined[unknown].all()) is all_of_them
-        assert not found.determined[~unknown].any()
+        solution = solve(system, known, unknown)
+        assert bool(solution.determined[unknown].all()) is all_of_them
+        assert not solution.determined[~unknown].any()
         if all_of_them:
             continue
-        assert not found.determined.any()
+        assert not solution.determined.any()
 
 
 def test_more_unknowns_than_the_rank_are_solved_where_few_are_inked_and_else_not_called_determined() -> None:
@@ -122,13 +122,13 @@ def test_more_unknowns_than_the_rank_are_solved_where_few_are_inked_and_else_not
             for patch in rng.permutation(PATCHES)[:inked]:
                 pixels[patch, place] = rng.uniform(0.0, 0.8)
         here = replace(system, sums=np.einsum("nh,nqc->qch", system.gradients, pixels))
-        found = solve(here, np.ones_like(pixels), unknown)
-        assert bool(found.determined.all()) is known_for_sure
+        solution = solve(here, np.ones_like(pixels), unknown)
+        assert bool(solution.determined.all()) is known_for_sure
         if known_for_sure:
-            np.testing.assert_allclose(found.pixels, pixels, atol=1e-4)
+            np.testing.assert_allclose(solution.pixels, pixels, atol=1e-4)
         else:
-            assert not found.determined.any()
-        assert found.most == PATCHES and found.condition == 1.0
+            assert not solution.determined.any()
+        assert solution.most == PATCHES and solution.condition == 1.0
 
 
 def test_blocks_and_picture_are_each_others_inverse() -> None:
@@ -145,13 +145,13 @@ def test_blocks_and_picture_are_each_others_inverse() -> None:
 def test_a_template_is_contradicted_beyond_ten_times_the_noise() -> None:
     system = System(np.zeros((8, WIDTH)), np.ones((4, 3, WIDTH)), SIDE, 0.01)
     allowed = 10 * 0.01 * 3  # sqrt(1 + 8 patches)
-    found = Solution(np.zeros(0), np.zeros(0, np.bool_), 0.0, 1, 1.0)
-    assert not replace(found, leftover=0.99 * allowed).contradicts(system)
-    assert replace(found, leftover=1.01 * allowed).contradicts(system)
-    assert not replace(found, leftover=None).contradicts(system)
+    solution = Solution(np.zeros(0), np.zeros(0, np.bool_), 0.0, 1, 1.0)
+    assert not replace(solution, leftover=0.99 * allowed).contradicts(system)
+    assert replace(solution, leftover=1.01 * allowed).contradicts(system)
+    assert not replace(solution, leftover=None).contradicts(system)
     exact = replace(system, noise=0.0)
-    assert not replace(found, leftover=1e-9).contradicts(exact), "rounding is no contradiction"
-    assert replace(found, leftover=1e-2).contradicts(exact)
+    assert not replace(solution, leftover=1e-9).contradicts(exact), "rounding is no contradiction"
+    assert replace(solution, leftover=1e-2).contradicts(exact)
 
 
 @pytest.mark.parametrize("known", [0, 1, 15, 16])
@@ -161,17 +161,17 @@ def test_conditions_hold_only_where_they_are_fulfilled(known: int) -> None:
     system, _, _ = made(unknown)
     determined = np.zeros_like(unknown)
     determined.reshape(-1)[:known] = True
-    found = Solution(np.zeros(0), determined, 1e-7 * system.scale, 4, 100.0)
-    rank, condition, agrees, every = found.conditions(system, unknown)
+    solution = Solution(np.zeros(0), determined, 1e-7 * system.scale, 4, 100.0)
+    rank, condition, agrees, every = solution.conditions(system, unknown)
     assert rank.holds and condition.holds and agrees.holds and f"{known / 16:.1%}" in str(every)
     assert every.holds is (known == 16)
-    others = replace(found, most=WIDTH, condition=1e9, contradicted=True).conditions(system, unknown)
+    others = replace(solution, most=WIDTH, condition=1e9, contradicted=True).conditions(system, unknown)
     assert not any(condition.holds for condition in others[:3])
-    assert replace(found, most=WIDTH - 1).conditions(system, unknown)[0].holds
-    few, found = replace(system, gradients=system.gradients[:5]), replace(found, determined=determined[:5])
-    assert replace(found, most=5).conditions(few, unknown[:5])[0].holds
-    assert not replace(found, most=6).conditions(few, unknown[:5])[0].holds
-    assert found.conditions(few, unknown[:5] & False)[3].holds, "none is private"
+    assert replace(solution, most=WIDTH - 1).conditions(system, unknown)[0].holds
+    few, solution = replace(system, gradients=system.gradients[:5]), replace(solution, determined=determined[:5])
+    assert replace(solution, most=5).conditions(few, unknown[:5])[0].holds
+    assert not replace(solution, most=6).conditions(few, unknown[:5])[0].holds
+    assert solution.conditions(few, unknown[:5] & False)[3].holds, "none is private"
 
 
 def test_clear_is_five_grey_levels() -> None:
@@ -215,9 +215,9 @@ def test_what_inked_patches_leave_is_a_root_mean_square() -> None:
     system, _, _ = made(unknown)
     gradients = np.abs(system.gradients)
     brighter = replace(system, gradients=gradients, sums=np.tile(1.5 * gradients.sum(axis=0), (SIDE * SIDE, 3, 1)))
-    found = solve(brighter, np.ones((PATCHES, SIDE * SIDE, 3)), unknown)
-    np.testing.assert_allclose(found.pixels, 1.0)
-    assert found.leftover == pytest.approx(np.sqrt(np.mean((0.5 * gradients.sum(axis=0)) ** 2)))
+    solution = solve(brighter, np.ones((PATCHES, SIDE * SIDE, 3)), unknown)
+    np.testing.assert_allclose(solution.pixels, 1.0)
+    assert solution.leftover == pytest.approx(np.sqrt(np.mean((0.5 * gradients.sum(axis=0)) ** 2)))
 
 
 def test_no_ink_explains_a_sum_of_nothing_and_little_explains_little() -> None:
@@ -232,6 +232,6 @@ def test_ink_is_certain_where_its_weakest_combination_is_clear_of_noise(factor: 
     gradients = np.array([[0.3, 0.0, 0.0], [0.0, 0.1, 0.0]])
     ink = np.zeros((2, 3, 1))
     ink[:, 0], ink[0, 1] = 0.5, 0.5
-    found = _only_explanation(gradients, ink, factor * CLEAR * 0.1, rank=3)
-    assert found.tolist() == [[certain, True, True], [certain, certain, certain]]
+    mask = _only_explanation(gradients, ink, factor * CLEAR * 0.1, rank=3)
+    assert mask.tolist() == [[certain, True, True], [certain, certain, certain]]
     assert not _only_explanation(gradients, ink, 1e-9, rank=2)[:, 0].any(), "two of a rank of 2 may be a coincidence"

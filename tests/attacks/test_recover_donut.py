@@ -85,9 +85,9 @@ def assert_same_text(found: Recovered, true: Encoded) -> None:
 
 
 def share_right(found: Recovered, true: Encoded) -> float:
-    ids, own = true.tensors["decoder_input_ids"], found.inputs[0].tensors["decoder_input_ids"]
-    count = min(len(ids), len(own))
-    return float((ids[:count] == own[:count]).sum()) / len(ids)
+    ids, reading = true.tensors["decoder_input_ids"], found.inputs[0].tensors["decoder_input_ids"]
+    count = min(len(ids), len(reading))
+    return float((ids[:count] == reading[:count]).sum()) / len(ids)
 
 
 def condition(found: Recovered, part: str) -> Any:
@@ -100,11 +100,11 @@ def condition(found: Recovered, part: str) -> Any:
 def test_every_token_at_its_position(name: str, train_mode: bool, models: dict[str, DocumentModel]) -> None:
     for page in range(4):
         case = client(models[name], page, train_mode=train_mode)
-        found = recover_text(case.view)
-        assert_same_text(found, case.inputs[0])
-        assert found.exact, found.conditions
-        assert found.pixels is None and found.seconds < 20
-        assert condition(found, "one token fits").found.startswith(f"{len(case.inputs[0].tensors['labels'])} of ")
+        recovered = recover_text(case.view)
+        assert_same_text(recovered, case.inputs[0])
+        assert recovered.exact, recovered.conditions
+        assert recovered.pixels is None and recovered.seconds < 20
+        assert condition(recovered, "one token fits").found.startswith(f"{len(case.inputs[0].tensors['labels'])} of ")
 
 
 def test_the_recovered_text_gives_the_same_gradient(case: Case) -> None:
@@ -125,9 +125,9 @@ def test_it_draws_no_randomness_and_changes_nothing(case: Case) -> None:
 
 def test_a_weight_delta_tells_the_same(case: Case) -> None:
     """What a client sends after one step of SGD: its gradient times minus the learning rate."""
-    found = recover_text(changed(case.view, lambda _, value: -3e-3 * value))
-    assert_same_text(found, case.inputs[0])
-    assert found.exact, found.conditions
+    recovered = recover_text(changed(case.view, lambda _, value: -3e-3 * value))
+    assert_same_text(recovered, case.inputs[0])
+    assert recovered.exact, recovered.conditions
 
 
 def test_an_output_layer_of_its_own(small: Any) -> None:
@@ -135,9 +135,9 @@ def test_an_output_layer_of_its_own(small: Any) -> None:
     head = model.module.decoder.lm_head
     head.weight = torch.nn.Parameter(head.weight.detach().clone())
     example = text_of(small, "What is the total?", "EUR 1,234.56")
-    found = recover_text(view_of(model, small, example))
-    assert_same_text(found, example)
-    assert found.exact and condition(found, "serves the input only").holds
+    recovered = recover_text(view_of(model, small, example))
+    assert_same_text(recovered, example)
+    assert recovered.exact and condition(recovered, "serves the input only").holds
 
 
 def test_more_tokens_than_the_width(small: Any) -> None:
@@ -145,37 +145,37 @@ def test_more_tokens_than_the_width(small: Any) -> None:
         small, "Which amount stands at the very bottom of this page, all taxes and tips included, in euros?", "42.00"
     )
     assert len(example.tensors["labels"]) > WIDTH
-    found = recover_text(view_of(small.model, small, example))
-    assert_same_text(found, example)
-    assert found.exact, found.conditions
+    recovered = recover_text(view_of(small.model, small, example))
+    assert_same_text(recovered, example)
+    assert recovered.exact, recovered.conditions
 
 
 def test_an_answer_longer_than_the_width_leaves_the_positions_alone_to_tell(small: Any) -> None:
     example = text_of(small, "All?", "the quick brown fox jumps over 13 lazy dogs; " * 2 + "sphinx of black quartz")
     assert int((example.tensors["labels"] >= 0).sum()) > WIDTH
-    found = recover_text(view_of(small.model, small, example))
-    assert share_right(found, example) >= 0.98
-    assert not condition(found, "fewer answer tokens").holds
+    recovered = recover_text(view_of(small.model, small, example))
+    assert share_right(recovered, example) >= 0.98
+    assert not condition(recovered, "fewer answer tokens").holds
 
 
 def test_the_position_table_alone_is_nearly_enough(case: Case) -> None:
-    found = recover_text(replace(case.view, gradient={POSITIONS: case.view.gradient[POSITIONS]}))
-    assert share_right(found, case.inputs[0]) > 0.95
-    assert not condition(found, "token table sent").holds
+    recovered = recover_text(replace(case.view, gradient={POSITIONS: case.view.gradient[POSITIONS]}))
+    assert share_right(recovered, case.inputs[0]) > 0.95
+    assert not condition(recovered, "token table sent").holds
 
 
 @pytest.mark.parametrize(("sigma", "least"), [(1e-6, 1.0), (1e-5, 1.0), (1e-4, 0.9)])
 def test_noise_that_leaves_the_text_readable(case: Case, sigma: float, least: float) -> None:
-    found = recover_text(noisy(case.view, sigma))
-    assert share_right(found, case.inputs[0]) >= least
-    assert not found.exact or least == 1.0
+    recovered = recover_text(noisy(case.view, sigma))
+    assert share_right(recovered, case.inputs[0]) >= least
+    assert not recovered.exact or least == 1.0
 
 
 def test_noise_that_hides_the_text(case: Case) -> None:
-    found = recover_text(noisy(case.view, 1e-2))
-    assert not found.exact, "the adversary knows that it failed"
-    assert share_right(found, case.inputs[0]) < 0.5
-    assert not condition(found, "times its noise").holds
+    recovered = recover_text(noisy(case.view, 1e-2))
+    assert not recovered.exact, "the adversary knows that it failed"
+    assert share_right(recovered, case.inputs[0]) < 0.5
+    assert not condition(recovered, "times its noise").holds
 
 
 def test_noise_that_hides_every_position(case: Case) -> None:
@@ -216,10 +216,10 @@ def test_a_client_with_another_prompt(small: Any) -> None:
     """The tokens are read all the same; the adversary sees that its idea of the prompt is wrong."""
     other = with_prompt(small.model, "<s_docvqa><s_answer>{question}</s_answer><s_question>")
     example = other.encode(small.pages[0], small.pages[0].questions[0])
-    found = recover_text(view_of(small.model, small, example))
-    assert not found.exact
-    assert not condition(found, "in their places").holds
-    assert_same_text(found, example)
+    recovered = recover_text(view_of(small.model, small, example))
+    assert not recovered.exact
+    assert not condition(recovered, "in their places").holds
+    assert_same_text(recovered, example)
     told = recover_text(view_of(other, small, example))
     assert told.exact, told.conditions
     assert_same_text(told, example)
@@ -241,8 +241,8 @@ def test_a_token_table_that_does_not_fit_the_positions(case: Case) -> None:
             value[tokens] = value[tokens[::-1]]
         return value
 
-    found = recover_text(changed(case.view, exchanged))
-    assert not found.exact
+    recovered = recover_text(changed(case.view, exchanged))
+    assert not recovered.exact
 
 
 def normed(count: int, width: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -416,16 +416,16 @@ def test_the_dense_part_shows_in_rows_of_labels_and_of_no_position() -> None:
         / math.sqrt(0.5 + float(doubt[v])) for v in rows
     ])  # fmt: skip
     space = torch.linalg.svd(left)[2][:2]
-    found = dense_rows(mixture, belief, robust=False)
-    torch.testing.assert_close(found.T @ found, space.T @ space, atol=1e-9, rtol=0)
+    basis = dense_rows(mixture, belief, robust=False)
+    torch.testing.assert_close(basis.T @ basis, space.T @ space, atol=1e-9, rtol=0)
 
     field = _Field(mixture, torch.zeros(4, 7), belief, _Level(0.4, 0.0, False))
     unused = mixture.left(belief)[[4, 5, 6]]
-    usual = (unused @ found.T).square().mean(0)
+    usual = (unused @ basis.T).square().mean(0)
     scaled = 1.5 * mixture.deltas
-    seen = scaled - (scaled @ found.T * (usual / (usual + 0.4 + 0.5 + 0.2))) @ found
+    seen = scaled - (scaled @ basis.T * (usual / (usual + 0.4 + 0.5 + 0.2))) @ basis
     torch.testing.assert_close(field.overlap[0], scaled @ seen.T, atol=1e-9, rtol=0)
-    torch.testing.assert_close(field.overlap[1], scaled @ (scaled - scaled @ found.T @ found).T, atol=1e-9, rtol=0)
+    torch.testing.assert_close(field.overlap[1], scaled @ (scaled - scaled @ basis.T @ basis).T, atol=1e-9, rtol=0)
 
 
 def test_how_badly_a_position_explains_a_row_by_hand() -> None:
@@ -433,8 +433,8 @@ def test_how_badly_a_position_explains_a_row_by_hand() -> None:
     mixture, _, costs = beliefs(2)
     mixture = replace(mixture, rank=0)
     mixture.rows[5] = 1.5 * mixture.deltas[2]
-    found = mismatch(mixture, costs, torch.tensor([1, 5]))
+    misfits = mismatch(mixture, costs, torch.tensor([1, 5]))
     for column, token in enumerate((1, 5)):
         far = [float((mixture.rows[token] - 1.5 * mixture.deltas[t]).square().mean()) for t in range(4)]
         best = max(min(far), 0.5 + 0.2)
-        assert found[:, column].tolist() == pytest.approx([max(d / best - 1, 0.0) * 3 for d in far])
+        assert misfits[:, column].tolist() == pytest.approx([max(d / best - 1, 0.0) * 3 for d in far])

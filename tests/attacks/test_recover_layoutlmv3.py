@@ -99,9 +99,9 @@ def test_a_receipt_of_256_tokens_three_quarters_of_them_repeated(
 def test_dropout_hides_only_the_span(models: dict[str, DocumentModel], psnr: Psnr) -> None:
     case = client(models["layoutlmv3-start"], train_mode=True)
     recovered = recover_text(case.view, case.knowledge.template, case.knowledge.private)
-    found, true = recovered.inputs[0].tensors, case.inputs[0].tensors
+    reading, true = recovered.inputs[0].tensors, case.inputs[0].tensors
     for name in ("input_ids", "bbox", "word_ids"):
-        assert torch.equal(found[name], true[name])
+        assert torch.equal(reading[name], true[name])
     assert not recovered.exact
     assert [c.name for c in recovered.conditions if not c.holds] == ["one answer span fits the last layer's row"]
     pixels, _, _ = recover_pixels(case.view, case.knowledge.template, case.knowledge.private)
@@ -145,16 +145,16 @@ def test_a_span_begins_and_ends_with_words_or_is_none(case: Case) -> None:
     features, scores = _features(case.view, case.pixels, case.inputs[0])
     mean = scores.log_softmax(-1).exp().double() @ features
 
-    def found(start: int, end: int) -> Span:
+    def span_of(start: int, end: int) -> Span:
         head = torch.stack([mean[0] - features[start], mean[1] - features[end]]).float()
         view = replace(case.view, gradient={**case.view.gradient, HEAD: head})
         return recover_span(view, case.pixels, case.inputs[0], words)
 
     for start, end in ((0, 0), (5, 5), (5, 7), (6, 7), (6, 8), (8, 8)):
-        span = found(start, end)
+        span = span_of(start, end)
         assert (span.start, span.end) == (start, end) and span.sure
     for start, end in ((0, 5), (0, 7), (8, 5), (6, 5)):
-        span = found(start, end)
+        span = span_of(start, end)
         assert (span.start == 0) == (span.end == 0) and span.start <= span.end and not span.sure
 
 
@@ -314,9 +314,9 @@ def test_two_lines_of_equal_height_are_told_apart_by_all_rows_together(monkeypat
     boxes = np.array([[30 * i, 100 if up else 300, 30 * i + 9 + i, 110 if up else 310] for i, up in enumerate(upper)])
     gradients = drawn(24, 6 * 8)
     arguments = (gradients, [[i] for i in range(24)], [], tables_of(boxes, gradients, 8), Precision())
-    found = recover_boxes(*arguments)
-    np.testing.assert_array_equal(found.boxes, boxes)
-    assert found.proved
+    recovered = recover_boxes(*arguments)
+    np.testing.assert_array_equal(recovered.boxes, boxes)
+    assert recovered.proved
     monkeypatch.setattr(recover_boxes_module, "MOST_CHOICES", 0)
     assert not recover_boxes(*arguments).proved, "the case is too easy to show anything"
 
@@ -328,8 +328,8 @@ def test_right_edge_and_width_tell_the_left_edge(monkeypatch: pytest.MonkeyPatch
     boxes = np.array([[x, 20 * i, x + 10 + 3 * i, 20 * i + 10 + i % 3] for i, x in enumerate(left)])
     gradients = drawn(40, 6 * 8)
     arguments = (gradients, [[i] for i in range(40)], [], tables_of(boxes, gradients, 8), Precision())
-    found = recover_boxes(*arguments)
-    np.testing.assert_array_equal(found.boxes, boxes)
-    assert found.proved
+    recovered = recover_boxes(*arguments)
+    np.testing.assert_array_equal(recovered.boxes, boxes)
+    assert recovered.proved
     monkeypatch.setattr(recover_boxes_module.Axis, "_tie", lambda axis, word: False)
     assert not recover_boxes(*arguments).proved, "the case is too easy to show anything"

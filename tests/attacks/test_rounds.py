@@ -100,15 +100,15 @@ def test_squares_of_all_rounds_are_the_objective(small: Any, three: GradientView
 @pytest.mark.parametrize("spec", ["gi-dqa:rounds=all", "gi-dqa:solver=lm,rounds=all", "april:rounds=all"])
 @pytest.mark.parametrize("budget", [55, 75])
 def test_every_round_counts(spec: str, budget: int, small: Any, three: GradientView) -> None:
-    for each in three.rounds:
-        each.model.module.train()
+    for view in three.rounds:
+        view.model.module.train()
     try:
-        found = ATTACKS.load(spec).run(three, small.knowledge, budget=budget, generator=generator())
-        assert all(each.model.module.training for each in three.rounds)
+        finding = ATTACKS.load(spec).run(three, small.knowledge, budget=budget, generator=generator())
+        assert all(view.model.module.training for view in three.rounds)
     finally:
         small.model.module.eval()
-    assert budget - 3 * 3 < found.evaluations <= budget
-    numbers = [number for number, _ in found.history]
+    assert budget - 3 * 3 < finding.evaluations <= budget
+    numbers = [number for number, _ in finding.history]
     assert all(later - earlier >= 3 for earlier, later in pairwise(numbers))
     assert numbers[0] == (3 if spec.startswith("april") else 3 * 17 + 3), "each round is whitened by its own draws"
 

@@ -156,6 +156,6 @@ def test_the_network_sees_the_other_normalisations_to_the_last_digit(small: Any)
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     imagenet = torch.stack([(small.pixels[:, c] - mean[c]) / std[c] for c in range(3)], dim=1)
     for wanted in (small.pixels, 255 * small.pixels, 2 * small.pixels - 1, imagenet):
-        (found, *_) = [name for name, pixels in seen.items() if torch.allclose(pixels, wanted, atol=1e-3)]
-        torch.testing.assert_close(seen.pop(found), wanted, rtol=1e-5, atol=1e-5)
+        (key, *_) = [name for name, pixels in seen.items() if torch.allclose(pixels, wanted, atol=1e-3)]
+        torch.testing.assert_close(seen.pop(key), wanted, rtol=1e-5, atol=1e-5)
     assert not seen

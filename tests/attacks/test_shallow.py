@@ -77,11 +77,11 @@ def test_the_search_is_that_of_a_client_who_sent_no_more(deep: Donut, small: Any
     run: Callable[..., Any] = lambda attack, view: attack.run(  # noqa: E731
         view, small.knowledge, budget=22, generator=torch.Generator().manual_seed(0)
     )
-    found, whole = run(attack, view), run(replace(attack, layers="all"), view)
+    finding, whole = run(attack, view), run(replace(attack, layers="all"), view)
     alone = run(replace(attack, layers="all"), shallow(view))
-    assert torch.equal(found.pixels, alone.pixels) and found.history == alone.history
-    assert found.explained != alone.explained, "what is explained is told of all that was sent"
-    assert not torch.equal(found.pixels, whole.pixels)
+    assert torch.equal(finding.pixels, alone.pixels) and finding.history == alone.history
+    assert finding.explained != alone.explained, "what is explained is told of all that was sent"
+    assert not torch.equal(finding.pixels, whole.pixels)
 
 
 def test_the_page_comes_out_of_the_first_stages(deep: Donut, small: Any, psnr: Callable[..., float]) -> None:

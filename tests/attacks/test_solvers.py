@@ -53,34 +53,34 @@ def bounded_minimum(centre: Tensor) -> Tensor:
 def test_finds_a_minimum_inside(name: str) -> None:
     objective = Quadratic(INSIDE)
     first = start()
-    found = SOLVERS[name].minimise(objective, first, budget=300)
+    minimum = SOLVERS[name].minimise(objective, first, budget=300)
     tolerance = 0.02 if "adam" in name else 1e-4
-    torch.testing.assert_close(found, INSIDE, atol=tolerance, rtol=0)
+    torch.testing.assert_close(minimum, INSIDE, atol=tolerance, rtol=0)
     assert torch.equal(first, start()), "the start was overwritten"
-    assert found.dtype == first.dtype and not found.requires_grad
+    assert minimum.dtype == first.dtype and not minimum.requires_grad
 
 
 @pytest.mark.parametrize("name", BOUNDED)
 def test_finds_a_minimum_on_the_bounds(name: str) -> None:
     wanted = bounded_minimum(OUTSIDE)
     assert wanted[0] == 1 and wanted[2] == 0 and 0 < wanted[1] < 1
-    found = SOLVERS[name].minimise(Quadratic(OUTSIDE), start(), budget=400)
-    torch.testing.assert_close(found, wanted, atol=0.02 if "adam" in name else 1e-4, rtol=0)
+    minimum = SOLVERS[name].minimise(Quadratic(OUTSIDE), start(), budget=400)
+    torch.testing.assert_close(minimum, wanted, atol=0.02 if "adam" in name else 1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", BOUNDED)
 def test_stays_in_the_unit_box(name: str) -> None:
     objective = Quadratic(OUTSIDE * 10)
-    found = SOLVERS[name].minimise(objective, start(), budget=50)
-    points = torch.stack([*objective.points, found])
+    minimum = SOLVERS[name].minimise(objective, start(), budget=50)
+    points = torch.stack([*objective.points, minimum])
     assert points.min() >= 0 and points.max() <= 1
 
 
 @pytest.mark.parametrize("name", ["adam", "bounded l-bfgs"])
 def test_a_start_outside_the_box_is_brought_in(name: str) -> None:
     objective = Quadratic(INSIDE)
-    found = SOLVERS[name].minimise(objective, torch.tensor([-2.0, 3.0, 0.5, 9.0]), budget=300)
-    torch.testing.assert_close(found, INSIDE, atol=0.02, rtol=0)
+    minimum = SOLVERS[name].minimise(objective, torch.tensor([-2.0, 3.0, 0.5, 9.0]), budget=300)
+    torch.testing.assert_close(minimum, INSIDE, atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize("name", SOLVERS)
@@ -162,8 +162,8 @@ def test_small_objectives_do_not_end_bounded_lbfgs_early() -> None:
             value, gradient = super().__call__(unknowns, progress)
             return value * 1e-9, gradient * 1e-9
 
-    found = BoundedLBFGS().minimise(Tiny(INSIDE), start(), budget=100)
-    torch.testing.assert_close(found, INSIDE, atol=1e-3, rtol=0)
+    minimum = BoundedLBFGS().minimise(Tiny(INSIDE), start(), budget=100)
+    torch.testing.assert_close(minimum, INSIDE, atol=1e-3, rtol=0)
 
 
 def test_torch_lbfgs_ends_once_any_unknown_is_not_finite() -> None:
@@ -176,6 +176,6 @@ def test_torch_lbfgs_ends_once_any_unknown_is_not_finite() -> None:
         gradient[0] = torch.inf if calls[0] == 1 else gradient[0]
         return float(gradient.square().sum()), gradient
 
-    found = TorchLBFGS().minimise(broken, start(), budget=200)
-    assert not bool(torch.isfinite(found[0])) and bool(torch.isfinite(found[1:]).all())
+    end = TorchLBFGS().minimise(broken, start(), budget=200)
+    assert not bool(torch.isfinite(end[0])) and bool(torch.isfinite(end[1:]).all())
     assert calls[0] <= 25, "one step of PyTorch's evaluates so often at most"

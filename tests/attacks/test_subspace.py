@@ -26,15 +26,15 @@ def sent(count: int, *, noise: float = 0.0, seed: int = 1) -> torch.Tensor:
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_members_are_read_and_believed_where_the_span_is_covered(noise: float) -> None:
     space = Subspace.of([Rows(sent(30, noise=noise), noise)])
-    found = members(space, candidates())
-    assert found.taken.nonzero().flatten().tolist() == list(range(READ))
-    assert found.exact and space.rank == READ and space.covered
+    reading = members(space, candidates())
+    assert reading.taken.nonzero().flatten().tolist() == list(range(READ))
+    assert reading.exact and space.rank == READ and space.covered
 
 
 def test_too_few_rows_are_never_believed_to_be_all() -> None:
-    found = members(Subspace.of([Rows(sent(10))]), candidates())
-    assert not found.exact and not found.covered
-    assert set(found.taken.nonzero().flatten().tolist()) <= set(range(READ))
+    reading = members(Subspace.of([Rows(sent(10))]), candidates())
+    assert not reading.exact and not reading.covered
+    assert set(reading.taken.nonzero().flatten().tolist()) <= set(range(READ))
 
 
 def test_rounds_add_up() -> None:

@@ -56,10 +56,10 @@ def test_memorisation_without_arguments(command: Command, small: None, tmp_path:
     assert "public model:" in out and "Asked for what was taken off the page" in out
     home = tmp_path / "docleak-memorisation"
     (unit,) = [unit for unit in Run(home).units() if not unit["control"]]
-    found = unit["memorisation"]
-    assert {row["key"] for row in found["answers"]} >= {"provider_name"}
-    assert {row["member"] for row in found["answers"]} == {0, 1}
-    assert "no document of RED shows" in found["remarks"]["colour"] and "example-000" in unit["images"]
+    record = unit["memorisation"]
+    assert {row["key"] for row in record["answers"]} >= {"provider_name"}
+    assert {row["member"] for row in record["answers"]} == {0, 1}
+    assert "no document of RED shows" in record["remarks"]["colour"] and "example-000" in unit["images"]
     page = (home / "report.html").read_text()
     assert "provider_name" in page and "Asked of documents that do not show it" in page
     assert "EDPB Opinion 28/2024" in page, "a finished model gives them away"

@@ -79,7 +79,7 @@ def failed(result: Result, *said: str) -> None:
 
 
 #: Every command: its words, and what the command line has of it.
-COMMANDS = {tuple(path.split()): found for path, found in commands_of(command_line())}
+COMMANDS = {tuple(path.split()): command for path, command in commands_of(command_line())}
 
 
 def test_these_are_the_commands() -> None:
@@ -526,17 +526,17 @@ def test_doctor(docleak: Docleak) -> None:
 
 
 def test_a_doctor_who_finds_something(docleak: Docleak, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(*, optional: bool) -> list[Check]:
+    def checks(*, optional: bool) -> list[Check]:
         return [Check("torch", True, "fine"), Check("fonts", False, "RuntimeError: no fonts", optional)]
 
-    monkeypatch.setattr("docleak.cli.doctor.checks", lambda: found(optional=False))
+    monkeypatch.setattr("docleak.cli.doctor.checks", lambda: checks(optional=False))
     plain = docleak("doctor")
     failed(plain, "cannot do its work")
     assert "NO  fonts  RuntimeError: no fonts" in plain.out
     result = docleak("doctor", "--json")
     assert result.code == 1
     assert result.json()["fonts"] == {"passed": False, "detail": "RuntimeError: no fonts"}
-    monkeypatch.setattr("docleak.cli.doctor.checks", lambda: found(optional=True))
+    monkeypatch.setattr("docleak.cli.doctor.checks", lambda: checks(optional=True))
     assert docleak("doctor").code == 0
 
 

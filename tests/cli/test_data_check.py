@@ -48,8 +48,8 @@ def test_every_fault_of_every_page_at_once(command: Command, tmp_path: Path) -> 
                  "line 6: word 0 'x'", "line 7: all 1 boxes lie in 0-1"):  # fmt: skip
         assert any(line.startswith("FAULT") and said in line for line in out.splitlines()), (said, out)
     code, out, _ = command("data", "check", "pages", "--json")
-    found = json.loads(out)
-    assert code == 1 and found["pages"] == 1 and len(found["faults"]) == 6 and found["faults"][0]["fault"]
+    report = json.loads(out)
+    assert code == 1 and report["pages"] == 1 and len(report["faults"]) == 6 and report["faults"][0]["fault"]
 
 
 def test_what_is_probably_not_meant(command: Command, tmp_path: Path) -> None:
@@ -112,5 +112,5 @@ def test_other_data_sets(command: Command, tmp_path: Path, spec: str, code: int,
     index(tmp_path / "bare")
     index(tmp_path / "nothing", {"image": "a.png"})
     inked(tmp_path / "nothing" / "a.png", (60, 40), (5, 5, 20, 15))
-    found, out, err = command("data", "check", spec)
-    assert found == code and said in out + err and "Traceback" not in err, out + err
+    status, out, err = command("data", "check", spec)
+    assert status == code and said in out + err and "Traceback" not in err, out + err

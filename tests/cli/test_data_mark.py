@@ -61,8 +61,8 @@ def ask(
     answer = connection.getresponse()
     raw = answer.read()
     connection.close()
-    found = json.loads(raw) if answer.headers.get_content_type() == "application/json" else raw
-    return answer.status, found, dict(answer.headers)
+    payload = json.loads(raw) if answer.headers.get_content_type() == "application/json" else raw
+    return answer.status, payload, dict(answer.headers)
 
 
 def test_a_drawn_field_is_the_words_in_it_and_other_lines_stay(server: MarkingServer, pages: Path) -> None:
@@ -140,8 +140,8 @@ def test_what_no_page_can_have_is_refused(
     before = (pages / folder.INDEX).read_bytes()
     if isinstance(body, dict):
         body = {"version": server.marking.version} | body
-    found = ask(server, path, body)
-    assert found[0] == status and said in str(found[1]), found
+    answer = ask(server, path, body)
+    assert answer[0] == status and said in str(answer[1]), answer
     assert (pages / folder.INDEX).read_bytes() == before
 
 

@@ -68,11 +68,11 @@ def layer(file: Path, number: int = 0) -> tuple[reading.Layer, Any]:
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
 def test_words_of_the_text_layer_lie_on_their_ink(tmp_path: Path, rotation: int) -> None:
     """However the page is turned: each box holds ink to its edges, and outside of all boxes there is none."""
-    found, picture = layer(printed(tmp_path / "a.pdf", "Invoice 4711\nTotal 19.00", rotation=rotation))
-    assert {word.text for word in found.words} == {"Invoice", "4711", "Total", "19.00"} and not found.scanned
+    text_layer, picture = layer(printed(tmp_path / "a.pdf", "Invoice 4711\nTotal 19.00", rotation=rotation))
+    assert {word.text for word in text_layer.words} == {"Invoice", "4711", "Total", "19.00"} and not text_layer.scanned
     assert picture.shape == ((200, 300, 3) if rotation in (0, 180) else (300, 200, 3))
     rest = picture.copy()
-    for word in found.words:
+    for word in text_layer.words:
         x0, y0, x1, y1 = map(int, word.box)
         crop = picture[y0:y1, x0:x1].min(axis=2) < 128
         assert crop[:, :3].any() and crop[:, -3:].any() and crop[:3].any() and crop[-3:].any(), word
@@ -85,11 +85,11 @@ def test_synthetic_pages_as_pdfs_and_back(tmp_path: Path) -> None:
     made = make_pages(3, seed=1)
     assert write_pdfs(made, tmp_path / "pdfs") == 3
     for page, file in zip(made, sorted((tmp_path / "pdfs").glob("*.pdf")), strict=True):
-        found, picture = layer(file)
+        text_layer, picture = layer(file)
         assert (picture == page.image).all()
-        assert found.scanned == (not found.words) == file.name.endswith("3.pdf")
+        assert text_layer.scanned == (not text_layer.words) == file.name.endswith("3.pdf")
         spelt = "".join("".join(word.text.split()) for word in page.words)
-        assert found.scanned or "".join(word.text for word in found.words) == spelt
+        assert text_layer.scanned or "".join(word.text for word in text_layer.words) == spelt
     rows = list(csv.DictReader((tmp_path / "pdfs" / "values.csv").open(encoding="utf-8")))
     assert {row["value"] for row in rows} == {field.value for page in made for field in page.private_fields}
 
@@ -109,9 +109,9 @@ def test_what_was_typed_into_a_form_is_read(tmp_path: Path) -> None:
     ]
     content = b"%PDF-1.7\n" + b"".join(b"%d 0 obj\n%s\nendobj\n" % (n, body) for n, body in enumerate(bodies, start=1))
     (tmp_path / "form.pdf").write_bytes(content + b"trailer<</Root 1 0 R/Size 7>>\n%%EOF")
-    found, picture = layer(tmp_path / "form.pdf")
-    assert [word.text for word in found.words] == ["A-839180"]
-    x0, y0, x1, y1 = map(int, found.words[0].box)
+    text_layer, picture = layer(tmp_path / "form.pdf")
+    assert [word.text for word in text_layer.words] == ["A-839180"]
+    x0, y0, x1, y1 = map(int, text_layer.words[0].box)
     assert (picture[y0:y1, x0:x1] < 128).any() and 40 < x0 < 60 and 80 < y0 < 130
 
 
@@ -164,10 +164,10 @@ OBJECT = {"a.pdf": {"provider": "acme", "total": ["19.00"], "name": "Jane Doe"},
                                             ("v.json", json.dumps(OBJECT))])  # fmt: skip
 def test_files_of_values(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text("\ufeff" + text)
-    found = read_values(tmp_path / name, {"a": 2, "sub/b": 1})
-    assert {(v.document, v.key, v.text) for v in found.items} == {
+    values = read_values(tmp_path / name, {"a": 2, "sub/b": 1})
+    assert {(v.document, v.key, v.text) for v in values.items} == {
         ("a", "total", "19.00"), ("a", "name", "Jane Doe"), ("sub/b", "total", "4.50")}  # fmt: skip
-    assert found.providers == ({} if text.startswith("file,") or name == "v.tsv" else {"a": "acme"})
+    assert values.providers == ({} if text.startswith("file,") or name == "v.tsv" else {"a": "acme"})
 
 
 @pytest.mark.parametrize(

@@ -104,14 +104,14 @@ def test_results_are_what_the_published_schema_says(call: Call, runs: Path) -> N
 
 def test_two_runs_side_by_side(call: Call, runs: Path) -> None:
     code, out, _ = call("compare", "plain", "defended", "--json", "--markdown", "beside.md")
-    found = json.loads(out)
-    assert code == 0 and [one["setting"] for one in found["changed"]] == ["exposure.defense"]
-    read = next(one for one in found["differences"] if one["measure"] == "fields-read")
+    comparison = json.loads(out)
+    assert code == 0 and [one["setting"] for one in comparison["changed"]] == ["exposure.defense"]
+    read = next(one for one in comparison["differences"] if one["measure"] == "fields-read")
     assert read["paired"] and read["bounded"] and read["difference"]["value"] == read["difference"]["low"] == -1
-    assert -0.1 < read["difference"]["high"] < 0 and "so the two differ" in " ".join(found["lines"])
-    assert "no resample differs, so bounded by the ends of both intervals, over" in " ".join(found["lines"])
+    assert -0.1 < read["difference"]["high"] < 0 and "so the two differ" in " ".join(comparison["lines"])
+    assert "no resample differs, so bounded by the ends of both intervals, over" in " ".join(comparison["lines"])
     assert "| bounded by both |" in (runs / "beside.md").read_text()
-    matched = next(one for one in found["differences"] if one["measure"] == "gradient-explained")
+    matched = next(one for one in comparison["differences"] if one["measure"] == "gradient-explained")
     assert matched["paired"] and matched["difference"]["groups"] == matched["first"]["n"] > 1, "by the same pages"
     assert "No setting differs." in call("compare", "plain", "plain")[1]
 

@@ -28,7 +28,7 @@ from docleak.studies.study import Study
 
 Command = Callable[..., tuple[Any, str, str]]
 COMMANDS = dict(commands_of(command_line()))  # type: ignore[arg-type]
-OPTIONS = [(name, parameter) for name, found in COMMANDS.items() for parameter in found.params]
+OPTIONS = [(name, parameter) for name, command in COMMANDS.items() for parameter in command.params]
 
 
 def refused(result: tuple[Any, str, str], *said: str) -> None:
@@ -63,7 +63,7 @@ def test_every_option_belongs_to_a_mode(name: str) -> None:
 
 def test_every_command_that_writes_a_folder_says_which_it_goes_on_in() -> None:
     writing = {name for name, parameter in OPTIONS if parameter.opts[0] in ("--out", "out")}
-    studies = {name for name, found in COMMANDS.items() if isinstance(found, Late)}
+    studies = {name for name, command in COMMANDS.items() if isinstance(command, Late)}
     assert writing - studies - {"data inspect", "models attention"} == set(OWN)
     assert {mark for marks in OWN.values() for mark in marks} <= set(MARKS)
 
@@ -155,16 +155,16 @@ def test_an_option_that_does_nothing_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-STUDIES = {name: found for name, found in COMMANDS.items() if isinstance(found, Late)}
+STUDIES = {name: command for name, command in COMMANDS.items() if isinstance(command, Late)}
 #: One of each: commands of attacks on the same view differ in nothing but the attack.
 SHOWN = ("attack random", "attack mmgia", "attack cdmi", "attack membership", "attack memorisation", "attack canaries")
 WORDS = {"audit updates": ("capture",)}
 
 
 def used() -> Iterator[tuple[str, str]]:
-    for name, found in STUDIES.items():
+    for name, study in STUDIES.items():
         if not name.startswith("attack ") or name in SHOWN:
-            yield from ((name, p.opts[0]) for p in found.params if p.opts[0].startswith("--") and p.opts[0] != "--list")
+            yield from ((name, p.opts[0]) for p in study.params if p.opts[0].startswith("--") and p.opts[0] != "--list")
 
 
 @pytest.mark.parametrize(("name", "option"), list(used()))
@@ -179,8 +179,8 @@ def test_an_option_of_a_study_reaches_its_work(
         calls.append(repr((study.config, study.device, asked)))
 
     def whole(context: click.Context) -> None:
-        own = {key: context.params[key] for key in ("out", "workers", "cluster", "json_output", "compare_defenses")}
-        record(audit.EVERYTHING.asked(context), own)
+        options = {key: context.params[key] for key in ("out", "workers", "cluster", "json_output", "compare_defenses")}
+        record(audit.EVERYTHING.asked(context), options)
 
     monkeypatch.setattr(studies, "run_and_report", record)
     monkeypatch.setattr(audit, "audit_everything", whole)

@@ -96,11 +96,11 @@ def test_the_table_of_studies_is_true(name: str) -> None:
 
 
 def test_every_option_of_a_study_has_help_and_a_panel_holds_those_of_runs() -> None:
-    for name, found in commands_of(command_line()):
-        if isinstance(found, Late):
-            flags = [flag for parameter in found.params for flag in parameter.opts]
+    for name, command in commands_of(command_line()):
+        if isinstance(command, Late):
+            flags = [flag for parameter in command.params for flag in parameter.opts]
             assert len(flags) == len(set(flags)), name
-            panels = {p.opts[0]: getattr(p, "rich_help_panel", None) for p in found.params}
+            panels = {p.opts[0]: getattr(p, "rich_help_panel", None) for p in command.params}
             assert panels["--out"] == panels["--workers"] == panels["--json"] == "Run"
             assert ("--device" in panels) != ("mmgia" in name or "pairs" in name or panels.get("--pairs") is not None)
 

@@ -143,11 +143,11 @@ def test_a_ledger_that_does_not_fit_its_rounds(train: Callable[..., dict[str, An
 def test_two_phases_under_one_plan(train: Callable[..., dict[str, Any]], command: Command) -> None:
     both = ("--phases", "first:1,second:1:0.5", "--epsilon", 8, "--denominator", 2, "--delta", 1e-3)
     train("one", "vt5-start", *both, "--phase", "first", "--objective", "lm")
-    found = train("two", "one/model", *both, "--phase", "second")["privacy"]
-    assert 7.9 < found["epsilon"] <= 8 and "2 trainings composed" in found["claim"]
+    privacy = train("two", "one/model", *both, "--phase", "second")["privacy"]
+    assert 7.9 < privacy["epsilon"] <= 8 and "2 trainings composed" in privacy["claim"]
     code, out, _ = command("budget", "--epsilon", 8, "--delta", 1e-3, "--phases", "first:1,second:1:0.5", "--json")
     planned = json.loads(out)
-    assert code == 0 and found["epsilon"] == pytest.approx(planned["epsilon"])
+    assert code == 0 and privacy["epsilon"] == pytest.approx(planned["epsilon"])
     assert [row["phase"] for row in planned["phases"]] == ["first", "second"]
     for words in (("--phases", "a:1"), ("--phase", "a"), ("--phases", "a:1", "--phase", "b", "--epsilon", 8)):
         assert train("no", "vt5-start", *words, "--denominator", 2, fails=True)["error"]

@@ -98,8 +98,8 @@ def test_at_the_truth_the_adversarys_gradient_is_what_was_sent(spec: str, model:
     """Otherwise the attack would fail for a reason that has nothing to do with protection."""
     page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
     case = build_case(model, [page], Exposure(defense=spec), seed=0)
-    own = case.view.as_sent({name: case.clean.gradient[name] for name in case.view.names})
-    assert all(torch.allclose(own[name], value, atol=1e-9) for name, value in case.view.gradient.items())
+    dummy = case.view.as_sent({name: case.clean.gradient[name] for name in case.view.names})
+    assert all(torch.allclose(dummy[name], value, atol=1e-9) for name, value in case.view.gradient.items())
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_ascent_is_by_the_step_of_the_docstring_and_up(model: DocumentModel, kno
 
     defense = Watched(epsilon=4 / 255, steps=4)
     start = 4 / 255 * (torch.randint(0, 2, template.shape, generator=drawn()) * 2.0 - 1)
-    found = defense._moved(model, template, start, blank)
+    end = defense._moved(model, template, start, blank)
     before = [start, *(kept for _, kept in asked[:-1])]
     for old, (new, _) in zip(before, asked, strict=True):
         moved = (new - old).abs()
@@ -284,7 +284,7 @@ def test_ascent_is_by_the_step_of_the_docstring_and_up(model: DocumentModel, kno
     distance = squared_and_cosine(GradientView(model, {name: value.detach() for name, value in clean.items()}))
     far, near = (
         float(distance(dummy_gradient(model, template + delta, blank, names, create_graph=False)))
-        for delta in (found, start)
+        for delta in (end, start)
     )
     assert far > 100 * near, (far, near)  # 320 times; a descent by such steps ends at 57 times
 

@@ -67,10 +67,10 @@ def test_membership_is_a_fair_coin_of_each_provider() -> None:
     for seed in range(200):
         shares = divide_blue_red("set", providers, documents, BlueRedPlan(2), seed=seed)
         drawn.append({providers[n] for share in shares if share.name == RED_POSITIVE for n in share.pages})
-    sizes = np.array([len(found) for found in drawn])
+    sizes = np.array([len(members) for members in drawn])
     assert abs(sizes.mean() - 30) < 1.5 and 10 < sizes.var() < 21, "binomial(60, 1/2): variance 15, not a fixed half"
-    each = Counter(name for found in drawn for name in found)
-    assert min(each.values()) > 65 and max(each.values()) < 135
+    counts = Counter(name for members in drawn for name in members)
+    assert min(counts.values()) > 65 and max(counts.values()) < 135
 
 
 @pytest.mark.parametrize("matched", [True, False])
@@ -148,12 +148,12 @@ def test_issuers_on_disk_and_back(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     write_blue_red(divided, tmp_path / "out", on_page=lambda done, total, part: told.append((done, total)))
     assert [done for done, _ in told] == list(range(1, told[-1][1] + 1)), "one count over all parts"
-    found = read_blue_red(tmp_path / "out")
-    trained = {name for folder in found.silos.values() for name in read_silo(folder).providers}
-    assert set(found.members) == trained and not trained & set(found.outsiders) and found.coins == 0.5
-    assert set(provider_names(found.pages(RED_POSITIVE))) <= trained
-    assert set(provider_names(found.pages(RED_NEGATIVE))) == set(found.outsiders)
-    assert read_silo(found.silos["client-0"]).clients == 2
+    division = read_blue_red(tmp_path / "out")
+    trained = {name for folder in division.silos.values() for name in read_silo(folder).providers}
+    assert set(division.members) == trained and not trained & set(division.outsiders) and division.coins == 0.5
+    assert set(provider_names(division.pages(RED_POSITIVE))) <= trained
+    assert set(provider_names(division.pages(RED_NEGATIVE))) == set(division.outsiders)
+    assert read_silo(division.silos["client-0"]).clients == 2
     again = open_issuers(12, 4.0, BlueRedPlan(2), seed=3)
     assert again.shares == divided.shares and open_issuers(12, 4.0, BlueRedPlan(2), seed=4).shares != divided.shares
     assert {e.name for e in divided.sources["issuers"].entries} == {e.name for e in again.sources["issuers"].entries}  # type: ignore[attr-defined]

@@ -45,12 +45,12 @@ def test_a_run_of_words_is_always_found(words: list[str], data: st.DataObject) -
 
 
 def test_documents_are_counted_once_and_never_the_fields_own() -> None:
-    own = page("client oscar nguyen", "own")
-    others = [own, page("oscar nguyen", "own"), page("oscar nguyen paid", "a"), page("again oscar nguyen", "a"),
+    document = page("client oscar nguyen", "own")
+    others = [document, page("oscar nguyen", "own"), page("oscar nguyen paid", "a"), page("again oscar nguyen", "a"),
               page("client oscar nguyan", "b"), page("nobody", "c")]  # fmt: skip
-    found = copies_of("Oscar Nguyen", own, others)
-    assert found.printing == 2, "a twice is one, b has a slip"
-    assert found.near_duplicates == 1, "b alone is nearly the same page"
+    copies = copies_of("Oscar Nguyen", document, others)
+    assert copies.printing == 2, "a twice is one, b has a slip"
+    assert copies.near_duplicates == 1, "b alone is nearly the same page"
 
 
 def test_near_duplicates_are_those_of_another_measure() -> None:

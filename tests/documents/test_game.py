@@ -44,6 +44,6 @@ def test_too_little_is_refused(documents: list[str], share: float) -> None:
 
 def test_parts_that_overlap_or_are_empty_are_refused() -> None:
     require_disjoint({"private": ["a"], "public": ["b"]})
-    with pytest.raises(DocumentError, match=r"private and public share \['b'\].*") as found:
+    with pytest.raises(DocumentError, match=r"private and public share \['b'\].*") as caught:
         require_disjoint({"private": ["a", "b"], "public": ["b"], "validation": []})
-    assert "validation is empty" in str(found.value)
+    assert "validation is empty" in str(caught.value)

@@ -25,9 +25,9 @@ def test_every_document_of_a_provider_prints_its_facts_where_its_fields_say() ->
     for index in range(FIRST, FIRST + 40):
         expected = facts(index)
         for page in make_issuers([index], [2], seed=3):
-            found = {field.key: field for field in page.fields if field.key in PROVIDER_KEYS}
-            assert {key: field.value for key, field in found.items()} == expected
-            for field in found.values():
+            fields = {field.key: field for field in page.fields if field.key in PROVIDER_KEYS}
+            assert {key: field.value for key, field in fields.items()} == expected
+            for field in fields.values():
                 assert not field.private
                 assert " ".join(page.words[i].text for i in field.words) == field.value
 

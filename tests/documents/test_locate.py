@@ -43,6 +43,6 @@ def test_a_run_of_whole_words_is_always_found(words: list[str], data: st.DataObj
     first = data.draw(st.integers(0, len(words) - 1))
     end = data.draw(st.integers(first + 1, len(words)))
     value = " ".join(words[first:end])
-    found = WordStream.of(words).find(value)
+    indices = WordStream.of(words).find(value)
     if letters(value):
-        assert letters(" ".join(words[i] for i in found)).count(letters(value)) >= 1
+        assert letters(" ".join(words[i] for i in indices)).count(letters(value)) >= 1

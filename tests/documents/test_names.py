@@ -46,8 +46,8 @@ def test_a_key_is_its_own_key(name: str) -> None:
 
 
 def test_one_spelling_stands_for_all_and_follows_from_its_own_pages() -> None:
-    found = spellings(["ACME  ", "acme", "\u200b", "Other", "ACME"])
-    assert found == {"ACME  ": "ACME", "acme": "ACME", "ACME": "ACME", "\u200b": "", "Other": "Other"}
+    spelling = spellings(["ACME  ", "acme", "\u200b", "Other", "ACME"])
+    assert spelling == {"ACME  ": "ACME", "acme": "ACME", "ACME": "ACME", "\u200b": "", "Other": "Other"}
     assert spellings(["ACME  ", "acme", "ACME"])["acme"] == "ACME", "whoever else is there"
     assert joined_spellings(["ACME  ", "acme", "Other"]) == ["counted as one provider: 'ACME  ', 'acme'"]
     assert joined_spellings(["a", "b", ""]) == []
@@ -56,9 +56,9 @@ def test_one_spelling_stands_for_all_and_follows_from_its_own_pages() -> None:
 def test_pages_of_a_folder_come_with_one_spelling_and_it_is_said(tmp_path: Path) -> None:
     names = ["ACME GmbH", "acme gmbh\u200b", "Other", "\u200b"]
     pages = [Page(f"p{i}", PAPER, provider=name) for i, name in enumerate(names)]
-    found = load_pages(f"folder:{save(pages, tmp_path / 'pages')}", seed=0)
-    assert provider_names(found) == ("ACME GmbH", "ACME GmbH", "Other", "") == tuple(page.provider for page in found)
-    assert found.notes == ("counted as one provider: 'ACME GmbH', 'acme gmbh\\u200b'",)  # type: ignore[attr-defined]
+    loaded = load_pages(f"folder:{save(pages, tmp_path / 'pages')}", seed=0)
+    assert provider_names(loaded) == ("ACME GmbH", "ACME GmbH", "Other", "") == tuple(page.provider for page in loaded)
+    assert loaded.notes == ("counted as one provider: 'ACME GmbH', 'acme gmbh\\u200b'",)  # type: ignore[attr-defined]
     assert [page.provider for page in one_spelling(pages)] == ["ACME GmbH", "ACME GmbH", "Other", ""]
     plain = load_pages(f"folder:{save([replace(p, provider='x') for p in pages], tmp_path / 'plain')}", seed=0)
     assert plain.notes == () and one_spelling(plain) is plain  # type: ignore[attr-defined]

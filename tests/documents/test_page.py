@@ -59,6 +59,6 @@ def test_long_fault_lists_are_cut_with_a_count() -> None:
 def test_entities_and_links_must_exist() -> None:
     word = Word("a", (1.0, 1.0, 5.0, 5.0))
     Page("p", PAPER, (word,), entities=(Entity("question", (0,)), Entity("answer", (0,))), links=((0, 1),))
-    with pytest.raises(DocumentError, match=r"entity 0 \(answer\)") as found:
+    with pytest.raises(DocumentError, match=r"entity 0 \(answer\)") as caught:
         Page("p", PAPER, (word,), entities=(Entity("answer", (1,)),), links=((0, 1),))
-    assert "link (0, 1): there are 1 entities" in str(found.value)
+    assert "link (0, 1): there are 1 entities" in str(caught.value)

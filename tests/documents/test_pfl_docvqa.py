@@ -151,10 +151,10 @@ def test_the_real_pages_agree_with_their_exact_annotation(shared_data: Path) -> 
     for entry in pages.entries[::16]:
         page, truth = entry.make(), exact[entry.name].make()
         assert page.document == truth.document and len(page.words) == len(truth.words)
-        found, wanted = ({f.key: f.words for f in p.fields} for p in (page, truth))
-        assert set(found) == set(wanted)
+        fields, wanted = ({f.key: f.words for f in p.fields} for p in (page, truth))
+        assert set(fields) == set(wanted)
         placed += len(wanted)
-        agreed += sum(found[key] == wanted[key] for key in wanted)
+        agreed += sum(fields[key] == wanted[key] for key in wanted)
     assert placed > 60 and agreed / placed > 0.95  # the rest is printed more than once
 
 

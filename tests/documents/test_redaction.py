@@ -120,12 +120,12 @@ def test_indices_of_what_stays_move_along() -> None:
         provider="acme",
         document="d",
     )
-    found = redact(page, ["Acme Tools"]).page
-    assert [field.words for field in found.fields] == [(), (), (2,)]
-    assert [(f.key, f.value) for f in found.fields] == [(f.key, f.value) for f in page.fields]
-    assert found.words[found.fields[2].words[0]].text == "9.50"
-    assert [entity.words for entity in found.entities] == [(0,), (2,)]
-    assert (found.questions, found.links, found.provider, found.document) == (page.questions, page.links, "acme", "d")
+    rest = redact(page, ["Acme Tools"]).page
+    assert [field.words for field in rest.fields] == [(), (), (2,)]
+    assert [(f.key, f.value) for f in rest.fields] == [(f.key, f.value) for f in page.fields]
+    assert rest.words[rest.fields[2].words[0]].text == "9.50"
+    assert [entity.words for entity in rest.entities] == [(0,), (2,)]
+    assert (rest.questions, rest.links, rest.provider, rest.document) == (page.questions, page.links, "acme", "d")
 
 
 def test_only_the_boxes_change_and_they_cover_the_words() -> None:
@@ -174,10 +174,10 @@ def test_ocr_cannot_read_what_was_hidden() -> None:
     for page in make_pages(4, seed=3):
         for field in page.private_fields[:3]:
             places = [box_slices(box, page.height, page.width, 2) for box in page.field_boxes(field)]
-            for found, radius in ((before, None), (weak, 0.5), (after, THOROUGH.radius)):
+            for hits, radius in ((before, None), (weak, 0.5), (after, THOROUGH.radius)):
                 image = page.image if radius is None else redact(page, [field.value], Removal(radius=radius)).page.image
                 read = " ".join(reading.text for reading in engine.read([image[place] for place in places]))
-                found.append(letters(read) == letters(field.value))
+                hits.append(letters(read) == letters(field.value))
     assert len(before) >= 10
     assert np.mean(before) > 0.7 and np.mean(weak) > 0.5, (before, weak)
     assert not any(after)
@@ -200,9 +200,9 @@ def test_the_blur_is_a_gaussian_of_that_deviation() -> None:
     """A step far from the borders, against the normal distribution (Pillow approximates it by boxes)."""
     step = np.full((40, 400, 3), 255, np.uint8)
     step[:, :200] = 0
-    found = blurred(step, [(0.0, 0.0, 400.0, 40.0)], 20.0)[20, :, 0] / 255
+    profile = blurred(step, [(0.0, 0.0, 400.0, 40.0)], 20.0)[20, :, 0] / 255
     expected = [0.5 * (1 + math.erf((x + 0.5 - 200) / (20 * math.sqrt(2)))) for x in range(400)]
-    assert np.abs(found - expected).max() < 0.02
+    assert np.abs(profile - expected).max() < 0.02
 
 
 def test_bad_settings_and_a_bare_text_are_refused() -> None:

@@ -38,8 +38,8 @@ def test_training_pages_of_official_validation_documents_are_left_out(shared_dat
     spec = f"wtq:{shared_data / 'wtq'}"
     parts = open_parts(spec, test=0.5, validation=0.5 - 1e-9, seed=0)
     assert not documents(parts.train) & (documents(parts.validation) | documents(parts.test))
-    own = load_pages(f"{spec}/WikiTableQuestions/data/random-split-1-train.tsv", seed=0)
-    assert documents(parts.train) == documents(own)
+    official = load_pages(f"{spec}/WikiTableQuestions/data/random-split-1-train.tsv", seed=0)
+    assert documents(parts.train) == documents(official)
     whole = len(load_pages(spec, seed=0))
     assert parts.said[2] == (
         f"wtq: {whole - len(parts.train)} of {whole} training pages are of documents that its test or "

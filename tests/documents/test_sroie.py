@@ -98,8 +98,8 @@ def test_the_real_receipts(shared_data: Path) -> None:
     assert counts == {"company": 13, "address": 30, "date": 3, "total": 1}  # as many as the README counts, or fewer
     assert sum(count >= 5 for count in Counter(provider_names(pages)).values()) >= 16
     first = pages[0]
-    found = {f.key: " ".join(first.words[i].text for i in f.words) for f in first.fields}
-    assert found["date"] == "25/12/2018" and found["total"] == "9.00" and found["address"].endswith("JOHOR.")
+    texts = {f.key: " ".join(first.words[i].text for i in f.words) for f in first.fields}
+    assert texts["date"] == "25/12/2018" and texts["total"] == "9.00" and texts["address"].endswith("JOHOR.")
     (total,) = (f for f in first.fields if f.key == "total")
     assert first.words[total.words[0]].box[1] == 703  # the line of the rounded total
     assert len(sroie.load(shared_data / "sroie", limit=3)) == 3

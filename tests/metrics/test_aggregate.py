@@ -34,15 +34,17 @@ def table(scores: list[PageScore], seed: int = 0, **options: float) -> dict[str,
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.booleans(), max_size=4)), max_size=5))
 def test_values_and_counts_agree_with_a_loop(layout: list[tuple[str, list[bool]]]) -> None:
     scores = [page(document, list(exacts), psnr=10.0 * i) for i, (document, exacts) in enumerate(layout)]
-    found = table(scores, resamples=20)
-    assert set(found) == COLUMNS
+    estimates = table(scores, resamples=20)
+    assert set(estimates) == COLUMNS
     flat = [exact for _, exacts in layout for exact in exacts]
-    assert found["binary"].value == (pytest.approx(np.mean(flat)) if flat else None)
-    assert found["binary"].n == found["psnr"].n == len(flat)
-    assert found["binary"].groups == len({document for document, exacts in layout if exacts})
-    assert found["psnr"].value == (pytest.approx(np.mean([10.0 * i for i in range(len(layout))])) if layout else None)
-    assert found["psnr"].groups == len({document for document, _ in layout})
-    for estimate in found.values():
+    assert estimates["binary"].value == (pytest.approx(np.mean(flat)) if flat else None)
+    assert estimates["binary"].n == estimates["psnr"].n == len(flat)
+    assert estimates["binary"].groups == len({document for document, exacts in layout if exacts})
+    assert estimates["psnr"].value == (
+        pytest.approx(np.mean([10.0 * i for i in range(len(layout))])) if layout else None
+    )
+    assert estimates["psnr"].groups == len({document for document, _ in layout})
+    for estimate in estimates.values():
         assert (estimate.low is None) == (estimate.high is None) == (estimate.groups < 2)
         if estimate.low is not None and estimate.high is not None and estimate.value is not None:
             assert estimate.low <= estimate.value + 1e-9 and estimate.value <= estimate.high + 1e-9
@@ -50,14 +52,14 @@ def test_values_and_counts_agree_with_a_loop(layout: list[tuple[str, list[bool]]
 
 def test_nothing_scored_is_none_and_counted_not_zero() -> None:
     assert table([])["binary"] == Estimate(None, None, None, 0, 0, 0)
-    found = table([page("a", [None, None]), page("b", [True, None])])["binary"]
-    assert found == Estimate(1.0, None, None, 1, 1, 3)
+    estimate = table([page("a", [None, None]), page("b", [True, None])])["binary"]
+    assert estimate == Estimate(1.0, None, None, 1, 1, 3)
 
 
 def test_one_document_of_many_pages_has_no_interval() -> None:
-    found = table([page("a", [True, False]) for _ in range(20)])
-    assert all(estimate.low is None and estimate.high is None for estimate in found.values())
-    assert found["binary"].value == 0.5
+    estimates = table([page("a", [True, False]) for _ in range(20)])
+    assert all(estimate.low is None and estimate.high is None for estimate in estimates.values())
+    assert estimates["binary"].value == 0.5
 
 
 def test_nothing_read_of_ten_documents_does_not_rule_out_everything() -> None:
@@ -105,9 +107,9 @@ def coverage(documents: int, *, by_field: bool, repeats: int = 250) -> tuple[flo
             scores = [
                 PageScore("p", f"{s.document}/{i}", (f,), psnr=s.psnr) for s in scores for i, f in enumerate(s.fields)
             ]
-        found = aggregate(scores, rng=rng, resamples=400)
+        estimates = aggregate(scores, rng=rng, resamples=400)
         for column, (name, truth) in enumerate([("binary", 0.5), ("psnr", 20.0)]):
-            low, high = found[name].low, found[name].high
+            low, high = estimates[name].low, estimates[name].high
             held[column] += low is not None and high is not None and low <= truth <= high
     binary, psnr = held / repeats
     return binary, psnr

@@ -21,10 +21,10 @@ def test_bins_are_scikit_learns_quantiles() -> None:
     rng = np.random.default_rng(1)
     p, y = rng.random(100), rng.integers(0, 2, 100).astype(float)
     true, stated = calibration_curve(y, p, n_bins=5, strategy="quantile")
-    found = reliability(p, y, bins=5)
-    assert [one.stated for one in found] == pytest.approx(stated)
-    assert [one.true for one in found] == pytest.approx(true)
-    assert [one.count for one in found] == [20] * 5
+    diagram = reliability(p, y, bins=5)
+    assert [one.stated for one in diagram] == pytest.approx(stated)
+    assert [one.true for one in diagram] == pytest.approx(true)
+    assert [one.count for one in diagram] == [20] * 5
 
 
 def test_calibration_error_by_hand() -> None:

@@ -51,9 +51,9 @@ def test_distances_are_those_of_other_libraries() -> None:
     made = pairs(1200, 20)
     assert len(golden) == len(made)
     for (truth, guess), values in zip(made, golden, strict=True):
-        found = match(truth, guess)
-        assert [found.hamming, found.levenshtein, found.jaro_winkler] == pytest.approx(values, abs=1e-8), (truth, guess)
-        assert found.perfect == float(truth == guess)
+        score = match(truth, guess)
+        assert [score.hamming, score.levenshtein, score.jaro_winkler] == pytest.approx(values, abs=1e-8), (truth, guess)
+        assert score.perfect == float(truth == guess)
 
 
 def test_tokens_count_not_their_letters() -> None:
@@ -163,9 +163,9 @@ def test_interval_holds_the_truth_as_often_as_it_says() -> None:
     for _ in range(200):
         values = np.repeat(rng.normal(size=20), 6) + 0.1 * rng.normal(size=120)
         for name, unit in (("documents", documents), ("fields", [str(i) for i in range(120)])):
-            found = over_documents(unit, lambda c, v=values: v[c].mean(-1), rng=rng, resamples=200)  # type: ignore[misc]
-            assert found.low is not None and found.high is not None
-            held[name] += found.low <= 0 <= found.high
+            interval = over_documents(unit, lambda c, v=values: v[c].mean(-1), rng=rng, resamples=200)  # type: ignore[misc]
+            assert interval.low is not None and interval.high is not None
+            held[name] += interval.low <= 0 <= interval.high
     assert held["documents"] >= 180
     assert held["fields"] < 140
 
@@ -188,9 +188,9 @@ def test_tables_have_values_and_intervals() -> None:
 
 def test_nothing_read_is_not_proven_impossible() -> None:
     lost = [Match(0.0, 1.0, 1.0, 1.0)] * 10
-    found = multi_shot_table(lost, [0.0] * 10, [str(i) for i in range(10)], rng=np.random.default_rng(0))
-    assert found["accuracy_at_100%"].value == 0
-    assert found["accuracy_at_100%"].high == pytest.approx(1 - 0.025 ** (1 / 10))
+    table = multi_shot_table(lost, [0.0] * 10, [str(i) for i in range(10)], rng=np.random.default_rng(0))
+    assert table["accuracy_at_100%"].value == 0
+    assert table["accuracy_at_100%"].high == pytest.approx(1 - 0.025 ** (1 / 10))
 
 
 @settings(max_examples=20)
@@ -212,8 +212,8 @@ def test_resamples_are_those_of_one_draw_behind_another(monkeypatch: pytest.Monk
     tail = expanded_tail(4, 0.95)
     for at_once in (1, 64, 1 << 18):
         monkeypatch.setattr(extraction, "AT_ONCE", at_once)
-        found = over_documents(documents, lambda c: values[c].mean(-1), rng=np.random.default_rng(2), resamples=300)
-        assert [found.low, found.high] == np.quantile(draws, (tail, 1 - tail)).tolist()
+        interval = over_documents(documents, lambda c: values[c].mean(-1), rng=np.random.default_rng(2), resamples=300)
+        assert [interval.low, interval.high] == np.quantile(draws, (tail, 1 - tail)).tolist()
 
 
 def test_two_documents_have_an_interval_and_one_has_none() -> None:

@@ -36,14 +36,14 @@ def test_values_agree_with_scikit_learn(rows: list[tuple[int, bool, bool]]) -> N
     scores, decisions, members = (np.array(column) for column in zip(*rows, strict=True))
     if members.all() or not members.any():
         return
-    found = rates(scores, decisions, members, resamples=20)
-    assert set(found) == NAMES
-    assert found["accuracy"].value == pytest.approx(accuracy_score(members, decisions))
-    assert found["balanced_accuracy"].value == pytest.approx(balanced_accuracy_score(members, decisions))
-    assert found["f1"].value == pytest.approx(f1_score(members, decisions, zero_division=0))
-    assert found["auc"].value == pytest.approx(roc_auc_score(members, scores))
+    estimates = rates(scores, decisions, members, resamples=20)
+    assert set(estimates) == NAMES
+    assert estimates["accuracy"].value == pytest.approx(accuracy_score(members, decisions))
+    assert estimates["balanced_accuracy"].value == pytest.approx(balanced_accuracy_score(members, decisions))
+    assert estimates["f1"].value == pytest.approx(f1_score(members, decisions, zero_division=0))
+    assert estimates["auc"].value == pytest.approx(roc_auc_score(members, scores))
     assert auc(scores.astype(float), members) == pytest.approx(roc_auc_score(members, scores))
-    for rate in found.values():
+    for rate in estimates.values():
         assert rate.n == rate.groups == len(members)
         assert (rate.value is None) == bool(rate.why)
         if rate.low is not None and rate.high is not None:
@@ -74,33 +74,33 @@ def test_exact_intervals_agree_with_scipy() -> None:
         for level in (0.9, 0.95):
             exact = stats.binomtest(hits, n).proportion_ci(level, method="exact")
             assert clopper_pearson(hits, n, level) == pytest.approx((exact.low, exact.high))
-    found = rates(range(20), [True] * 14 + [False] * 6, [True] * 10 + [False] * 10)
-    assert (found["accuracy"].low, found["accuracy"].high) == pytest.approx(clopper_pearson(16, 20))
+    estimates = rates(range(20), [True] * 14 + [False] * 6, [True] * 10 + [False] * 10)
+    assert (estimates["accuracy"].low, estimates["accuracy"].high) == pytest.approx(clopper_pearson(16, 20))
 
 
 def test_balanced_accuracy_keeps_its_width_where_one_class_is_all_right() -> None:
     """Every member is found, which resampling would take for certain; Newcombe's interval by hand."""
-    found = rates(range(20), [True] * 15 + [False] * 5, [True] * 10 + [False] * 10)["balanced_accuracy"]
+    estimate = rates(range(20), [True] * 15 + [False] * 5, [True] * 10 + [False] * 10)["balanced_accuracy"]
     (hit_low, _), (alarm_low, alarm_high) = clopper_pearson(10, 10), clopper_pearson(5, 10)
     low = 0.5 - math.sqrt((1 - hit_low) ** 2 + (alarm_high - 0.5) ** 2)
-    assert found.value == 0.75
-    assert found.low == pytest.approx((1 + low) / 2)
-    assert found.high == pytest.approx((1 + 0.5 + (0.5 - alarm_low)) / 2)
+    assert estimate.value == 0.75
+    assert estimate.low == pytest.approx((1 + low) / 2)
+    assert estimate.high == pytest.approx((1 + 0.5 + (0.5 - alarm_low)) / 2)
 
 
 def test_perfect_attacks_are_not_certain() -> None:
     members = np.arange(30) < 10
-    found = rates(members, members, members)
+    estimates = rates(members, members, members)
     for name in ("auc", "f1", "tpr_at_10_fpr"):
-        assert found[name].value == found[name].high == 1
-        assert found[name].low == pytest.approx(0.025 ** (1 / 10))
+        assert estimates[name].value == estimates[name].high == 1
+        assert estimates[name].low == pytest.approx(0.025 ** (1 / 10))
     assert rates(~members, ~members, members)["auc"].high == pytest.approx(1 - 0.025 ** (1 / 10))
 
 
 def test_a_class_of_one_has_no_bootstrap() -> None:
-    found = rates([3, 2, 1], [True, False, False], [True, False, False])
-    assert found["auc"].value == 1 and found["auc"].low is None
-    assert found["accuracy"].low is not None
+    estimates = rates([3, 2, 1], [True, False, False], [True, False, False])
+    assert estimates["auc"].value == 1 and estimates["auc"].low is None
+    assert estimates["accuracy"].low is not None
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.2])
@@ -117,9 +117,9 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(shift: float) -> No
     narrow = 0
     for seed in range(300):
         scores = shift * members + rng.normal(size=80)
-        found = rates(scores, scores > shift / 2, members, seed, resamples=200)
+        estimates = rates(scores, scores > shift / 2, members, seed, resamples=200)
         for name, value in truth.items():
-            held[name] += found[name].low <= value <= found[name].high  # type: ignore[operator]
+            held[name] += estimates[name].low <= value <= estimates[name].high  # type: ignore[operator]
         half = rates(scores, scores > shift / 2, members, seed, resamples=200, level=0.5)["auc"]
         narrow += half.low <= truth["auc"] <= half.high  # type: ignore[operator]
     assert all(count >= 265 for count in held.values()), held

@@ -23,43 +23,43 @@ def outcomes(side: bool, rows: list[list[float]], confidence: float | None = 0.9
 
 
 def test_means_are_over_questions_and_counts_are_told() -> None:
-    found = remembered([*outcomes(True, [[1, 1, 0], [0]]), *outcomes(False, [[0], [0, 0]])], rng=rng())
-    accuracy, anls = found.positive
+    means = remembered([*outcomes(True, [[1, 1, 0], [0]]), *outcomes(False, [[0], [0, 0]])], rng=rng())
+    accuracy, anls = means.positive
     assert accuracy.value == 0.5 and anls.value == pytest.approx(0.45)
     assert (accuracy.n, accuracy.groups) == (4, 2)
-    assert found.negative[0].value == 0 and (found.negative[0].n, found.negative[0].groups) == (3, 2)
-    assert found.difference[0].value == 0.5
-    assert (found.difference[0].n, found.difference[0].groups) == (7, 4)
+    assert means.negative[0].value == 0 and (means.negative[0].n, means.negative[0].groups) == (3, 2)
+    assert means.difference[0].value == 0.5
+    assert (means.difference[0].n, means.difference[0].groups) == (7, 4)
 
 
 def test_nothing_remembered_of_few_providers_is_no_proof() -> None:
     """0 of n providers: the exact binomial bound (Clopper & Pearson), also in the difference of two such sides."""
-    found = remembered([*outcomes(True, [[0]] * 10), *outcomes(False, [[0]] * 20)], rng=rng())
+    means = remembered([*outcomes(True, [[0]] * 10), *outcomes(False, [[0]] * 20)], rng=rng())
     bounds = 1 - 0.025 ** (1 / 10), 1 - 0.025 ** (1 / 20)
-    assert (found.positive[0].low, found.positive[0].high) == (0, pytest.approx(bounds[0]))
-    gap = found.difference[0]
+    assert (means.positive[0].low, means.positive[0].high) == (0, pytest.approx(bounds[0]))
+    gap = means.difference[0]
     assert gap.value == 0
     assert (gap.low, gap.high) == (pytest.approx(-bounds[1]), pytest.approx(bounds[0]))
 
 
 def test_no_confident_answer_says_so() -> None:
     sure, unsure = outcomes(True, [[1], [1]], 0.95), outcomes(False, [[1], [0]], 0.5)
-    found = remembered([*sure, *unsure, *outcomes(False, [[0]], None)], rng=rng(), confidence=0.9)
-    assert found.positive[0].value == 1
-    assert found.negative == (Estimate(None),) * 2
-    assert found.difference[0] == Estimate(None, n=2, groups=2)
+    means = remembered([*sure, *unsure, *outcomes(False, [[0]], None)], rng=rng(), confidence=0.9)
+    assert means.positive[0].value == 1
+    assert means.negative == (Estimate(None),) * 2
+    assert means.difference[0] == Estimate(None, n=2, groups=2)
     assert remembered([], rng=rng()).difference[1].value is None
 
 
 def test_exactly_the_threshold_is_confident() -> None:
-    found = remembered(outcomes(True, [[1], [0]], 0.9), rng=rng(), confidence=0.9)
-    assert found.positive[0].n == 2
+    means = remembered(outcomes(True, [[1], [0]], 0.9), rng=rng(), confidence=0.9)
+    assert means.positive[0].n == 2
 
 
 def test_one_provider_gives_no_interval() -> None:
-    found = remembered([*outcomes(True, [[1, 0, 1]]), *outcomes(False, [[0], [1]])], rng=rng())
-    assert found.positive[0].low is None and found.difference[0].low is None
-    assert found.difference[0].value == pytest.approx(2 / 3 - 0.5)
+    means = remembered([*outcomes(True, [[1, 0, 1]]), *outcomes(False, [[0], [1]])], rng=rng())
+    assert means.positive[0].low is None and means.difference[0].low is None
+    assert means.difference[0].value == pytest.approx(2 / 3 - 0.5)
 
 
 def test_repeated_questions_of_a_provider_do_not_narrow_the_interval() -> None:

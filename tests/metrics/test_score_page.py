@@ -88,9 +88,9 @@ def test_picture_metrics_are_those_of_the_private_region(page: Page) -> None:
     assert score.psnr == pytest.approx(psnr(page.image, noisy, mask))
     assert score.ssim == pytest.approx(ssim(page.image, noisy, mask))
     placed = list(page.private_fields)
-    each = [fft2d_distance(page.image, noisy, page.field_boxes(field)) for field in placed]
-    assert [f.fft2d for f in score.fields if f.mse is not None] == pytest.approx(each)
-    assert score.fft2d == pytest.approx(np.mean(each))
+    distances = [fft2d_distance(page.image, noisy, page.field_boxes(field)) for field in placed]
+    assert [f.fft2d for f in score.fields if f.mse is not None] == pytest.approx(distances)
+    assert score.fft2d == pytest.approx(np.mean(distances))
     assert all(f.read is None and f.exact is None for f in score.fields) and score.engine is None
 
 

@@ -72,10 +72,10 @@ def test_the_two_checkpoints_are_in_it_and_the_rest_is_drawn(kind: str, parts: P
     text, vision = load_file(parts / "t5" / "model.safetensors"), load_file(parts / VISION[kind] / "model.safetensors")
     ours, card = weights(one), model_card(str(tmp_path / "7"))
     assert all(torch.equal(ours[f"t5.{name}"], value) for name, value in text.items())
-    own = {"vt5": "dit.", "fedocvqa": ""}[kind]
-    found = ours[f"dit.{PATCHES}" if own else "patch_embed.weight"]
-    assert torch.equal(found, vision[{"vt5": "beit.", "fedocvqa": "vit."}[kind] + PATCHES])
-    if own:
+    prefix = {"vt5": "dit.", "fedocvqa": ""}[kind]
+    patches = ours[f"dit.{PATCHES}" if prefix else "patch_embed.weight"]
+    assert torch.equal(patches, vision[{"vt5": "beit.", "fedocvqa": "vit."}[kind] + PATCHES])
+    if prefix:
         backbone = [v for n, v in vision.items() if n.startswith("beit.") and "pooler" not in n]  # some are renamed
         dit = [value for name, value in ours.items() if name.startswith("dit.")]
         assert len(dit) == len(backbone)
@@ -87,9 +87,9 @@ def test_the_two_checkpoints_are_in_it_and_the_rest_is_drawn(kind: str, parts: P
     assert card["parameters"] == sum(value.numel() for value in ours.values())
     assert card["trainable"] == sum(p.numel() for p in one.module.parameters() if p.requires_grad)
     assert card["text"] == str(parts / "t5") and card["seed"] == 7 and "seed 7" in card["recipe"]
-    assert one.config.image_mean == ((0.5,) * 3 if own else (0.485, 0.456, 0.406))
-    assert one.config.max_tokens == (512 if own else 1024)
-    assert one.config.prompt_box == ((0, 0, 1000, 1000) if own else (0, 0, 0, 0))
+    assert one.config.image_mean == ((0.5,) * 3 if prefix else (0.485, 0.456, 0.406))
+    assert one.config.max_tokens == (512 if prefix else 1024)
+    assert one.config.prompt_box == ((0, 0, 1000, 1000) if prefix else (0, 0, 0, 0))
 
 
 @pytest.mark.parametrize("kind", ["vt5", "fedocvqa"])

@@ -31,8 +31,8 @@ def test_attention_has_the_right_derivatives(biased: bool, masked: bool, outputs
     mask = draw(2, 1, 3, 4, seed=4).detach() if masked else None
 
     def ours(*tensors: Tensor) -> tuple[Tensor, ...]:
-        found = attention(*tensors[:3], tensors[3] if biased else None, mask)
-        return tuple(found[i] for i in outputs)
+        pair = attention(*tensors[:3], tensors[3] if biased else None, mask)
+        return tuple(pair[i] for i in outputs)
 
     scores = query @ key.mT + (inputs[3] if biased else 0) + (0 if mask is None else mask)
     stock = (scores.softmax(-1) @ value, scores.softmax(-1))

@@ -39,8 +39,8 @@ def matching(model: DocumentModel, *, pages: int = 2) -> tuple[Tensor, dict[str,
     pixels = torch.stack([pixels_of(page.image) for page in fitted]).requires_grad_()
     losses = model.loss(pixels, inputs)
     named = dict(trainable(model.module))
-    found = torch.autograd.grad(losses.mean(), list(named.values()), create_graph=True, allow_unused=True)
-    gradient = {name: value for name, value in zip(named, found, strict=True) if value is not None}
+    slopes = torch.autograd.grad(losses.mean(), list(named.values()), create_graph=True, allow_unused=True)
+    gradient = {name: value for name, value in zip(named, slopes, strict=True) if value is not None}
     generator = torch.Generator().manual_seed(0)
     terms = [
         (g - g.detach().std() * torch.randn(g.shape, generator=generator)).square().sum() for g in gradient.values()
@@ -81,8 +81,8 @@ def test_training_with_dropout_draws_what_the_stock_layers_draw(name: str) -> No
         torch.manual_seed(0)
         loss = model.loss(pixels_of(page.image)[None], inputs).mean()
         wanted = [p for _, p in trainable(model.module)]
-        found = torch.autograd.grad(loss, wanted, allow_unused=True)
-        return torch.cat([value.flatten() for value in found if value is not None])
+        slopes = torch.autograd.grad(loss, wanted, allow_unused=True)
+        return torch.cat([value.flatten() for value in slopes if value is not None])
 
     model = copy.deepcopy(load_model(name))
     for layer in model.module.modules():

@@ -32,9 +32,9 @@ def test_nothing_that_was_there_changes(name: str) -> None:
     assert len(before.tokenizer) == 1300 and len(after.tokenizer) == len(table(after)) == 1300 + 300 + 501
     assert torch.equal(table(after)[:1300], table(before))
     assert after.module.t5.lm_head.weight is after.module.t5.shared.weight, "tied, as before"
-    own, grown = (dict(trainable(m.module)) for m in (before, after))
-    assert list(own) == list(grown), "the same parameters, one of them longer"
-    assert [n for n in own if own[n].shape != grown[n].shape] == ["t5.shared.weight"]
+    original, grown = (dict(trainable(m.module)) for m in (before, after))
+    assert list(original) == list(grown), "the same parameters, one of them longer"
+    assert [n for n in original if original[n].shape != grown[n].shape] == ["t5.shared.weight"]
     page = next(iter(make_pages(1, seed=5, split="validation", size=(224, 224))))
     one, two = (m.encode(page, page.questions[0]) for m in (before, after))
     assert all(torch.equal(one.tensors[key], two.tensors[key]) for key in one.tensors)

@@ -75,9 +75,9 @@ def test_a_gradient_gives_away_tokens_boxes_and_answer(model: Lilt, seed: int) -
     page = model.fit(make_pages(1, seed=seed)[0])
     example = model.encode(page, page.questions[1])
     view = GradientView(model, gradient_alone(model, page, page.questions[1]))
-    found = recover_text(view)
-    assert found.exact
-    assert all(torch.equal(value, found.inputs[0].tensors[name]) for name, value in example.tensors.items())
+    recovered = recover_text(view)
+    assert recovered.exact
+    assert all(torch.equal(value, recovered.inputs[0].tensors[name]) for name, value in example.tensors.items())
     bag = bag_of_words(model, view.gradient)
     assert bag.exact and set(bag.tokens) == set(example.tensors["input_ids"].tolist())
     assert set(bag.coordinates["x"]) == set(example.tensors["bbox"][:, [0, 2]].flatten().tolist())

@@ -305,8 +305,8 @@ def test_a_donut_runs_on_pages_of_another_size(size: tuple[int, int]) -> None:
     with torch.no_grad():
         assert model.encoded(pixels).shape[1] == model.grid[0] * model.grid[1]
         assert torch.isfinite(model.loss(pixels, [example])).all()
-    own = load_model("donut-start")
-    for (name, one), (_, other) in zip(trainable(model.module), trainable(own.module), strict=True):
+    original = load_model("donut-start")
+    for (name, one), (_, other) in zip(trainable(model.module), trainable(original.module), strict=True):
         assert torch.equal(one, other), name
 
 

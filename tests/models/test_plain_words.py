@@ -54,8 +54,8 @@ def special(tokenizer: Any) -> set[int]:
 def test_what_spells_a_special_token_is_text(kind: str) -> None:
     tokenizer = KINDS[kind]()
     printed = [*PRINTED, "<loc_3>"] if kind == "with-places" else PRINTED
-    own = tokenizer(printed, add_special_tokens=False)["input_ids"]
-    assert all(special(tokenizer) & set(ids) for ids in own), "the fault that is mended"
+    encodings = tokenizer(printed, add_special_tokens=False)["input_ids"]
+    assert all(special(tokenizer) & set(ids) for ids in encodings), "the fault that is mended"
     for word, ids in zip(printed, PlainWords(tokenizer).ids(printed), strict=True):
         assert not special(tokenizer) & set(ids), word
         assert tokenizer.decode(ids).strip() == word
@@ -67,10 +67,10 @@ def test_ordinary_words_keep_their_ids(kind: str) -> None:
     tokenizer = KINDS[kind]()
     words = sorted({word.text for page in make_pages(3, seed=1, size=(224, 224)) for word in page.words})
     words += ["", "été", "{total}", "日本", "a{b", "<", "/s>", "x<y", "ﬁn", "</ s>", "extra_id_0"]
-    own = tokenizer(words, add_special_tokens=False)["input_ids"]
-    assert PlainWords(tokenizer).ids(words) == own
+    encodings = tokenizer(words, add_special_tokens=False)["input_ids"]
+    assert PlainWords(tokenizer).ids(words) == encodings
     if kind == "unigram":
-        assert any(tokenizer.unk_token_id in ids for ids in own), "some of them go through the copy"
+        assert any(tokenizer.unk_token_id in ids for ids in encodings), "some of them go through the copy"
 
 
 def test_a_special_token_made_by_normalisation_is_text() -> None:

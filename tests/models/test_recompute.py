@@ -33,8 +33,8 @@ def first(model: DocumentModel, pixels: Tensor, *, graph: bool) -> dict[str, Ten
     page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
     named = dict(trainable(model.module))
     loss = model.loss(pixels, [model.encode(page, page.questions[0])]).mean()
-    found = torch.autograd.grad(loss, list(named.values()), create_graph=graph)
-    return dict(zip(named, found, strict=True))
+    slopes = torch.autograd.grad(loss, list(named.values()), create_graph=graph)
+    return dict(zip(named, slopes, strict=True))
 
 
 def both(model: DocumentModel) -> tuple[dict[str, Tensor], Tensor]:
@@ -85,9 +85,9 @@ def test_less_is_kept_of_both_passes(donut: DocumentModel) -> None:
         before = Kept.alive
         with recomputation(anew), torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
             loss = donut.loss(pixels, [donut.encode(page, page.questions[0])]).mean()
-            found = torch.autograd.grad(loss, [p for _, p in trainable(donut.module)], create_graph=True)
+            slopes = torch.autograd.grad(loss, [p for _, p in trainable(donut.module)], create_graph=True)
         sizes.append(Kept.alive - before)
-        del found, loss
+        del slopes, loss
     assert 0 < sizes[1] < 0.5 * sizes[0]
 
 

@@ -56,9 +56,9 @@ def test_a_base_vt5_has_the_published_size() -> None:
     with torch.device("meta"):
         module = VT5.build(ReaderConfig(T5_BASE, DIT_BASE))
     assert count(module.t5) == 222_903_552
-    own = 2 * 1024 * 768 + 2 * 768 + 2 * (768 * 768 + 768)  # two tables, a norm, two linear layers
+    extra = 2 * 1024 * 768 + 2 * 768 + 2 * (768 * 768 + 768)  # two tables, a norm, two linear layers
     sent = count(module, only_trainable=True)
-    assert sent == 222_903_552 + own == 225_659_136
+    assert sent == 222_903_552 + extra == 225_659_136
     assert count(module) - sent == 85_806_336, "the frozen DiT"
     # The paper's 44.66 "GB": ten rounds, two clients, both ways, float32, T5's tied table counted four times.
     counted = sent + 3 * 32128 * 768

@@ -89,9 +89,9 @@ def test_inputs_loss_and_gradient_are_those_of_transformers(model: Tagger) -> No
     assert self_test(view, pixels, [example]).distance < 1e-6
     other = model.tagged(example, [0] * len(page.words))
     assert self_test(view, pixels, [other]).distance > 1e-3, "tags do not matter"
-    found = recover_text(view)
-    assert found.exact, [vars(condition) for condition in found.conditions if not condition.holds]
-    assert all(torch.equal(value, found.inputs[0].tensors[name]) for name, value in example.tensors.items())
+    recovered = recover_text(view)
+    assert recovered.exact, [vars(condition) for condition in recovered.conditions if not condition.holds]
+    assert all(torch.equal(value, recovered.inputs[0].tensors[name]) for name, value in example.tensors.items())
     head = head_of(view)
     assert head == ("classifier.weight" if isinstance(model, LiltTagger) else "classifier.out_proj.weight")
     unsure = recover_text(replace(view, gradient={**gradient, head: 2 * gradient[head]}))

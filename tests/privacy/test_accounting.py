@@ -78,9 +78,9 @@ def test_the_tables_delta_10e_5_is_one_in_a_hundred_thousand(
 def test_without_sampling_it_is_the_gaussian_mechanism(sigma: float, rounds: int) -> None:
     mu = math.sqrt(rounds) / sigma
     exact = brentq(lambda epsilon: gaussian_delta(mu, epsilon) - DELTA, 0.0, 200.0)
-    found = guarantee(Mechanism(sigma, rounds), DELTA).epsilon
-    assert exact <= found * (1 + 1e-9)
-    assert found == pytest.approx(exact, rel=1e-3)
+    bound = guarantee(Mechanism(sigma, rounds), DELTA).epsilon
+    assert exact <= bound * (1 + 1e-9)
+    assert bound == pytest.approx(exact, rel=1e-3)
 
 
 @pytest.mark.parametrize(("sigma", "rate"), [(0.77, 0.2), (0.5, 0.01), (2.0, 0.5)])
@@ -105,8 +105,8 @@ def test_known_coins_without_sampling_in_the_client(rounds: int, rate: float) ->
         )
 
     exact = brentq(lambda epsilon: delta(epsilon) - DELTA, 0.0, 600.0)
-    found = guarantee(Mechanism(sigma, rounds, client_rate=rate), DELTA).epsilon
-    assert exact * (1 - 1e-6) <= found <= exact * (1.001 if rounds <= 10 else 1.02)
+    bound = guarantee(Mechanism(sigma, rounds, client_rate=rate), DELTA).epsilon
+    assert exact * (1 - 1e-6) <= bound <= exact * (1.001 if rounds <= 10 else 1.02)
 
 
 @pytest.mark.parametrize(("sigma", "rounds", "rate"), [(8.0, 1, 0.3), (20.0, 10, 0.5), (100.0, 2, 0.01)])
@@ -119,8 +119,8 @@ def test_an_epsilon_of_known_coins_may_be_far_below_one(sigma: float, rounds: in
 
     exact = 0.0 if delta(0.0) <= DELTA else brentq(lambda epsilon: delta(epsilon) - DELTA, 0.0, 10.0)
     assert exact < 0.5
-    found = guarantee(Mechanism(sigma, rounds, client_rate=rate), DELTA).epsilon
-    assert exact * (1 - 1e-6) <= found <= exact * 1.001 + 1e-9
+    bound = guarantee(Mechanism(sigma, rounds, client_rate=rate), DELTA).epsilon
+    assert exact * (1 - 1e-6) <= bound <= exact * 1.001 + 1e-9
 
 
 def test_counting_units_of_a_drawn_client_as_independent_is_no_bound() -> None:
@@ -152,12 +152,12 @@ def test_what_the_papers_federated_noise_guarantees() -> None:
 @settings(max_examples=12, deadline=None)
 def test_pld_is_below_rdp_and_moves_the_right_way(sigma: float, rounds: int, rate: float, delta: float) -> None:
     mechanism = Mechanism(sigma, rounds, rate)
-    found = guarantee(mechanism, delta).epsilon
-    assert found <= guarantee(mechanism, delta, Accountant.RDP).epsilon + 1e-3
+    epsilon = guarantee(mechanism, delta).epsilon
+    assert epsilon <= guarantee(mechanism, delta, Accountant.RDP).epsilon + 1e-3
     for safer in (replace(mechanism, noise_multiplier=1.5 * sigma), replace(mechanism, unit_rate=rate / 2)):
-        assert guarantee(safer, delta).epsilon <= found + 1e-6
-    assert guarantee(replace(mechanism, rounds=2 * rounds), delta).epsilon >= found - 1e-6
-    assert guarantee(replace(mechanism, relation=Relation.REPLACE_ONE), delta).epsilon >= found - 1e-6
+        assert guarantee(safer, delta).epsilon <= epsilon + 1e-6
+    assert guarantee(replace(mechanism, rounds=2 * rounds), delta).epsilon >= epsilon - 1e-6
+    assert guarantee(replace(mechanism, relation=Relation.REPLACE_ONE), delta).epsilon >= epsilon - 1e-6
 
 
 @pytest.mark.parametrize("mechanism", [Mechanism(1.0, 300, 0.02), Mechanism(0.8, 3, 0.5)])
@@ -169,9 +169,9 @@ def test_prv_and_pld_agree(mechanism: Mechanism) -> None:
 def test_many_small_rounds_do_not_add_up_what_was_rounded() -> None:
     """On dp-accounting's default grid this comes out above RDP, at 0.44 on one ten times coarser."""
     mechanism = Mechanism(5.0, 100_000, 0.001)
-    found = guarantee(mechanism, DELTA).epsilon
-    assert found < guarantee(mechanism, DELTA, Accountant.RDP).epsilon
-    assert found == pytest.approx(0.2093, abs=1e-3)
+    epsilon = guarantee(mechanism, DELTA).epsilon
+    assert epsilon < guarantee(mechanism, DELTA, Accountant.RDP).epsilon
+    assert epsilon == pytest.approx(0.2093, abs=1e-3)
 
 
 def test_replacing_a_provider_is_the_stronger_relation() -> None:
@@ -181,9 +181,9 @@ def test_replacing_a_provider_is_the_stronger_relation() -> None:
 
 
 def test_no_noise_is_no_privacy_and_says_so() -> None:
-    found = guarantee(replace(CENTRAL, noise_multiplier=0.0), DELTA)
-    assert found.epsilon == math.inf
-    assert found.sentence().startswith("no differential privacy per provider")
+    claim = guarantee(replace(CENTRAL, noise_multiplier=0.0), DELTA)
+    assert claim.epsilon == math.inf
+    assert claim.sentence().startswith("no differential privacy per provider")
 
 
 @pytest.mark.parametrize("accountant", Accountant)

@@ -47,8 +47,8 @@ def test_coarse_and_closed_forms_are_above_what_is_exact(noise: float, rounds: i
 
         return float(brentq(over, 0.0, 10 + mu * mu + 20 * mu))
 
-    found = epsilon_of([Mechanism(noise, rounds)], 1e-5)
-    assert exactly(1e-5) <= found * (1 + 1e-9) and found <= 1.3 * exactly(1e-5) + 0.1
+    bound = epsilon_of([Mechanism(noise, rounds)], 1e-5)
+    assert exactly(1e-5) <= bound * (1 + 1e-9) and bound <= 1.3 * exactly(1e-5) + 0.1
 
 
 @pytest.mark.parametrize("relation", Relation)

@@ -21,10 +21,10 @@ DELTA = 1e-5
     "mechanism", [Mechanism(1, 5), Mechanism(1, 40, 0.1), Mechanism(1, 10, client_rate=0.3)], ids=str
 )
 def test_the_noise_is_enough_and_the_next_lower_is_not(mechanism: Mechanism, epsilon: float) -> None:
-    found = noise_for(mechanism, epsilon, DELTA)
-    noise = found.mechanism.noise_multiplier
-    assert found == guarantee(replace(mechanism, noise_multiplier=noise), DELTA)
-    assert found.epsilon <= epsilon
+    claim = noise_for(mechanism, epsilon, DELTA)
+    noise = claim.mechanism.noise_multiplier
+    assert claim == guarantee(replace(mechanism, noise_multiplier=noise), DELTA)
+    assert claim.epsilon <= epsilon
     step = 1e-4 if noise < 100 else 1e-3  # fewer decimals from 100 on
     assert guarantee(replace(mechanism, noise_multiplier=noise - 2 * step), DELTA).epsilon > epsilon
 
@@ -34,9 +34,9 @@ def test_the_noise_is_enough_and_the_next_lower_is_not(mechanism: Mechanism, eps
 def test_the_rounds_are_kept_and_one_more_is_too_many(
     mechanism: Mechanism, epsilon: float, accountant: Accountant
 ) -> None:
-    found = rounds_for(mechanism, epsilon, DELTA, accountant)
-    assert found.epsilon <= epsilon
-    more = replace(mechanism, rounds=found.mechanism.rounds + 1)
+    claim = rounds_for(mechanism, epsilon, DELTA, accountant)
+    assert claim.epsilon <= epsilon
+    more = replace(mechanism, rounds=claim.mechanism.rounds + 1)
     assert guarantee(more, DELTA, accountant).epsilon > epsilon
 
 
@@ -58,8 +58,8 @@ def test_the_curve_begins_with_one_round_and_ends_with_all() -> None:
 
 
 def test_beside_a_number_stand_the_other_accountants_and_the_other_relation() -> None:
-    found = guarantee(Mechanism(1.0, 4, 0.5), DELTA)
-    others = beside(found)
+    claim = guarantee(Mechanism(1.0, 4, 0.5), DELTA)
+    others = beside(claim)
     assert [(g.accountant, g.mechanism.relation) for g in others if isinstance(g, Guarantee)] == [
         (Accountant.PRV, Relation.ADD_OR_REMOVE_ONE),
         (Accountant.RDP, Relation.ADD_OR_REMOVE_ONE),

@@ -128,13 +128,13 @@ def test_one_run_on_the_gaussian_mechanism_never_claims_more_than_the_truth(nois
     """Each canary has a direction of its own, so its score is its coin plus noise."""
     truth, rng = gaussian(noise, delta), np.random.default_rng(0)
     bounds = [from_one_run(100, 20, right, delta).epsilon for right in range(21)]
-    found = []
+    epsilons = []
     for _ in range(1000):
         coins = rng.random(100) < 0.5
-        found.append(bounds[right_guesses(coins + noise * rng.normal(size=100), coins, 10, 10, rng=rng)])
-    assert np.mean(np.array(found) > truth) <= 0.05
+        epsilons.append(bounds[right_guesses(coins + noise * rng.normal(size=100), coins, 10, 10, rng=rng)])
+    assert np.mean(np.array(epsilons) > truth) <= 0.05
     if noise < 1:
-        assert np.mean(found) > 1, "a training that leaks so much must be seen"
+        assert np.mean(epsilons) > 1, "a training that leaks so much must be seen"
 
 
 @pytest.mark.parametrize("step", [0.0, 0.5], ids=["all different", "many equal"])
@@ -172,17 +172,17 @@ def test_scores_that_tell_all_are_counted_at_a_rank_by_hand() -> None:
     """20 members above 30 others. At the highest other the false positive rate has the law Beta(1, 30), and given it
     all 20 members lie above with chance TPR^20; scipy's quadrature of that, at the bound, is the error of a rank."""
     members = np.arange(50) < 20
-    found = from_scores(members.astype(float), members, 0.01, rng=np.random.default_rng(0))
+    bound = from_scores(members.astype(float), members, 0.01, rng=np.random.default_rng(0))
 
     def chance(rank: int, of: int, trials: int) -> float:
         def at(rate: float) -> float:
-            grown = math.exp(found.epsilon)
+            grown = math.exp(bound.epsilon)
             most = min(1.0, 0.01 + grown * rate, 1 - (1 - rate - 0.01) / grown)
             return float(stats.beta.pdf(rate, rank, of - rank + 1)) * most**trials
 
         return float(integrate.quad(at, 0, 1, limit=200)[0])
 
-    assert found.epsilon > 2 and "at 7 ranks" in found.evidence
+    assert bound.epsilon > 2 and "at 7 ranks" in bound.evidence
     least = min(chance(rank, of, trials) for of, trials in ((30, 20), (20, 30)) for rank in (1, 3, 9, 27) if rank <= of)
     assert 0.93 * 0.05 / 7 < least <= 0.05 / 7
 
@@ -198,10 +198,10 @@ def test_ranks_prove_more_than_a_threshold_chosen_on_half_and_a_curve_more_still
             from_counts(int((inside >= t).sum()), len(inside), int((outside >= t).sum()), len(outside), 1e-5).epsilon
             for t in inside[::5]
         )
-        found = [from_scores(scores, members, 1e-5, rng=rng, family=one).epsilon for one in (None, Gaussian())]
-        gained.append(found[0] - half)
-        curved.append(found[1] - found[0])
-        failed += found[1] > truth
+        bounds = [from_scores(scores, members, 1e-5, rng=rng, family=one).epsilon for one in (None, Gaussian())]
+        gained.append(bounds[0] - half)
+        curved.append(bounds[1] - bounds[0])
+        failed += bounds[1] > truth
     assert np.mean(gained) > 0.2 and np.min(curved) > 1 and failed <= 5
 
 
@@ -222,11 +222,11 @@ def test_an_operating_point_by_hand() -> None:
         return interval.low, interval.high
 
     (tpr, _), (_, fpr) = ends(40, 50), ends(2, 60)
-    found = from_counts(40, 50, 2, 60, 0.01)
-    assert found.epsilon == pytest.approx(math.log((tpr - 0.01) / fpr))
-    assert found.epsilon > math.log((1 - fpr - 0.01) / (1 - tpr))
+    bound = from_counts(40, 50, 2, 60, 0.01)
+    assert bound.epsilon == pytest.approx(math.log((tpr - 0.01) / fpr))
+    assert bound.epsilon > math.log((1 - fpr - 0.01) / (1 - tpr))
     mirrored = from_counts(60 - 2, 60, 50 - 40, 50, 0.01)  # members and others change places
-    assert mirrored.epsilon == pytest.approx(found.epsilon)
+    assert mirrored.epsilon == pytest.approx(bound.epsilon)
     assert from_counts(0, 50, 60, 60, 0.0).epsilon == 0
     assert from_counts(50, 50, 0, 50, 0.5).epsilon > 0
     assert from_counts(40, 50, 2, 60, 0.9).epsilon == 0

@@ -26,18 +26,18 @@ def delta_by_integral(noise: float, rate: float, size: int, epsilon: float) -> f
         return float(stats.norm.pdf(x, 0, noise))
 
     def over(first, second) -> float:  # type: ignore[no-untyped-def]
-        found, _ = integrate.quad(
+        integral, _ = integrate.quad(
             lambda x: max(first(x) - math.exp(epsilon) * second(x), 0), -9 * noise, size + 9 * noise, limit=400
         )
-        return float(found)
+        return float(integral)
 
     return max(over(density, without), over(without, density))
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_one_round_against_an_integral(size: int) -> None:
-    found = guarantee(RECORD, 1e-3)
-    together = epsilon_of_group(found, size)
+    claim = guarantee(RECORD, 1e-3)
+    together = epsilon_of_group(claim, size)
     assert delta_by_integral(1.0, 0.3, size, together) == pytest.approx(1e-3, rel=0.03)
     assert delta_by_integral(1.0, 0.3, size, together * 1.02) < 1e-3, "an upper bound, up to its grid"
 
@@ -46,12 +46,12 @@ def test_one_round_against_an_integral(size: int) -> None:
     "mechanism", [RECORD, replace(RECORD, rounds=40, unit_rate=0.05), replace(RECORD, unit_rate=1.0)]
 )
 def test_one_unit_is_no_group_and_more_cost_more_than_their_number(mechanism: Mechanism) -> None:
-    found = guarantee(mechanism, 1e-5)
-    assert epsilon_of_group(found, 1) == pytest.approx(found.epsilon, rel=2e-3)
-    pair = epsilon_of_group(found, 2)
-    assert 2 * found.epsilon < pair < epsilon_of_group(found, 3)
+    claim = guarantee(mechanism, 1e-5)
+    assert epsilon_of_group(claim, 1) == pytest.approx(claim.epsilon, rel=2e-3)
+    pair = epsilon_of_group(claim, 2)
+    assert 2 * claim.epsilon < pair < epsilon_of_group(claim, 3)
     # Group privacy (Dwork & Roth, 2014) is (2 epsilon, (1 + e^epsilon) delta), which may not be below what is tight.
-    assert guarantee(mechanism, found.delta / (1 + math.exp(found.epsilon))).epsilon * 2 >= pair * 0.999
+    assert guarantee(mechanism, claim.delta / (1 + math.exp(claim.epsilon))).epsilon * 2 >= pair * 0.999
 
 
 def test_every_round_with_everybody_is_the_gaussian_mechanism() -> None:

@@ -60,12 +60,12 @@ def test_the_eight_values_of_jax_privacy(by: str, levels: int, guesses: int, rig
     many of N(0, 1), shift 0, 1, 2, 4. Its code was run for how many guesses, and how many right ones, it settles on."""
     error = 0.05 / levels
     if by == STEINKE:
-        found = from_one_run(20_000, guesses, right, DELTA, confidence=1 - error).epsilon
+        epsilon = from_one_run(20_000, guesses, right, DELTA, confidence=1 - error).epsilon
     else:
         curve = Gaussian()
         strength = largest(lambda s: curve_refuted(20_000, guesses, right, curve.inverse(s), error), curve.most)
-        found = curve.epsilon(strength, DELTA) if strength else 0.0
-    assert found == pytest.approx(expected, rel=1e-5, abs=1e-9)
+        epsilon = curve.epsilon(strength, DELTA) if strength else 0.0
+    assert epsilon == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
 @pytest.mark.parametrize(("canaries", "guesses", "right"), [(20, 20, 17), (30, 12, 11), (16, 16, 16)])
@@ -90,16 +90,16 @@ def test_f_dp_is_the_worst_case_of_a_linear_program(canaries: int, guesses: int,
 
 def cases() -> list[tuple[int, int, int, float, Family | None]]:
     """60 numbers of canaries, guesses and expected right ones, of mechanisms whose epsilon is known."""
-    found = []
+    rows = []
     for canaries in (48, 96, 200, 1000, 5000):
         for share in (1.0, 2 / 3, 1 / 3, 0.1):
             guesses = max(int(canaries * share) // 2 * 2, 4)
             rate = 1 / (1 + math.exp(-1.5))
-            found.append((canaries, guesses, round(guesses * rate), 1.5, None))
+            rows.append((canaries, guesses, round(guesses * rate), 1.5, None))
             for strength in (0.8, 2.0):
                 right = round(guesses * told_by_gaussian(strength, guesses / canaries))
-                found.append((canaries, guesses, right, gaussian_epsilon(strength, DELTA), Gaussian()))
-    return found
+                rows.append((canaries, guesses, right, gaussian_epsilon(strength, DELTA), Gaussian()))
+    return rows
 
 
 def test_sixty_cases_lie_between_steinke_and_the_truth() -> None:
@@ -107,10 +107,10 @@ def test_sixty_cases_lie_between_steinke_and_the_truth() -> None:
     higher = 0
     for canaries, guesses, right, truth, family in cases():
         least = from_one_run(canaries, guesses, right, DELTA).epsilon
-        found = lower_bound(Guesses(canaries, guesses, right), DELTA, family=family)
-        assert least <= found.epsilon <= truth, (canaries, guesses, right)
-        assert found.method == (STEINKE if found.epsilon == least else CURVE)
-        higher += found.epsilon > 1.5 * least
+        bound = lower_bound(Guesses(canaries, guesses, right), DELTA, family=family)
+        assert least <= bound.epsilon <= truth, (canaries, guesses, right)
+        assert bound.method == (STEINKE if bound.epsilon == least else CURVE)
+        higher += bound.epsilon > 1.5 * least
     assert higher >= 30, "with a curve the bound is much higher"
 
 
@@ -123,8 +123,8 @@ Bound = Callable[[Guesses], float]
 @cache
 def bound_of(right: int, family: str = "", confidence: float = 0.95, delta: float = DELTA) -> float:
     curves: dict[str, Family | None] = {"": None, "gaussian": Gaussian(), "sampled": Sampled(SAMPLED)}
-    found = lower_bound(Guesses(SIZE, GUESSED, right), delta, confidence=confidence, family=curves[family])
-    return found.epsilon
+    bound = lower_bound(Guesses(SIZE, GUESSED, right), delta, confidence=confidence, family=curves[family])
+    return bound.epsilon
 
 
 def simulated(kind: str, runs: int, rng: np.random.Generator) -> tuple[float, NDArray[np.float64], NDArray[np.bool_]]:
@@ -236,8 +236,8 @@ def test_a_fit_covers_normal_scores_and_no_others() -> None:
     for kind in wrong:
         for _ in range(10):
             truth, scores, coins = simulated(kind, 50, rng)
-            found = [lower_bound(Scores(s, c), DELTA, normal=True).epsilon for s, c in zip(scores, coins, strict=True)]
-            wrong[kind] += int((np.array(found) > truth).sum())
+            bounds = [lower_bound(Scores(s, c), DELTA, normal=True).epsilon for s, c in zip(scores, coins, strict=True)]
+            wrong[kind] += int((np.array(bounds) > truth).sum())
     assert wrong["gaussian"] <= 25 and wrong["laplace"] > 250, wrong
 
 

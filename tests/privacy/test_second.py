@@ -26,16 +26,16 @@ MECHANISMS = {
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_two_accountants_agree_on_what_both_can_count(name: str) -> None:
-    found = guarantee(MECHANISMS[name], DELTA)
-    said = found.sentence()
+    claim = guarantee(MECHANISMS[name], DELTA)
+    said = claim.sentence()
     assert "WARNING" not in said and ", and PRV accountant of opacus" in said and " counts " in said
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 @pytest.mark.parametrize("name", ["whole", "sampled", "replaced"])
 def test_a_wrong_count_is_a_warning(name: str, factor: float) -> None:
-    found = guarantee(MECHANISMS[name], DELTA)
-    said = replace(found, epsilon=found.epsilon * factor).sentence()
+    claim = guarantee(MECHANISMS[name], DELTA)
+    said = replace(claim, epsilon=claim.epsilon * factor).sentence()
     assert "WARNING" in said and "contradict each other" in said and f"{SHARE:.0%} + {BESIDE:g} away" in said
 
 
@@ -60,10 +60,10 @@ def test_a_fault_in_the_reference_is_seen_wherever_epsilon_is_printed(monkeypatc
         monkeypatch.setattr(f"docleak.privacy.{module}.epsilon_of", forgetful)
     guarantee.cache_clear()
     try:
-        found = said()
+        sentences = said()
     finally:
         guarantee.cache_clear()
-    for text in found:
+    for text in sentences:
         assert "WARNING" in text.splitlines()[0] or "WARNING" in text.splitlines()[2], text
 
 

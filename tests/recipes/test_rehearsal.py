@@ -51,9 +51,9 @@ def test_every_row_of_the_paper_scale_has_a_least_part(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", PAPER)
 def test_every_recipe_of_the_paper_scale_says_what_it_lacks(name: str, tmp_path: Path) -> None:
-    for found in rehearsed(find_recipe(name), tmp_path):
-        assert not found.stops and (found.seconds is None) == bool(found.missing)
-        assert all(lack.option.startswith("--") and "PATH" not in lack.option for lack in found.missing)
+    for row in rehearsed(find_recipe(name), tmp_path):
+        assert not row.stops and (row.seconds is None) == bool(row.missing)
+        assert all(lack.option.startswith("--") and "PATH" not in lack.option for lack in row.missing)
     assert not list(tmp_path.iterdir()), "nothing is written where the rows' runs would be"
 
 
@@ -74,8 +74,10 @@ def test_every_format_and_every_model_that_is_left_to_the_user_has_a_place() -> 
     assert all("https://" in where for where in HANDED_OUT.values())
     models = [recipe.scales.get("paper", {}).get("models", {}) for recipe in list_recipes().values()]
     left = {name for named in models if isinstance(named, dict) for name, where in named.items() if where == "PATH"}
-    own = {name for name in left if name.endswith("trained")}
-    assert left - own == {*MADE_FROM}, "what is no published checkpoint, and not trained by the user, is made from some"
+    trained = {name for name in left if name.endswith("trained")}
+    assert left - trained == {*MADE_FROM}, (
+        "what is no published checkpoint, and not trained by the user, is made from some"
+    )
 
 
 def test_a_small_row_is_rehearsed_and_scaled_up(tmp_path: Path) -> None:
@@ -112,10 +114,10 @@ def test_the_base_scale_is_rehearsed_on_models_made_on_the_spot(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     narrow = {name: f"make:layoutlmv3-base,narrow=yes{spread}" for name, spread in
               (("start", ""), ("spread", ",spread=yes"))}  # fmt: skip
-    found = rehearsed(find_recipe("gi-dqa/closed-form"), tmp_path, only="as sent", scale="base", models=narrow)
-    assert [row.stops for row in found] == ["", ""] and all(row.seconds and not row.missing for row in found)
+    rows = rehearsed(find_recipe("gi-dqa/closed-form"), tmp_path, only="as sent", scale="base", models=narrow)
+    assert [row.stops for row in rows] == ["", ""] and all(row.seconds and not row.missing for row in rows)
     drawn = ["default", "spread"]
-    assert [row.there[0] for row in found] == [
+    assert [row.there[0] for row in rows] == [
         f"model microsoft/layoutlmv3-base, made narrow, random weights ({how} initialisation, seed 0)" for how in drawn
     ]
 
@@ -131,10 +133,10 @@ def test_every_model_of_the_base_scale_is_made_or_known(name: str) -> None:
 
 def test_what_is_given_and_wrong_stops_the_row(tmp_path: Path) -> None:
     wrong = tmp_path / "nothing"
-    (found,) = rehearsed(
+    (row,) = rehearsed(
         find_recipe("gi-dqa/table1"), tmp_path, only="Random", scale="tiny", documents=(f"sroie:{wrong}",)
     )[:1]
-    assert str(wrong) in found.stops and found.seconds is None
+    assert str(wrong) in row.stops and row.seconds is None
 
 
 def test_seconds_of_a_kind_of_work_are_scaled_by_its_count() -> None:
@@ -151,8 +153,8 @@ def test_pairs_that_are_too_few_stop_a_row(tmp_path: Path) -> None:
         "models": {"pair": "lenet5+bert-tiny"}, "documents": (f"openi:{tmp_path / 'few'}",),
         "aligner": mirror("clip-vit-base-patch32", tmp_path), "language": mirror("gpt2", tmp_path),
     }  # fmt: skip
-    (found,) = rehearsed(find_recipe("mmgia/table4"), tmp_path, only="epsilon 5, B = 2", **given)
-    assert "has 30 pairs" in found.stops and "2100 were asked for" in found.stops
+    (row,) = rehearsed(find_recipe("mmgia/table4"), tmp_path, only="epsilon 5, B = 2", **given)
+    assert "has 30 pairs" in row.stops and "2100 were asked for" in row.stops
 
 
 def test_a_row_in_which_a_pair_is_taken_for_another_is_rehearsed_on_two(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from scripts.reliability import BINS, Field, binned, discrimination, fields_in, 
 def made(count: int, *, told: float) -> list[Field]:
     """``count`` fields of pages of four, read by a coin; ``explained`` tells of that by ``told``, the rest nothing."""
     rng = np.random.default_rng(1)
-    found = []
+    fields = []
     for number in range(count):
         read = float(rng.random() < 0.5)
         seen = {"explained": told * read + (1 - told) * rng.random(), "fall": rng.random(), "confidence": read}
-        found.append(Field(f"page {number // 4}", "a", seen, read))
-    return found
+        fields.append(Field(f"page {number // 4}", "a", seen, read))
+    return fields
 
 
 def test_a_planted_predictor_is_found_and_chance_is_chance() -> None:

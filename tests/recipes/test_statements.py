@@ -123,10 +123,10 @@ def test_a_statement_of_another_scale_is_not_decided(tmp_path: Path) -> None:
 def test_rows_that_do_not_say_page_by_page_are_compared_by_their_intervals(tmp_path: Path) -> None:
     said = [stated("heads", "good", "above", "fair"), stated("heads", "same", "above", "fair"),
             stated("metres", "good", "between", bounds=(8.9, 9.1))]  # fmt: skip
-    found = decide(said, table(tmp_path, *said, apart=True), "tiny")
-    assert [one.verdict for one in found] == [CONFIRMED, OPEN, CONFIRMED]
-    assert found[0].how == "the table's two intervals, not paired" and found[2].how == "the number itself"
-    assert found[0].quantity.low == pytest.approx(found[0].quantity.value - 0.2)
+    decisions = decide(said, table(tmp_path, *said, apart=True), "tiny")
+    assert [one.verdict for one in decisions] == [CONFIRMED, OPEN, CONFIRMED]
+    assert decisions[0].how == "the table's two intervals, not paired" and decisions[2].how == "the number itself"
+    assert decisions[0].quantity.low == pytest.approx(decisions[0].quantity.value - 0.2)
 
 
 def test_an_interval_without_width_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

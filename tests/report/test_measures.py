@@ -81,8 +81,8 @@ def test_a_rule_on_the_verdict(severity: str, worst: str, outcome: Outcome) -> N
 
 def test_a_finding_weighs_more_than_no_telling() -> None:
     rules = Policy(rule=(Rule(measure=FIELDS, at_most=0.2), Rule(measure=MEMORY, at_most=0.2)))
-    found = check(rules, [fields(0.9, 0.8, 1.0)], NOTHING)
-    assert [one.outcome for one in found] == [Outcome.FINDING, Outcome.UNTOLD] and overall(found).code == 1
+    checks = check(rules, [fields(0.9, 0.8, 1.0)], NOTHING)
+    assert [one.outcome for one in checks] == [Outcome.FINDING, Outcome.UNTOLD] and overall(checks).code == 1
     assert [outcome.code for outcome in Outcome] == [1, 2, 0]
 
 
@@ -119,11 +119,11 @@ def test_files_for_continuous_integration(tmp_path: Path) -> None:
     file = tmp_path / "my policy.toml"
     file.write_text("# mine\n[[rule]]\nmeasure = 'fields-read'\nat_most = 0.2\n"
                     "[[rule]]\nmeasure = 'memorisation'\nat_most = 0\n")  # fmt: skip
-    found = check(read_policy(file), [fields(0.9, 0.8, 1.0), fields(0.0, 0.0, 0.1)], NOTHING)
-    root = ElementTree.fromstring(junit(found, "run <1>\x00"))
+    checks = check(read_policy(file), [fields(0.9, 0.8, 1.0), fields(0.0, 0.0, 0.1)], NOTHING)
+    root = ElementTree.fromstring(junit(checks, "run <1>\x00"))
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("3", "1", "1")
     assert [[kind.tag for kind in case] for case in root.iter("testcase")] == [["failure"], [], ["error"]]
-    log = json.loads(sarif(found, Path("règles#1/my policy.toml")))
+    log = json.loads(sarif(checks, Path("règles#1/my policy.toml")))
     valid(log)
     (run,) = log["runs"]
     rules = run["tool"]["driver"]["rules"]

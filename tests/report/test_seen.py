@@ -37,8 +37,8 @@ def test_the_default_audit_is_twelve_pages_of_a4(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("scheme", "spoilt"), [(0, False), (1, False), (1, True)], ids=["dark", "light", "spoilt"])
 def test_axe_finds_nothing(scheme: int, spoilt: bool, tmp_path: Path) -> None:
     page = SAMPLE.read_text("utf-8")
-    found = violations(page.replace("--quiet: #566270", "--quiet: #b0b6bd") if spoilt else page, tmp_path, scheme)
-    assert [one[0] for one in found] == (["color-contrast"] if spoilt else []), found
+    faults = violations(page.replace("--quiet: #566270", "--quiet: #b0b6bd") if spoilt else page, tmp_path, scheme)
+    assert [one[0] for one in faults] == (["color-contrast"] if spoilt else []), faults
 
 
 def violations(page: str, folder: Path, scheme: int) -> list[list[str]]:

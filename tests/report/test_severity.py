@@ -50,8 +50,8 @@ def test_what_never_entered_the_model_is_counted_apart():
     assert words.sentence() == "words 58 of 58 that the model saw (20 lie behind its 256 tokens)"
     assert judge(union([words])).of == 58
     picture = Route("picture", (NOT,) * 78)
-    found = judge(union([picture, words]))
-    assert (found.read, found.of, found.severity) == (58, 78, Severity.SEVERE)
+    judgement = judge(union([picture, words]))
+    assert (judgement.read, judgement.of, judgement.severity) == (58, 78, Severity.SEVERE)
 
 
 def test_half_of_the_fields_is_severe_and_less_is_partial():
@@ -94,12 +94,12 @@ def test_the_page_says_the_worst_first_and_what_it_could_not_tell():
         Part("LayoutLMv3", Severity.UNTOLD, "Who knows."),
         Part("weights", Severity.PARTIAL, "Some.", label="More than public data tell"),
     ]
-    found = overall(parts, "1 of 9 private fields was read.")
-    assert found.severity is Severity.PARTIAL
-    assert found.label == "Partial leak"
-    assert [part.name for part in found.parts] == ["weights", "LayoutLMv3", "Donut"]
-    assert found.parts[0].said == "More than public data tell"
-    assert found.sentence == (
+    verdict = overall(parts, "1 of 9 private fields was read.")
+    assert verdict.severity is Severity.PARTIAL
+    assert verdict.label == "Partial leak"
+    assert [part.name for part in verdict.parts] == ["weights", "LayoutLMv3", "Donut"]
+    assert verdict.parts[0].said == "More than public data tell"
+    assert verdict.sentence == (
         "1 of 9 private fields was read. Partial leak in 1 of 3 parts: weights. "
         "What leaves by the following could not be told: LayoutLMv3."
     )

@@ -22,9 +22,9 @@ def test_every_path_of_a_configuration_counts_wherever_it_stands(model: Path) ->
         "models": (str(model), "donut-start"), "deep": {"a": [f"folder:{model}"]}, "number": 3, "none": None,
         "long": "x" * 5000, "nul": "a\0b", "file": model / "model.safetensors", "empty": "", "colon": "folder:",
     }  # fmt: skip
-    found = sources_of(config)
-    assert set(found) == {str(model), f"folder:{model}", str(model / "model.safetensors")}
-    assert found[str(model)] == found[f"folder:{model}"] and all(len(value) == 10 for value in found.values())
+    sources = sources_of(config)
+    assert set(sources) == {str(model), f"folder:{model}", str(model / "model.safetensors")}
+    assert sources[str(model)] == sources[f"folder:{model}"] and all(len(value) == 10 for value in sources.values())
 
 
 def test_a_folder_that_is_called_as_an_attack_is_not_the_attack(

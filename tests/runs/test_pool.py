@@ -56,10 +56,10 @@ def test_one_worker_or_one_unit_stays_here(units: list[int], workers: int, tmp_p
 def test_two_processes_share_the_units(tmp_path: Path) -> None:
     events: list[tuple[str, int, int]] = []
     compute(Counting(tmp_path), range(12), workers=2, on_progress=collect(events))
-    found = Counting.written(tmp_path)
-    assert set(found) == set(range(12))
+    records = Counting.written(tmp_path)
+    assert set(records) == set(range(12))
     per_process: dict[int, list[int]] = {}
-    for _, (process, done, threads) in sorted(found.items()):
+    for _, (process, done, threads) in sorted(records.items()):
         assert process != os.getpid() and threads == 1
         per_process.setdefault(process, []).append(done)
     assert len(per_process) <= 2

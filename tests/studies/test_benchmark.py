@@ -65,8 +65,8 @@ def mine(entered: Path, tmp_path: Path) -> Path:
 
 def scored(made: tuple[Path, Path], answers: Path, **options: bool) -> dict[str, dict[str, Any]]:
     benchmark = opened(made[0])
-    found = score(benchmark, read_answers(answers, benchmark), read_key(made[1], benchmark), None, **options)
-    return {track: {name: value.value for name, value in row.items()} for track, row in found.items()}
+    rows = score(benchmark, read_answers(answers, benchmark), read_key(made[1], benchmark), None, **options)
+    return {track: {name: value.value for name, value in row.items()} for track, row in rows.items()}
 
 
 def test_what_attackers_are_given_holds_no_truth(made: tuple[Path, Path]) -> None:
@@ -82,11 +82,11 @@ def test_what_attackers_are_given_holds_no_truth(made: tuple[Path, Path]) -> Non
 
 
 def test_the_closed_form_reads_files_alone_and_is_scored(made: tuple[Path, Path], entered: Path) -> None:
-    found = scored(made, entered)
-    assert found["gradient-layoutlmv3"][TOKENS] == 1 and found["gradient-layoutlmv3"][PSNR] > 60
-    assert found["gradient-layoutlmv3"][FIELDS] > 0.9
-    assert found["sum-layoutlmv3"][TOKENS] == 1 and found["sum-layoutlmv3"][FIELDS] == 0
-    assert 0 <= found["answers-vt5"][AUC] <= 1
+    scores = scored(made, entered)
+    assert scores["gradient-layoutlmv3"][TOKENS] == 1 and scores["gradient-layoutlmv3"][PSNR] > 60
+    assert scores["gradient-layoutlmv3"][FIELDS] > 0.9
+    assert scores["sum-layoutlmv3"][TOKENS] == 1 and scores["sum-layoutlmv3"][FIELDS] == 0
+    assert 0 <= scores["answers-vt5"][AUC] <= 1
 
 
 def test_answers_of_two_entries_do_not_mix(made: tuple[Path, Path], entered: Path, tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_an_entry_of_another_framework(made: tuple[Path, Path], tmp_path: Path) 
     """The example imports nothing of docleak."""
     assert "import docleak" not in EXAMPLE.read_text() and "from docleak" not in EXAMPLE.read_text()
     runpy.run_path(str(EXAMPLE))["main"](made[0], tmp_path / "a")
-    found = scored(made, tmp_path / "a")
-    assert found["gradient-layoutlmv3"][TOKENS] == 1 and found["gradient-layoutlmv3"][FIELDS] == 0
-    assert found["lora-llava"][TOKENS] == 0
+    scores = scored(made, tmp_path / "a")
+    assert scores["gradient-layoutlmv3"][TOKENS] == 1 and scores["gradient-layoutlmv3"][FIELDS] == 0
+    assert scores["lora-llava"][TOKENS] == 0
 
 
 def test_the_truth_scores_full_and_guessing_everything_does_not(made: tuple[Path, Path], mine: Path) -> None:
@@ -133,9 +133,9 @@ def test_missing_cases_are_named_and_count_as_zero_only_if_asked(made: tuple[Pat
     shutil.rmtree(mine / "answers-vt5-0")
     with pytest.raises(RunError, match=r"2 of 5 cases have no answer: gradient-layoutlmv3-1, answers-vt5-0\. Answer"):
         scored(made, mine)
-    found = scored(made, mine, missing_as_zero=True)
-    assert found["gradient-layoutlmv3"][TOKENS] == 0.5
-    assert found["answers-vt5"] == {AUC: None, TPR: None}, "a track that was not entered"
+    scores = scored(made, mine, missing_as_zero=True)
+    assert scores["gradient-layoutlmv3"][TOKENS] == 0.5
+    assert scores["answers-vt5"] == {AUC: None, TPR: None}, "a track that was not entered"
 
 
 Spoil = Callable[[Path], object]

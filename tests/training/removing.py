@@ -241,8 +241,8 @@ def _words(message: Message) -> object:
 
 
 def _scores(message: Message) -> np.ndarray:
-    found = message.content.metric_records.get("metrics", {})
-    return np.array([found[name] for name in ACCOUNTED if name in found], dtype=float)
+    metrics = message.content.metric_records.get("metrics", {})
+    return np.array([metrics[name] for name in ACCOUNTED if name in metrics], dtype=float)
 
 
 def random_case(rng: np.random.Generator, **fixed: Any) -> Case:

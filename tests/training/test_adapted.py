@@ -106,9 +106,9 @@ def test_only_adapters_are_clipped() -> None:
             for _, p in trainable(model.module):
                 p += 1
 
-    found = clipped_sum(model.module, weights, [step], 0.5)
-    assert found.norms[0] == pytest.approx(math.sqrt(TRAINED))
-    assert math.sqrt(sum(float(total.square().sum()) for total in found.total.values())) == pytest.approx(0.5)
+    clipped = clipped_sum(model.module, weights, [step], 0.5)
+    assert clipped.norms[0] == pytest.approx(math.sqrt(TRAINED))
+    assert math.sqrt(sum(float(total.square().sum()) for total in clipped.total.values())) == pytest.approx(0.5)
 
     def thaw() -> None:
         with torch.no_grad():

@@ -37,8 +37,8 @@ def test_the_largest_update_is_what_the_steps_of_the_plan_can_do() -> None:
 
 def test_under_a_plan_it_is_many_units_and_the_noise() -> None:
     plan = DpPlan(Mechanism(3.0, 3), clip_norm=0.5, denominator=2, delta=1e-5)
-    found = bounds(LOCAL, plan).largest_norm(1, shares=4)
-    assert found == pytest.approx(100 * 0.5 + 3.0 * 0.5 / 2 / 2 * (4 + 20))
+    length = bounds(LOCAL, plan).largest_norm(1, shares=4)
+    assert length == pytest.approx(100 * 0.5 + 3.0 * 0.5 / 2 / 2 * (4 + 20))
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_under_a_plan_it_is_many_units_and_the_noise() -> None:
 )
 def test_what_is_said_of_an_update(size: float, examples: int, said: list[str]) -> None:
     update = ClientUpdate("a", examples, {name: np.full(value.shape, size) for name, value in WEIGHTS.items()})
-    found = bounds().faults(update, introduced=10, shares=1)
-    assert len(found) == len(said) and all(part in fault for part, fault in zip(said, found, strict=True)), found
+    faults = bounds().faults(update, introduced=10, shares=1)
+    assert len(faults) == len(said) and all(part in fault for part, fault in zip(said, faults, strict=True)), faults
 
 
 def test_a_length_beyond_float64_is_no_length() -> None:

@@ -179,7 +179,7 @@ def deployed(out: Path, silos: dict[str, Path], ports: list[int]) -> None:
 
 def processes_of(folder: Path, *words: str) -> list[int]:
     """Living processes that were started for ``folder``, whose command has all of the words."""
-    found = []
+    pids = []
     for item in Path("/proc").iterdir():
         try:
             if not item.name.isdigit() or int(item.name) == os.getpid():
@@ -189,8 +189,8 @@ def processes_of(folder: Path, *words: str) -> list[int]:
         except OSError:
             continue
         if command and str(folder) in about and all(word in command for word in words):
-            found.append(int(item.name))
-    return found
+            pids.append(int(item.name))
+    return pids
 
 
 @pytest.mark.slow

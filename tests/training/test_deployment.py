@@ -85,11 +85,11 @@ def test_the_check_knows_every_secret_and_the_folder_it_lies_in(tmp_path: Path) 
     (silo / "copy-of-a-key").write_bytes((silo / "pinned" / "a").read_bytes())
     (silo / "copy-of-a-key").chmod(0o600)
     (silo / "silo.log").touch(0o600)
-    found = {file.relative_to(out).as_posix() for place in (server, silo) for file in secrets_in(place)}
-    own = ("node", "pinned/a", "copy-of-a-key", "limits.json", "ledger.json", "witness.json", "silo.log")
-    assert found == {"server/server.key", *(f"silos/a/{name}" for name in own)}
+    secrets = {file.relative_to(out).as_posix() for place in (server, silo) for file in secrets_in(place)}
+    names = ("node", "pinned/a", "copy-of-a-key", "limits.json", "ledger.json", "witness.json", "silo.log")
+    assert secrets == {"server/server.key", *(f"silos/a/{name}" for name in names)}
     assert check_folder(server) == [] and "0 private rounds begun" in check_folder(silo)[0]
-    for name in sorted(found):
+    for name in sorted(secrets):
         for mode in (0o640, 0o604):
             (out / name).chmod(mode)
             with pytest.raises(FederationError, match=f"can be read by others; run: chmod 600 .*{name}"):

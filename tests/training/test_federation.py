@@ -136,8 +136,8 @@ def test_a_document_is_kept_by_a_coin_of_its_own() -> None:
     ("text", "kind"), [("none", "none"), ("fp16", "fp16"), ("topk:0.01", "topk"), ("topk:1e-2", "topk")]
 )
 def test_compressions_by_name(text: str, kind: str) -> None:
-    found = Compression.of(text)
-    assert found.kind == kind and Compression.of(str(found)) == found
+    compression = Compression.of(text)
+    assert compression.kind == kind and Compression.of(str(compression)) == compression
 
 
 @pytest.mark.parametrize("text", ["gzip", "topk", "topk:0", "topk:2", "topk:.", ""])
@@ -152,17 +152,17 @@ def test_what_is_packed_is_unpacked_with_the_stated_error(seed: int, text: str) 
     delta = {"a": rng.normal(size=(3, 5)).astype(np.float32), "b": rng.normal(size=7).astype(np.float32),
              "scalar": np.float32(rng.normal()).reshape(())}  # fmt: skip
     compression, shapes = Compression.of(text), {name: value.shape for name, value in delta.items()}
-    found = unpack(pack(delta, compression), shapes, compression)
-    assert {name: value.shape for name, value in found.items()} == shapes
-    wrong = np.concatenate([(found[name] - delta[name]).ravel() for name in delta]).astype(np.float64)
+    unpacked = unpack(pack(delta, compression), shapes, compression)
+    assert {name: value.shape for name, value in unpacked.items()} == shapes
+    wrong = np.concatenate([(unpacked[name] - delta[name]).ravel() for name in delta]).astype(np.float64)
     whole = np.concatenate([value.ravel() for value in delta.values()]).astype(np.float64)
     assert relative_error(delta, compression) == pytest.approx(np.linalg.norm(wrong) / np.linalg.norm(whole), rel=1e-5)
     if text == "topk:0.3":
         for name, value in delta.items():
             kept = int(np.ceil(0.3 * value.size))
             largest = np.sort(np.abs(value).ravel())[-kept:]
-            np.testing.assert_array_equal(np.sort(np.abs(found[name]).ravel())[-kept:], largest)
-            assert np.count_nonzero(found[name]) == kept
+            np.testing.assert_array_equal(np.sort(np.abs(unpacked[name]).ravel())[-kept:], largest)
+            assert np.count_nonzero(unpacked[name]) == kept
     elif text != "fp16":
         assert not wrong.any()
 

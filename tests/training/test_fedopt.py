@@ -24,11 +24,11 @@ def draw(rng: np.random.Generator, dtype: type = np.float32) -> dict[str, np.nda
 
 def rounds(rng: np.random.Generator, count: int = 7) -> list[list[ClientUpdate]]:
     """Unequal n_k, and another subset of five clients each round."""
-    found = []
+    updates = []
     for _ in range(count):
         chosen = rng.permutation(5)[: int(rng.integers(1, 5))]
-        found.append([ClientUpdate(f"silo-{k}", int(rng.integers(1, 900)), draw(rng)) for k in chosen])
-    return found
+        updates.append([ClientUpdate(f"silo-{k}", int(rng.integers(1, 900)), draw(rng)) for k in chosen])
+    return updates
 
 
 def oracle(start: np.ndarray, plan: list[list[ClientUpdate]], o: FedOpt) -> np.ndarray:

@@ -78,8 +78,8 @@ def test_flower_equals_a_loop_without_it_bit_for_bit(silos: dict[str, Path], tmp
             for name in sampled
         ]
         state = step(state, updates, FEDERATION.server)
-    found = run(tmp_path / "run", silos)
-    assert found.round == 3 and same(found, state)
+    final = run(tmp_path / "run", silos)
+    assert final.round == 3 and same(final, state)
 
 
 def test_a_killed_training_goes_on_to_the_same_model_and_table(silos: dict[str, Path], tmp_path: Path) -> None:
@@ -243,11 +243,11 @@ def test_what_is_captured_is_what_was_averaged_and_bytes_are_few(
     federation = replace(
         FEDERATION, rounds=1, participation=1.0, server=FedOpt(), compression=Compression.of(compression)
     )
-    found = run(tmp_path / "run", silos, federation, capture=tmp_path / "updates")
+    state = run(tmp_path / "run", silos, federation, capture=tmp_path / "updates")
     updates = read_updates(tmp_path / "updates")
     assert [update.client for update in updates] == sorted(silos)
     total = sum(update.examples for update in updates)
-    for name, value in found.parameters.items():
+    for name, value in state.parameters.items():
         start = updates[0].start()[name].astype(np.float64)
         mean = sum(update.examples * update.delta()[name].astype(np.float64) for update in updates) / total
         np.testing.assert_allclose(value, start - mean, rtol=0, atol=1e-12)

@@ -39,8 +39,8 @@ FEDERATION = Federation(MODEL, rounds=1, holdout=0.0, local=STEP)
 @pytest.fixture(scope="module")
 def pages() -> list[Page]:
     """The silo's one question, and the server's own pages."""
-    own, *public = pages_for(load_model(MODEL), "synthetic", count=9, seed=3)
-    return [replace(own, questions=own.questions[:1]), *public]
+    private, *public = pages_for(load_model(MODEL), "synthetic", count=9, seed=3)
+    return [replace(private, questions=private.questions[:1]), *public]
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,8 @@ def test_an_active_server_reads_a_silo_that_is_not_guarded(silo: Path, pages: li
     sent = manipulated("decepticons", pages)
     delta = round_of(sent, silo, tmp_path, guarded=False)
     loot = SERVERS.load("decepticons").read(sent, {name: torch.from_numpy(value) for name, value in delta.items()})
-    found = of_tokens(loot, tensors(sent.model, pages[:1])[1])
-    assert found["tokens_read"] >= 0.75 * found["tokens"] and found["tokens_wrong"] == 0
+    counts = of_tokens(loot, tensors(sent.model, pages[:1])[1])
+    assert counts["tokens_read"] >= 0.75 * counts["tokens"] and counts["tokens_wrong"] == 0
 
 
 @pytest.mark.parametrize("spec", ["decepticons", "trap-weights:share=0.05,left=0.05"])

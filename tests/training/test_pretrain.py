@@ -87,12 +87,12 @@ def test_a_batchs_loss_asks_the_chosen_questions(model: DocumentModel) -> None:
     rng = np.random.default_rng(7)
     chosen = [(i, k) for i, page in enumerate(pages) for k in rng.permutation(len(page.questions))[:2]]
     with torch.no_grad():
-        found = batch_loss(model, pages, config, np.random.default_rng(7))
+        loss = batch_loss(model, pages, config, np.random.default_rng(7))
         singles = [
             model.loss(pixels_of(pages[i].image)[None], [model.encode(pages[i], pages[i].questions[k])])
             for i, k in chosen
         ]
-    assert float(found) == pytest.approx(float(torch.cat(singles).mean()), rel=1e-5)
+    assert float(loss) == pytest.approx(float(torch.cat(singles).mean()), rel=1e-5)
 
 
 def test_dense_reading_is_added_with_its_weight() -> None:

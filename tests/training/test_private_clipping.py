@@ -87,15 +87,13 @@ def realised_denominator(silos: Silos, plan: DpPlan) -> Released:
 
 def tied_twice(silos: Silos, plan: DpPlan) -> Released:
     """Planted: norm and clipping over the state's keys, where the tied weight is there twice."""
-    found = {k: np.zeros(shape) for k, shape in SHAPES.items()}
+    mean = {k: np.zeros(shape) for k, shape in SHAPES.items()}
     for units in silos.values():
         for change in units.values():
             flat = torch.cat([change[k].flatten() for k in (*SHAPES, "embedding.weight")]).double()
             scale = min(1.0, plan.clip_norm / max(float(flat.norm()), 1e-30))
-            found = {
-                k: v + scale * change[k].double().numpy() / plan.denominator / len(silos) for k, v in found.items()
-            }
-    return found
+            mean = {k: v + scale * change[k].double().numpy() / plan.denominator / len(silos) for k, v in mean.items()}
+    return mean
 
 
 def tied_sent_twice(silos: Silos, plan: DpPlan) -> Released:
@@ -106,13 +104,13 @@ def tied_sent_twice(silos: Silos, plan: DpPlan) -> Released:
 
 def clipped_one_by_one(silos: Silos, plan: DpPlan) -> Released:
     """Planted: every parameter is clipped to C by itself."""
-    found = {k: np.zeros(shape) for k, shape in SHAPES.items()}
+    mean = {k: np.zeros(shape) for k, shape in SHAPES.items()}
     for units in silos.values():
         for change in units.values():
             for k, v in change.items():
                 scale = min(1.0, plan.clip_norm / max(float(v.double().norm()), 1e-30))
-                found[k] = found[k] + scale * v.double().numpy() / plan.denominator / len(silos)
-    return found
+                mean[k] = mean[k] + scale * v.double().numpy() / plan.denominator / len(silos)
+    return mean
 
 
 def frozen_sent(silos: Silos, plan: DpPlan) -> Released:
@@ -280,9 +278,9 @@ def test_a_run_that_fails_or_is_not_finite_contributes_nothing() -> None:
             module.middle.bias.add_(0.1)
 
     alone = clipped_sum(module, weights, [train], 1.0)
-    found = clipped_sum(module, weights, [explode, fail, train, explode], 1.0)
-    assert found.norms == (float("inf"), 0.0, *alone.norms, float("inf"))
-    assert all(torch.equal(value, alone.total[name]) for name, value in found.total.items())
+    clipped = clipped_sum(module, weights, [explode, fail, train, explode], 1.0)
+    assert clipped.norms == (float("inf"), 0.0, *alone.norms, float("inf"))
+    assert all(torch.equal(value, alone.total[name]) for name, value in clipped.total.items())
 
 
 @pytest.mark.parametrize("above", [5e-10, 0.0, -5e-10, 1e-12, -0.5])
@@ -296,8 +294,8 @@ def test_no_difference_reaches_the_norm_by_rounding(above: float) -> None:
             module.weight.fill_(1.0)
 
     clip_norm = 1.0 / (1.0 + above)
-    found = clipped_sum(module, start, [train, train], clip_norm)
-    assert found.norms == (1.0, 1.0)
+    clipped = clipped_sum(module, start, [train, train], clip_norm)
+    assert clipped.norms == (1.0, 1.0)
     expected = min(1.0, clip_norm * (1 - MARGIN))
-    assert float(found.total["weight"]) == pytest.approx(2 * expected, rel=1e-13)
-    assert float(found.total["weight"]) / 2 <= clip_norm
+    assert float(clipped.total["weight"]) == pytest.approx(2 * expected, rel=1e-13)
+    assert float(clipped.total["weight"]) / 2 <= clip_norm

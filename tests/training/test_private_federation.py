@@ -61,7 +61,7 @@ def run(out: Path, silos: dict[str, Path], federation: Federation = FEDERATION, 
 
 
 def test_it_is_algorithm_1_and_its_budget_is_counted(silos: dict[str, Path], tmp_path: Path) -> None:
-    found = run(tmp_path / "run", silos, randomness=seeded(), capture=tmp_path / "updates")
+    final = run(tmp_path / "run", silos, randomness=seeded(), capture=tmp_path / "updates")
     again = run(tmp_path / "again", silos, randomness=seeded())
     draw, model = seeded(), load_model("vt5-start")
     draw()  # the server's
@@ -76,7 +76,7 @@ def test_it_is_algorithm_1_and_its_budget_is_counted(silos: dict[str, Path], tmp
         ]
         state = step(state, updates, FEDERATION.server)
     for name, value in state.parameters.items():
-        np.testing.assert_array_equal(found.parameters[name], value)
+        np.testing.assert_array_equal(final.parameters[name], value)
         np.testing.assert_array_equal(again.parameters[name], value)
     other = run(tmp_path / "other", silos)
     assert any((other.parameters[name] != value).any() for name, value in state.parameters.items()), "fresh noise"
@@ -96,8 +96,8 @@ def test_it_is_algorithm_1_and_its_budget_is_counted(silos: dict[str, Path], tmp
 def test_providers_are_kept_or_trained_on_whole(silos: dict[str, Path]) -> None:
     providers: list[set[str]] = [set(), set()]
     for path in silos.values():
-        found = open_party(path, FEDERATION)
-        for side, pages in enumerate((found.training, found.kept)):
+        silo = open_party(path, FEDERATION)
+        for side, pages in enumerate((silo.training, silo.kept)):
             providers[side] |= {provider_key(pages[i].provider) for i in range(len(pages))}
     assert providers[0] and providers[1] == {name for name in providers[0] | providers[1] if FEDERATION.keeps(name)}
     assert not providers[0] & providers[1]

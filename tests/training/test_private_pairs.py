@@ -74,17 +74,17 @@ def test_what_is_sent_has_bounded_sensitivity_and_the_plans_noise() -> None:
     privacy = PairPrivacy(epsilon=5.0, steps=10, records=100)
     plan = privacy.plan(2)
     assert plan is not None and plan.guarantee().epsilon <= 5.0
-    own = []
+    gradients = []
     for i in range(2):
         one = rows.rows([i])
-        own.append(pair_gradient(model, one.pixels, one.ids, one.mask, one.labels))
+        gradients.append(pair_gradient(model, one.pixels, one.ids, one.mask, one.labels))
     quiet = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=0.0))
     generator = torch.Generator().manual_seed(0)
-    mean = sent(model, own, quiet, generator)
-    one_less = {n: v / 2 for n, v in sent(model, own[:1], quiet, generator).items()}
+    mean = sent(model, gradients, quiet, generator)
+    one_less = {n: v / 2 for n, v in sent(model, gradients[:1], quiet, generator).items()}
     moved = torch.cat([(mean[n] - one_less[n]).flatten() for n in mean])
     assert float(moved.norm()) <= 1.0 / 2 + 1e-5, "one pair moves the mean by C / B at most"
-    noisy = sent(model, own, plan, generator)
+    noisy = sent(model, gradients, plan, generator)
     noise = torch.cat([(noisy[n] - mean[n]).flatten() for n in mean])
     assert float(noise.std()) == pytest.approx(noise_of(plan), rel=0.05)
     assert noise_of(plan) == pytest.approx(plan.mechanism.noise_multiplier * 1.0 / 2)
@@ -105,8 +105,8 @@ def test_of_a_large_model_few_gradients_are_in_memory_and_the_result_is_the_same
     for at_once, most in ((private_pairs.AT_ONCE, 12), (1, 1), (5 * numbers, 5)):
         monkeypatch.setattr(private_pairs, "AT_ONCE", at_once)
         model = fresh()
-        each = (rows.rows([i]) for i in range(12))
-        gradients = (pair_gradient(model, one.pixels, one.ids, one.mask, one.labels) for one in each)
+        pairs = (rows.rows([i]) for i in range(12))
+        gradients = (pair_gradient(model, one.pixels, one.ids, one.mask, one.labels) for one in pairs)
         mean = sent(model, gradients, plan, torch.Generator().manual_seed(0))
         train_pairs(
             model, rows, steps=2, batch_size=6, learning_rate=1e-2, plan=plan, randomness=Randomness.seeded("noise")

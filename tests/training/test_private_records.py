@@ -65,13 +65,13 @@ def train(
 
 
 def one_by_one(model: DocumentModel, pages: Sequence[Page]) -> dict[str, torch.Tensor]:
-    found: dict[str, list[torch.Tensor]] = {}
+    gradients: dict[str, list[torch.Tensor]] = {}
     for example in QA.examples(pages):
         model.module.zero_grad(set_to_none=True)
         example_gradient(model, pages, example)
         for name, p in trainable(model.module):
-            found.setdefault(name, []).append(torch.zeros_like(p) if p.grad is None else p.grad.clone())
-    return {name: torch.stack(rows) for name, rows in found.items()}
+            gradients.setdefault(name, []).append(torch.zeros_like(p) if p.grad is None else p.grad.clone())
+    return {name: torch.stack(rows) for name, rows in gradients.items()}
 
 
 class Whole(torch.nn.Module):
@@ -90,22 +90,22 @@ def test_gradients_per_example_are_those_of_the_batch_and_of_opacus_hooks() -> N
     model = load_model("vt5-start")
     pages = [model.fit(page) for page in make_issuers([FIRST, FIRST + 1, FIRST + 2], [1, 1, 1], seed=0)]
     pages = [replace(page, questions=page.questions[:1]) for page in pages]
-    own = one_by_one(model, pages)
+    rows = one_by_one(model, pages)
     model.module.zero_grad(set_to_none=True)
     batch_loss(model, pages, QA.examples(pages), QA, np.random.default_rng(0)).backward()
     for name, p in trainable(model.module):
         assert p.grad is not None
-        torch.testing.assert_close(own[name].mean(0), p.grad, rtol=1e-3, atol=1e-5 * float(p.grad.abs().max() + 1e-9))
+        torch.testing.assert_close(rows[name].mean(0), p.grad, rtol=1e-3, atol=1e-5 * float(p.grad.abs().max() + 1e-9))
     hooked = GradSampleModule(Whole(model).train(), strict=False, loss_reduction="sum")
     encoded = [model.encode(page, page.questions[0]) for page in pages]
     hooked(torch.stack([pixels_of(page.image) for page in pages]), encoded).sum().backward()
     wrong = []
     for name, p in trainable(model.module):
-        found: Any = p.grad_sample
-        if found.shape != own[name].shape:
+        sample: Any = p.grad_sample
+        if sample.shape != rows[name].shape:
             wrong.append(name)
             continue
-        torch.testing.assert_close(found, own[name], rtol=1e-3, atol=1e-4 * float(own[name].abs().max() + 1e-9))
+        torch.testing.assert_close(sample, rows[name], rtol=1e-3, atol=1e-4 * float(rows[name].abs().max() + 1e-9))
     assert len(wrong) == 2 and all(name.endswith("relative_attention_bias.weight") for name in wrong)
 
 
@@ -123,12 +123,12 @@ def test_a_step_is_the_clipped_sum_over_m_given_to_adamw(
     torch.optim.AdamW(named.values(), lr=1e-3, weight_decay=0.0, eps=1e-8).step()
     by_hand = parameters_of(model)
     model.module.zero_grad(set_to_none=True)
-    found = train(model, weights, pages, PLAN)
+    training = train(model, weights, pages, PLAN)
     moved = {name: value - weights[name] for name, value in parameters_of(model).items()}
     for name, value in by_hand.items():
         large = np.abs(value - weights[name]) > 5e-4  # where Adam's first step is the sign of no rounding error
         np.testing.assert_allclose(moved[name][large], (value - weights[name])[large], rtol=2e-2)
-    assert found.counted.mechanism.rounds == 1 and found.records == 6 and math.isinf(found.counted.epsilon)
+    assert training.counted.mechanism.rounds == 1 and training.records == 6 and math.isinf(training.counted.epsilon)
 
 
 def test_one_record_moves_the_sum_by_at_most_c(
@@ -175,15 +175,15 @@ def test_noise_is_there_even_if_nothing_is_drawn(
 def test_both_accountants_agree_and_the_group_is_named(
     model: DocumentModel, weights: dict[str, np.ndarray], pages: list[Page]
 ) -> None:
-    found = train(model, weights, pages, noisy(1.0, rounds=3, rate=0.5))
+    training = train(model, weights, pages, noisy(1.0, rounds=3, rate=0.5))
     again = parameters_of(model)
-    assert found.counted.mechanism == found.claim.mechanism and found.counted.epsilon == pytest.approx(
-        found.claim.epsilon, rel=0.02
+    assert training.counted.mechanism == training.claim.mechanism and training.counted.epsilon == pytest.approx(
+        training.claim.epsilon, rel=0.02
     )
-    assert found.most_records == 4
-    said = record_claim(found, alone=True)
+    assert training.most_records == 4
+    said = record_claim(training, alone=True)
     assert said.startswith("This training adds epsilon") and "It holds for the model;" in said
-    composed = record_claim(found, alone=False)
+    composed = record_claim(training, alone=False)
     assert "It holds for the model" not in composed and "not what holds for the model" in composed
     for part in ("per record (one question with its answer", "Opacus", "not a provider", "has 4 of them", "PLD"):
         assert part in said, part

@@ -65,22 +65,22 @@ def vector(arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 def test_a_round_is_algorithm_1(model: DocumentModel, pages: list[Page], weights: Weights) -> None:
     """Lines 13-18 written plainly, with another function's training: same streams, no noise."""
-    found = one_round(model, pages, weights)
+    dp_round = one_round(model, pages, weights)
     streams = PLAN.draw_units([f"provider-{i}" for i in range(3)], Randomness.seeded("0").coins)
     total = np.zeros_like(vector(weights))
     norms = []
     for name, rng in streams.items():
         set_parameters(model, weights)
-        own = [page for page in pages if page.provider == name]
-        change = -vector(dict(train_locally(model, own, LOCAL, client="silo", rng=rng).update.delta))
+        unit = [page for page in pages if page.provider == name]
+        change = -vector(dict(train_locally(model, unit, LOCAL, client="silo", rng=rng).update.delta))
         norms.append(float(np.linalg.norm(change)))
         total += change / max(1.0, norms[-1] / PLAN.clip_norm)
     set_parameters(model, weights)
-    np.testing.assert_allclose(vector(dict(found.update.delta)), -total / PLAN.denominator, atol=1e-9, rtol=1e-6)
-    assert found.norms == pytest.approx(norms, rel=1e-6)
-    assert found.units == ("provider-0", "provider-1", "provider-2")
-    assert found.clipped == 3 and min(norms) > 2 * PLAN.clip_norm, "the test would not see clipping"
-    assert found.update.examples == 1
+    np.testing.assert_allclose(vector(dict(dp_round.update.delta)), -total / PLAN.denominator, atol=1e-9, rtol=1e-6)
+    assert dp_round.norms == pytest.approx(norms, rel=1e-6)
+    assert dp_round.units == ("provider-0", "provider-1", "provider-2")
+    assert dp_round.clipped == 3 and min(norms) > 2 * PLAN.clip_norm, "the test would not see clipping"
+    assert dp_round.update.examples == 1
 
 
 @pytest.mark.parametrize(("clip_norm", "denominator"), [(1e-4, 1), (0.05, 2), (10.0, 2)])
@@ -102,10 +102,10 @@ def test_the_noise_share_of_a_client_without_a_drawn_unit(
     model: DocumentModel, pages: list[Page], weights: Weights, drawn: int
 ) -> None:
     plan = noisy(PLAN, unit_rate=1e-12)
-    found = one_round(model, pages, weights, plan, drawn)
-    assert found.units == ()
+    dp_round = one_round(model, pages, weights, plan, drawn)
+    assert dp_round.units == ()
     expected = 1.5 * 0.05 / np.sqrt(drawn) / 2
-    values = vector(dict(found.update.delta)) / expected
+    values = vector(dict(dp_round.update.delta)) / expected
     assert abs(values.std() - 1) < 4 / np.sqrt(2 * values.size)
     assert stats.kstest(values[:100_000], "norm").pvalue > 1e-3
 
@@ -157,7 +157,7 @@ def test_one_silo_is_centralised_training(model: DocumentModel, pages: list[Page
     result = parameters_of(model)
     assert ledger.left == 0 and [begun for begun, _ in seen] == [1, 2] and seen[0][1] != seen[1][1]
     by_hand = vector(weights)
-    own = Randomness.seeded("all")
+    randomness = Randomness.seeded("all")
     for _ in range(2):
         arrays, start = {}, 0
         for name in sorted(weights):
@@ -165,7 +165,7 @@ def test_one_silo_is_centralised_training(model: DocumentModel, pages: list[Page
             arrays[name] = by_hand[start : start + size].reshape(weights[name].shape).astype(np.float32)
             start += size
         update = client_round(
-            model, pages, plan, LOCAL, weights=arrays, client="all", clients_drawn=1, randomness=own
+            model, pages, plan, LOCAL, weights=arrays, client="all", clients_drawn=1, randomness=randomness
         ).update
         by_hand = by_hand - vector(dict(update.delta))
     np.testing.assert_allclose(vector(result), by_hand, atol=1e-6)
@@ -212,7 +212,7 @@ def test_a_silo_that_is_one_unit_is_never_called_too_small(
 
 
 def test_units(pages: list[Page]) -> None:
-    assert [len(own) for own in units_of(pages, Unit.PROVIDER, client="silo").values()] == [2, 2, 2]
+    assert [len(unit) for unit in units_of(pages, Unit.PROVIDER, client="silo").values()] == [2, 2, 2]
     assert len(units_of(pages, Unit.DOCUMENT, client="silo")) == len({page.document for page in pages})
     assert list(units_of(pages, Unit.CLIENT, client="silo")) == ["silo"]
     with pytest.raises(PrivacyError, match="client 'silo': 1 of 6 pages name no provider"):
@@ -240,9 +240,9 @@ def test_a_unit_that_cannot_be_trained_on_contributes_nothing_and_only_the_silo_
 ) -> None:
     mute = [replace(page, questions=()) if page.provider == "provider-2" else page for page in pages]
     without = one_round(model, [page for page in pages if page.provider != "provider-2"], weights)
-    found = one_round(model, mute, weights)
-    np.testing.assert_array_equal(vector(dict(found.update.delta)), vector(dict(without.update.delta)))
-    assert found.norms[2] == 0 and "provider 'provider-2' contributes nothing: client 'silo'" in found.notes[0]
+    muted = one_round(model, mute, weights)
+    np.testing.assert_array_equal(vector(dict(muted.update.delta)), vector(dict(without.update.delta)))
+    assert muted.norms[2] == 0 and "provider 'provider-2' contributes nothing: client 'silo'" in muted.notes[0]
     few = one_round(model, pages, weights, replace(PLAN, denominator=4))
     assert few.notes == ("3 providers, fewer than M = 4: its part in the model is a small one",)
     assert one_round(model, [], weights).units == ()

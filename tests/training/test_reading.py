@@ -32,10 +32,10 @@ def code(character: str) -> int:
 
 
 def test_centres_share_the_box_in_proportion_to_the_letters() -> None:
-    found = list(character_centres(Word("WiW", (10, 4, 50, 12))))
-    assert [c for c, _, _ in found] == list("WiW")
-    assert all(y == 8 for _, _, y in found)
-    (first, middle, last) = (x for _, x, _ in found)
+    centres = list(character_centres(Word("WiW", (10, 4, 50, 12))))
+    assert [c for c, _, _ in centres] == list("WiW")
+    assert all(y == 8 for _, _, y in centres)
+    (first, middle, last) = (x for _, x, _ in centres)
     assert middle == pytest.approx(30), "the word is its own mirror image"
     assert first - 10 == pytest.approx(50 - last)
     assert first - 10 > (middle - first) / 2, "a W is wider than an i"
@@ -81,11 +81,11 @@ def test_the_heads_loss_weighs_the_background_down() -> None:
     cells = torch.randn(1, 32, 6, generator=torch.Generator().manual_seed(0))
     labels = cell_labels(page, (4, 8))
     with torch.no_grad():
-        found = float(head.loss(cells, [page], (4, 8)))
+        loss = float(head.loss(cells, [page], (4, 8)))
         scores = head.linear(cells)[0]
     losses = F.cross_entropy(scores, labels, reduction="none")
     weights = torch.where(labels > 0, 1.0, BACKGROUND_WEIGHT)
-    assert found == pytest.approx(float((losses * weights).sum() / weights.sum()))
+    assert loss == pytest.approx(float((losses * weights).sum() / weights.sum()))
 
 
 def invoice() -> Page:

@@ -75,10 +75,10 @@ def examined(case: Case) -> Tally:
 @settings(max_examples=160, deadline=None, suppress_health_check=list(HealthCheck))
 @given(CASES)
 def test_a_unit_that_is_taken_away_moves_nothing_but_what_was_accounted(case: Case) -> None:
-    found = examined(case)
-    TALLY.add(found)
-    assert not found.other
-    assert found.ratio <= 1 + ROUNDING
+    tally = examined(case)
+    TALLY.add(tally)
+    assert not tally.other
+    assert tally.ratio <= 1 + ROUNDING
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
@@ -129,9 +129,9 @@ def record_removals(seed: int, patch: pytest.MonkeyPatch) -> Tally:
 
 def test_a_record_that_is_taken_away_moves_the_sum_by_its_clipped_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(40):
-        found = record_removals(seed, monkeypatch)
-        TALLY.add(found)
-        assert found.ratio <= 1 + 1e-4, "gradients are float32"
+        tally = record_removals(seed, monkeypatch)
+        TALLY.add(tally)
+        assert tally.ratio <= 1 + 1e-4, "gradients are float32"
 
 
 def test_records_drawn_by_their_place_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,8 +173,8 @@ def test_a_whole_training_moves_by_what_was_accounted(secure: bool, tmp_path: Pa
 def json_of(line: str) -> dict[str, Any]:
     import json
 
-    found: dict[str, Any] = json.loads(line)
-    return found
+    entry: dict[str, Any] = json.loads(line)
+    return entry
 
 
 def trained(federation: Federation, silos: dict[str, Path], out: Path) -> tuple[np.ndarray, dict[str, Any]]:
@@ -227,11 +227,11 @@ def redrawn(directory: Path, federation: Federation, *, name: str = "") -> Party
     """As it was: the kept ones are drawn from the sorted list."""
     whole = open_party(directory, replace(federation, holdout=0.0), name=name)
     names = rounds_names(whole.training, federation)
-    each = sorted(set(names))
-    if not federation.holdout or len(each) < 2:
+    units = sorted(set(names))
+    if not federation.holdout or len(units) < 2:
         return whole
-    count = min(max(1, round(federation.holdout * len(each))), len(each) - 1)
-    kept = set(np.random.default_rng((federation.seed, 3)).choice(each, size=count, replace=False).tolist())
+    count = min(max(1, round(federation.holdout * len(units))), len(units) - 1)
+    kept = set(np.random.default_rng((federation.seed, 3)).choice(units, size=count, replace=False).tolist())
     sides = [[i for i, n in enumerate(names) if (n in kept) == side] for side in (False, True)]
     return replace(whole, training=picked(whole.training, sides[0]), kept=picked(whole.training, sides[1]))
 
@@ -239,24 +239,24 @@ def redrawn(directory: Path, federation: Federation, *, name: str = "") -> Party
 def rounds_names(pages: Sequence[Page], federation: Federation) -> list[str]:
     assert federation.privacy is not None
     units = units_of(pages, federation.privacy.mechanism.unit, client="silo")
-    return [next(name for name, own in units.items() if page.name in {p.name for p in own}) for page in pages]
+    return [next(name for name, unit in units.items() if page.name in {p.name for p in unit}) for page in pages]
 
 
 def capped(directory: Path, federation: Federation, *, name: str = "") -> Party:
-    found = open_party(directory, federation, name=name)
-    return replace(found, training=picked(found.training, range(min(3, len(found.training)))))
+    whole = open_party(directory, federation, name=name)
+    return replace(whole, training=picked(whole.training, range(min(3, len(whole.training)))))
 
 
 def in_batches(pages: Sequence[Page], unit: Unit, *, client: str) -> dict[str, Sequence[Page]]:
-    names = sorted(found := units_of(pages, unit, client=client))
-    return {f"batch {i}": [page for name in names[i : i + 2] for page in found[name]] for i in range(0, len(names), 2)}
+    names = sorted(units := units_of(pages, unit, client=client))
+    return {f"batch {i}": [page for name in names[i : i + 2] for page in units[name]] for i in range(0, len(names), 2)}
 
 
 def by_spelling(pages: Sequence[Page], unit: Unit, *, client: str) -> dict[str, Sequence[Page]]:
-    found: dict[str, list[Page]] = {}
+    providers: dict[str, list[Page]] = {}
     for page in pages:
-        found.setdefault(page.provider, []).append(page)
-    return dict(found)
+        providers.setdefault(page.provider, []).append(page)
+    return dict(providers)
 
 
 def unjoined(patch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def test_a_silo_may_fall_silent_at_any_step(
     weights = {name: value.astype(np.float32) for name, value in start.parameters.items()}
     trained = [train_round(open_party(silos[name], federation), load_model("vt5-start"), weights, federation, 1)
                for name in left]  # fmt: skip
-    expected = step(start, [each.trained.update for each in trained], federation.server)
+    expected = step(start, [party_round.trained.update for party_round in trained], federation.server)
     assert furthest(state_of(done), expected) < 1e-8
 
 

@@ -54,9 +54,9 @@ def test_sums_on_a_shelf_are_the_same(tmp_path: Path) -> None:
     averaging = Averaging(state.on_shelf(tmp_path), shelf=tmp_path)
     for update in updates:
         averaging.add(update)
-    found, expected = averaging.result(), average(state, updates)
-    assert isinstance(found, Shelf)
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    mean, expected = averaging.result(), average(state, updates)
+    assert isinstance(mean, Shelf)
+    assert all(np.array_equal(mean[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("server", [FedOpt(), FedOpt("fedadam", 0.01)])

@@ -82,8 +82,8 @@ def sanity_check(number: int) -> tuple[Callable[[], Any], Callable[[Any], float]
                             mean=list(config.data.mean), std=list(config.data.std))  # fmt: skip
 
     def theirs() -> Tensor:
-        found, _ = attacker_of(model, loss, "analytic").reconstruct(payload(model, about), sent(gradient, label), {})
-        return torch.as_tensor(found["data"]).reshape(-1, 3, 224, 224)
+        image, _ = attacker_of(model, loss, "analytic").reconstruct(payload(model, about), sent(gradient, label), {})
+        return torch.as_tensor(image["data"]).reshape(-1, 3, 224, 224)
 
     def ours() -> Tensor:
         weight, bias = gradient
@@ -203,8 +203,8 @@ def masked(number: int) -> tuple[Callable[[], Any], Callable[[Any], float], int]
 
     def theirs() -> Tensor:
         attacker = attacker_of(model, loss, "tag", max_iterations=job["budget"], callback=job["budget"])
-        found, _ = attacker.reconstruct(payload(model, about), sent(gradient, None), {})
-        return torch.as_tensor(found["data"]).flatten()
+        reconstruction, _ = attacker.reconstruct(payload(model, about), sent(gradient, None), {})
+        return torch.as_tensor(reconstruction["data"]).flatten()
 
     def ours() -> Tensor:
         body = net.bert.embeddings
@@ -218,8 +218,8 @@ def masked(number: int) -> tuple[Callable[[], Any], Callable[[Any], float], int]
 
 def at_places(rows: Tensor, candidates: Tensor) -> Tensor:
     """Of candidates (places, words, d) the word at each place that lies in the span of the rows; -1 where none does."""
-    found = members(Subspace.of([Rows(rows)]), candidates.flatten(0, 1))
-    nearest = torch.where(found.taken, found.residuals, torch.inf).reshape(len(candidates), -1).min(1)
+    inside = members(Subspace.of([Rows(rows)]), candidates.flatten(0, 1))
+    nearest = torch.where(inside.taken, inside.residuals, torch.inf).reshape(len(candidates), -1).min(1)
     return torch.where(nearest.values < torch.inf, nearest.indices, -1)
 
 
@@ -237,8 +237,8 @@ def causal(number: int) -> tuple[Callable[[], Any], Callable[[Any], float], int]
 
     def theirs() -> Tensor:
         attacker = attacker_of(model, loss, "tag", max_iterations=job["budget"], callback=job["budget"])
-        found, _ = attacker.reconstruct(payload(model, about), sent(gradient, None), {})
-        return torch.as_tensor(found["data"]).flatten()
+        reconstruction, _ = attacker.reconstruct(payload(model, about), sent(gradient, None), {})
+        return torch.as_tensor(reconstruction["data"]).flatten()
 
     def ours() -> Tensor:
         named = dict(zip([name for name, _ in model.named_parameters()], gradient, strict=True))
@@ -260,8 +260,8 @@ def of_example(number: int) -> tuple[float, float, int]:
     """What the attack on an example is worth, its processor seconds, and of how many."""
     torch.manual_seed(number), np.random.seed(number)
     attack, score, size = made(number)
-    found, seconds = timed(attack)
-    return score(found), seconds, size
+    recovered, seconds = timed(attack)
+    return score(recovered), seconds, size
 
 
 if len(job.get("settings", ())) == 1:

@@ -42,5 +42,5 @@ def peak_mib() -> float:
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     """What the call returns, and its seconds of processor time."""
     began = time.process_time()
-    found = call()
-    return found, time.process_time() - began
+    returned = call()
+    return returned, time.process_time() - began

@@ -55,9 +55,9 @@ def leakpro(case: Case, setting: tuple[float, float]) -> Callable[[], Tensor]:
     attack = config.build(client_observations=seen)
 
     def run() -> Tensor:
-        found, _ = attack.run_attack(target_model=model, client_observations=seen, device=torch.device("cpu"),
+        image, _ = attack.run_attack(target_model=model, client_observations=seen, device=torch.device("cpu"),
                                      input_shape=(1, 3, SIDE, SIDE))  # fmt: skip
-        return (found.detach().reshape(1, 3, SIDE, SIDE) * HALF + HALF).clamp(0, 1)
+        return (image.detach().reshape(1, 3, SIDE, SIDE) * HALF + HALF).clamp(0, 1)
 
     return run
 

@@ -43,15 +43,15 @@ def one_by_one(model: DocumentModel, item: Item) -> Spoken:
 @pytest.mark.parametrize("name", MODELS)
 def test_batches_say_what_each_question_brings_alone(name: str) -> None:
     model, asked = shipped(name), items()
-    found = ask(AnswersView(model, scores=True), iter(asked), batch_size=5)
-    assert len(found) == len(asked)
-    assert len({said.text for said in found}) > 1 or name != "layoutlmv3-trained"
-    for item, said in zip(asked, found, strict=True):
+    answers = ask(AnswersView(model, scores=True), iter(asked), batch_size=5)
+    assert len(answers) == len(asked)
+    assert len({said.text for said in answers}) > 1 or name != "layoutlmv3-trained"
+    for item, said in zip(asked, answers, strict=True):
         alone = one_by_one(model, item)
         assert said.text == alone.text
         assert said.confidence == pytest.approx(alone.confidence, rel=1e-3, abs=1e-9)
         assert said.loss == pytest.approx(alone.loss, rel=1e-4)
-    assert ask(AnswersView(model), asked) == [Spoken(said.text) for said in found]
+    assert ask(AnswersView(model), asked) == [Spoken(said.text) for said in answers]
 
 
 def test_a_page_goes_through_the_picture_encoder_once() -> None:
@@ -72,9 +72,9 @@ def test_nothing_can_be_asked_of_a_page(name: str) -> None:
     """The empty question of the second memorisation test, and a page whose words are all gone."""
     page = make_pages(1, seed=5)[0]
     bare = replace(page, words=(), fields=())
-    found = ask(AnswersView(shipped(name), scores=True), [Item(page, Question("", ())), Item(bare, Question("", ()))])
-    assert [said.loss for said in found] == [None, None]
-    assert all(said.confidence is not None and 0 <= said.confidence <= 1 for said in found)
+    answers = ask(AnswersView(shipped(name), scores=True), [Item(page, Question("", ())), Item(bare, Question("", ()))])
+    assert [said.loss for said in answers] == [None, None]
+    assert all(said.confidence is not None and 0 <= said.confidence <= 1 for said in answers)
 
 
 def dropping() -> DocumentModel:

@@ -76,9 +76,9 @@ def test_exchangeable_members_are_not_found(name: str) -> None:
     held, accuracies = 0, []
     for seed in range(10):
         guess, members = measured(name, 0.0, seed)
-        found = membership_rates(guess.scores, guess.members, members, rng=np.random.default_rng(0), resamples=300)
-        held += found["auc"].low <= 0.5 <= found["auc"].high
-        accuracies.append(found["balanced_accuracy"].value)
+        rates = membership_rates(guess.scores, guess.members, members, rng=np.random.default_rng(0), resamples=300)
+        held += rates["auc"].low <= 0.5 <= rates["auc"].high
+        accuracies.append(rates["balanced_accuracy"].value)
     assert held >= 8
     assert abs(np.mean(accuracies) - 0.5) < 0.06
 

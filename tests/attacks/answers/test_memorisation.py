@@ -61,13 +61,13 @@ def test_one_case_per_document_with_an_answer_on_it() -> None:
         page_of("From Bell Inc", document="nobody knows", provider="bell"),
         page_of("From Unseen Ltd", document="not on it", questions=name_is("Acme Tools")),
     ]
-    found = draw_cases(pages, "provider_name", rng=rng(), training={"acme": ["ACME tools"]})
-    assert [(c.document, c.source) for c in found.cases] == [
+    drawn = draw_cases(pages, "provider_name", rng=rng(), training={"acme": ["ACME tools"]})
+    assert [(c.document, c.source) for c in drawn.cases] == [
         ("asked", "question"), ("annotated", "field"), ("owner knows", "training"),
     ]  # fmt: skip
-    assert found.unanswered == ("nobody knows",) and found.not_found == ("not on it",)
-    assert [c.question.answers for c in found.cases] == [("Acme Tools",), ("Acme Tools",), ("ACME tools",)]
-    assert all(c.question.text in PHRASINGS["provider_name"] and c.question.key == "provider_name" for c in found.cases)
+    assert drawn.unanswered == ("nobody knows",) and drawn.not_found == ("not on it",)
+    assert [c.question.answers for c in drawn.cases] == [("Acme Tools",), ("Acme Tools",), ("ACME tools",)]
+    assert all(c.question.text in PHRASINGS["provider_name"] and c.question.key == "provider_name" for c in drawn.cases)
     assert draw_cases(pages, "provider_name", rng=rng()).unanswered == ("owner knows", "nobody knows")
 
 
@@ -91,15 +91,15 @@ def test_a_key_without_phrasings_is_asked_in_the_pages_own_words() -> None:
 def test_what_is_sent_does_not_show_the_answer() -> None:
     pages = make_issuers([*MEMBERS], [2, 2, 2], seed=0)
     for key in ("provider_name", "provider_email"):
-        found = draw_cases(pages, key, rng=rng())
-        assert len(found.cases) == 6
-        for case, item in zip(found.cases, hidden_items(pages, found.cases), strict=True):
+        drawn = draw_cases(pages, key, rng=rng())
+        assert len(drawn.cases) == 6
+        for case, item in zip(drawn.cases, hidden_items(pages, drawn.cases), strict=True):
             wanted = letters(case.question.answers[0])
             before, after = (letters("".join(w.text for w in p.words)) for p in (pages[case.number], item.page))
             assert wanted in before and wanted not in after
             assert (item.page.image != pages[case.number].image).any()
-    gap = [len(item.page.words) for item in hidden_items(pages, found.cases, removal=AS_IN_THE_PAPER)]
-    assert all(a >= b for a, b in zip(gap, [len(i.page.words) for i in hidden_items(pages, found.cases)], strict=True))
+    gap = [len(item.page.words) for item in hidden_items(pages, drawn.cases, removal=AS_IN_THE_PAPER)]
+    assert all(a >= b for a, b in zip(gap, [len(i.page.words) for i in hidden_items(pages, drawn.cases)], strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +136,9 @@ def test_a_planted_memory_is_found_and_only_of_members(parrot: DocumentModel) ->
     drawn = draw_cases(pages, "provider_name", rng=rng(), phrasings=ASKED)
     said = ask(AnswersView(parrot), hidden_items(pages, drawn.cases))
     assert len(said) == 12
-    found = nls_memory(drawn.cases, said)
-    assert {name for name, value in found.items() if value > 0.9} == members
-    assert {name for name, value in found.items() if value > 0} == members, "CLS1 needs others to be exactly 0"
+    memory = nls_memory(drawn.cases, said)
+    assert {name for name, value in memory.items() if value > 0.9} == members
+    assert {name for name, value in memory.items() if value > 0} == members, "CLS1 needs others to be exactly 0"
     loose = nls_memory(drawn.cases, said, threshold=0.0)
     assert min(loose.values()) > 0, "without the threshold any two names are alike a little"
 
@@ -227,22 +227,22 @@ def test_the_probe_asks_only_documents_that_do_not_show_it() -> None:
 
 def test_answers_are_counted_with_their_skew() -> None:
     cases = [Case(0, "p", "d", Question("?", (), key)) for key in "aaaaab"]
-    found = disclosed(cases, [Spoken(t) for t in ("X 1", "x 1 ", "y", "", "z", " ")])
-    assert found["a"] == Disclosed("a", 5, 1, (("x 1", 2), ("y", 1), ("z", 1)))
-    assert found["a"].share == 0.5
-    assert found["a"].entropy == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(4))
-    assert found["a"].top(1) == (("x 1", 2),)
-    assert found["b"].share is None and found["b"].entropy is None
+    by_key = disclosed(cases, [Spoken(t) for t in ("X 1", "x 1 ", "y", "", "z", " ")])
+    assert by_key["a"] == Disclosed("a", 5, 1, (("x 1", 2), ("y", 1), ("z", 1)))
+    assert by_key["a"].share == 0.5
+    assert by_key["a"].entropy == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(4))
+    assert by_key["a"].top(1) == (("x 1", 2),)
+    assert by_key["b"].share is None and by_key["b"].entropy is None
     assert Disclosed("c", 3, 0, (("x", 3),)).entropy == 0
 
 
 def test_real_pages_can_be_tested(shared_data: Path) -> None:
     pages = load_pages(f"vrdu:{shared_data / 'vrdu_pfl'}", seed=0)[:8]
-    found = draw_cases(pages, "advertiser", rng=rng())
-    assert found.cases and not found.not_found
-    said = ask(AnswersView(load_model("vt5-start"), scores=True), hidden_items(pages, found.cases))
+    drawn = draw_cases(pages, "advertiser", rng=rng())
+    assert drawn.cases and not drawn.not_found
+    said = ask(AnswersView(load_model("vt5-start"), scores=True), hidden_items(pages, drawn.cases))
     assert all(one.loss is not None and one.loss > 0 for one in said)
-    assert set(nls_memory(found.cases, said)) == {case.provider for case in found.cases}
+    assert set(nls_memory(drawn.cases, said)) == {case.provider for case in drawn.cases}
 
 
 def test_every_spelling_of_an_answer_is_taken_off_the_page() -> None:
@@ -258,6 +258,6 @@ def test_every_spelling_of_an_answer_is_taken_off_the_page() -> None:
 def test_equally_frequent_answers_stand_in_alphabetical_order() -> None:
     said = ["Zeta", "beta ", "", "ALPHA", "alpha", "beta", "zeta", "gamma"]
     cases = [Case(0, "p", f"d{i}", Question("Who?", (), "provider_name")) for i in range(len(said))]
-    found = disclosed(cases, [Spoken(text) for text in said])["provider_name"]
-    assert found.answers == (("alpha", 2), ("beta", 2), ("zeta", 2), ("gamma", 1))
-    assert (found.asked, found.silent) == (8, 1)
+    disclosure = disclosed(cases, [Spoken(text) for text in said])["provider_name"]
+    assert disclosure.answers == (("alpha", 2), ("beta", 2), ("zeta", 2), ("gamma", 1))
+    assert (disclosure.asked, disclosure.silent) == (8, 1)

@@ -21,9 +21,9 @@ def test_projection_onto_the_ball_is_the_nearest_point() -> None:
     generator = torch.Generator().manual_seed(0)
     values = 3 * torch.randn(6, 5, generator=generator)
     radius = 2.0
-    found = in_ball(values, radius)
-    assert (found.abs().sum(1) <= radius + 1e-5).all()
-    for row, point in zip(values, found, strict=True):
+    points = in_ball(values, radius)
+    assert (points.abs().sum(1) <= radius + 1e-5).all()
+    for row, point in zip(values, points, strict=True):
         if float(row.abs().sum()) <= radius:
             assert torch.equal(row, point)
             continue
@@ -74,15 +74,15 @@ def test_it_keeps_to_its_budget_and_repeats_itself(victim: Callable[..., Any], f
 def test_a_picture_that_the_generator_can_make_comes_out(victim: Callable[..., Any], folder: Path) -> None:
     """And one that it cannot make does not, without inner features; with them, it comes nearer."""
     made = load_generator(str(folder))
-    own = made.picture(torch.randn(1, 4, generator=torch.Generator().manual_seed(5)), 0, (16, 16))
-    client = victim(("a block",), (1,), pixels=own)
+    picture = made.picture(torch.randn(1, 4, generator=torch.Generator().manual_seed(5)), 0, (16, 16))
+    client = victim(("a block",), (1,), pixels=picture)
     attack = replace(GIFD, generator=str(folder))
     side, known = client.view.side("image"), knowledge_of(client)
 
     def error(which: Any, target: Any = client) -> float:
         view = target.view.side("image")
-        found = which.run(view, knowledge_of(target), budget=120, generator=torch.Generator().manual_seed(0))
-        return float((found.pixels - target.pixels).square().mean() / target.pixels.var())
+        finding = which.run(view, knowledge_of(target), budget=120, generator=torch.Generator().manual_seed(0))
+        return float((finding.pixels - target.pixels).square().mean() / target.pixels.var())
 
     assert side.batch_size == len(known.template) == 1
     assert error(replace(attack, first=1.0)) < 0.05

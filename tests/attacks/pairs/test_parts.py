@@ -83,8 +83,8 @@ def test_the_truth_matches_exactly_in_both_modalities(victim: Callable[..., Any]
     x = F.embedding(client.ids, client.model.table)
     assert float(squared(view)(dummy_of(view, x, inputs, create_graph=False))) < 1e-10
     image = client.view.side("image")
-    found = dummy_of(image, client.pixels, inputs_of([1, 2]), create_graph=False)
-    assert float(squared(image)(found)) < 1e-10
+    dummy = dummy_of(image, client.pixels, inputs_of([1, 2]), create_graph=False)
+    assert float(squared(image)(dummy)) < 1e-10
 
 
 def test_projection_gives_real_words_back(victim: Callable[..., Any]) -> None:
@@ -183,16 +183,16 @@ def test_alignment_brings_both_nearer_and_leaves_the_better_one_alone(victim: Ca
     _, _, sentences = side_of(client)
     x = sentences.embeddings(sentences.start(torch.Generator().manual_seed(0))[0])
     config = Refinement(target=target, steps=15)
-    found = align(config, client.knowledge.aligner, sentences, client.pixels, x, (1.0, 0.0))
-    near = similarity(client.knowledge.aligner, sentences, found.pixels, found.embeddings, config.temperature)
-    assert found.after == pytest.approx(float(near.diagonal().mean()))
-    assert found.after > found.before + 0.05
-    assert torch.equal(found.embeddings[~sentences.free], x[~sentences.free])
-    assert float(found.pixels.min()) >= 0 and float(found.pixels.max()) <= 1
+    aligned = align(config, client.knowledge.aligner, sentences, client.pixels, x, (1.0, 0.0))
+    near = similarity(client.knowledge.aligner, sentences, aligned.pixels, aligned.embeddings, config.temperature)
+    assert aligned.after == pytest.approx(float(near.diagonal().mean()))
+    assert aligned.after > aligned.before + 0.05
+    assert torch.equal(aligned.embeddings[~sentences.free], x[~sentences.free])
+    assert float(aligned.pixels.min()) >= 0 and float(aligned.pixels.max()) <= 1
     if target == "fused":
-        assert torch.equal(found.pixels, client.pixels), "a weight of 1 keeps the picture where it is"
+        assert torch.equal(aligned.pixels, client.pixels), "a weight of 1 keeps the picture where it is"
     else:
-        assert not torch.equal(found.pixels, client.pixels)
+        assert not torch.equal(aligned.pixels, client.pixels)
 
 
 def test_partners_are_the_best_in_sum_within_a_class() -> None:

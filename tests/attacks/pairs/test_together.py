@@ -64,8 +64,8 @@ def test_a_table_of_words_may_have_more_rows_than_the_tokenizer(victim: Callable
     BertForSequenceClassification(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     client = victim((TEXT,), (1,), text=str(tmp_path))
-    found = run(PAIRS.load("mmgia"), client, 12)
-    assert len(found.rounds) == 2 and max(found.tokens[0]) < len(tokenizer)
+    finding = run(PAIRS.load("mmgia"), client, 12)
+    assert len(finding.rounds) == 2 and max(finding.tokens[0]) < len(tokenizer)
 
 
 def test_a_prior_pulls_where_noise_leaves_room(victim: Callable[..., Any]) -> None:
@@ -104,17 +104,17 @@ def test_a_prior_pulls_by_strength_sharpness_and_trust(
 
 def test_a_batch_is_reconstructed_with_one_class_per_pair(victim: Callable[..., Any]) -> None:
     client = victim((TEXT, "a black tower"), (3, 0))
-    found = run(PAIRS.load("mmgia"), client, 12)
-    assert found.pixels.shape == (2, 3, 16, 16) and len(found.texts) == 2
-    assert found.labels[0] == found.labels[1], "pairs of one class"
-    assert [len(row) for row in found.tokens] == list(client.knowledge.lengths)
+    finding = run(PAIRS.load("mmgia"), client, 12)
+    assert finding.pixels.shape == (2, 3, 16, 16) and len(finding.texts) == 2
+    assert finding.labels[0] == finding.labels[1], "pairs of one class"
+    assert [len(row) for row in finding.tokens] == list(client.knowledge.lengths)
 
 
 def test_a_fused_client_is_attacked_too(victim: Callable[..., Any]) -> None:
     client = victim((TEXT,), (2,), fused=True)
-    found = run(PAIRS.load("mmgia"), client, 12)
-    assert found.labels == ((2,), (2,))
-    assert found.image_quality > 0
+    finding = run(PAIRS.load("mmgia"), client, 12)
+    assert finding.labels == ((2,), (2,))
+    assert finding.image_quality > 0
 
 
 def test_the_loop_ends_at_the_threshold_and_spends_what_is_left_on_stage_one(victim: Callable[..., Any]) -> None:
@@ -141,8 +141,8 @@ def test_every_evaluation_of_the_text_is_counted(victim: Callable[..., Any]) -> 
 
     for budget in (12, 17):
         asked[0] = 0
-        found = run(replace(attack, text=replace(attack.text, matching=matching)), client, budget)
-        assert found.text_evaluations == asked[0] <= budget
+        finding = run(replace(attack, text=replace(attack.text, matching=matching)), client, budget)
+        assert finding.text_evaluations == asked[0] <= budget
 
 
 def test_any_stage_one_attack_can_be_plugged_in(victim: Callable[..., Any]) -> None:

@@ -51,10 +51,10 @@ def test_a_page_that_drowns_in_its_batch_is_fished_out_of_a_sum_over_clients() -
     whole = [len(one.tensors["input_ids"]) for one in inputs]
     read = {}
     for gain in (1.0, 4.0):
-        found = sent("layoutlmv3-trained", gain)
+        message = sent("layoutlmv3-trained", gain)
         clients = [slice(0, 2), slice(2, 4)]
-        update = summed([client_gradient(found.model, pixels[of], inputs[of]) for of in clients], 0.0)
-        read[gain] = max(count / of for count, of in zip(right(found, update, inputs), whole, strict=True))
+        update = summed([client_gradient(message.model, pixels[of], inputs[of]) for of in clients], 0.0)
+        read[gain] = max(count / of for count, of in zip(right(message, update, inputs), whole, strict=True))
     assert read[1.0] < 1.0 == read[4.0], "without fishing it is read in part, with it whole"
 
 
@@ -68,9 +68,9 @@ def test_the_guard_sees_one_leap_and_not_many_small_steps() -> None:
 
 
 def test_what_has_no_table_of_places_gives_no_tokens() -> None:
-    found = sent("layoutlmv3-trained", 4.0)
-    head = {"qa_outputs.out_proj.weight": torch.ones(2, found.model.module.config.hidden_size)}
-    assert ATTACK.read(found, head).tokens == ()
+    message = sent("layoutlmv3-trained", 4.0)
+    head = {"qa_outputs.out_proj.weight": torch.ones(2, message.model.module.config.hidden_size)}
+    assert ATTACK.read(message, head).tokens == ()
 
 
 def test_a_model_without_such_a_layer_is_refused() -> None:

@@ -53,12 +53,12 @@ def test_neighbouring_bins_differ_by_the_inputs_between_them() -> None:
     factors = torch.rand(5, 1, generator=drawn(3), dtype=torch.float64) + 0.5
     (factors * torch.relu(x @ weight.T + bias)).sum().backward()
     assert weight.grad is not None and bias.grad is not None
-    found = inputs_of_bins(weight.grad, bias.grad)
+    inputs = inputs_of_bins(weight.grad, bias.grad)
     measured = (x @ direction)[:, None] > cut
     apart = [i for i in range(5) if sum(bool((measured[i] == other).all()) for other in measured) == 1]
     assert len(apart) >= 4
     for i in apart:
-        assert (found - x[i]).abs().amax(1).min() < 1e-9
+        assert (inputs - x[i]).abs().amax(1).min() < 1e-9
     with pytest.raises(AttackError, match=r"expected \(k, 12\)"):
         pictures_in(weight.grad[:, :11], bias.grad, (3, 2, 2))
 
@@ -87,11 +87,11 @@ def test_decepticons_read_most_tokens_and_invent_none(name: str) -> None:
     sent = server.manipulate(model, public(name), generator=drawn())
     pixels, inputs = pages_of(name, 1, 5)
     gradient = client_gradient(sent.model, pixels, inputs)
-    found = of_tokens(server.read(sent, gradient), inputs)
-    assert found["tokens_read"] >= 0.75 * found["tokens"] and found["tokens_wrong"] == 0
-    assert found["placed"] == (name != "vt5-start")
+    counts = of_tokens(server.read(sent, gradient), inputs)
+    assert counts["tokens_read"] >= 0.75 * counts["tokens"] and counts["tokens_wrong"] == 0
+    assert counts["placed"] == (name != "vt5-start")
     halved = {key: -0.01 * value for key, value in gradient.items()}  # an SGD step, whatever its rate
-    assert of_tokens(server.read(sent, halved), inputs) == found
+    assert of_tokens(server.read(sent, halved), inputs) == counts
     assert all(torch.equal(before[key], value) for key, value in model.module.state_dict().items())
 
 
@@ -101,8 +101,8 @@ def test_an_honest_gradient_gives_a_server_of_bins_next_to_nothing() -> None:
 
     model = model_of("donut-start")
     pixels, inputs = pages_of("donut-start", 1, 5)
-    found = of_tokens(DECEPTICONS.read(Sent(model), client_gradient(model, pixels, inputs)), inputs)
-    assert found["tokens_read"] <= 2
+    counts = of_tokens(DECEPTICONS.read(Sent(model), client_gradient(model, pixels, inputs)), inputs)
+    assert counts["tokens_read"] <= 2
 
 
 @pytest.mark.parametrize("name", SERVERS.names())

@@ -75,19 +75,19 @@ def test_beside_the_guessed_token_stand_the_public_models_candidates_each_once()
     for seed in (0, 1):
         public = Probe(model("mlm", seed), view.page, view.positions)
         others = public.propose((), 7).ids.tolist()
-        ids, own, _ = _step(public, target, (), ATTACKS[0])
+        ids, likelihoods, _ = _step(public, target, (), ATTACKS[0])
         assert ids.tolist() == [best, *(token for token in others if token != best)] and len(ids) == 8 - (
             best in others
         )
-        assert own.tolist() == [1.0, *[0.0] * (len(ids) - 1)]
+        assert likelihoods.tolist() == [1.0, *[0.0] * (len(ids) - 1)]
         assert seed or best in others, "the same model"
 
 
 def test_the_loss_of_a_candidate_is_the_share_of_wrong_labels() -> None:
     view = view_of(model("ee-bio"))
     candidates = torch.tensor([50, 60, 70])
-    found = target_probe(view).losses((), candidates)
-    for candidate, loss in zip(candidates.tolist(), found.tolist(), strict=True):
+    losses = target_probe(view).losses((), candidates)
+    for candidate, loss in zip(candidates.tolist(), losses.tolist(), strict=True):
         ids = view.page.ids.clone()
         ids[view.positions[0]] = candidate
         with torch.no_grad():
@@ -104,12 +104,12 @@ def test_confidences_change_nothing_of_what_is_found(task: Task, attack: CdmiCon
     """The attack on answers cannot tell two models that answer alike; the attack on weights can."""
     knowledge = PublicKnowledge(model("mlm", seed=1))
 
-    def found(target: EncoderModel, answers_only: bool) -> object:
+    def finding_of(target: EncoderModel, answers_only: bool) -> object:
         view = view_of(target, answers_only=answers_only)
         return attack.run(view, knowledge, budget=2, generator=torch.Generator().manual_seed(0))
 
-    assert found(model(task), True) == found(surer(model(task)), True)
-    assert found(model(task), False) != found(surer(model(task)), False)
+    assert finding_of(model(task), True) == finding_of(surer(model(task)), True)
+    assert finding_of(model(task), False) != finding_of(surer(model(task)), False)
 
 
 def test_what_is_answered_is_followed() -> None:

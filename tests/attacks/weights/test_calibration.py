@@ -34,7 +34,7 @@ def test_it_states_true_probabilities_on_fields_it_has_not_seen() -> None:
     calibrator = fit_calibrator(*made(300, rng))
     readings, right = made(300, rng)
     p = np.concatenate([calibrator.tokens(*reading) for reading in readings])
-    y = np.array([one for each in right for one in each], dtype=float)
+    y = np.array([one for flags in right for one in flags], dtype=float)
     assert calibration_error(p, y) < 0.05
     assert brier(p, y) < 0.9 * brier(np.full(len(y), y.mean()), y)
 
@@ -42,13 +42,13 @@ def test_it_states_true_probabilities_on_fields_it_has_not_seen() -> None:
 def test_shuffled_truth_teaches_nothing() -> None:
     rng = np.random.default_rng(1)
     readings, right = made(300, rng)
-    flat = [one for each in right for one in each]
+    flat = [one for flags in right for one in flags]
     rng.shuffle(flat)
     parts = iter(flat)
-    calibrator = fit_calibrator(readings, [[next(parts) for _ in each] for each in right])
+    calibrator = fit_calibrator(readings, [[next(parts) for _ in flags] for flags in right])
     fresh, true = made(300, rng)
     p = np.concatenate([calibrator.tokens(*reading) for reading in fresh])
-    y = np.array([one for each in true for one in each], dtype=float)
+    y = np.array([one for flags in true for one in flags], dtype=float)
     assert brier(p, y) > 0.97 * brier(np.full(len(y), y.mean()), y)
 
 
@@ -83,7 +83,7 @@ def test_a_share_of_tokens_against_all_outcomes(share: float) -> None:
 
 def test_one_kind_of_outcome_is_a_constant() -> None:
     readings, right = made(4, np.random.default_rng(2))
-    never = fit_calibrator(readings, [[False] * len(each) for each in right])
+    never = fit_calibrator(readings, [[False] * len(flags) for flags in right])
     count = sum(map(len, right))
     assert never.tokens(*readings[0]) == pytest.approx(1 / (count + 2))
 

@@ -74,8 +74,8 @@ def test_equation_5_by_hand() -> None:
 
 
 def test_equation_5_bears_outliers_and_zeros() -> None:
-    found = loss_likelihoods(torch.tensor([1e-5, 2e-5, 1.5e-5, 3.0]), 0.3)
-    assert found.sum() == pytest.approx(1) and found[3] == 0 and found.argmax() == 0
+    probabilities = loss_likelihoods(torch.tensor([1e-5, 2e-5, 1.5e-5, 3.0]), 0.3)
+    assert probabilities.sum() == pytest.approx(1) and probabilities[3] == 0 and probabilities.argmax() == 0
     assert loss_likelihoods(torch.zeros(4), 0.3).tolist() == pytest.approx([0.25] * 4)
     assert loss_likelihoods(torch.tensor([0.0, 0.0, 0.0, 1.0]), 0.3)[3] == 0
 
@@ -178,10 +178,10 @@ def test_a_private_mlm_is_sampled_directly() -> None:
     target, public = model("mlm", 0), model("mlm", 1)
     view = view_of(target)
     with torch.no_grad():
-        own = target.token_scores(target.hidden(target.collate([view.page]))[0])[view.positions[0]]
+        scores = target.token_scores(target.hidden(target.collate([view.page]))[0])[view.positions[0]]
         its = public.token_scores(public.hidden(public.collate([view.page]))[0])[view.positions[0]]
-    own[target.tokenizer.all_special_ids] = -torch.inf
-    values, tokens = own.topk(7)
+    scores[target.tokenizer.all_special_ids] = -torch.inf
+    values, tokens = scores.topk(7)
     probes = [Probe(m, view.page, view.positions) for m in (public, target)]
     ids, mixed, guessed = _step(probes[0], probes[1], (), FEW)
     assert ids.tolist() == tokens.tolist()
@@ -193,11 +193,11 @@ def test_a_private_mlm_is_sampled_directly() -> None:
 def test_attempts_are_whole_and_follow_their_generator(task: Task) -> None:
     view, knowledge = view_of(model(task)), PublicKnowledge(model("mlm", 1))
     wide = replace(FEW, top_p=0.9)
-    found = wide.run(view, knowledge, budget=3, generator=draw())
+    finding = wide.run(view, knowledge, budget=3, generator=draw())
     again = wide.run(view, knowledge, budget=3, generator=draw())
-    assert found == again and found != wide.run(view, knowledge, budget=3, generator=draw(5))
+    assert finding == again and finding != wide.run(view, knowledge, budget=3, generator=draw(5))
     special = set(view.target.tokenizer.all_special_ids)
-    for attempt in found.attempts:
+    for attempt in finding.attempts:
         assert len(attempt.tokens) == len(attempt.target) == len(attempt.public) == len(view.positions)
         assert not special & set(attempt.tokens)
         assert all(0 < p <= 1 for p in (*attempt.target, *attempt.public))
@@ -216,13 +216,13 @@ def test_the_baseline_never_calls_the_target() -> None:
     target = model("ee-bio").for_task("ee-bio", model("ee-bio").config.classes, seed=0)
     view, knowledge = view_of(target), PublicKnowledge(model("mlm", 1))
     base = replace(FEW, weight=0.0)
-    found = base.run(view, knowledge, budget=2, generator=draw())
+    finding = base.run(view, knowledge, budget=2, generator=draw())
     with torch.no_grad():
         for parameter in target.module.parameters():
             parameter.fill_(torch.nan)  # had it looked, it could not draw
-    assert base.run(view, knowledge, budget=2, generator=draw()) == found
-    assert all(attempt.target == attempt.public for attempt in found.attempts)
-    assert found.calls <= 2 * len(view.positions)
+    assert base.run(view, knowledge, budget=2, generator=draw()) == finding
+    assert all(attempt.target == attempt.public for attempt in finding.attempts)
+    assert finding.calls <= 2 * len(view.positions)
 
 
 def test_losses_in_small_batches_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,5 +302,5 @@ def test_an_attempt_says_what_its_tokens_were_to_the_public_model_alone(task: Ta
 def test_the_baseline_passes_one_page_a_token_and_nothing_else() -> None:
     target = model("ee-bio")
     view = view_of(target)
-    found = replace(FEW, weight=0.0).run(view, PublicKnowledge(model("mlm", seed=1)), generator=draw())
-    assert found.calls == len(view.positions)
+    finding = replace(FEW, weight=0.0).run(view, PublicKnowledge(model("mlm", seed=1)), generator=draw())
+    assert finding.calls == len(view.positions)

@@ -73,9 +73,9 @@ def test_the_surest_position_is_filled_first() -> None:
                 best = (float(value), place, int(few[index]))
         assert best is not None
         filled[best[1]] = best[2]
-    found = FEW.run(view, PublicKnowledge(public), budget=1, generator=draw())
-    assert found.attempts[0].tokens == tuple(filled[i] for i in range(len(view.positions)))
-    assert found.calls == 2 * len(view.positions), "as many as algorithm 2 makes"
+    finding = FEW.run(view, PublicKnowledge(public), budget=1, generator=draw())
+    assert finding.attempts[0].tokens == tuple(filled[i] for i in range(len(view.positions)))
+    assert finding.calls == 2 * len(view.positions), "as many as algorithm 2 makes"
 
 
 def test_a_beam_of_one_with_all_is_the_greedy_reading() -> None:
@@ -96,8 +96,8 @@ def test_a_beam_of_one_with_all_is_the_greedy_reading() -> None:
         fitting = torch.log_softmax((2 - ell / ell.median()) / 0.1, 0)
         mixed = 0.4 * fitting + 0.6 * torch.log_softmax(guess[ids], 0)
         prefix.append(int(ids[mixed.argmax()]))
-    found = replace(FEW, beam=1).run(view, PublicKnowledge(public), budget=1, generator=draw())
-    assert found.attempts[0].tokens == tuple(prefix)
+    finding = replace(FEW, beam=1).run(view, PublicKnowledge(public), budget=1, generator=draw())
+    assert finding.attempts[0].tokens == tuple(prefix)
 
 
 @pytest.mark.parametrize("task", ["mlm", "ee-bio", "ee-spade"])
@@ -117,23 +117,23 @@ def test_the_baseline_never_calls_the_target(task: Task) -> None:
     target = model(task).for_task(task, model(task).config.classes, seed=0)
     view, _ = secret_of(target)
     base, knowledge = replace(FEW, weight=0.0), PublicKnowledge(model("mlm", 1))
-    found = base.run(view, knowledge, budget=2, generator=draw())
+    finding = base.run(view, knowledge, budget=2, generator=draw())
     with torch.no_grad():
         for parameter in target.module.parameters():
             parameter.fill_(torch.nan)
-    assert base.run(view, knowledge, budget=2, generator=draw()) == found
-    assert all(attempt.target == attempt.public for attempt in found.attempts)
+    assert base.run(view, knowledge, budget=2, generator=draw()) == finding
+    assert all(attempt.target == attempt.public for attempt in finding.attempts)
 
 
 @pytest.mark.parametrize("task", ["mlm", "ee-spade"])
 def test_attempts_are_whole_and_follow_their_generator(task: Task) -> None:
     view, _ = secret_of(model(task))
     knowledge = PublicKnowledge(model("mlm", 1))
-    found = FEW.run(view, knowledge, budget=5, generator=draw())
-    assert found == FEW.run(view, knowledge, budget=5, generator=draw())
-    assert len(found.attempts) == 5
+    finding = FEW.run(view, knowledge, budget=5, generator=draw())
+    assert finding == FEW.run(view, knowledge, budget=5, generator=draw())
+    assert len(finding.attempts) == 5
     special = set(view.target.tokenizer.all_special_ids)
-    for attempt in found.attempts:
+    for attempt in finding.attempts:
         assert len(attempt.tokens) == len(attempt.target) == len(attempt.public) == len(view.positions)
         assert not special & set(attempt.tokens) and all(0 < p <= 1 for p in (*attempt.target, *attempt.public))
 
@@ -157,8 +157,8 @@ def test_a_memorised_field_is_read_by_both_and_an_untrained_model_tells_nothing(
     fit(start, [tokens], [tokens], FitConfig(epochs=250, learning_rate=2e-3, validate_every=250), seed=0)
     view, secret = secret_of(start)
     knowledge = PublicKnowledge(model("mlm", 1))
-    found = StrongConfig().run(view, knowledge, budget=1, generator=draw())
-    assert found.attempts[0].tokens == secret.tokens
+    finding = StrongConfig().run(view, knowledge, budget=1, generator=draw())
+    assert finding.attempts[0].tokens == secret.tokens
     blank, _ = secret_of(model("mlm", 0))
     assert StrongConfig().run(blank, knowledge, budget=1, generator=draw()).attempts[0].tokens != secret.tokens
 

@@ -22,13 +22,13 @@ NLVR = Path(__file__).parents[3].parent / "shared" / "data" / "nlvr"
 
 def towers_in(pair: Pair) -> list[list[str]]:
     """The colours of every box's blocks from the top down, read off the middle column of the box."""
-    found = []
+    towers = []
     for left in (0, 150, 300):
         column = [tuple(int(c) for c in pixel) for pixel in pair.image[:, left + 50]]
         at = [next((name for name, rgb in COLORS.items() if rgb == pixel), "") for pixel in column]
         ends = [row for row in range(100) if at[row] and (row == 99 or at[row + 1] != at[row])]
-        found.append([at[row] for row in ends])
-    return [tower for tower in found if tower]
+        towers.append([at[row] for row in ends])
+    return [tower for tower in towers if tower]
 
 
 def number_of(word: str) -> int:
@@ -38,20 +38,20 @@ def number_of(word: str) -> int:
 def holds(text: str, pair: Pair) -> bool | None:
     """Whether a sentence about towers is true of the picture; None for wordings this oracle does not know."""
     towers = towers_in(pair)
-    if found := re.fullmatch(r"there (?:is|are) (exactly |only |at least )?(\w+) (\w+) blocks?", text):
-        seen, said = count_in_towers(towers, found[3]), number_of(found[2])
-        return seen >= said if found[1] == "at least " else seen == said
-    if found := re.fullmatch(
+    if match := re.fullmatch(r"there (?:is|are) (exactly |only |at least )?(\w+) (\w+) blocks?", text):
+        seen, said = count_in_towers(towers, match[3]), number_of(match[2])
+        return seen >= said if match[1] == "at least " else seen == said
+    if match := re.fullmatch(
         r"there (?:is|are) (exactly |at least )?(\w+) towers? with a (\w+) block at the (top|base|bottom)", text
     ):
-        seen = sum(t[0 if found[4] == "top" else -1] == found[3] for t in towers)
-        return seen >= number_of(found[2]) if found[1] == "at least " else seen == number_of(found[2])
-    if found := re.fullmatch(r"there is a tower with (?:only |exactly )?(\w+) blocks?", text):
-        return number_of(found[1]) in [len(t) for t in towers]
-    if found := re.fullmatch(r"one tower has a (\w+) block on top of a (\w+) block", text):
-        return any(pair == (found[1], found[2]) for t in towers for pair in pairwise(t))
-    if found := re.fullmatch(r"the tower with (\w+) blocks? has a (\w+) block at the top", text):
-        return [t[0] for t in towers if len(t) == number_of(found[1])] == [found[2]]
+        seen = sum(t[0 if match[4] == "top" else -1] == match[3] for t in towers)
+        return seen >= number_of(match[2]) if match[1] == "at least " else seen == number_of(match[2])
+    if match := re.fullmatch(r"there is a tower with (?:only |exactly )?(\w+) blocks?", text):
+        return number_of(match[1]) in [len(t) for t in towers]
+    if match := re.fullmatch(r"one tower has a (\w+) block on top of a (\w+) block", text):
+        return any(pair == (match[1], match[2]) for t in towers for pair in pairwise(t))
+    if match := re.fullmatch(r"the tower with (\w+) blocks? has a (\w+) block at the top", text):
+        return [t[0] for t in towers if len(t) == number_of(match[1])] == [match[2]]
     return None
 
 
@@ -72,11 +72,11 @@ def test_sentences_about_towers_are_true_of_the_picture_and_of_few_others() -> N
 def test_numbers_of_scattered_items_are_what_the_picture_shows() -> None:
     checked = 0
     for pair in make_scenes(600, seed=4):
-        if found := re.fullmatch(
+        if match := re.fullmatch(
             r"there (?:is|are) (?:exactly |only )(\w+) (\w+) (?:item|object)s?\.?", pair.text.lower()
         ):
-            shown = ndimage.label((pair.image == COLORS[found[2]]).all(axis=2))[1]
-            assert shown == number_of(found[1]), pair.text
+            shown = ndimage.label((pair.image == COLORS[match[2]]).all(axis=2))[1]
+            assert shown == number_of(match[1]), pair.text
             checked += 1
     assert checked > 10
 

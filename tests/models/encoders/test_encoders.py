@@ -181,9 +181,9 @@ def test_losses_are_the_cross_entropies_they_should_be() -> None:
         batch = m.collate([page])
         with torch.no_grad():
             hidden = m.hidden(batch)
-            found = float(m.loss(batch)[0])
+            loss = float(m.loss(batch)[0])
             by_hand = sum(float(torch.stack(rows).mean()) for rows in _cross_entropies(m, page, hidden[0]))
-        assert found == pytest.approx(by_hand, rel=1e-4), task
+        assert loss == pytest.approx(by_hand, rel=1e-4), task
 
 
 def _cross_entropies(m: EncoderModel, page: TokenPage, hidden: torch.Tensor) -> list[list[torch.Tensor]]:
@@ -203,24 +203,24 @@ def _cross_entropies(m: EncoderModel, page: TokenPage, hidden: torch.Tensor) -> 
 
         def pointing(t: int) -> torch.Tensor:
             query = head.pointer.query(hidden[t])
-            each = [query @ head.pointer.key(hidden[j]) if words[j] and j != t else torch.tensor(-1e4)
+            dots = [query @ head.pointer.key(hidden[j]) if words[j] and j != t else torch.tensor(-1e4)
                     for j in range(len(page))]  # fmt: skip
-            return torch.stack([*each, query @ nothing])
+            return torch.stack([*dots, query @ nothing])
 
         rows = {"predecessor" if m.task == "ee-spade" else "source": pointing}
         if m.task == "ee-spade":
             rows["initial"] = lambda t: head.initial(hidden[t])
-    found = []
+    losses = []
     for name, scores in rows.items():
         labels = page.labels[name].tolist()
-        found.append(
+        losses.append(
             [
                 F.cross_entropy(scores(t)[None], torch.tensor([len(page) if label == NOTHING else label]))
                 for t, label in enumerate(labels)
                 if label != IGNORED
             ]
         )
-    return found
+    return losses
 
 
 def _of_span(m: EncoderModel, page: TokenPage, hidden: torch.Tensor, name: str, column: int) -> torch.Tensor:
@@ -284,9 +284,9 @@ def test_bros_without_pairs_is_bros() -> None:
         net.zero_grad()
         out.pow(3).sum().backward()
         results.append((out.detach(), net.bbox_embeddings.bbox_projection.weight.grad))
-    (expected, slope), (found, own) = results
-    assert torch.allclose(found, expected, atol=1e-5)
-    assert torch.allclose(own, slope, rtol=1e-3, atol=1e-4)
+    (expected, slope), (states, gradient) = results
+    assert torch.allclose(states, expected, atol=1e-5)
+    assert torch.allclose(gradient, slope, rtol=1e-3, atol=1e-4)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -45,9 +45,9 @@ def test_token_classification_is_ee_bio_with_rows_in_our_order(tmp_path: Path, k
     boxes = {} if kind == "bert" else {"bbox": batch.boxes.float() / 1000 if kind == "bros" else batch.boxes}
     with torch.no_grad():
         expected = theirs(input_ids=batch.ids, attention_mask=batch.mask.long(), **boxes).logits
-        found = model.module.head.scores(model.hidden(batch), batch)["tag"]
+        scores = model.module.head.scores(model.hidden(batch), batch)["tag"]
     order = [LABELS.index(name) for name in ("O", "B-DATE", "I-DATE", "B-TOTAL", "I-TOTAL")]
-    assert torch.allclose(found, expected[..., order], atol=1e-4)
+    assert torch.allclose(scores, expected[..., order], atol=1e-4)
 
 
 def test_masked_language_models_keep_their_head(tmp_path: Path) -> None:
@@ -57,16 +57,16 @@ def test_masked_language_models_keep_their_head(tmp_path: Path) -> None:
     batch = model.collate([load_encoder("bert-tiny").encode(make_pages(1, seed=0)[0])])
     with torch.no_grad():
         expected = theirs(input_ids=batch.ids, bbox=batch.boxes, attention_mask=batch.mask.long()).logits
-        found = model.token_scores(model.hidden(batch)[0])
-    assert torch.allclose(found, expected[0], atol=1e-4)
+        scores = model.token_scores(model.hidden(batch)[0])
+    assert torch.allclose(scores, expected[0], atol=1e-4)
 
 
 def test_docleaks_own_are_loaded_as_they_are(tmp_path: Path) -> None:
-    own = load_encoder("layoutlm-tiny").for_task("ee-spade", classes_of(make_pages(3, seed=0)), seed=1)
-    save_encoder(own, tmp_path / "m")
+    model = load_encoder("layoutlm-tiny").for_task("ee-spade", classes_of(make_pages(3, seed=0)), seed=1)
+    save_encoder(model, tmp_path / "m")
     again = load_finished(str(tmp_path / "m"))
     assert again.task == "ee-spade"
-    assert all(torch.equal(a, b) for a, b in zip(own.module.parameters(), again.module.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(model.module.parameters(), again.module.parameters(), strict=True))
 
 
 def test_what_is_no_finished_model_is_refused(tmp_path: Path) -> None:

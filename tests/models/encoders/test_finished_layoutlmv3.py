@@ -67,12 +67,12 @@ def test_token_classification_gives_transformers_scores(tmp_path: Path, page: Pa
     assert torch.equal(batch.ids, given["input_ids"]) and batch.images is not None
     with torch.no_grad():
         expected = theirs(**given).logits
-        found = model.module.head.scores(model.hidden(batch), batch)["tag"]
+        scores = model.module.head.scores(model.hidden(batch), batch)["tag"]
     order = [labels.index(f"{part}-{name}") for name in model.config.classes for part in "BI"]
-    assert torch.allclose(found, expected[..., [0, *order]], atol=1e-4)
+    assert torch.allclose(scores, expected[..., [0, *order]], atol=1e-4)
     with torch.no_grad():
         blank = theirs(**{**given, "pixel_values": torch.ones_like(given["pixel_values"])}).logits
-    assert not torch.allclose(found, blank[..., [0, *order]], atol=1e-2), "the picture counts"
+    assert not torch.allclose(scores, blank[..., [0, *order]], atol=1e-2), "the picture counts"
 
 
 def test_question_answering_reads_the_question_first(tmp_path: Path, page: Page) -> None:
@@ -84,7 +84,7 @@ def test_question_answering_reads_the_question_first(tmp_path: Path, page: Page)
     batch = model.collate(asked(tokens))  # several lengths, padded
     assert len(batch.ids) == len(tokens.questions) == len(texts) > 1 and not bool(batch.mask.all())
     with torch.no_grad():
-        found = model.module.head.scores(model.hidden(batch), batch)
+        scores = model.module.head.scores(model.hidden(batch), batch)
         losses = model.loss(batch)
     for number, question in enumerate(texts):
         given = pieces(tmp_path, page, question.text)
@@ -94,7 +94,7 @@ def test_question_answering_reads_the_question_first(tmp_path: Path, page: Page)
             out = theirs(**given)
         shift = given["input_ids"].shape[1] - length
         for name, logits in (("start", out.start_logits), ("end", out.end_logits)):
-            assert torch.allclose(found[name][number, 1:length], logits[0, 1 + shift : shift + length], atol=1e-3)
+            assert torch.allclose(scores[name][number, 1:length], logits[0, 1 + shift : shift + length], atol=1e-3)
             place = int(batch.labels[name][number].argmax())
             losses[number] += logits[0].log_softmax(0)[place + shift]
     assert torch.allclose(losses, torch.zeros_like(losses), atol=1e-3), "all tokens compete, as in training"
@@ -120,8 +120,8 @@ def test_bert_and_layoutlm_answer_as_in_transformers(tmp_path: Path, page: Page,
     boxes[0, len(first.ids)] = 1000  # as transformers' documentation has [SEP]
     with torch.no_grad():
         out = theirs(input_ids=ids, token_type_ids=segments, **({"bbox": boxes} if kind == "layoutlm" else {}))
-        found = model.module.head.scores(model.hidden(batch), batch)
-    assert torch.allclose(found["start"][0, 1 : len(tokens)], out.start_logits[0, -rest:], atol=1e-4)
+        scores = model.module.head.scores(model.hidden(batch), batch)
+    assert torch.allclose(scores["start"][0, 1 : len(tokens)], out.start_logits[0, -rest:], atol=1e-4)
 
 
 def test_docleaks_copy_of_it_is_the_same_model(tmp_path: Path, page: Page) -> None:

@@ -94,13 +94,13 @@ def test_the_best_span_is_found_and_never_runs_backwards() -> None:
     torch.manual_seed(0)
     head, hidden = SpanHead(64), torch.randn(2, len(page), 64)
     with torch.no_grad():
-        scores, found = head.scores(hidden, batch), head.predict(hidden, batch)
+        scores, prediction = head.scores(hidden, batch), head.predict(hidden, batch)
     on_page = [t for t in range(len(page)) if page.words[t] >= 0]
     for b in range(2):
         pairs = {(i, j): float(scores["start"][b, i] + scores["end"][b, j]) for i in on_page for j in on_page if i <= j}
         best = max(pairs, key=lambda pair: pairs[pair])
-        assert (int(found["start"][b].argmax()), int(found["end"][b].argmax())) == best
-        assert found["start"][b].sum() == found["end"][b].sum() == 1
+        assert (int(prediction["start"][b].argmax()), int(prediction["end"][b].argmax())) == best
+        assert prediction["start"][b].sum() == prediction["end"][b].sum() == 1
 
 
 def test_classes_are_what_recurs() -> None:

@@ -37,19 +37,19 @@ def test_it_is_what_a_loop_over_points_gives() -> None:
     features = torch.randn(2, 3, 7, 5, generator=generator)
     corners = torch.rand(2, 6, 2, 2, generator=generator).sort(dim=2).values
     boxes = corners.reshape(2, 6, 4)  # x0, y0, x1, y1
-    found = roi_align(features, boxes, bins=(2, 3), samples=2)
-    assert found.shape == (2, 6, 3, 2, 3)
+    regions = roi_align(features, boxes, bins=(2, 3), samples=2)
+    assert regions.shape == (2, 6, 3, 2, 3)
     for page in range(2):
         for token in range(6):
             expected = slowly(features[page], boxes[page, token].tolist(), (2, 3), 2)
-            assert torch.allclose(found[page, token], expected, atol=1e-5)
+            assert torch.allclose(regions[page, token], expected, atol=1e-5)
 
 
 def test_a_slope_gives_its_value_at_the_middle_of_the_box() -> None:
     width = 40
     slope = ((torch.arange(width) + 0.5) / width).expand(1, 1, 20, width)
-    found = roi_align(slope, torch.tensor([[[0.2, 0.3, 0.6, 0.5]]]), bins=(1, 1), samples=4)
-    assert float(found) == pytest.approx(0.4, abs=1e-6)
+    middle = roi_align(slope, torch.tensor([[[0.2, 0.3, 0.6, 0.5]]]), bins=(1, 1), samples=4)
+    assert float(middle) == pytest.approx(0.4, abs=1e-6)
 
 
 def test_an_eye_sees_only_what_is_near_the_box() -> None:

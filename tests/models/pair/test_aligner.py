@@ -64,13 +64,13 @@ def test_contrastive_is_cross_entropy_of_different_texts_and_shares_the_same_one
     generator = torch.Generator().manual_seed(0)
     image, text = (F.normalize(torch.randn(3, 4, generator=generator), dim=1) for _ in range(2))
     scale = torch.tensor(5.0)
-    logits, own = 5 * image @ text.T, torch.arange(3)
-    expected = (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
+    logits, targets = 5 * image @ text.T, torch.arange(3)
+    expected = (F.cross_entropy(logits, targets) + F.cross_entropy(logits.T, targets)) / 2
     assert torch.allclose(contrastive(image, text, torch.tensor([0, 1, 2]), scale), expected)
     same = torch.stack([text[0], text[0], text[2]])
-    found = contrastive(image, same, torch.tensor([7, 7, 9]), scale)
+    loss = contrastive(image, same, torch.tensor([7, 7, 9]), scale)
     swapped = contrastive(image[[1, 0, 2]], same, torch.tensor([7, 7, 9]), scale)
-    assert torch.allclose(found, swapped), "two pictures of one text are alike"
+    assert torch.allclose(loss, swapped), "two pictures of one text are alike"
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
@@ -139,15 +139,15 @@ def test_a_clip_with_towers_of_different_widths_or_weights_missing_is_refused(tm
 
 
 def test_clip_takes_another_tokenizers_texts_and_stays_differentiable(tmp_path: Path) -> None:
-    module, own = tiny_clip(tmp_path)
+    module, clip_tokenizer = tiny_clip(tmp_path)
     tokenizer = pair_tokenizer()
     aligner = load_aligner(str(tmp_path), tokenizer)
     assert aligner.name == f"{tmp_path.name}, its tokens mapped by their characters"
-    assert load_aligner(str(tmp_path), own).name == tmp_path.name
+    assert load_aligner(str(tmp_path), clip_tokenizer).name == tmp_path.name
     ids = torch.tensor([tokenizer("yellow tower", add_special_tokens=False)["input_ids"]])
     weights = one_hot(ids, len(tokenizer)).requires_grad_(True)
     ours = aligner.text(weights, torch.ones_like(ids, dtype=torch.bool))
-    mapped = torch.tensor([[0, *own("yellow tower")["input_ids"], 1]])
+    mapped = torch.tensor([[0, *clip_tokenizer("yellow tower")["input_ids"], 1]])
     assert torch.allclose(ours, F.normalize(module.get_text_features(mapped).pooler_output, dim=1), atol=1e-5)
     (slope,) = torch.autograd.grad(ours.sum(), weights)
     assert float(slope.abs().sum()) > 0

@@ -51,9 +51,9 @@ def test_training_learns_and_repeats_itself() -> None:
 
 def test_divergence_is_that_of_two_normals() -> None:
     mean, log_variance = torch.tensor([[0.3, -1.0]]), torch.tensor([[0.2, -0.5]])
-    own = torch.distributions.Normal(mean, (log_variance / 2).exp())
+    posterior = torch.distributions.Normal(mean, (log_variance / 2).exp())
     other = torch.distributions.Normal(torch.zeros(1, 2), torch.ones(1, 2))
-    expected = torch.distributions.kl_divergence(own, other).sum()
+    expected = torch.distributions.kl_divergence(posterior, other).sum()
     assert float(divergence(mean, log_variance)) == pytest.approx(float(expected), rel=1e-5)
 
 

@@ -50,34 +50,34 @@ def test_no_public_text_is_refused() -> None:
 
 
 def test_a_causal_model_with_another_tokenizer_is_asked_in_text(tmp_path: Path) -> None:
-    own = pair_tokenizer()
-    own.bos_token = "[CLS]"
+    tokenizer = pair_tokenizer()
+    tokenizer.bos_token = "[CLS]"
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        vocab_size=len(own), n_embd=16, n_layer=1, n_head=2, n_positions=32, bos_token_id=2, eos_token_id=3
+        vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=32, bos_token_id=2, eos_token_id=3
     )
     module = transformers.GPT2LMHeadModel(config).eval()
     module.save_pretrained(tmp_path)
-    own.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
     model = load_causal(str(tmp_path), pair_tokenizer())
     texts = ("there is a yellow tower", "two blocks")
-    found = model.surprise(rows(*texts))
-    for value, text in zip(found, texts, strict=True):
-        ids = torch.tensor([[2, *own(text, add_special_tokens=False)["input_ids"]]])
+    surprises = model.surprise(rows(*texts))
+    for value, text in zip(surprises, texts, strict=True):
+        ids = torch.tensor([[2, *tokenizer(text, add_special_tokens=False)["input_ids"]]])
         assert value == pytest.approx(float(module(input_ids=ids, labels=ids).loss.detach()), abs=1e-5)
     assert model.surprise([[]]) == [0.0]
     assert model.name == tmp_path.name
-    assert not math.isnan(found[0])
+    assert not math.isnan(surprises[0])
 
 
 def test_a_causal_model_of_other_tokens_says_that_it_is_asked_in_text(tmp_path: Path) -> None:
     raw = Tokenizer(models.WordLevel({"<s>": 0, "[UNK]": 1, "yellow": 2, "tower": 3}, unk_token="[UNK]"))
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    own = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="[UNK]")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="[UNK]")
     torch.manual_seed(0)
     module = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=4, n_embd=8, n_layer=1, n_head=1)).eval()
     module.save_pretrained(tmp_path)
-    own.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
     model = load_causal(str(tmp_path), pair_tokenizer())
     assert model.name == f"{tmp_path.name}, asked in plain text: its tokens are others"
     ids = torch.tensor([[0, 2, 3]])

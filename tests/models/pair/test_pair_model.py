@@ -79,9 +79,9 @@ def test_the_text_loss_is_that_of_transformers() -> None:
     with torch.no_grad():
         pooled = net.bert(input_ids=ids, attention_mask=mask.long()).pooler_output
         head: Any = model.module.text["head"]
-        own = F.cross_entropy(pooled @ head.weight.T + head.bias, LABELS[1], reduction="none")
+        text = F.cross_entropy(pooled @ head.weight.T + head.bias, LABELS[1], reduction="none")
         image = F.cross_entropy(model.module.image_logits(2 * pixels - 1), LABELS[0], reduction="none")
-        assert torch.allclose(model.loss(pixels, ids, mask, LABELS), own + image, atol=1e-5)
+        assert torch.allclose(model.loss(pixels, ids, mask, LABELS), text + image, atol=1e-5)
 
 
 def test_padding_changes_nothing() -> None:
@@ -113,10 +113,10 @@ def test_a_fused_model_is_one_head_over_both_features() -> None:
     assert torch.allclose(loss, model.loss(pixels, ids, mask, LABELS).mean(), atol=1e-5)
     whole = dict(zip(("head.weight", "head.bias"), torch.autograd.grad(loss, (weight, bias)), strict=True))
     body = {name: value for name, value in gradient(model).items() if ".head." not in name}
-    split, own = split_gradient(model, body | whole), split_gradient(model, gradient(model))
+    split, expected = split_gradient(model, body | whole), split_gradient(model, gradient(model))
     for modality in ("image", "text"):
-        assert split[modality].keys() == own[modality].keys()
-        for name, value in own[modality].items():
+        assert split[modality].keys() == expected[modality].keys()
+        for name, value in expected[modality].items():
             assert torch.allclose(split[modality][name], value, atol=1e-5), name
 
 
@@ -153,12 +153,12 @@ def test_classifiers_of_transformers_from_a_directory(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "distil")
     model = model_of(str(tmp_path / "vit"), str(tmp_path / "distil"))
     assert model.name == "vit+distil"
-    found = gradient(model)
+    gradients = gradient(model)
     x = torch.rand(2, 3, 16, 32, requires_grad=True)
     logits = model.module.image_logits(x)
     (slope,) = torch.autograd.grad(logits.sum(), model.module.image["head"].weight, create_graph=True)  # type: ignore[arg-type, operator, index, union-attr]
     assert torch.autograd.grad(slope.square().sum(), x)[0].abs().sum() > 0, "it can be differentiated twice"
-    assert found["text.head.weight"].shape == (3, 16)
+    assert gradients["text.head.weight"].shape == (3, 16)
 
 
 def test_a_table_of_words_that_is_smaller_than_the_tokenizer_is_refused(tmp_path: Path) -> None:

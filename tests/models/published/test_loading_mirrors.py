@@ -48,10 +48,10 @@ def gradient_of(model: Any) -> dict[str, torch.Tensor]:
     named = {name: p for name, p in model.module.named_parameters() if p.requires_grad}
     loss = model.loss(pixels_of(page.image)[None], inputs).sum()
     slopes = torch.autograd.grad(loss, list(named.values()), create_graph=True, allow_unused=True)
-    found = {name: slope for name, slope in zip(named, slopes, strict=True) if slope is not None}
-    assert all(torch.isfinite(slope).all() for slope in found.values())
+    gradient = {name: slope for name, slope in zip(named, slopes, strict=True) if slope is not None}
+    assert all(torch.isfinite(slope).all() for slope in gradient.values())
     assert 0 <= model.answer(pixels_of(page.image)[None], inputs)[0].confidence <= 1
-    return found
+    return gradient
 
 
 @pytest.mark.parametrize("name", ["donut-base", "donut-base-finetuned-docvqa"])

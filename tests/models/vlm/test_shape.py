@@ -21,9 +21,9 @@ def test_a_whole_model_and_its_adapters(tmp_path: Path) -> None:
     adapters.mkdir()
     told = {"base_model_name_or_path": str(tmp_path / "base"), "r": 4, "target_modules": ["q_proj", "model.v_proj"]}
     (adapters / "adapter_config.json").write_text(json.dumps(told))
-    found = shape_of(str(adapters))
-    assert (found["rank"], found["adapted"], found["table"], found["width"]) == (4, 2, False, 48)
-    assert "tower_width" not in found
+    shape = shape_of(str(adapters))
+    assert (shape["rank"], shape["adapted"], shape["table"], shape["width"]) == (4, 2, False, 48)
+    assert "tower_width" not in shape
     (adapters / "adapter_config.json").write_text(json.dumps({**told, "target_modules": ".*_proj"}))
     with pytest.raises(ModelError, match="a list of names"):
         shape_of(str(adapters))

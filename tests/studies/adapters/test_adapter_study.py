@@ -29,8 +29,8 @@ def test_a_family_is_a_row_with_all_that_comes_out_of_it(tmp_path: Path) -> None
     assert values["share"] == 1 and values["false"] == 0 and values["pixels"] == "refused"
     gradient, rounds = sorted(run.units(), key=lambda record: record["unit"])
     assert "no table of positions" in gradient["pixels"]["refused"]
-    own, others = rounds["residuals"]
-    assert own < 0.1 * min(others)
+    residual, others = rounds["residuals"]
+    assert residual < 0.1 * min(others)
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,15 @@ SEEDS = range(5)
 
 def replies(members: dict[str, bool], leak: float, rng: np.random.Generator, questions: int = 6) -> list[Reply]:
     """Members are answered right oftener, and at a lower loss, by ``leak``."""
-    found = []
+    answers = []
     for name, inside in members.items():
         for number in range(questions):
             right = float(rng.random() < 0.4 + leak * inside)
             loss = float(abs(rng.normal(2 - 1.5 * leak * inside, 0.2)))
-            found.append(
+            answers.append(
                 Reply(name, f"{name}-{number // 2}", f"k{number}", right, right, loss, min(1.0, 0.3 + 0.6 * right))
             )
-    return found
+    return answers
 
 
 def case(leak: float, count: int, seed: int) -> tuple[list[Reply], list[Reply], dict[str, bool]]:
@@ -43,11 +43,11 @@ def test_a_planted_leak_is_found(name: str) -> None:
     target, public, members = case(0.6, 120, 0)
     memory = {p: (0.5 * inside, 0.6 * inside) for p, inside in members.items()}
     attack = replace(ANSWERS.load(name), searched=0)
-    found = measure(provider_features(target, public, memory), members, attack, 0, seeds=SEEDS)
-    right = found.accuracy
+    subset = measure(provider_features(target, public, memory), members, attack, 0, seeds=SEEDS)
+    right = subset.accuracy
     assert right.value is not None and right.low is not None
-    assert right.value > 0.9 and right.low > 0.8 and (found.rates["auc"] or 0) > 0.9
-    assert (found.providers, found.members, found.seeds) == (120, sum(members.values()), 5)
+    assert right.value > 0.9 and right.low > 0.8 and (subset.rates["auc"] or 0) > 0.9
+    assert (subset.providers, subset.members, subset.seeds) == (120, sum(members.values()), 5)
 
 
 @pytest.mark.parametrize("name", ["AZK", "APK"])
@@ -58,9 +58,9 @@ def test_without_a_leak_chance_is_in_the_interval(name: str) -> None:
         target, public, _ = case(0.0, 80, seed)
         members = {f"p{i:03d}": i % 2 == 0 for i in range(80)}
         attack = replace(ANSWERS.load(name), searched=0)
-        found = measure(provider_features(target, public), members, attack, 0, seeds=range(2)).accuracy
-        assert found.low is not None and found.high is not None
-        held += found.low <= 0.5 <= found.high
+        accuracy = measure(provider_features(target, public), members, attack, 0, seeds=range(2)).accuracy
+        assert accuracy.low is not None and accuracy.high is not None
+        held += accuracy.low <= 0.5 <= accuracy.high
     assert held >= 16
 
 
@@ -79,7 +79,7 @@ def test_every_attack_is_evaluated_on_the_providers_that_apk_was_not_told(monkey
     monkeypatch.setattr(MembershipAttack, "run", noting)
     for attack in attacks_of(known=0.2):
         measure(table, members, attack, 0, seeds=SEEDS)
-    assert len(seen) == 4 and len({tuple(each) for each in seen.values()}) == 1
+    assert len(seen) == 4 and len({tuple(draws) for draws in seen.values()}) == 1
     counted = Counter(name for providers in next(iter(seen.values())) for name in providers)
     assert set(Counter(len(p) for p in next(iter(seen.values())))) == {48} and max(counted.values()) == 5
 
@@ -89,7 +89,7 @@ def test_the_interval_counts_providers_not_seeds() -> None:
     target, public, members = case(0.2, 60, 2)
     table = provider_features(target, public)
     few, many = (measure(table, members, MembershipAttack(searched=0), 0, seeds=range(n)).accuracy for n in (2, 20))
-    widths = [(found.high or 0) - (found.low or 0) for found in (few, many)]
+    widths = [(accuracy.high or 0) - (accuracy.low or 0) for accuracy in (few, many)]
     assert 0.8 < widths[1] / widths[0] < 1.25
 
 
@@ -156,7 +156,7 @@ def test_who_knows_what() -> None:
 @pytest.mark.parametrize("coins", [0.0, 0.3, 0.5, 0.7])
 def test_only_fair_coins_make_a_proof(coins: float) -> None:
     target, public, members = case(0.6, 80, 0)
-    found = measured_epsilon(target, public, members, coins=coins, delta=1e-5, seed=0)
-    assert (found.assumes == COINS) is (coins == 0.5)
-    assert found.assumes.startswith(INDEPENDENT) is (coins != 0.5)
-    assert ("ranks of them" in found.evidence) is (coins != 0.5)
+    bound = measured_epsilon(target, public, members, coins=coins, delta=1e-5, seed=0)
+    assert (bound.assumes == COINS) is (coins == 0.5)
+    assert bound.assumes.startswith(INDEPENDENT) is (coins != 0.5)
+    assert ("ranks of them" in bound.evidence) is (coins != 0.5)

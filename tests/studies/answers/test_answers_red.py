@@ -35,7 +35,7 @@ def division(tmp_path_factory: pytest.TempPathFactory) -> BlueRed:
 
 def test_replies_are_those_of_the_model_asked_one_by_one(division: BlueRed) -> None:
     model, red = load_model("vt5-start"), Red.of(division)
-    found = replies_to(red.pages, partial(ask, AnswersView(model, scores=True)))
+    replies = replies_to(red.pages, partial(ask, AnswersView(model, scores=True)))
     expected = []
     for page in red.pages:
         fitted = model.fit(page)
@@ -47,9 +47,9 @@ def test_replies_are_those_of_the_model_asked_one_by_one(division: BlueRed) -> N
             expected.append(
                 (page.provider, accuracy(said.text, question.answers), anls(said.text, question.answers), loss)
             )
-    scored = outcomes(found, red.members)
-    assert [(r.provider, o.accuracy, o.anls) for r, o in zip(found, scored, strict=True)] == [e[:3] for e in expected]
-    assert [r.loss for r in found] == pytest.approx([e[3] for e in expected], rel=1e-4)
+    scored = outcomes(replies, red.members)
+    assert [(r.provider, o.accuracy, o.anls) for r, o in zip(replies, scored, strict=True)] == [e[:3] for e in expected]
+    assert [r.loss for r in replies] == pytest.approx([e[3] for e in expected], rel=1e-4)
     assert {o.provider: o.member for o in scored} == {name: name in division.members for name in red.members}
 
 

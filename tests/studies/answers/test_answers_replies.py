@@ -78,8 +78,8 @@ def test_what_was_asked_once_comes_from_disk_exactly(tmp_path: Path) -> None:
 
 def test_a_question_that_comes_twice_is_asked_once(tmp_path: Path) -> None:
     (item, *_) = items()
-    found, count = run(AnswersView(shipped()), tmp_path, [item, item, item])
-    assert count == 1 and len(set(found)) == 1 and len(found) == 3
+    answers, count = run(AnswersView(shipped()), tmp_path, [item, item, item])
+    assert count == 1 and len(set(answers)) == 1 and len(answers) == 3
 
 
 def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -92,10 +92,10 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         remembering(view, tmp_path, group=3)(broken())
     count = Counter()
-    found = remembering(view, tmp_path, group=3, on_progress=count)(asked)
+    answers = remembering(view, tmp_path, group=3, on_progress=count)(asked)
     assert count.asked == len(asked) - 6, "two whole groups of three were saved"
     assert count.heard[-1] == (len(asked), len(asked) - 6)
-    assert [said.text for said in found] == [said.text for said in ask(view, asked)]
+    assert [said.text for said in answers] == [said.text for said in ask(view, asked)]
     assert not list(tmp_path.rglob(".docleak-*"))
 
 
@@ -173,9 +173,9 @@ def test_replies_become_outcomes_and_a_table() -> None:
         Spoken(case.question.answers[0].upper() if case.provider == member else "?", 0.95) for case in drawn.cases
     ]
     outcomes = outcomes_of(drawn.cases, spoken, {member})
-    found = remembered(outcomes, rng=np.random.default_rng(0))
-    assert (found.positive[0].value, found.negative[0].value) == (1.0, 0.0)
-    assert (found.positive[1].value, found.difference[1].value) == (1.0, 1.0)
+    means = remembered(outcomes, rng=np.random.default_rng(0))
+    assert (means.positive[0].value, means.negative[0].value) == (1.0, 0.0)
+    assert (means.positive[1].value, means.difference[1].value) == (1.0, 1.0)
 
 
 def test_what_is_disclosed_is_traced_to_the_training() -> None:

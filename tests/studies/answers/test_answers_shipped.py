@@ -68,10 +68,10 @@ def test_a_short_audit_of_some_providers(tmp_path: Path, monkeypatch: pytest.Mon
     assert run.units() == together.units(), "one process and two find the same"
     records = {record["label"]: record for record in run.units()}
     assert list(records) == ["public model", shipped.RELEASED]
-    found = records[shipped.RELEASED]
-    assert found["membership"]["members"] + found["membership"]["others"] == 12
-    assert sorted(found["membership"]["numbers"]) == ["APK", "AZK"]
-    assert list(found["memorisation"]["numbers"]) == ["provider_name"]
+    release = records[shipped.RELEASED]
+    assert release["membership"]["members"] + release["membership"]["others"] == 12
+    assert sorted(release["membership"]["numbers"]) == ["APK", "AZK"]
+    assert list(release["memorisation"]["numbers"]) == ["provider_name"]
     reading = AnswersStudy.read([run], np.random.default_rng(0), beside=True)
     (section,) = reading.sections
     assert section.anchor == reading.parts[0].anchor == "released" and "<img" in section.body and not reading.articles

@@ -102,8 +102,8 @@ def test_a_key_that_is_hard_for_all_is_no_sign() -> None:
     harder = [replace(one, key=f"k{number % 3}", loss=one.loss * 10 ** (number % 3 - 1), references=(1.0,))
               for number, one in enumerate(rows)]  # fmt: skip
     drawn = [one for number, one in enumerate(harder) if number % 9 not in (0, 4, 8)]  # not all documents have all keys
-    found = {name: auc(DOCUMENTS.load(name).run(drawn), members) for name in ("loss", "calibrated")}
-    assert found["calibrated"] > found["loss"] + 0.05
+    aucs = {name: auc(DOCUMENTS.load(name).run(drawn), members) for name in ("loss", "calibrated")}
+    assert aucs["calibrated"] > aucs["loss"] + 0.05
 
 
 def test_the_order_of_questions_and_the_names_of_documents_tell_nothing() -> None:
@@ -218,9 +218,9 @@ def test_a_value_is_ranked_among_others_and_the_page_shows_it(pages: list[Page])
     rows = [
         replace(ranked, document=f"d{n}", member=n % 2 == 0, above=0.0 if n % 2 == 0 else float(n)) for n in range(20)
     ]
-    found = known_in(rows, seed=0)
-    assert found[""]["known"].value == 1 and found[""]["others"].value == 0 and (found[""]["gap"].low or 0) > 0.5
-    assert found[field.key]["chance"].value == pytest.approx(0.05) and (found[""]["beyond"].low or 0) > 0.3
+    shares = known_in(rows, seed=0)
+    assert shares[""]["known"].value == 1 and shares[""]["others"].value == 0 and (shares[""]["gap"].low or 0) > 0.5
+    assert shares[field.key]["chance"].value == pytest.approx(0.05) and (shares[""]["beyond"].low or 0) > 0.3
 
 
 def record(
@@ -289,8 +289,8 @@ def test_what_shows_that_a_release_saw_its_documents(pages: list[Page], tmp_path
     rows = [replace(one, document=names[int(one.document[1:])], nls=float(number % 4 > 0))
             for number, one in enumerate(asked(0.9, count=44)[0])]  # fmt: skip
     told = trained_on(sides, rows, seed=0)
-    own = [one for one in rows if one.document in sides.members]
-    assert told["answered"] == pytest.approx(np.mean([one.nls for one in own])) and told["learnt"]["low"] > 0
+    members = [one for one in rows if one.document in sides.members]
+    assert told["answered"] == pytest.approx(np.mean([one.nls for one in members])) and told["learnt"]["low"] > 0
     assert "learnt" not in trained_on(sides, [replace(one, references=()) for one in rows], seed=0)
     assert strangers(sides, MODEL) == strangers(sides, str(tmp_path)) == 0, "no record"
     model = tmp_path / "run" / "model"
@@ -336,9 +336,9 @@ def test_intervals_hold_for_all_scores_together(pages: list[Page]) -> None:
     names = {name: number for number, name in enumerate(sides.all())}
     rows = [replace(one, document=name) for one in asked(0.9, count=44)[0] for name, n in names.items()
             if one.document == f"d{n:03d}"]  # fmt: skip
-    found = rates_of(sides, rows, seed=0)
-    assert set(found) == set(DOCUMENTS) and found["rmia"]["tpr_at_1_fpr"].value is None
-    assert "it takes 100" in found["rmia"]["tpr_at_1_fpr"].why
+    rates = rates_of(sides, rows, seed=0)
+    assert set(rates) == set(DOCUMENTS) and rates["rmia"]["tpr_at_1_fpr"].value is None
+    assert "it takes 100" in rates["rmia"]["tpr_at_1_fpr"].why
     told = facts_of(sides, rows, seed=0)
     assert len(told["controls"]) == 2 and len(told["scores"]) == 44
     assert sum(row["member"] for row in told["scores"]) == 22

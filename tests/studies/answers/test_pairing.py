@@ -26,10 +26,10 @@ def decided(out: Path, values: dict[str, dict[str, float]], *, apart: bool = Tru
     recipe = Recipe("t", "A test", "", "", ROWS, fixed, {"tiny": {"models": {"vt5": "vt5-start"}}}, kind="answers")
     planned = rows_of(recipe, AnswersStudy, "tiny", out, {})
     for row in planned:
-        found = [Outcome(name, False, 0.0, value) for name, value in values[row.name].items()]
-        accuracy, anls = together(found, np.random.default_rng(0))
+        outcomes = [Outcome(name, False, 0.0, value) for name, value in values[row.name].items()]
+        accuracy, anls = together(outcomes, np.random.default_rng(0))
         numbers = {"": {"anls": anls.to_json(), "accuracy": accuracy.to_json()}}
-        measured = {"numbers": numbers, "remarks": {}, **({BY_PROVIDER: by_provider_means(found)} if apart else {})}
+        measured = {"numbers": numbers, "remarks": {}, **({BY_PROVIDER: by_provider_means(outcomes)} if apart else {})}
         begin(row.study, row.run.path).write_unit(row.study.units()[0].id, {"utility": measured}, {})
     (decision,) = decide([ABOVE], planned, "tiny")
     return decision
@@ -69,8 +69,8 @@ def test_providers_that_only_one_row_asked_about_do_not_count(tmp_path: Path) ->
 
 
 def test_a_provider_counts_by_its_questions() -> None:
-    found = [Outcome("a", True, 1.0, 1.0), Outcome("a", True, 0.0, 0.5), Outcome("b", False, 0.0, 0.0)]
-    assert by_provider_means(found) == {"anls": {"a": 0.75, "b": 0.0}, "accuracy": {"a": 0.5, "b": 0.0}}
+    outcomes = [Outcome("a", True, 1.0, 1.0), Outcome("a", True, 0.0, 0.5), Outcome("b", False, 0.0, 0.0)]
+    assert by_provider_means(outcomes) == {"anls": {"a": 0.75, "b": 0.0}, "accuracy": {"a": 0.5, "b": 0.0}}
 
 
 def test_issuers_say_how_many_documents_are_made(tmp_path: Path) -> None:

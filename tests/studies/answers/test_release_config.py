@@ -112,13 +112,13 @@ def test_vt5_0_of_all_tables_is_the_one_tuned_on_docvqa() -> None:
 
 
 def test_rows_of_all_tables_attack_the_same_targets(tmp_path: Path) -> None:
-    found: dict[str, set[Target]] = {}
+    targets: dict[str, set[Target]] = {}
     for name in OURS:
         for row in rows_of(find_recipe(name), AnswersStudy, "tiny", tmp_path / name.replace("/", "-"), {}):
             if row.study.config.measures != ("noise",):
                 target = target_in(row.study.config)
-                found.setdefault(target.name, set()).add(target)
-    assert len(found) == 10 and all(len(same) == 1 for same in found.values())
+                targets.setdefault(target.name, set()).add(target)
+    assert len(targets) == 10 and all(len(same) == 1 for same in targets.values())
     rows = rows_of(find_recipe("pfl-docvqa/table4"), AnswersStudy, "tiny", tmp_path, {})
     turns = [unit.turn for row in rows for unit in row.study.units()]
     assert turns == [0, 1, 2, 3, 4, 5, 6, 0, 1, 0, 1], "one of each target trains it first"

@@ -128,13 +128,13 @@ def test_the_papers_own_noise_is_trained_under_a_name_that_says_it_is_no_bound(t
     """The miniature of table 3's printed FL+DP: the row's settings, on 14 providers and half of two clients."""
     training = {**SHORT, "participation": 0.5, "published_counting": True}
     target = aim("federated", 8.0, training=training)
-    found = bill_of(str(trained(target, tmp_path, "cpu")))
-    assert found.claim.epsilon is None and "by the published counting, which is no bound" in found.claim.sentence
-    assert "PRV accountant" in found.claim.sentence and "no bound" in target.name
+    bill = bill_of(str(trained(target, tmp_path, "cpu")))
+    assert bill.claim.epsilon is None and "by the published counting, which is no bound" in bill.claim.sentence
+    assert "PRV accountant" in bill.claim.sentence and "no bound" in target.name
     sound = aim("federated", 8.0, training={**training, "published_counting": False})
     plan = target.training.plan(8.0)
     assert plan.mechanism.noise_multiplier < sound.training.plan(8.0).mechanism.noise_multiplier
-    assert plan.bound().epsilon > 9 and load_model(found.model).name
+    assert plan.bound().epsilon > 9 and load_model(bill.model).name
     assert "no bound" not in sound.name
     paper = target_of(MODEL, "paper", "federated", 8.0, data={}, training={"published_counting": True}, seed=0)
     assert paper.training.plan(8.0).mechanism.noise_multiplier == pytest.approx(0.7714843750, abs=1e-9)
@@ -180,10 +180,10 @@ def bench(settings: dict[str, Any], place: Path) -> Bench:
 
 def test_the_noise_of_a_row_is_the_papers() -> None:
     row = {"preset": "paper", "target": "federated", "epsilon": 8.0, "measure": "noise"}
-    found = measures.noise(bench(row, Path("unused"))).numbers[""]
-    assert found["noise_prv"].value == 0.771484375
-    assert found["noise_pld"].value == pytest.approx(0.7707, abs=2e-4)
-    assert (found["noise_ours"].value or 0) > 1.1, "known coins need more"
+    numbers = measures.noise(bench(row, Path("unused"))).numbers[""]
+    assert numbers["noise_prv"].value == 0.771484375
+    assert numbers["noise_pld"].value == pytest.approx(0.7707, abs=2e-4)
+    assert (numbers["noise_ours"].value or 0) > 1.1, "known coins need more"
 
 
 def test_rows_that_measure_different_things_are_no_table(tmp_path: Path) -> None:

@@ -63,5 +63,5 @@ def test_what_is_no_donut_or_not_given_is_refused(tmp_path: Path) -> None:
 def test_a_rehearsal_counts_pages(tmp_path: Path) -> None:
     recipe = replace(find_recipe("gi-dqa/figure5"), fixed={"pages": 2, "seed": 0})
     (place := tmp_path / "place").mkdir()
-    found = rehearse(rows_of(recipe, AttentionStudy, "tiny", tmp_path, {}, only="cross"), place)
-    assert all(not one.stops and one.work == {"pages": 2} for one in found)
+    rehearsals = rehearse(rows_of(recipe, AttentionStudy, "tiny", tmp_path, {}, only="cross"), place)
+    assert all(not one.stops and one.work == {"pages": 2} for one in rehearsals)

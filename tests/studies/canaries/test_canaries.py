@@ -129,13 +129,13 @@ def test_how_much_lost_noise_is_seen(noise: float, kept: int, canaries: int, see
     best = 0.0
     for share in (2 / 3, 0.3, 0.1, 0.02):
         guesses = max(int(canaries * share) // 2 * 2, 2)
-        found = []
+        epsilons = []
         for _ in range(20):
             coins = rng.random(canaries) < 0.5
             scores = coins + noise / kept * rng.normal(size=canaries)
             right = right_guesses(scores, coins, guesses // 2, guesses // 2, rng=rng)
-            found.append(from_one_run(canaries, guesses, right, SMALL.delta, confidence=0.975).epsilon)
-        best = max(best, float(np.mean(found)))
+            epsilons.append(from_one_run(canaries, guesses, right, SMALL.delta, confidence=0.975).epsilon)
+        best = max(best, float(np.mean(epsilons)))
     assert (best > claimed) == seen, (best, claimed)
 
 
@@ -155,8 +155,8 @@ def test_the_decoder_gives_the_coins_back_exactly(bench: Bench) -> None:
     coins = rng.random(24) < 0.5
     after = moved_by(bench, coins.astype(np.float32) @ bench.differences)
     view = CanaryView(bench.canaries, (bench.start, after), 1, SMALL.local, SMALL.clip_norm, 1, 0.0)
-    found = weight_scores(bench.model, view, at_start=bench.differences)
-    np.testing.assert_allclose(found + 0.5, coins, atol=0.01)
+    scores = weight_scores(bench.model, view, at_start=bench.differences)
+    np.testing.assert_allclose(scores + 0.5, coins, atol=0.01)
     assert "does not know the coins" in view.text
 
 
@@ -181,8 +181,8 @@ def test_the_decoder_does_not_depend_on_the_scale(bench: Bench) -> None:
         zero = {name: np.zeros_like(value) for name, value in bench.start.items()}
         flat = moved_by(replace(bench, start=zero), scale * (coins @ alike))
         view = CanaryView(bench.canaries[:6], (zero, flat), 1, SMALL.local, SMALL.clip_norm, 1, 0.0)
-        found = weight_scores(bench.model, view, at_start=scale * alike)
-        np.testing.assert_allclose(found + 0.5, coins, atol=0.01)
+        scores = weight_scores(bench.model, view, at_start=scale * alike)
+        np.testing.assert_allclose(scores + 0.5, coins, atol=0.01)
 
 
 def test_the_best_bound_is_the_highest(bare_audit: CanaryAudit) -> None:

@@ -98,7 +98,7 @@ def units_by_attack(run: Run) -> dict[str, dict[str, Any]]:
 def comparable(unit: dict[str, Any]) -> dict[str, Any]:
     """A unit's record without what may differ between two runs of it."""
     timed = {part: unit[part] for part in ("finding", "recovered") if unit[part]}
-    return {**unit, **{part: {key: v for key, v in found.items() if key != "seconds"} for part, found in timed.items()}}
+    return {**unit, **{part: {key: v for key, v in entry.items() if key != "seconds"} for part, entry in timed.items()}}
 
 
 def pictures(run: Run, unit: dict[str, Any]) -> dict[str, bytes]:
@@ -112,9 +112,9 @@ def assert_same_but_for_rounding(run: Run, unit: dict[str, Any], other: Run, who
     for name in [*unit["images"].values(), *(name for _, name in unit["snapshots"])]:
         one, two = (r.read_image(u["unit"], name).astype(float) for r, u in ((run, unit), (other, whole)))
         assert np.abs(one - two).mean() < 0.1, name
-    found, expected = unit["finding"], whole["finding"]
-    assert found["explained"] == pytest.approx(expected["explained"], abs=0.02)
-    assert [number for number, _ in found["history"]] == [number for number, _ in expected["history"]]
+    finding, expected = unit["finding"], whole["finding"]
+    assert finding["explained"] == pytest.approx(expected["explained"], abs=0.02)
+    assert [number for number, _ in finding["history"]] == [number for number, _ in expected["history"]]
 
 
 @pytest.fixture(scope="module")
@@ -181,10 +181,10 @@ def test_an_audit_of_the_shipped_layoutlmv3(tmp_path: Path) -> None:
         assert unit["ceiling"]["mse"] == 0 < unit["floor"]["mse"]
         assert unit["view"]["numbers"] == sum(p.numel() for p in model.module.parameters())
         assert events[[e[0] for e in events].index(unit["unit"]) :]
-    found = units["gi-dqa"]["finding"]
-    assert found["evaluations"] == found["budget"] == 30
-    assert found["history"][0][0] == 18, "17 evaluations went into the whitening"
-    assert found["explained"] > units["random"]["finding"]["explained"]
+    finding = units["gi-dqa"]["finding"]
+    assert finding["evaluations"] == finding["budget"] == 30
+    assert finding["history"][0][0] == 18, "17 evaluations went into the whitening"
+    assert finding["explained"] > units["random"]["finding"]["explained"]
     assert units["random"]["finding"]["matching"] is None and units["random"]["snapshots"] == []
     assert units["gi-dqa"]["score"]["mse"] < units["random"]["score"]["mse"]
     assert [number for number, _ in units["gi-dqa"]["snapshots"]] == [18, 21, 24, 27, 30]
@@ -198,14 +198,14 @@ def test_an_audit_of_the_shipped_layoutlmv3(tmp_path: Path) -> None:
 def test_the_score_is_that_of_the_picture_on_disk(finished: Run) -> None:
     page = small_page("42")
     for unit in finished.units():
-        found = finished.read_image(unit["unit"], "reconstruction.png").astype(float)
+        picture = finished.read_image(unit["unit"], "reconstruction.png").astype(float)
         boxes = [box for field in unit["fields"] for box in field["boxes"]]
         ((x0, y0, x1, y1),) = [[int(v) for v in box] for box in boxes]
         region = (slice(y0 - 1, y1 + 1), slice(x0 - 1, x1 + 1))
-        assert unit["score"]["mse"] == pytest.approx(np.mean((found[region] - page.image[region]) ** 2))
+        assert unit["score"]["mse"] == pytest.approx(np.mean((picture[region] - page.image[region]) ** 2))
         outside = np.ones(SMALL, dtype=bool)
         outside[region] = False
-        assert (found[outside] == page.image[outside]).all()
+        assert (picture[outside] == page.image[outside]).all()
 
 
 def test_every_picture_and_record_can_be_read(finished: Run) -> None:

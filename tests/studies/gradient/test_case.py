@@ -32,17 +32,17 @@ def pages(model: DocumentModel) -> list[Page]:
 
 def test_a_case_of_the_users_own_pages(model: DocumentModel, tmp_path: Path) -> None:
     """From disk, at a size of their own."""
-    own = list(make_pages(2, seed=4, size=(250, 300)))
-    save(own, tmp_path / "pages")
-    found = pages_for(model, str(tmp_path / "pages"), count=2, seed=0)
-    assert [page.name for page in found] == [page.name for page in own]
-    assert all((page.width, page.height) == model.image_size for page in found)
-    case = build_case(model, found[:1], Exposure(), seed=0)
-    assert case.pages == (found[0],)
-    assert case.question == own[0].questions[0]
-    assert torch.equal(case.pixels[0], pixels_of(found[0].image))
-    assert torch.equal(case.knowledge.private[0], torch.from_numpy(private_mask(found[0])))
-    assert (image_of(case.knowledge.template[0]) == blank_template(found[0])).all()
+    originals = list(make_pages(2, seed=4, size=(250, 300)))
+    save(originals, tmp_path / "pages")
+    fitted = pages_for(model, str(tmp_path / "pages"), count=2, seed=0)
+    assert [page.name for page in fitted] == [page.name for page in originals]
+    assert all((page.width, page.height) == model.image_size for page in fitted)
+    case = build_case(model, fitted[:1], Exposure(), seed=0)
+    assert case.pages == (fitted[0],)
+    assert case.question == originals[0].questions[0]
+    assert torch.equal(case.pixels[0], pixels_of(fitted[0].image))
+    assert torch.equal(case.knowledge.private[0], torch.from_numpy(private_mask(fitted[0])))
+    assert (image_of(case.knowledge.template[0]) == blank_template(fitted[0])).all()
     assert case.view.batch_size == 1 and not case.view.train_mode
     assert self_test(case.view, case.pixels, case.inputs).passed
 
@@ -130,9 +130,9 @@ def test_only_the_stages_that_are_sent(model: DocumentModel, pages: list[Page]) 
 def test_what_is_not_known_is_random(question: bool, answer: bool, model: DocumentModel, pages: list[Page]) -> None:
     exposure = Exposure(question_known=question, answer_known=answer)
     case, again, other = (build_case(model, pages[:1], exposure, seed=seed) for seed in (0, 0, 1))
-    own, known = case.inputs[0].tensors, case.knowledge.inputs[0].tensors
-    assert torch.equal(own["input_ids"], known["input_ids"]) is question
-    assert (torch.equal(own["start"], known["start"]) and torch.equal(own["end"], known["end"])) is answer
+    truth, known = case.inputs[0].tensors, case.knowledge.inputs[0].tensors
+    assert torch.equal(truth["input_ids"], known["input_ids"]) is question
+    assert (torch.equal(truth["start"], known["start"]) and torch.equal(truth["end"], known["end"])) is answer
     assert (case.knowledge.question_known, case.knowledge.answer_known) == (question, answer)
     assert all(torch.equal(known[key], value) for key, value in again.knowledge.inputs[0].tensors.items())
     redrawn = any(not torch.equal(known[key], value) for key, value in other.knowledge.inputs[0].tensors.items())

@@ -56,10 +56,10 @@ def test_a_choice_is_dominated_by_one_that_leaks_less_and_answers_as_well(
 
 
 def test_the_chart_shows_every_measured_choice_and_no_date() -> None:
-    found = [choice("none", 1.0, 0.9), choice("good", 0.1, 0.9), choice("unmeasured", 0.5, None)]
-    assert chart(found).startswith("<svg") and chart(found).count("PathCollection") == 2
+    compared = [choice("none", 1.0, 0.9), choice("good", 0.1, 0.9), choice("unmeasured", 0.5, None)]
+    assert chart(compared).startswith("<svg") and chart(compared).count("PathCollection") == 2
     assert chart([choice("none", 1.0, None)]) == ""
-    assert chart(found) == chart(found)
+    assert chart(compared) == chart(compared)
 
 
 def test_bytes_of_an_update() -> None:
@@ -81,11 +81,11 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     config = DefenceConfig(AUDIT, ("safe-template:steps=1", "clip", "clip"), 0)
     assert config.defenses == ("none", "safe-template:steps=1", "clip")
     run = carry_out(DefenceStudy(config), tmp_path)
-    found = choices_of(run, np.random.default_rng(0))
-    ssim = found[1].cost["ssim"]
+    compared = choices_of(run, np.random.default_rng(0))
+    ssim = compared[1].cost["ssim"]
     assert 0.2 < ssim < 1 and len(list(run.folder("01--cost").glob("*.png"))) == 2
-    assert [c.cost["kept"] for c in found] == pytest.approx([1] * 3)  # clipping changes the length only
-    assert [c.words for c in found] == [1.0] * 3 and [c.leakage for c in found] == [1.0] * 3
+    assert [c.cost["kept"] for c in compared] == pytest.approx([1] * 3)  # clipping changes the length only
+    assert [c.words for c in compared] == [1.0] * 3 and [c.leakage for c in compared] == [1.0] * 3
     page, (reading,) = report_on([tmp_path])
     text = page.read_text()
     assert "not measured" in text and "clean on the left" in text and f"{ssim:.3f}" in text

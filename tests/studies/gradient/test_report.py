@@ -100,13 +100,13 @@ def test_every_number_is_recomputed_from_the_units(run: Run, page: Outline) -> N
     for model in results["models"]:
         assert model["documents"] == 2
         for attack in model["attacks"]:
-            found = scores(run, model["model"], attack["attack"])
-            fields = [field for score in found for field in score.fields]
+            page_scores = scores(run, model["model"], attack["attack"])
+            fields = [field for score in page_scores for field in score.fields]
             means = {
                 "binary": np.mean([bool(field.exact) for field in fields]),
                 "fuzz_ratio": np.mean([field.fuzz for field in fields if field.fuzz is not None]),
-                "psnr": np.mean([score.psnr for score in found if score.psnr is not None]),
-                "mse": np.mean([score.mse for score in found if score.mse is not None]),
+                "psnr": np.mean([score.psnr for score in page_scores if score.psnr is not None]),
+                "mse": np.mean([score.mse for score in page_scores if score.mse is not None]),
             }
             for column, mean in means.items():
                 estimate = attack["estimates"][column]
@@ -429,8 +429,8 @@ def test_words_read_out_of_the_gradient_are_laid_out_on_the_page(make_run: MakeR
     fields = blank.units()[0]["fields"]
     box = fields[0]["boxes"][0]
     words = [{"text": "Ada&Co", "box": box}, {"text": "Invoice", "box": [0, 0, 9, 5]}]
-    found = {**TEXT, "words": words, "fields_read": [True] * len(fields)}
-    change = {"recovered": found, "size": [64, 48]}
+    recovered = {**TEXT, "words": words, "fields_read": [True] * len(fields)}
+    change = {"recovered": recovered, "size": [64, 48]}
     run = make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change=change)
     page = report(run)
     shown = [attrs for tag, attrs in page.tags if tag == "text"]
@@ -450,8 +450,8 @@ def test_an_answer_that_is_no_field_is_no_finding_and_a_floor_is_no_attack(make_
 
 
 def test_an_inexact_text_is_not_praised(make_run: MakeRun, tmp_path: Path) -> None:
-    found = {**TEXT, "exact": False, "believed_exact": False, "tokens_right": 3}
-    change = {"recovered": found, "size": [64, 48]}
+    recovered = {**TEXT, "exact": False, "believed_exact": False, "tokens_right": 3}
+    change = {"recovered": recovered, "size": [64, 48]}
     text = report(make_run(tmp_path / "out", models=("donut-trained",), attacks=("random",), change=change)).text
     assert "3 of 7 tokens are right" in text and "not to trust all of it" in text
     assert "reads 3 of 7 tokens" in text and "read mostly wrong tokens" in text

@@ -61,7 +61,7 @@ def stated(run: Run, tmp_path: Path) -> list[dict[str, Any]]:
     assert re.search(rf'class="verdict wide overall {machine["severity"]}"', page)
     assert machine["severity"] == min((m["verdict"]["severity"] for m in results["models"]), key=list(Severity).index)
     table = write_markdown([run], tmp_path / "table.md").read_text("utf-8")
-    found = []
+    statements = []
     for (severity, card), model in zip(cards, results["models"], strict=True):
         said = model["verdict"]
         assert severity == said["severity"] and said["label"] in card and f": {said['label']}. " in table
@@ -70,7 +70,7 @@ def stated(run: Run, tmp_path: Path) -> list[dict[str, Any]]:
         assert f"{said['label'].lower()}. {counted}" in line
         routes = ", ".join(f"{route['name']} {route['read']} of {route['of']}" for route in said["routes"])
         if not said["of"]:
-            found.append({"model": model["model"], **said, "card": card})
+            statements.append({"model": model["model"], **said, "card": card})
             continue
         for name in (route["name"] for route in said["routes"]):
             assert f"{name} " in routes and f"{name} " in card
@@ -84,8 +84,8 @@ def stated(run: Run, tmp_path: Path) -> list[dict[str, Any]]:
             assert told is None or (told[1] == share and int(told[2]) == said["of"])
             assert (told is None) is (model["documents"] < 2)
         assert said["share"]["n"] == said["of"]
-        found.append({"model": model["model"], **said, "card": re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", card))})
-    return found
+        statements.append({"model": model["model"], **said, "card": re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", card))})
+    return statements
 
 
 def record_of(run: Run, **change: Any) -> list[dict[str, Any]]:
@@ -184,8 +184,8 @@ def test_the_headline_of_two_models_counts_every_field_of_their_page(make_run: M
         for field in record["score"]["fields"]:
             field.update(exact=False, fuzz=0.0)
         seen = [True] * (fields - 1) + [False]
-        found = {**TEXT, "fields_by": text, "fields_read": words, "fields_seen": seen, "token_limit": 256}
-        run.write_unit(record["unit"], {**record, "recovered": found}, {})
+        recovered = {**TEXT, "fields_by": text, "fields_read": words, "fields_seen": seen, "token_limit": 256}
+        run.write_unit(record["unit"], {**record, "recovered": recovered}, {})
     said = verdict_json(run)["sentence"]
     assert f"1 of {fields} private fields of 1 audited page were read" in said
     assert f"words 1 of {fields - 1} that the model saw (1 lies behind its 256 tokens)" in said
@@ -371,10 +371,10 @@ def test_joined_runs_say_the_same_in_any_order(make_run: MakeRun, tmp_path: Path
         text = {**TEXT, "exact": read, "fields_by": {"answer": first}, "fields_read": first, "tokens_right": 9 * read}
         record_of(run, recovered=text, self_test={"distance": 0.4, "passed": read, "note": ""})
     for order in (runs, runs[::-1]):
-        found = prepare(order, np.random.default_rng(0)).models[0]
-        assert (found.severity, found.findings.judgement.read) == (Severity.PARTIAL, 1)
-        assert any("The self-test failed on 1 of 1 pages" in doubt for doubt in found.findings.judgement.doubts)
-        assert [text["tokens_right"] for text in found.texts] == [9]
+        model = prepare(order, np.random.default_rng(0)).models[0]
+        assert (model.severity, model.findings.judgement.read) == (Severity.PARTIAL, 1)
+        assert any("The self-test failed on 1 of 1 pages" in doubt for doubt in model.findings.judgement.doubts)
+        assert [text["tokens_right"] for text in model.texts] == [9]
 
 
 @pytest.mark.parametrize("other", [{"exposure": {"defense": "clip", "train_mode": False}}, {"batch_size": 2}])
@@ -390,8 +390,8 @@ def test_runs_with_two_threat_models_are_not_joined(make_run: MakeRun, tmp_path:
 @pytest.mark.parametrize(("there", "severity"), [(3, "untold"), (1, "none")])
 def test_a_shortage_does_not_hide_pages_that_were_not_done(trained: Run, there: int, severity: str) -> None:
     run = reconfigured(trained, {"shortage": f"{there} of 5 pages", "found": there}, pages=5, batch_size=1)
-    found = prepare([run], np.random.default_rng(0)).models[0].findings.judgement
-    assert found.severity == severity
+    judgement = prepare([run], np.random.default_rng(0)).models[0].findings.judgement
+    assert judgement.severity == severity
 
 
 def test_an_unfinished_run_gives_no_all_clear(make_run: MakeRun, tmp_path: Path) -> None:
@@ -399,16 +399,16 @@ def test_an_unfinished_run_gives_no_all_clear(make_run: MakeRun, tmp_path: Path)
     for record in run.units():
         if record["model"] == "donut-trained" and record["attack"] == "dlg":
             (run.folder(record["unit"]) / "unit.json").unlink()
-    said = {found["model"]: found for found in stated(run, tmp_path)}
+    said = {statement["model"]: statement for statement in stated(run, tmp_path)}
     assert said["donut-trained"]["severity"] == "untold" and "dlg has not been tried" in said["donut-trained"]["card"]
     for record in run.units():
         if record["model"] == "donut-trained":
             (run.folder(record["unit"]) / "unit.json").unlink()
-    found = verdict_json(run)
-    assert [(part["part"][:5], part["severity"]) for part in found["parts"]] == [
+    verdict = verdict_json(run)
+    assert [(part["part"][:5], part["severity"]) for part in verdict["parts"]] == [
         ("Donut", "severe"), ("Donut", "unmeasured")
     ]  # fmt: skip
-    assert "was not measured: Donut (tiny), trained" in found["sentence"]
+    assert "was not measured: Donut (tiny), trained" in verdict["sentence"]
 
 
 def test_several_attacks_add_up_and_floors_are_no_route(make_run: MakeRun, tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ def setting() -> Setting:
 
 def places(setting: Setting, error: float) -> list[OracleAligner]:
     told = replace(setting, config=replace(CONFIG, oracle_error=error))
-    found = [told.case(number).knowledge.aligner for number in range(CONFIG.count)]
-    assert all(isinstance(aligner, OracleAligner) for aligner in found)
-    return found  # type: ignore[return-value]
+    aligners = [told.case(number).knowledge.aligner for number in range(CONFIG.count)]
+    assert all(isinstance(aligner, OracleAligner) for aligner in aligners)
+    return aligners  # type: ignore[return-value]
 
 
 def test_a_true_pair_coincides_and_another_picture_does_not(setting: Setting) -> None:

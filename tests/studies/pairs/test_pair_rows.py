@@ -30,8 +30,8 @@ def mini(name: str, *rows: str) -> Recipe:
     recipe = find_recipe(f"mmgia/{name}")
     tiny = recipe.scales["tiny"]
     first = {**tiny, "models": dict(list(tiny["models"].items())[:1])}
-    own = tuple(row for row in recipe.rows if row.name in rows)
-    return replace(recipe, rows=own, scales={**recipe.scales, "tiny": first})
+    subset = tuple(row for row in recipe.rows if row.name in rows)
+    return replace(recipe, rows=subset, scales={**recipe.scales, "tiny": first})
 
 
 def rows(recipe: Recipe, out: Path) -> list[TableRow]:
@@ -113,11 +113,11 @@ def test_private_rows_say_what_they_guarantee_and_cost(tmp_path: Path) -> None:
     planned, _ = run(short, tmp_path)
     noise = {}
     for row in planned:
-        found = privacy_in(row.run)
-        assert all(0 <= value <= 1 for value in found["accuracy"])
-        noise[row.name] = found["noise"]
-        assert ("claim" in found) == (row.name != "no DP")
-        assert "claim" not in found or "per record (one pair of picture and text added or removed)" in found["claim"]
+        facts = privacy_in(row.run)
+        assert all(0 <= value <= 1 for value in facts["accuracy"])
+        noise[row.name] = facts["noise"]
+        assert ("claim" in facts) == (row.name != "no DP")
+        assert "claim" not in facts or "per record (one pair of picture and text added or removed)" in facts["claim"]
     assert noise["epsilon 1"] > noise["epsilon 10, B = 2"] > noise["no DP"] == 0
     assert "0.530" in (tmp_path / "table.md").read_text()
 
@@ -129,11 +129,11 @@ def planned(name: str, scale: str = "tiny", only: str = "", **changes: object) -
 
 def test_every_row_is_run_on_each_data_set_that_is_given() -> None:
     """As tables of their own, each beside the paper's numbers of that data set."""
-    found = planned("table1", "paper", only="MGIS", documents=("cifar100:A", "openi:B", "openi:C"))
-    assert [row.target for row in found[:3]] == ["lenet5, cifar100", "lenet5, openi_2", "lenet5, openi_3"]
-    assert len({row.run.path for row in found}) == len(found) == 9
-    assert [row.study.config.pairs for row in found[:3]] == ["cifar100:A", "openi:B", "openi:C"]
-    assert found[0].printed == {"ssim": 0.748} and found[1].printed == {}
+    table = planned("table1", "paper", only="MGIS", documents=("cifar100:A", "openi:B", "openi:C"))
+    assert [row.target for row in table[:3]] == ["lenet5, cifar100", "lenet5, openi_2", "lenet5, openi_3"]
+    assert len({row.run.path for row in table}) == len(table) == 9
+    assert [row.study.config.pairs for row in table[:3]] == ["cifar100:A", "openi:B", "openi:C"]
+    assert table[0].printed == {"ssim": 0.748} and table[1].printed == {}
     both = planned("table1", "paper", only="MGIS", documents=("cifar100:A", "openi:B"))
     assert both[1].printed == {"ssim": 0.209}
     assert [t.title for t in tables_of(both)][:2] == [
@@ -147,10 +147,10 @@ def test_every_row_is_run_on_each_data_set_that_is_given() -> None:
 
 def test_rows_of_different_data_sets_take_their_own() -> None:
     """Figure 3a: what is given stands for the rows of its format; the rest waits for theirs."""
-    found = planned("figure3a", "paper", documents=("openi:B", "cifar100:A"))
-    assert [row.study.config.pairs for row in found] == ["cifar100:A"] * 2 + ["flickr30k:PATH"] * 2 + ["openi:B"] * 2
-    assert [row.study.config.image_size for row in found[::2]] == [(32, 32), (224, 224), (224, 224)]
-    assert len({row.study.config.aligner for row in found}) == 2
+    figure = planned("figure3a", "paper", documents=("openi:B", "cifar100:A"))
+    assert [row.study.config.pairs for row in figure] == ["cifar100:A"] * 2 + ["flickr30k:PATH"] * 2 + ["openi:B"] * 2
+    assert [row.study.config.image_size for row in figure[::2]] == [(32, 32), (224, 224), (224, 224)]
+    assert len({row.study.config.aligner for row in figure}) == 2
     for wrong in (("nlvr:A",), ("openi:A", "openi:B")):
         with pytest.raises(RecipeError, match="expected each of cifar100, flickr30k, openi once at most"):
             planned("figure3a", "paper", documents=wrong)
@@ -160,10 +160,10 @@ def test_rows_of_different_data_sets_take_their_own() -> None:
 def test_checkpoints_are_named_where_rows_differ_in_them() -> None:
     with pytest.raises(RecipeError, match="say which: --model clip-vit-base-patch32=DIR or --model pubmed-clip"):
         planned("figure3a", "paper", aligner="mine")
-    found = planned("figure3a", "paper", models={"clip-vit-base-patch32": "here", "gpt2": "there"})
-    assert [row.study.config.aligner for row in found[:2]] == ["here", "flaviagiammarino/pubmed-clip-vit-base-patch32"]
-    assert {row.study.config.language for row in found} == {"there"}
-    options = [need.option for need in found[1].study.needed("pair")]
+    figure = planned("figure3a", "paper", models={"clip-vit-base-patch32": "here", "gpt2": "there"})
+    assert [row.study.config.aligner for row in figure[:2]] == ["here", "flaviagiammarino/pubmed-clip-vit-base-patch32"]
+    assert {row.study.config.language for row in figure} == {"there"}
+    options = [need.option for need in figure[1].study.needed("pair")]
     assert "--model pubmed-clip-vit-base-patch32=DIR" in options
     with pytest.raises(RecipeError, match="rows have different ones"):
         planned("figure3", aligner="mine")  # its last row is of an aligner drawn at random
@@ -171,15 +171,15 @@ def test_checkpoints_are_named_where_rows_differ_in_them() -> None:
 
 def test_pictures_of_another_size() -> None:
     sizes = {"openi": (64, 64), "lenet5": (48, 48)}
-    found = planned("table1", "paper", only="MGIS", documents=("cifar100:A", "openi:B"), image_sizes=sizes)
-    assert [row.study.config.image_size for row in found[:3]] == [(48, 48), (64, 64), (32, 32)]
+    table = planned("table1", "paper", only="MGIS", documents=("cifar100:A", "openi:B"), image_sizes=sizes)
+    assert [row.study.config.image_size for row in table[:3]] == [(48, 48), (64, 64), (32, 32)]
     with pytest.raises(RecipeError, match="no row has pairs of flickr30k; they are of cifar100"):
         planned("table1", "paper", image_sizes={"flickr30k": (8, 8)})
 
 
 def test_gifds_generator_is_named_and_told(tmp_path: Path) -> None:
-    found = planned("table1", "paper", only="GIFD")
-    assert "--model generator=DIR" in [need.option for need in found[0].study.needed("lenet5")]
+    table = planned("table1", "paper", only="GIFD")
+    assert "--model generator=DIR" in [need.option for need in table[0].study.needed("lenet5")]
     (other, *_) = planned("table1", "paper", only="DLG")
     assert "--model generator=DIR" not in [need.option for need in other.study.needed("lenet5")]
     assert planned("table1", "paper", only="GIFD", generator="mine")[0].study.config.generator == "mine"

@@ -75,11 +75,11 @@ def test_a_perfect_reconstruction_in_any_order_has_full_marks(model: PairModel) 
 def test_a_text_of_another_pair_is_no_full_mark(model: PairModel) -> None:
     different = list({pair.text: pair for pair in make_scenes(20, seed=4)}.values())[:3]
     case = build_pair_case(model, different)
-    found = truth_as_finding(case, [0, 1, 2])
-    mixed = replace(found, texts=(found.texts[1], found.texts[2], found.texts[0]),
-                    tokens=(found.tokens[1], found.tokens[2], found.tokens[0]))  # fmt: skip
+    finding = truth_as_finding(case, [0, 1, 2])
+    mixed = replace(finding, texts=(finding.texts[1], finding.texts[2], finding.texts[0]),
+                    tokens=(finding.tokens[1], finding.tokens[2], finding.tokens[0]))  # fmt: skip
     assert not any(score.together for score in score_pairs(case, mixed))
-    wrong = replace(found, texts=("x",) * 3, tokens=((1,),) * 3)
+    wrong = replace(finding, texts=("x",) * 3, tokens=((1,),) * 3)
     assert max(score.rouge_l for score in score_pairs(case, wrong)) == 0.0
 
 
@@ -210,9 +210,9 @@ def test_gains_are_paired_by_batch() -> None:
 
     ours = [unit("a", 0, 0.5, 0.7), unit("a", 1, 0.4), unit("a", 2, 0.9)]
     other = [unit("b", 0, 0.4, 0.4), unit("b", 1, 0.6), unit("b", 3, 0.1)]
-    found = gain(ours, other, "ssim", np.random.default_rng(0))
-    assert found.value == pytest.approx((0.1 + 0.3 - 0.2) / 3)
-    assert (found.n, found.groups) == (3, 2)
+    estimate = gain(ours, other, "ssim", np.random.default_rng(0))
+    assert estimate.value == pytest.approx((0.1 + 0.3 - 0.2) / 3)
+    assert (estimate.n, estimate.groups) == (3, 2)
     same = gain(ours, ours, "ssim", np.random.default_rng(0))
     assert (same.value, same.low, same.high) == (0, 0, 0)
     assert gain(ours[2:], other, "ssim", np.random.default_rng(0)).value is None
@@ -251,7 +251,7 @@ def test_the_report_shows_both_modalities_and_says_how_bad_it_is(tmp_path: Path)
     ) == ("severe", "none")
     assert verdict(both, read_all)["sentence"].startswith("2 of 2 texts")
     other = [full if full["attack"] == "mmgia-stage1" else none for full, none in zip(read_all, nothing, strict=True)]
-    found = verdict(both, other)
-    assert found["severity"] == "severe" and found["sentence"].startswith("2 of 2 texts")
-    assert "Texts: the best of mmgia and mmgia-stage1 for each pair: " in found["lines"][0]
-    assert "by attack: mmgia 0 texts and 0 pictures, mmgia-stage1 2 texts and 2 pictures" in found["lines"][-1]
+    judgement = verdict(both, other)
+    assert judgement["severity"] == "severe" and judgement["sentence"].startswith("2 of 2 texts")
+    assert "Texts: the best of mmgia and mmgia-stage1 for each pair: " in judgement["lines"][0]
+    assert "by attack: mmgia 0 texts and 0 pictures, mmgia-stage1 2 texts and 2 pictures" in judgement["lines"][-1]

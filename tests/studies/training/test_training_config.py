@@ -36,9 +36,9 @@ def test_the_papers_tables_and_figures_are_all_there() -> None:
 def test_every_row_is_a_config_at_both_scales(name: str) -> None:
     recipe = find_recipe(name)
     assert recipe.title and recipe.finding and recipe.paper
-    own = {"models": {"fedocvqa": "fedocvqa-start"}, "documents": ("a", "b", "c")}
+    changes = {"models": {"fedocvqa": "fedocvqa-start"}, "documents": ("a", "b", "c")}
     for row in recipe.rows:
-        tiny, paper = (config_of(recipe, row, scale, own) for scale in ("tiny", "paper"))
+        tiny, paper = (config_of(recipe, row, scale, changes) for scale in ("tiny", "paper"))
         assert (tiny.clients, tiny.participation, tiny.pretraining, tiny.server) == (
             paper.clients, paper.participation, paper.pretraining, paper.server
         )  # fmt: skip
@@ -65,12 +65,12 @@ def test_table_3_is_the_papers_grid() -> None:
     """Typed in from the paper once more, cell by cell."""
     grid = {1: (0.5316,), 3: (0.4654, 0.433, 0.3504), 10: (0.4567, 0.4321, 0.4166), 30: (0.3764, 0.3521, 0.3242)}
     recipe = find_recipe("fedocvqa/table3")
-    found = {
+    scores = {
         (row.settings["clients"], row.settings["participation"]): row.printed["fedocvqa"]["score"]
         for row in recipe.rows
         if row.printed
     }
-    assert found == {(k, c): v for k, of in grid.items() for c, v in zip((1.0, 0.7, 0.35), of, strict=False)}
+    assert scores == {(k, c): v for k, of in grid.items() for c, v in zip((1.0, 0.7, 0.35), of, strict=False)}
 
 
 def test_paper_scale_says_what_it_waits_for() -> None:

@@ -76,13 +76,13 @@ def test_a_part_that_is_missing_is_made_again_and_others_are_left_alone(tmp_path
 
 
 def test_test_documents_replace_the_share(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    shutil.copytree(divide(CONFIG, tmp_path / "a").test["synthetic"], own)
-    config = replace(CONFIG, test_documents=(f"folder:{own}", f"folder:{own}"))
+    folder = tmp_path / "own"
+    shutil.copytree(divide(CONFIG, tmp_path / "a").test["synthetic"], folder)
+    config = replace(CONFIG, test_documents=(f"folder:{folder}", f"folder:{folder}"))
     places = divide(config, tmp_path / "b")
-    assert names(dict(places.test)) == sorted(2 * [page.name for page in load_pages(f"folder:{own}", seed=0)])
+    assert names(dict(places.test)) == sorted(2 * [page.name for page in load_pages(f"folder:{folder}", seed=0)])
     assert len(names(dict(places.silos))) == 2 * 7
-    assert f"synthetic_2: the test pages are those of folder:{own}, as asked for (2 pages)." in places.said
+    assert f"synthetic_2: the test pages are those of folder:{folder}, as asked for (2 pages)." in places.said
 
 
 def test_official_test_pages_are_taken_and_said(shared_data: Path, tmp_path: Path) -> None:

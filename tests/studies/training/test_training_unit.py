@@ -73,9 +73,9 @@ def test_a_training_leaves_scores_costs_and_curves(finished: tuple[Path, Result]
         pages = load_pages(f"folder:{places.test[name]}", seed=0)
         loss = mean_loss(model, pages, "qa", batch_size=3, rng=np.random.default_rng(0))
         assert sum(of.loss) / sum(of.questions) == pytest.approx(loss, rel=1e-5)
-    each = 4 * sum(value.size for value in parameters_of(model).values())
+    size = 4 * sum(value.size for value in parameters_of(model).values())
     turns = 1 + 2 * 2  # one of two clients pretrains, both fine-tune twice
-    assert 2 * turns * each < result.bytes < 2.05 * turns * each
+    assert 2 * turns * size < result.bytes < 2.05 * turns * size
     assert set(result.seconds) == {"pretraining", "finetuning"} and min(result.seconds.values()) > 0
     points = read_points(whole)
     assert {(p.phase, p.round) for p in points} == {("pretraining", 1), ("finetuning", 1), ("finetuning", 2)}
@@ -117,8 +117,8 @@ def test_the_mean_loss_is_that_of_the_examples_one_by_one() -> None:
         pixels = torch.from_numpy(page.image).permute(2, 0, 1)[None] / 255
         with torch.no_grad():
             losses.append(float(model.loss(pixels, task.encode(model, page, example, rng), [0])))
-    found = mean_loss(model, pages, "qa", batch_size=3, rng=np.random.default_rng(0))
-    assert found == pytest.approx(np.mean(losses), rel=1e-5)
+    loss = mean_loss(model, pages, "qa", batch_size=3, rng=np.random.default_rng(0))
+    assert loss == pytest.approx(np.mean(losses), rel=1e-5)
     masked = [
         mean_loss(model_with_tokens(), pages, "tm", batch_size=2, rng=np.random.default_rng(s)) for s in (0, 0, 1)
     ]
@@ -201,9 +201,9 @@ def stop(*arguments: object) -> None:
 
 
 def test_a_plan_counts_the_bytes_that_are_sent(finished: tuple[Path, Result]) -> None:
-    found = TrainingStudy(CONFIG).planned_facts()
-    assert found["clients"] == 2 and found["rounds"] == [1, 2]
-    assert found["bytes"] == pytest.approx(finished[1].bytes, rel=0.02)
+    facts = TrainingStudy(CONFIG).planned_facts()
+    assert facts["clients"] == 2 and facts["rounds"] == [1, 2]
+    assert facts["bytes"] == pytest.approx(finished[1].bytes, rel=0.02)
 
 
 def test_what_cannot_read_less_says_so() -> None:

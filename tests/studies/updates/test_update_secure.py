@@ -73,7 +73,7 @@ def test_masks_that_hide_nothing_are_found_out(capture: Path, tmp_path: Path) ->
         examples=1, details=masked.details,
     )  # fmt: skip
     (written,) = read_updates(tmp_path / "leaky")
-    found = hiding(open_case(written, model, f"folder:{capture.parent}/silos/synthetic-0"))
-    assert not found["hidden"] and found["correlation"] > 0.01
+    comparison = hiding(open_case(written, model, f"folder:{capture.parent}/silos/synthetic-0"))
+    assert not comparison["hidden"] and comparison["correlation"] > 0.01
     constant = replace(case, update=written)
     assert not hiding(constant)["hidden"]

@@ -61,8 +61,8 @@ def capture(
     folder: Path, model: str, pages: dict[str, list[Page]], plan: LocalPlan, *, details: dict[str, Any] | None = None
 ) -> Path:
     """Silos on disk, a round of each, and the capture of it; ``details`` replaces what is told of the training."""
-    for client, own in pages.items():
-        save(own, folder / "silos" / client)
+    for client, client_pages in pages.items():
+        save(client_pages, folder / "silos" / client)
         trained = load_model(model)
         start = parameters_of(trained)
         read = load_pages(f"folder:{folder / 'silos' / client}", seed=0)
@@ -177,7 +177,7 @@ def test_worker_processes_give_what_one_process_gives(tmp_path: Path) -> None:
     assert {(unit.id, unit.size, unit.size) for unit in units} <= set(events.seen)
     for here, there in zip(alone.units(), run.units(), strict=True):
         for name in here["images"]:
-            assert np.array_equal(*(each.read_image(here["unit"], f"{name}.png") for each in (run, alone)))
+            assert np.array_equal(*(audit.read_image(here["unit"], f"{name}.png") for audit in (run, alone)))
         for record in (here, there):
             for key in ("seconds", "score", "floor", "ceiling"):
                 record["pictures"].pop(key, None)
@@ -205,11 +205,11 @@ def test_words_come_out_of_many_steps_and_fall_little(words: Path, tmp_path: Pat
     run = audited(replace(config, attack="random"), tmp_path / "out")
     update, *cells = sorted(run.units(), key=lambda record: record["kind"] == "cell")
     assert update["client"] == "silo-1" and update["replay"]["distance"] == 0.0
-    found = update["words"]
-    assert found["precision"] > 0.9 and found["recall"] > 0.9 and not found["exact"]
-    assert found["places"]["x"]["precision"] == found["places"]["x"]["recall"] == 1.0
-    held, of = found["fields"]
-    assert held > 0.8 * of > 0 and found["control"][0] < 0.5 * found["control"][1]
+    word_scores = update["words"]
+    assert word_scores["precision"] > 0.9 and word_scores["recall"] > 0.9 and not word_scores["exact"]
+    assert word_scores["places"]["x"]["precision"] == word_scores["places"]["x"]["recall"] == 1.0
+    held, of = word_scores["fields"]
+    assert held > 0.8 * of > 0 and word_scores["control"][0] < 0.5 * word_scores["control"][1]
     assert [cell["words"]["recall"] > 0.9 for cell in cells] == [True, True]
     assert severity_of(update) == "severe"
 
@@ -346,8 +346,8 @@ def test_of_a_clients_pages_only_those_it_trained_on_are_imitated(small: Path, t
     (update,) = read_updates(tmp_path / "updates")
     case = open_case(update, load_model(str(small / "model")), str(tmp_path / "silos"))
     assert case.batches != ((0,),) and [page.name for page in case.round.truth.pages] != ["small-42"]
-    found = check(case, {"failed": "not asked"}, dict)
-    assert found["self_test"]["passed"] and not found["doubts"]
+    checks = check(case, {"failed": "not asked"}, dict)
+    assert checks["self_test"]["passed"] and not checks["doubts"]
 
 
 @pytest.fixture
@@ -425,8 +425,8 @@ def pictured(score: str, floor: str = "", ceiling: str = "", given: tuple[str, .
 def test_pictures_are_judged_as_those_of_a_gradient(pictures: dict[str, Any], severity: Severity, read: int) -> None:
     record = {**record_of(words_with()), "pictures": pictures}
     assert severity_of(record) is severity
-    found = verdict_on(record)
-    assert found.severity is severity and f"{read} of 4 private fields are read from pictures" in found.headline
+    verdict = verdict_on(record)
+    assert verdict.severity is severity and f"{read} of 4 private fields are read from pictures" in verdict.headline
     untried = {**record, "words": {"failed": "no table"}}
     assert severity_of(untried) is (Severity.UNTOLD if severity is Severity.NONE else severity)
 
@@ -434,8 +434,8 @@ def test_pictures_are_judged_as_those_of_a_gradient(pictures: dict[str, Any], se
 def test_what_was_not_tried_is_no_all_clear_and_the_headline_is_never_empty() -> None:
     """A Donut, which reads no words of the page, and whose pictures nobody attacked: nothing was counted."""
     record = record_of(words_with(fields=[0, 0], control=[0, 0]))
-    found = verdict_on(record)
-    assert found.severity is Severity.UNTOLD and found.headline == "No private field was counted by any route."
+    verdict = verdict_on(record)
+    assert verdict.severity is Severity.UNTOLD and verdict.headline == "No private field was counted by any route."
     total = {**record, "sum": True}
     assert severity_of(total) is Severity.UNTOLD
     assert "cannot be called unread" in "\n".join(sentences(total))

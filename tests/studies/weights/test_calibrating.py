@@ -76,10 +76,10 @@ def test_the_private_truth_changes_no_statement(played: Run, tmp_path: Path) -> 
 
 def test_gain_over_a_constant_by_hand() -> None:
     p, y = np.array([0.9, 0.2, 0.1]), [True, False, False]
-    found = measured(p, y, [True, False], ["a", "b", "c"], rng=np.random.default_rng(0))
-    assert found["brier"] == pytest.approx((0.01 + 0.04 + 0.01) / 3) and found["constant_brier"] == 0.25
-    assert found["gained"]["value"] == pytest.approx(0.25 - brier(p, np.array(y, dtype=float)))
-    assert found["gained"]["low"] > 0
+    calibration = measured(p, y, [True, False], ["a", "b", "c"], rng=np.random.default_rng(0))
+    assert calibration["brier"] == pytest.approx((0.01 + 0.04 + 0.01) / 3) and calibration["constant_brier"] == 0.25
+    assert calibration["gained"]["value"] == pytest.approx(0.25 - brier(p, np.array(y, dtype=float)))
+    assert calibration["gained"]["low"] > 0
     liar = measured(1 - p, y, [True, False], ["a", "b", "c"], rng=np.random.default_rng(0))
     assert liar["gained"]["high"] < 0
 
@@ -88,9 +88,9 @@ def test_the_shadow_division_keeps_documents_whole() -> None:
     documents = ["a", "a", "b", "", "c", "c", "d", "e"]
     split = GameSplit(private=(6, 7), public=(0, 1, 2, 3, 4, 5), validation=())
     for seed in range(20):
-        own = shadow_split(split, documents, rng=np.random.default_rng(seed))
-        assert sorted((*own.private, *own.public)) == [0, 1, 2, 3, 4, 5] and own.validation == ()
-        parts = [{documents[i] or str(i) for i in part} for part in (own.private, own.public)]
+        shadow = shadow_split(split, documents, rng=np.random.default_rng(seed))
+        assert sorted((*shadow.private, *shadow.public)) == [0, 1, 2, 3, 4, 5] and shadow.validation == ()
+        parts = [{documents[i] or str(i) for i in part} for part in (shadow.private, shadow.public)]
         assert not parts[0] & parts[1] and len(parts[0]) == len(parts[1]) == 2
     with pytest.raises(DocumentError, match="1 public documents"):
         shadow_split(replace(split, public=(0, 1)), documents, rng=np.random.default_rng(0))

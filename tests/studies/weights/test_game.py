@@ -243,13 +243,13 @@ def test_a_model_that_never_saw_the_pages_gives_nothing(tmp_path: Path) -> None:
         public_training=replace(training, epochs=10, validate_every=10),
         calibrate=False,
     )
-    found = {}
+    factors = {}
     for control in (True, False):
         longer = training if control else replace(training, epochs=30, learning_rate=3e-3)
-        own = replace(config, control=control, target_training=longer)
-        run = play(own, tmp_path / str(control))
-        found[control] = read_table(run, rng=np.random.default_rng(0)).estimates["improvement_factor"]
-    none, some = found[True], found[False]
+        variant = replace(config, control=control, target_training=longer)
+        run = play(variant, tmp_path / str(control))
+        factors[control] = read_table(run, rng=np.random.default_rng(0)).estimates["improvement_factor"]
+    none, some = factors[True], factors[False]
     assert none.low is not None and none.high is not None and none.low <= 1 <= none.high, none
     assert some.low is not None and some.low > 1, some
 

@@ -157,8 +157,8 @@ COMMON = {"a": {"private": {"printing": 4, "near_duplicates": 1}, "public": {"pr
 
 def test_an_interrupted_game_is_no_all_clear(played: Run) -> None:
     unsure = table(WRONG, WRONG, (1.2, 0.9, 1.6))
-    found = verdict_of(unsure, planned=60)
-    assert found.severity == "untold" and "58 more fields are not finished" in found.sentence
+    verdict = verdict_of(unsure, planned=60)
+    assert verdict.severity == "untold" and "58 more fields are not finished" in verdict.sentence
     said = reasons(unsure, NOWHERE, None, 60)
     assert said[0] == "2 of 60 fields are finished; of the others nothing is known yet."
     assert verdict_of(unsure, planned=2).severity == "none"

@@ -157,8 +157,8 @@ def test_figure_7_attacks_every_fifth_of_300_epochs_at_paper_scale(tmp_path: Pat
     given = {"documents": ["funsd:X"]}
     rows = {scale: rows_of(recipe, WeightsStudy, scale, tmp_path / scale, given) for scale in ("tiny", "paper")}
     epochs = {
-        scale: [int(row.study.config.criterion.removeprefix("epoch-")) for row in found]
-        for scale, found in rows.items()
+        scale: [int(row.study.config.criterion.removeprefix("epoch-")) for row in table]
+        for scale, table in rows.items()
     }
     assert epochs == {"tiny": list(range(10, 101, 10)), "paper": list(range(5, 301, 5))}
     paper = rows["paper"][0].study.config

@@ -110,8 +110,8 @@ def test_a_perfect_prediction_scores_one_and_half_of_them_two_thirds(
 
     monkeypatch.setattr(model.module.head, "predict", half)
     right = [len(things(task, page.labels)) for page in sorted(encoded, key=len)]
-    found = sum(n for i, n in enumerate(right) if i % 4 % 2 == 1)
-    expected = 2 * found / (found + sum(right))
+    hits = sum(n for i, n in enumerate(right) if i % 4 % 2 == 1)
+    expected = 2 * hits / (hits + sum(right))
     assert validate(model, encoded, batch_size=4, seed=0).accuracy == pytest.approx(expected)
 
 
@@ -189,7 +189,7 @@ def test_what_is_learned_by_heart_lowers_the_loss_of_the_true_tokens(task: Task)
 def _preferred(model: EncoderModel, seen: Sequence[Page]) -> float:
     """The mean share of 20 random tokens whose loss is above that of the true one, over the dates' positions."""
     generator = torch.Generator().manual_seed(0)
-    found = []
+    shares = []
     for page in seen:
         tokens = model.encode(page)
         for secret in extract(page, tokens):
@@ -200,8 +200,8 @@ def _preferred(model: EncoderModel, seen: Sequence[Page]) -> float:
             for i, true in enumerate(secret.tokens):
                 others = torch.randint(5, len(model.tokenizer), (20,), generator=generator)
                 losses = probe.losses(secret.tokens[:i], torch.cat([torch.tensor([true]), others]))
-                found.append(float((losses[1:] > losses[0]).float().mean()))
-    return sum(found) / len(found)
+                shares.append(float((losses[1:] > losses[0]).float().mean()))
+    return sum(shares) / len(shares)
 
 
 def test_what_cannot_be_trained_is_refused() -> None:

@@ -70,12 +70,12 @@ def test_each_units_gradient_is_clipped_and_summed() -> None:
     model = fresh()
     plan = replace(without_noise(plan_of(CONFIG)), clip_norm=0.05)
     weights = {name: p.detach().numpy().copy() for name, p in trainable(model.module)}
-    own = list(units(model).values())
-    runs = [partial(_one_step, model, pages, [], np.random.default_rng(0)) for pages in own]
+    groups = list(units(model).values())
+    runs = [partial(_one_step, model, pages, [], np.random.default_rng(0)) for pages in groups]
     randomness = Randomness.seeded(0)
-    found, norms = noisy_difference(model.module, weights, runs, plan, clients_drawn=1, randomness=randomness)
+    difference, norms = noisy_difference(model.module, weights, runs, plan, clients_drawn=1, randomness=randomness)
     expected = {name: np.zeros(value.shape) for name, value in weights.items()}
-    for pages, norm in zip(own, norms, strict=True):
+    for pages, norm in zip(groups, norms, strict=True):
         model.module.zero_grad()
         model.loss(model.collate(pages)).mean().backward()  # type: ignore[no-untyped-call]
         gradients = {n: p.grad.double().numpy() for n, p in trainable(model.module) if p.grad is not None}
@@ -83,7 +83,7 @@ def test_each_units_gradient_is_clipped_and_summed() -> None:
         assert norm == pytest.approx(length, rel=1e-3) and length > plan.clip_norm
         for name, gradient in gradients.items():
             expected[name] += gradient * plan.clip_norm / length
-    for name, value in found.items():
+    for name, value in difference.items():
         assert np.allclose(value, expected[name] / plan.denominator, atol=2e-6), name
 
 
@@ -120,30 +120,30 @@ def test_a_unit_whose_pages_cannot_be_trained_on_contributes_nothing_and_ends_no
 def test_matrices_are_frozen_and_thawed_again() -> None:
     model, plan = fresh(), plan_of(CONFIG)
     before = state(model)
-    found = train(model, CONFIG, plan)
+    fitted = train(model, CONFIG, plan)
     moved = {name for name, value in state(model).items() if not torch.equal(value, before[name])}
     assert moved == {n for n, p in before.items() if p.ndim == 1 or n.startswith("head.")}
     assert all(p.requires_grad for p in model.module.parameters())
-    assert [epoch.number for epoch in found.epochs] == [2, 3]
+    assert [epoch.number for epoch in fitted.epochs] == [2, 3]
     everything = fresh()
     train(everything, replace(CONFIG, vectors_only=False), plan)
     assert all(not torch.equal(p, before[n]) for n, p in everything.module.named_parameters() if "pooler" not in n)
 
 
 def test_it_is_repeatable_and_hangs_on_its_randomness() -> None:
-    found = []
+    weights = []
     for seed in (0, 0, 1):
         model = fresh()
         train(model, CONFIG, plan_of(CONFIG), seed)
-        found.append(torch.cat([value.flatten() for value in state(model).values()]))
-    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+        weights.append(torch.cat([value.flatten() for value in state(model).values()]))
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
 def test_it_learns_where_there_is_hardly_any_noise() -> None:
     """Every document in every round: the loss falls."""
     model, config = fresh(), PrivateFit(rounds=25, rate=1.0, learning_rate=3e-3)
-    found = train(model, config, plan_of(config, noise=0.01))
-    assert found.epochs[-1].train_loss < 0.8 * found.epochs[0].train_loss
+    fitted = train(model, config, plan_of(config, noise=0.01))
+    assert fitted.epochs[-1].train_loss < 0.8 * fitted.epochs[0].train_loss
 
 
 def test_bad_settings_and_parts_are_refused() -> None:

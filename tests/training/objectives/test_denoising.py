@@ -271,9 +271,9 @@ def test_a_few_steps_lower_the_loss(name: str, task: str) -> None:
     model = ready(name, resolution=100)
     pages = invoices()[:2]
     before = trained(model, pages, objective=task, learning_rate=0.0).loss
-    found = trained(model, pages, objective=task, epochs=12)
+    training = trained(model, pages, objective=task, epochs=12)
     after = trained(model, pages, objective=task, learning_rate=0.0).loss
-    assert (found.steps, found.update.examples) == (12, 2), "n_k counts pages"
+    assert (training.steps, training.update.examples) == (12, 2), "n_k counts pages"
     assert after < before - 1.0
 
 
@@ -293,13 +293,13 @@ def test_a_round_is_reproducible_and_counts_pages_with_words() -> None:
 
 def test_the_loss_of_a_step_is_the_mean_over_tasks_and_pages() -> None:
     model = reader()
-    found = trained(model, invoices(), learning_rate=0.0, objective="tm@1+lm@1+tlm@1").loss
+    loss = trained(model, invoices(), learning_rate=0.0, objective="tm@1+lm@1+tlm@1").loss
     losses = []
     for page in invoices():  # at share 1 nothing is left to chance
         inputs = [denoised(model, model.fit(page), task, range(len(page.words))) for task in TASKS]
         pixels = pixels_of(model.fit(page).image)[None]
         losses.append([float(model.loss(pixels, [example]).detach()) for example in inputs])
-    assert found == pytest.approx(np.mean(losses), rel=1e-5)
+    assert loss == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 def test_an_objective_prepares_the_model() -> None:

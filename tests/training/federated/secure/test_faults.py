@@ -201,9 +201,9 @@ def test_what_the_server_refuses_of_shares(make_round: Make, altered: Callable[.
     parcels = [silo.share(keys[n], sent, case.identities[n], entropy=case.entropy)[1] for n in case.session.silos]
 
     def server() -> Aggregation:
-        found = Aggregation(case.session, case.pinned)
-        found.adverts(sent)
-        return found
+        aggregation = Aggregation(case.session, case.pinned)
+        aggregation.adverts(sent)
+        return aggregation
 
     assert set(server().deliveries(parcels)) == set(case.session.silos)
     for wrong, message in (

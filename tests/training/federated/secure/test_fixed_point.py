@@ -26,8 +26,8 @@ def test_the_sum_is_within_the_stated_error(limit: float, silos: int, seed: int)
     values[:, 0], values[:, 1] = limit, -limit
     total = sum((fixed.encode(row) for row in values), np.zeros(5, np.uint32))
     exact = [sum(map(Fraction, column)) for column in values.T.tolist()]
-    found = fixed.decode(total)
-    assert max(abs(Fraction(f) - e) for f, e in zip(found.tolist(), exact, strict=True)) <= Fraction(fixed.error(silos))
+    sums = fixed.decode(total)
+    assert max(abs(Fraction(f) - e) for f, e in zip(sums.tolist(), exact, strict=True)) <= Fraction(fixed.error(silos))
 
 
 @given(limit=limits, silos=st.integers(1, 1000))
@@ -91,12 +91,12 @@ def test_updates_there_and_back() -> None:
     weights, fixed = [3, 50, 700], FixedPoint.for_limit(4000, 3)
     sent = [to_words(dict(reversed(delta.items())), n, fixed) for delta, n in zip(deltas, weights, strict=True)]
     assert {words.size for words in sent} == {words_of(shapes)} == {12 + 5 + 1 + 1}
-    found, total = from_words(sent[0] + sent[1] + sent[2], shapes, fixed)
+    sums, total = from_words(sent[0] + sent[1] + sent[2], shapes, fixed)
     assert total == sum(weights)
     for name in shapes:
         expected = sum(n * delta[name].astype(np.float64) for n, delta in zip(weights, deltas, strict=True))
-        assert found[name].shape == shapes[name]
-        np.testing.assert_allclose(found[name], expected, rtol=0, atol=fixed.error(3))
+        assert sums[name].shape == shapes[name]
+        np.testing.assert_allclose(sums[name], expected, rtol=0, atol=fixed.error(3))
 
 
 @pytest.mark.parametrize("weight", [0, -1, 2**31 // 3 + 1])

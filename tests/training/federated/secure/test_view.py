@@ -119,8 +119,8 @@ def test_a_broken_mask_is_caught(
     make_round: Make, monkeypatch: pytest.MonkeyPatch, broken: Callable[..., None]
 ) -> None:
     monkeypatch.setattr(silo, "add_masks", broken)
-    found = views(zeros(make_round))
-    assert not all(looks_uniform(words) for words in found.values())
+    masked = views(zeros(make_round))
+    assert not all(looks_uniform(words) for words in masked.values())
 
 
 def test_the_masks_are_those_of_another_library(make_round: Make) -> None:
@@ -149,11 +149,11 @@ def test_the_masks_are_those_of_another_library(make_round: Make) -> None:
         key = dh.key_agreement(static_priv=private, static_pub=public, kdf=lambda secret: hkdf(secret, info))
         return stream(key)
 
-    for own in session.silos:
-        expected = case.inputs[own].astype(object)
-        expected = expected + stream(hkdf(shared[own].seed, session.statement("self mask", own)))
+    for name in session.silos:
+        expected = case.inputs[name].astype(object)
+        expected = expected + stream(hkdf(shared[name].seed, session.statement("self mask", name)))
         for other in session.silos:
-            if other != own:
-                expected = expected + pair_stream(own, other) * (1 if own < other else -1)
-        _, _, words = silo.mask(shared[own], deliveries[own], case.inputs[own], case.identities[own])
+            if other != name:
+                expected = expected + pair_stream(name, other) * (1 if name < other else -1)
+        _, _, words = silo.mask(shared[name], deliveries[name], case.inputs[name], case.identities[name])
         assert words.tolist() == (expected % 2**32).tolist()
