@@ -18,7 +18,7 @@ def planned(command: Command, *words: str) -> list[dict[str, object]]:
 def test_pairs_are_no_pages(command: Command) -> None:
     """What docs/reproduce.md and docs/pairs.md say."""
     (first, *_) = planned(command, "mmgia/table3", "--documents", "scenes", "--pages", "4")
-    assert first["words"] == "4 batches x 60 evaluations of each modality"
+    assert first["words"] == "4 batches x 400 evaluations of each modality"
     code, _, err = command("reproduce", "mmgia/table1", "--documents", "nlvr-true:nowhere", "--dry-run")
     assert code == 1 and "there is no folder 'nowhere'" in err
     code, _, err = command("reproduce", "gi-dqa/table1", "--documents", "scenes", "--dry-run")

@@ -289,9 +289,8 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         those rehearsed."""
         c, result = self.config, results_in(run)[0]
         least = self.least().config
-        silos = [
-            load_pages(f"folder:{folder}", seed=0) for folder in divided(least, table_of(run) / DATA).silos.values()
-        ]
+        folders = divided(least, table_of(run) / DATA).silos.values()
+        silos = [load_pages(f"folder:{folder}", seed=0) for folder in folders]
         whole = sum(len(load_pages(spec, count=c.pages or None, seed=c.seed)) for spec in c.documents)
         trained = whole * (1 - c.validation_share - (0 if c.test_documents else c.test_share))
         work = {}
@@ -300,8 +299,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             density = sum(len(objective.examples(pages)) for pages in silos) / sum(map(len, silos))
             per_round = c.epochs * math.ceil(trained * density / c.clients / c.batch_size)
             of = self._client_rounds()[phase] * (min(per_round, c.max_steps) if c.max_steps else per_round)
-            steps = len(silos) * least.batch_size / c.batch_size
-            work[f"steps of {phase}"] = Done(steps, result.seconds[phase], of)
+            work[f"steps of {phase}"] = Done(len(silos) * least.batch_size / c.batch_size, result.seconds[phase], of)
         tested = sum(sum(scores.questions) for scores in result.scores.values())
         share = 1.0 if c.test_documents else c.test_share
         asked = round(c.seeds * share * whole * tested / max(1, self._tested_pages(run)))
