@@ -32,6 +32,7 @@ from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.tradeoff import Gaussian
 from docleak.recipes import find_recipe
+from docleak.recipes.rehearsal import _whole
 from docleak.recipes.rows import rows_of
 from docleak.studies.canaries import audit as canaries
 from docleak.studies.canaries.audit import Bench, CanaryAudit, audit_canaries, release
@@ -370,8 +371,10 @@ def test_an_estimate_counts_the_trainings_of_providers(
     coins = [record["included"] - config.canaries // 2 for record in run.units()]
     by_chance = config.rounds * sum(coins) if config.canary == "page" else 0
     assert counted == study.work()["trainings of a provider"] + by_chance
-    done = study.done(study.units()[0], run, 5.0)["trainings of a provider"]
-    assert study.least().config.rounds == 1 and done.count == study.least().config.provider_trainings < done.of
+    least = study.least().config
+    done = [study.done(unit, run, 5.0)["trainings of a provider"] for unit in study.units()]
+    assert least.rounds == 1 and sum(one.count for one in done) == least.provider_trainings < done[0].of
+    assert _whole(done) == pytest.approx(10.0 * done[0].of / least.provider_trainings)
 
 
 @pytest.mark.parametrize("name", ["dirac, epsilon 8", "dirac, epsilon 8, 3 rounds", "dirac, epsilon 1"])

@@ -133,9 +133,9 @@ class CanaryStudy(TableStudy[CanaryConfig]):
         return {"trainings of a provider": self.config.provider_trainings}
 
     def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
-        """Trainings of a provider, loading included."""
+        """Trainings of a provider, loading included; each of the two trainings has half of them."""
         ((kind, of),) = self.work().items()
-        return {kind: Done(self.least().config.provider_trainings, seconds, of)}
+        return {kind: Done(self.least().config.provider_trainings / 2, seconds, of)}
 
     @classmethod
     def read(cls, runs: Sequence[Run], rng: np.random.Generator, *, beside: bool = False) -> Reading:
