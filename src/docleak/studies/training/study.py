@@ -285,25 +285,25 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         }
 
     def done(self, unit: Unit, run: Run, seconds: float) -> dict[str, Done]:
-        """Steps of each phase, and the rest, test included, by page. There are about as many examples on a page as on
-        those rehearsed."""
-        c, result = self.config, results_in(run)[0]
-        least = self.least().config
+        """Steps of each phase (private: rounds, with a step of every unit drawn), and the test, at as much a page."""
+        c, result, least = self.config, results_in(run)[0], self.least().config
         folders = divided(least, table_of(run) / DATA).silos.values()
         silos = [load_pages(f"folder:{folder}", seed=0) for folder in folders]
         whole = sum(len(load_pages(spec, count=c.pages or None, seed=c.seed)) for spec in c.documents)
         trained = whole * (1 - c.validation_share - (0 if c.test_documents else c.test_share))
-        work = {}
+        work, rounds = {}, self._client_rounds()
         for phase, federation in c.phases(c.seed).items():
+            if federation.privacy:
+                work[f"rounds of {phase}"] = Done(1, result.seconds[phase], math.ceil(rounds[phase] / c.clients))
+                continue
             objective = objective_of(federation.local.objective)
             density = sum(len(objective.examples(pages)) for pages in silos) / sum(map(len, silos))
             per_round = c.epochs * math.ceil(trained * density / c.clients / c.batch_size)
-            of = self._client_rounds()[phase] * (min(per_round, c.max_steps) if c.max_steps else per_round)
+            of = rounds[phase] * (min(per_round, c.max_steps) if c.max_steps else per_round)
             work[f"steps of {phase}"] = Done(len(silos) * least.batch_size / c.batch_size, result.seconds[phase], of)
         tested = sum(sum(scores.questions) for scores in result.scores.values())
-        share = 1.0 if c.test_documents else c.test_share
-        asked = round(c.seeds * share * whole * tested / max(1, self._tested_pages(run)))
-        return {**work, "questions of the test": Done(tested, result.seconds_testing, asked)}
+        asked = c.seeds * (1.0 if c.test_documents else c.test_share) * whole * tested / max(1, self._tested_pages(run))
+        return {**work, "questions of the test": Done(tested, result.seconds_testing, round(asked))}
 
     def _tested_pages(self, run: Run) -> int:
         """Pages of the test in a rehearsal."""
