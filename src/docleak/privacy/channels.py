@@ -132,7 +132,7 @@ def _channel(shape: Shape, name: str) -> Channel:
     if shape.aggregation == "dp":
         said = (
             "noise per provider bounds what anyone can tell by epsilon; what these attacks then read depends on the "
-            "noise, and was measured on one tiny model alone (nothing, at multipliers of 0.1 and 1)"
+            "noise, and is not known: words alone were tried, on one tiny model (none read, multipliers 0.1 and 1)"
         )
         return Channel(name, State.UNTOLD, said, "nothing known")
     return {"words": _words, "page": _page, "picture": _picture}[name](shape)
