@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import PIL.Image
 
 from docleak.documents import Page
 from docleak.documents.issuers import make_issuers
+from docleak.documents.phrasings import PHRASINGS
 from docleak.documents.synthetic import make_pages
 
 
@@ -81,20 +83,24 @@ def due(folder: Path) -> None:
                 (root / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+#: What the questions of PFL-DocVQA ask for here.
+ASKED = ("provider_name", "provider_email", "invoice_number", "total")
+
+
 def pfl_docvqa(folder: Path) -> None:
-    """imdb/*.npy of 12 providers who are members, at two clients, and 12 who are not, and their pages."""
+    """imdb/*.npy of 20 providers who are members, at ten clients, and 12 who are not, and their pages."""
     (folder / "imdb").mkdir(parents=True)
     (folder / "images").mkdir()
-    pages = make_issuers(range(300, 324), [5] * 24, seed=0)
+    pages = make_issuers(range(300, 332), [5] * 32, seed=0)
     files: dict[str, list[dict[str, Any]]] = {}
     for number in range(len(pages)):
         page, provider, document = pages[number], number // 5, number % 5
-        client, asked_of = f"train_client_{provider % 2}", "train"
-        if provider >= 12:
+        client, asked_of = f"train_client_{provider % 10}", "train"
+        if provider >= 20:
             client, asked_of = "test", "red_test_negative"
         elif document > 1:
             client, asked_of = (("val", "val"), ("test", "test"), ("test", "red_test_positive"))[document - 2]
-        files.setdefault(client, []).extend(_records(page, asked_of))
+        files.setdefault(client, []).extend(_records(page, asked_of, number))
         _save(page, folder / "images" / f"{page.name}.jpg")
     for name, records in files.items():
         array = np.empty(len(records) + 1, dtype=object)
@@ -102,13 +108,15 @@ def pfl_docvqa(folder: Path) -> None:
         np.save(folder / "imdb" / f"imdb_{name}.npy", array, allow_pickle=True)
 
 
-def _records(page: Page, set_name: str) -> list[dict[str, Any]]:
+def _records(page: Page, set_name: str, number: int) -> list[dict[str, Any]]:
     height, width = page.image.shape[:2]
     boxes = np.array([word.box for word in page.words], np.float32) / np.array([width, height] * 2, np.float32)
+    values = {field.key: field.value for field in page.fields}
     return [
-        {"question": question.text, "answers": question.answers[0], "image_name": page.name, "provider": page.provider,
-         "ocr_tokens": [word.text for word in page.words], "ocr_normalized_boxes": boxes, "set_name": set_name}
-        for question in page.questions
+        {"question": PHRASINGS[key][number % len(PHRASINGS[key])], "answers": values[key], "image_name": page.name,
+         "provider": page.provider, "field": key, "ocr_tokens": [word.text for word in page.words],
+         "ocr_normalized_boxes": boxes, "set_name": set_name}
+        for key in ASKED if key in values
     ]  # fmt: skip
 
 
@@ -126,8 +134,49 @@ def openi(folder: Path, count: int = 2101) -> None:
         )
 
 
+def cifar100(folder: Path, count: int = 1100) -> None:
+    """CIFAR-100's test file: pictures of one colour each, of two classes by turns."""
+    root = folder / "cifar-100-python"
+    root.mkdir(parents=True)
+    shades = np.arange(count, dtype=np.uint8)
+    content = {b"data": np.repeat(shades[:, None], 3072, axis=1), b"fine_labels": [n % 2 for n in range(count)]}
+    (root / "meta").write_bytes(pickle.dumps({b"fine_label_names": [b"apple", b"aquarium_fish"]}))
+    (root / "test").write_bytes(pickle.dumps(content))
+
+
+def flickr30k(folder: Path, count: int = 1100) -> None:
+    """Flickr30k's captions, one of a picture, and its pictures."""
+    (folder / "flickr30k_images").mkdir(parents=True)
+    who = ("man", "dog", "girl")
+    for number in range(count):
+        _shade(number).save(folder / "flickr30k_images" / f"{number}.jpg")
+    lines = [f"{number}.jpg#0\tA {who[number % 3]} walks by house {number} ." for number in range(count)]
+    (folder / "results_20130124.token").write_text("\n".join(lines) + "\n")
+
+
+def nlvr(folder: Path, count: int = 1100) -> None:
+    """NLVR's dev split: sentences that are true of their pictures, half of which are of towers."""
+    (folder / "dev" / "images" / "0").mkdir(parents=True)
+    lines = []
+    for number in range(count):
+        _shade(number).save(folder / "dev" / "images" / "0" / f"dev-{number}-0-0.png")
+        block = {"type": "square", "size": 20, "x_loc": 40 if number % 2 else 10}
+        lines.append(json.dumps({
+            "sentence": f"There is a block of shade {number}.", "label": "true", "identifier": f"{number}-0",
+            "directory": "0", "structured_rep": [[block]],
+        }))  # fmt: skip
+    (folder / "dev" / "dev.json").write_text("\n".join(lines) + "\n")
+
+
+def _shade(number: int) -> PIL.Image.Image:
+    return PIL.Image.fromarray(np.full((8, 8, 3), number % 256, np.uint8))
+
+
 def _save(page: Page, file: Path) -> None:
     PIL.Image.fromarray(page.image).save(file)
 
 
-LAYOUTS = {"funsd": funsd, "sroie": sroie, "due": due, "pfl-docvqa": pfl_docvqa, "openi": openi}
+LAYOUTS = {
+    "funsd": funsd, "sroie": sroie, "due": due, "pfl-docvqa": pfl_docvqa, "openi": openi, "cifar100": cifar100,
+    "flickr30k": flickr30k, "nlvr-true": nlvr,
+}  # fmt: skip

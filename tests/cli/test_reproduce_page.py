@@ -54,10 +54,7 @@ def filled(words: list[str], folder: Path) -> list[str]:
     """The words with a mirror, or a small data set, in the place of each DIR and each name of the hub."""
 
     def mirror(checkpoint: str) -> str:
-        place = folder / checkpoint
-        if not place.exists():
-            make(checkpoint, place, seed=0, scale="narrow")
-        return str(place)
+        return _mirror(checkpoint, folder)
 
     def data(name: str) -> str:
         if not (folder / name).exists():
@@ -91,6 +88,79 @@ def test_a_line_of_the_page_runs_on_what_is_published(paper: str, command: Comma
     rows = json.loads((tmp_path / "run" / "rehearsal.json").read_text())["rows"]
     assert len(rows) == count
     assert all(row["seconds"] and row["estimate"] and not row["missing"] and not row["stops"] for row in rows)
+
+
+#: What the tables of a paper read at paper scale: --model NAME -> checkpoint, or checkpoints.
+MODELS = {
+    "gi-dqa": {
+        "donut": "donut-base", "layoutlmv3": "layoutlmv3-base", "donut-start": "donut-base",
+        "donut-trained": "donut-base", "layoutlmv3-start": "layoutlmv3-base", "layoutlmv3-trained": "layoutlmv3-base",
+    },
+    "cdmi": {
+        "layoutlm": "layoutlm-base-uncased", "bros": "bros-base-uncased", "resnet": "resnet-50",
+        "tuned_on": "layoutlm-base-uncased", "bert": "bert-base-uncased",
+    },
+    "fedocvqa": {"fedocvqa": "assembled"},
+    "mmgia": {
+        "pair": "resnet-50+bert-large-uncased", "lenet5": "lenet5+bert-large-uncased",
+        "resnet18": "resnet-18+bert-large-uncased", "resnet50": "resnet-50+bert-large-uncased",
+        "tinybert4": "resnet-50+tinybert-general-4l-312d", "bert-base": "resnet-50+bert-base-uncased",
+        "bert-large": "resnet-50+bert-large-uncased", "clip-vit-base-patch32": "clip-vit-base-patch32",
+        "pubmed-clip-vit-base-patch32": "clip-vit-base-patch32", "gpt2": "gpt2",
+    },
+    "pfl-docvqa": {"vt5": "vt5-base-spdocvqa"},
+}  # fmt: skip
+DOCUMENTS = {
+    "gi-dqa": ("pfl-docvqa:DIR",), "cdmi": ("funsd:DIR", "sroie:DIR"), "pfl-docvqa": ("pfl-docvqa:DIR",),
+    "mmgia": ("openi:DIR", "cifar100:DIR", "flickr30k:DIR", "nlvr-true:DIR"),
+    "fedocvqa": ("due:DIR/wtq/train", "due:DIR/docvqa/train", "due:DIR/tabfact/train"),
+}  # fmt: skip
+#: Tables whose names of models stand for others elsewhere.
+BY_THEMSELVES = {
+    "gi-dqa/closed-form": {"start": "layoutlmv3-base", "trained": "layoutlmv3-base"},
+    "gi-dqa/figure5": {"start": "donut-base", "trained": "donut-base"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MODELS, *BY_THEMSELVES])
+def test_every_table_of_a_paper_is_rehearsed_on_mirrors(
+    name: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper = name.partition("/")[0]
+    several = {key: of for key, of in list_recipes().items() if key.startswith(paper) and key not in BY_THEMSELVES}
+    monkeypatch.setattr("docleak.recipes.list_recipes", lambda: several)
+    words = ["--ocr", "trocr:DIR"] if paper == "gi-dqa" else []
+    for documents in DOCUMENTS[paper]:
+        words += ["--documents", documents]
+    words = filled(words, tmp_path)
+    for model, checkpoints in (MODELS | BY_THEMSELVES)[name].items():
+        words += ["--model", f"{model}={mirrored(checkpoints, tmp_path, command)}"]
+    code, out, err = command(
+        "reproduce", name, "--scale", "paper", "--rehearse", "--fewest", *words, "--out", "run", "--json"
+    )
+    assert code == 0 and json.loads(out)["stopped"] == {}, err
+    rows = json.loads((tmp_path / "run" / "rehearsal.json").read_text())["rows"]
+    of_paper = {key for key, recipe in several.items() if "paper" in recipe.scales}
+    assert sorted(row["recipe"] for row in rows) == sorted({name} if name in BY_THEMSELVES else of_paper)
+    assert all(row["seconds"] and row["estimate"] and not row["missing"] for row in rows)
+
+
+def mirrored(checkpoints: str, folder: Path, command: Command) -> str:
+    """Mirrors of checkpoints that are joined by a plus, where they are made; T5 and MAE assembled."""
+    if checkpoints == "assembled":
+        (assembling,) = lines("models assemble fedocvqa")
+        code, _, err = command(*filled(assembling, folder))
+        assert code == 0, err
+        return str(folder / "assembled")
+    return "+".join(part if part == "lenet5" else _mirror(part, folder) for part in checkpoints.split("+"))
+
+
+def _mirror(checkpoint: str, folder: Path) -> str:
+    place = folder / checkpoint
+    if not place.exists():
+        make(checkpoint, place, seed=0, scale="narrow")
+    return str(place)
 
 
 def test_all_tables_take_of_what_is_given_what_they_have_a_use_for(

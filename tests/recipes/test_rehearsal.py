@@ -18,7 +18,7 @@ from docleak.errors import RecipeError
 from docleak.models.base import DocumentModel
 from docleak.models.published import make
 from docleak.recipes import Recipe, Row, find_recipe, list_recipes
-from docleak.recipes.rehearsal import HANDED_OUT, MADE_FROM, Rehearsed, _whole, rehearse
+from docleak.recipes.rehearsal import HANDED_OUT, MADE_FROM, Rehearsed, _key, _whole, fewest, rehearse
 from docleak.recipes.rehearsed import duration, write_rehearsal
 from docleak.recipes.rows import count_rows, rows_of
 from docleak.studies.engine import begin
@@ -227,3 +227,25 @@ def test_all_rows_of_a_scale_are_not_called_some(name: str, tmp_path: Path) -> N
     recipe = find_recipe(name)
     rows = rows_of(recipe, recipe.study, "paper", tmp_path, {}, complete=False)
     assert len({(row.name, row.model) for row in rows}) == count_rows(recipe, "paper", ())
+
+
+def test_of_each_table_the_fewest_rows_are_one_and_shared_where_tables_have_it(tmp_path: Path) -> None:
+    def planned(name: str, **changes: object) -> list[TableRow]:
+        recipe = find_recipe(name)
+        return rows_of(recipe, recipe.study, "paper", tmp_path, changes, complete=False)
+
+    chosen = fewest([planned(name) for name in PAPER])
+    assert [len(rows) for rows in chosen] == [1] * len(PAPER)
+    assert len({_key(row.study) for (row,) in chosen}) <= 40
+    names = ("cdmi/control", "cdmi/ranking", "cdmi/strong")
+    assert len({_key(row.study) for (row,) in fewest([planned(name) for name in names])}) == 1
+
+
+def test_a_row_that_lacks_something_is_not_among_the_fewest(tmp_path: Path) -> None:
+    recipe = find_recipe("gi-dqa/closed-form")
+    rows = rows_of(recipe, recipe.study, "paper", tmp_path, {
+        "documents": ("synthetic",), "ocr": "rapidocr", "models": {"trained": mirror("layoutlmv3-base", tmp_path)},
+    }, complete=False)  # fmt: skip
+    assert rows[0].model == "start"
+    ((row,),) = fewest([rows])
+    assert row.model == "trained"

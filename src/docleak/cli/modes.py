@@ -63,7 +63,7 @@ MODES: dict[str, tuple[Mode, ...]] = {
     "reproduce": (
         Mode("the list of recipes", lambda v: bool(v["--list"]) or not v["name"], _words("list json"),
              "it only lists the recipes; name one"),
-        Mode("--rehearse", lambda v: bool(v["--rehearse"]), _words(f"rehearse {_ROWS}") | {"name"},
+        Mode("--rehearse", lambda v: bool(v["--rehearse"]), _words(f"rehearse fewest {_ROWS}") | {"name"},
              "one row after the other is tried, in one process each"),
         Mode("--cluster", lambda v: bool(v["--cluster"]), _words(f"cluster dry-run until-decided {_ROWS}") | {"name"},
              "the scheduler's workers do the work"),

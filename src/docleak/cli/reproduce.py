@@ -89,6 +89,10 @@ def reproduce(
             "as cdmi, or all.",
         ),
     ] = False,
+    fewest: Annotated[
+        bool,
+        typer.Option("--fewest", help="Of each table that is rehearsed one row, the same where tables share it."),
+    ] = False,
     scale: Annotated[
         str,
         typer.Option(
@@ -171,7 +175,7 @@ def reproduce(
             return rows_of(recipe, recipe.study, scale, folder, given.changes(recipe), device=pick_device(device),
                            only=rows, complete=False)  # fmt: skip
 
-        _rehearse(name, scale, rows, out, planned_of, given, json_output)
+        _rehearse(name, scale, rows, fewest, out, planned_of, given, json_output)
         return
     recipe = find_recipe(name)
     folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
@@ -198,7 +202,7 @@ def reproduce(
 
 
 def _rehearse(
-    name: str, scale: str, only: str, out: Path | None,
+    name: str, scale: str, only: str, one_each: bool, out: Path | None,
     planned_of: Callable[[Recipe, Path, Given], Sequence[TableRow]], given: Given, json_output: bool,
 ) -> None:  # fmt: skip
     """Rehearse one recipe, or all of a paper or of all that have the scale and a row that ``only`` asks for, each with
@@ -206,7 +210,7 @@ def _rehearse(
     by table; one that was cut off goes on."""
     from docleak.errors import RecipeError
     from docleak.recipes import find_recipe, list_recipes
-    from docleak.recipes.rehearsal import PARTS, keep_ended, rehearse
+    from docleak.recipes.rehearsal import PARTS, fewest, keep_ended, rehearse
     from docleak.recipes.rehearsed import write_rehearsal
     from docleak.recipes.rows import chosen_labels
 
@@ -229,6 +233,7 @@ def _rehearse(
     else:
         recipes, parts = [find_recipe(name)], [given]
     plans = [planned_of(recipe, folder, part) for recipe, part in zip(recipes, parts, strict=True)]
+    plans = fewest(plans) if one_each else plans
     tables = []
     place = folder / PARTS
     with working_in(folder):

@@ -23,7 +23,7 @@ from docleak.documents.pairs import load_pairs
 from docleak.errors import DocleakError, RunError
 from docleak.files import read_stored, write_json
 from docleak.models.loading import locate, title_of
-from docleak.models.published import PUBLISHED, published
+from docleak.models.published import PUBLISHED, published, repositories
 from docleak.models.shipped import SHIPPED, SHIPPED_ENCODERS
 from docleak.runs.identity import digest_of
 from docleak.runs.pool import OnProgress, WorkerDied, results
@@ -174,6 +174,27 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
     return rehearsals
 
 
+def fewest(tables: Sequence[Sequence[TableRow]]) -> list[list[TableRow]]:
+    """Of each table one row, chosen so that few least parts have to be computed: those that most tables share, first.
+
+    A row that lacks something is taken only where all of its table do.
+    """
+    shared: dict[str, dict[int, TableRow]] = {}
+    for number, rows in enumerate(tables):
+        for row in [row for row in rows if _is_ready(row)] or rows:
+            shared.setdefault(_key(row.study), {}).setdefault(number, row)
+    chosen: dict[int, TableRow] = {}
+    while len(chosen) < len(tables):
+        most = max(shared.values(), key=lambda of: len(of.keys() - chosen.keys()))
+        chosen = most | chosen
+    return [[chosen[number]] for number in range(len(tables))]
+
+
+def _is_ready(row: TableRow) -> bool:
+    looked_at = _looked_at(row)
+    return not looked_at.missing and not looked_at.stops
+
+
 def keep_ended(place: Path) -> None:
     """Of what a rehearsal that was cut off left in ``place`` keep the parts that ended; of one that did not, the time
     would be unknown."""
@@ -242,8 +263,8 @@ def _missing(need: Needed, model: str) -> Missing | None:
     if isinstance(try_to_load_from_cache(where, "config.json", revision=revision), str):
         return None
     name = where.rpartition("/")[2]
-    same = next((known for known in PUBLISHED if published(known).repository == where), "")
-    same = same or (name if name in PUBLISHED else next((k for k in PUBLISHED if name.endswith(f"-{k}")), ""))
+    same = repositories().get(where, name if name in PUBLISHED else "")
+    same = same or next((known for known in PUBLISHED if name.endswith(f"-{known}")), "")
     return Missing(need.option, need.source, published(same).bytes if same else 0)
 
 

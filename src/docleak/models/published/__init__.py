@@ -6,8 +6,8 @@ from docleak.lazy import imported_on_use
 
 if TYPE_CHECKING:
     from docleak.models.published.making import make
-    from docleak.models.published.table import PUBLISHED, Published, published
+    from docleak.models.published.table import PUBLISHED, Published, published, repositories
 
-__all__ = ["PUBLISHED", "Published", "make", "published"]
-_HOMES = {**dict.fromkeys(("PUBLISHED", "Published", "published"), "table"), "make": "making"}
+__all__ = ["PUBLISHED", "Published", "make", "published", "repositories"]
+_HOMES = {**dict.fromkeys(("PUBLISHED", "Published", "published", "repositories"), "table"), "make": "making"}
 __getattr__ = imported_on_use(__name__, _HOMES)

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,6 +99,12 @@ def published(name: str) -> Published:
     file = HERE / "checkpoints" / f"{name}.json"
     values = read_json_object(file, error=ModelError, advice="Reinstall docleak.")
     return shaped(Published, values, ModelError, str(file), "Reinstall docleak.")
+
+
+@cache
+def repositories() -> Mapping[str, str]:
+    """The repository of each published checkpoint, and which it is of."""
+    return {published(name).repository: name for name in PUBLISHED}
 
 
 def value_at(config: Mapping[str, Any], key: str) -> Any:
