@@ -115,6 +115,12 @@ DOCUMENTS = {
     "mmgia": ("openi:DIR", "cifar100:DIR", "flickr30k:DIR", "nlvr-true:DIR"),
     "fedocvqa": ("due:DIR/wtq/train", "due:DIR/docvqa/train", "due:DIR/tabfact/train"),
 }  # fmt: skip
+#: What else is given: pages of Donut that are not of 1920 x 2560 pixels.
+OTHERS = {
+    "gi-dqa/closed-form": ["--ocr", "trocr:DIR"],
+    "gi-dqa": ["--ocr", "rapidocr", *(word for name in ("donut", "donut-start", "donut-trained")
+                                      for word in ("--image-size", f"{name}=160x224"))],
+}  # fmt: skip
 #: Tables whose names of models stand for others elsewhere.
 BY_THEMSELVES = {
     "gi-dqa/closed-form": {"start": "layoutlmv3-base", "trained": "layoutlmv3-base"},
@@ -130,7 +136,7 @@ def test_every_table_of_a_paper_is_rehearsed_on_mirrors(
     paper = name.partition("/")[0]
     several = {key: of for key, of in list_recipes().items() if key.startswith(paper) and key not in BY_THEMSELVES}
     monkeypatch.setattr("docleak.recipes.list_recipes", lambda: several)
-    words = ["--ocr", "trocr:DIR"] if paper == "gi-dqa" else []
+    words = OTHERS.get(name, []).copy()
     for documents in DOCUMENTS[paper]:
         words += ["--documents", documents]
     words = filled(words, tmp_path)

@@ -174,7 +174,7 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
     return rehearsals
 
 
-def fewest(tables: Sequence[Sequence[TableRow]]) -> list[list[TableRow]]:
+def fewest(tables: Sequence[Sequence[TableRow]]) -> list[Sequence[TableRow]]:
     """Of each table one row, chosen so that few least parts have to be computed: those that most tables share, first.
 
     A row that lacks something is taken only where all of its table do.
