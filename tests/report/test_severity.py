@@ -105,3 +105,8 @@ def test_the_page_says_the_worst_first_and_what_it_could_not_tell():
     )
     assert overall(parts[:2], "").sentence == "Could not tell in 1 of 2 parts: LayoutLMv3."
     assert overall([], "").severity is Severity.UNMEASURED
+
+
+def test_severe_is_half_of_what_could_be_a_finding():
+    assert judge((READ, READ, *(Cell.PUBLIC,) * 8)).severity is Severity.SEVERE
+    assert judge((READ, NOT, NOT, *(Cell.GIVEN,) * 3)).severity is Severity.PARTIAL

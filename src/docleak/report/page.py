@@ -99,7 +99,7 @@ def write_report(
     """
     full, first, redacted = checked(results_of(readings)), readings[0], private is not None
     verdict, runs = joined(readings), [run for reading in readings for run in reading.runs]
-    scopes = [(reading.scope, worst(part.severity for part in reading.parts)) for reading in readings if reading.scope]
+    scopes = [(reading.scope, worst(part.severity for part in reading.parts)) for reading in readings]
     synthetic, known = all(reading.synthetic for reading in readings), about or kept_about(folder) or About()
     said = statement(verdict, scopes, runs, known, digest_of(readings), synthetic=synthetic)
     sections = [section for reading in readings for section in reading.sections]

@@ -148,7 +148,7 @@ def judge(cells: Sequence[Cell], doubts: Sequence[str] = ()) -> Judgement:
     stand on the blank template cannot count: where there are no others, nothing was measured.
     """
     said = Judgement(Severity.UNTOLD, tuple(cells), tuple(doubts))
-    if said.read and said.read >= SEVERE_SHARE * said.of:
+    if said.read and said.read >= SEVERE_SHARE * said.could:
         return replace(said, severity=Severity.SEVERE)
     if said.read or Cell.NEAR in said.cells:
         return replace(said, severity=Severity.PARTIAL)

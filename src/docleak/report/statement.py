@@ -66,12 +66,12 @@ class Statement:
 
 
 def statement(
-    verdict: Overall, scoped: Sequence[tuple[Scope, Severity]], runs: Sequence[Mapping[str, Any]], about: About,
+    verdict: Overall, scoped: Sequence[tuple[Scope | None, Severity]], runs: Sequence[Mapping[str, Any]], about: About,
     digest: str, *, synthetic: bool,
 ) -> Statement:  # fmt: skip
-    """The first page: ``scoped`` are what was audited and how bad each is, ``runs`` as "how to rerun" shows them,
-    ``digest`` is the SHA-256 of results.json."""
-    scopes = [scope for scope, _ in scoped]
+    """The first page: ``scoped`` are what was audited, where a run says it, and how bad each run is, ``runs`` as "how
+    to rerun" shows them, ``digest`` is the SHA-256 of results.json."""
+    scopes = [scope for scope, _ in scoped if scope]
     keys = list(dict.fromkeys(key for scope in scopes for key in scope.categories))
     kinds = [f"{key.replace('_', ' ')}{f' ({about.fields[key]})' if key in about.fields else ''}" for key in keys]
     made = "Made-up pages; nobody's data" if synthetic else ""
@@ -89,13 +89,19 @@ def statement(
         ("Date, tool", ", ".join(filter(None, [about.date or begun, f"docleak {version}" if version else ""]))),
     )
     tested = f"In tests with docleak {version} begun on {begun}" if runs else "In tests with docleak"
-    meanings = [
-        scope.means[severity] for scope, severity in scoped if severity is verdict.severity and severity in scope.means
-    ]
-    means = meanings[0] if meanings else MEANS[verdict.severity]
+    means = _meaning([scope for scope, severity in scoped if severity is verdict.severity], verdict.severity)
     risk = f"{tested}: {verdict.sentence} {means}"
     serves = (*SECURITY, *([MODELS] if any(scope.model for scope in scopes) else []))
     return Statement(means, facts, risk, serves, _measures(scopes), digest)
+
+
+def _meaning(scopes: Sequence[Scope | None], severity: Severity) -> str:
+    """What a verdict of that severity, which these runs have, says of confidentiality; of each by name, where runs
+    mean different things by it."""
+    if len({scope.means.get(severity) if scope else None for scope in scopes}) == 1:
+        return scopes[0].means.get(severity, MEANS[severity]) if scopes[0] else MEANS[severity]
+    apart = [f"{scope.system}: {scope.means[severity]}" for scope in scopes if scope and severity in scope.means]
+    return " ".join(dict.fromkeys([MEANS[severity], *apart]))
 
 
 def _told(texts: Iterable[str]) -> str:

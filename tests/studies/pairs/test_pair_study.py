@@ -227,6 +227,21 @@ def test_the_claim_of_a_private_client_is_about_pairs(tmp_path: Path) -> None:
     assert "question" not in page and ".." not in said
 
 
+@pytest.mark.parametrize(
+    ("right", "count", "severity", "words"),
+    [
+        (8, 8, "partial", "the classes of 8 of 8 pairs."),
+        (2, 2, "untold", "the classes of 2 of 2 pairs; a coin for each does as well with 25% probability."),
+        (3, 8, "none", "the classes of 3 of 8 pairs; a coin for each does as well with 86% probability."),
+    ],
+)
+def test_classes_that_come_out_are_no_all_clear(right: int, count: int, severity: str, words: str) -> None:
+    scores = [{"tokens": 0.0, "ssim": 0.01, "label": number < right} for number in range(count)]
+    units = [{"attack": "mgis", "batch": batch, "scores": [score]} for batch, score in enumerate(scores)]
+    judgement = verdict(["mgis"], units)
+    assert judgement["severity"] == severity and words in judgement["sentence"]
+
+
 def test_the_report_shows_both_modalities_and_says_how_bad_it_is(tmp_path: Path) -> None:
     config = PairConfig(count=2, attacks=("mmgia", "mmgia-stage1"), budget=12, public=5)
     run = carry_out(PairStudy(config), tmp_path)
@@ -243,7 +258,9 @@ def test_the_report_shows_both_modalities_and_says_how_bad_it_is(tmp_path: Path)
     assert "Against stage 1 alone" in page
     units = [u for u in run.units() if "scores" in u]
     read_all = [{**u, "scores": [{**s, "tokens": 1.0, "ssim": 0.9} for s in u["scores"]]} for u in units]
-    nothing = [{**u, "scores": [{**s, "tokens": 0.0, "ssim": 0.01} for s in u["scores"]]} for u in units]
+    nothing = [
+        {**u, "scores": [{**s, "tokens": 0.0, "ssim": 0.01, "label": False} for s in u["scores"]]} for u in units
+    ]
     both = ["mmgia", "mmgia-stage1"]
     assert (
         verdict(both, read_all)["severity"],

@@ -30,7 +30,7 @@ from docleak.studies.weights.pictures import draw_curves, points
 from docleak.studies.weights.reading import SHOWN_BESIDE, read_run
 from docleak.studies.weights.study import WeightsStudy
 from docleak.studies.weights.table import GameTable, Ranked, fields_of, read_table
-from docleak.studies.weights.verdict import reasons, verdict_of
+from docleak.studies.weights.verdict import fields_measured, reasons, verdict_of
 from docleak.training.extraction.fit import FitConfig
 
 QUICK = FitConfig(epochs=1, batch_size=8, learning_rate=1e-3)
@@ -156,7 +156,7 @@ COMMON = {"a": {"private": {"printing": 4, "near_duplicates": 1}, "public": {"pr
 
 
 def test_an_interrupted_game_is_no_all_clear(played: Run) -> None:
-    unsure = table(WRONG, WRONG, (1.2, 0.9, 1.6))
+    unsure = table(WRONG, WRONG, (1.2, 0.9, 1.45))
     verdict = verdict_of(unsure, planned=60)
     assert verdict.severity == "untold" and "58 more fields are not finished" in verdict.sentence
     said = reasons(unsure, NOWHERE, None, 60)
@@ -173,14 +173,24 @@ def test_an_interrupted_game_is_no_all_clear(played: Run) -> None:
 
 
 def test_the_verdict_follows_evidence() -> None:
-    better, unsure = (2.0, 1.5, 2.5), (1.2, 0.9, 1.6)
+    better, unsure = (2.0, 1.5, 2.5), (1.2, 0.9, 1.451)
     assert verdict_of(table(RIGHT, WRONG, better)).severity == "severe"
     assert verdict_of(table(RIGHT, RIGHT, better)).severity == "partial", "public data read it too"
     assert verdict_of(table(WRONG, WRONG, better)).severity == "partial"
     chance = verdict_of(table(RIGHT, WRONG, unsure))
     assert chance.severity == "partial" and "may be chance" in chance.sentence, "a whole field is no all-clear"
-    assert verdict_of(table(WRONG, WRONG, unsure)).severity == "none"
+    nothing = verdict_of(table(WRONG, WRONG, unsure))
+    assert nothing.severity == "none" and "an improvement factor above 1.46 is excluded" in nothing.sentence
     assert "Control" in verdict_of(table(WRONG, WRONG, unsure), control=True).sentence
+
+
+def test_few_documents_that_exclude_little_allow_no_all_clear() -> None:
+    wide = table(WRONG, WRONG, (1.31, 0.95, 1.72))
+    part = verdict_of(wide)
+    assert part.severity == "untold" and "do not exclude an improvement factor of 1.72" in part.sentence
+    measure = fields_measured(wide, {name: {"document": name} for name in "ab"}, name="m", planned=2,
+                              rng=np.random.default_rng(0))  # fmt: skip
+    assert measure.doubts == ("An improvement factor of 1.72 is not excluded (1: no better than public data).",)
 
 
 def test_copied_is_not_memorised() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 
 from docleak.errors import RunError
 from docleak.metrics.estimate import Estimate, ratio_interval
@@ -27,6 +28,8 @@ COLUMNS = {**SCORES, **ACCURACY}
 #: A text of which this share of tokens was read in place, and a picture of this SSIM, count as recovered, or in part.
 READ, PARTLY = 0.9, 0.5
 SEEN, BLURRED = 0.5, 0.25
+#: Classes count as read out where a coin for each names as many with at most this probability.
+BY_CHANCE = 0.05
 #: Pairs that are shown, and pixels that a shown picture is at least wide; texts that a terminal shows.
 SHOWN, WIDE, TOLD = 12, 320, 4
 STAGE_1 = "mmgia-stage1"
@@ -153,7 +156,8 @@ def gain(
 
 def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How bad it is, in counts: ``severity``, a label, a sentence, and lines. Of each pair the best score of any of the
-    attacks counts: who has the gradient may run them all."""
+    attacks counts: who has the gradient may run them all. Classes alone make it PARTIAL where no coin explains them,
+    and UNTOLD where they are most, of so few pairs that one does."""
     by_pair: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = {}
     for unit in (unit for unit in units if unit["attack"] in attacks):
         for target, score in enumerate(unit["scores"]):
@@ -165,20 +169,30 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
     }
     texts, parts = (sum(value >= least for value in best["tokens"]) for least in (READ, PARTLY))
     pictures, blurs = (sum(value >= least for value in best["ssim"]) for least in (SEEN, BLURRED))
-    most = max(texts, pictures)
-    severity = Severity.SEVERE if most and 2 * most >= n else Severity.PARTIAL if max(parts, blurs) else Severity.NONE
-    severity = severity if n else Severity.UNMEASURED
-    both = [name for name, count in (("texts", texts), ("pictures", pictures)) if 2 * count >= n]
-    severe = f"Most {' and '.join(both)} can be recognised"
-    labels = {Severity.SEVERE: severe, Severity.PARTIAL: "Parts come out", Severity.NONE: "Nothing recognisable"}
+    classes = sum(bool(value) for value in best["label"])
+    by_a_coin = float(binom.sf(classes - 1, n, 0.5))
+    most, told = max(texts, pictures), by_a_coin <= BY_CHANCE
+    if not n:
+        severity, label = Severity.UNMEASURED, Severity.UNMEASURED.label
+    elif most and 2 * most >= n:
+        both = [name for name, count in (("texts", texts), ("pictures", pictures)) if 2 * count >= n]
+        severity, label = Severity.SEVERE, f"Most {' and '.join(both)} can be recognised"
+    elif max(parts, blurs) or told:
+        severity, label = Severity.PARTIAL, "Parts come out" if max(parts, blurs) else "Classes come out"
+    elif 2 * classes > n:
+        severity, label = Severity.UNTOLD, Severity.UNTOLD.label
+    else:
+        severity, label = Severity.NONE, "Nothing recognisable"
+    coin = "" if told else f"; a coin for each does as well with {by_a_coin:.0%} probability" if n else ""
     of = f"the best of {' and '.join(attacks)} for each pair: " if len(attacks) > 1 else ""
     return {
-        "severity": severity, "label": labels.get(severity, severity.label),
-        "sentence": f"{texts} of {n} texts came back almost word for word, and {pictures} of {n} pictures in outline.",
+        "severity": severity, "label": label,
+        "sentence": f"{texts} of {n} texts came back almost word for word, {pictures} of {n} pictures in outline, and "
+        f"the classes of {classes} of {n} pairs{coin}.",
         "lines": [
             f"Texts: {of}{texts} with {READ:.0%} of their tokens in place or more, {parts - texts} others with half.",
             f"Pictures: {of}{pictures} with an SSIM of at least {SEEN}, {blurs - pictures} more above {BLURRED}.",
-            f"Classes: {sum(bool(value) for value in best['label'])} of {n} were read out of the gradient.",
+            f"Classes: {classes} of {n} were read out of the gradient.",
             *([f"Counted by attack: {_by_attack(attacks, list(by_pair.values()))}."] if len(attacks) > 1 else []),
         ],
     }  # fmt: skip
