@@ -96,6 +96,7 @@ MODELS = {
     "gi-dqa": {
         "donut": "donut-base", "layoutlmv3": "layoutlmv3-base", "donut-start": "donut-base",
         "donut-trained": "donut-base", "layoutlmv3-start": "layoutlmv3-base", "layoutlmv3-trained": "layoutlmv3-base",
+        "start": "layoutlmv3-base", "trained": "layoutlmv3-base",
     },
     "cdmi": {
         "layoutlm": "layoutlm-base-uncased", "bros": "bros-base-uncased", "resnet": "resnet-50",
@@ -118,40 +119,31 @@ DOCUMENTS = {
 }  # fmt: skip
 #: What else is given: pages of Donut that are not of 1920 x 2560 pixels.
 OTHERS = {
-    "gi-dqa/closed-form": ["--ocr", "trocr:DIR"],
     "gi-dqa": ["--ocr", "rapidocr", *(word for name in ("donut", "donut-start", "donut-trained")
                                       for word in ("--image-size", f"{name}=160x224"))],
 }  # fmt: skip
-#: Tables whose names of models stand for others elsewhere.
-BY_THEMSELVES = {
-    "gi-dqa/closed-form": {"start": "layoutlmv3-base", "trained": "layoutlmv3-base"},
-    "gi-dqa/figure5": {"start": "donut-base", "trained": "donut-base"},
-}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*MODELS, *BY_THEMSELVES])
+@pytest.mark.parametrize("paper", MODELS)
 def test_every_table_of_a_paper_is_rehearsed_on_mirrors(
-    name: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    paper: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paper = name.partition("/")[0]
-    several = {key: of for key, of in list_recipes().items() if key.startswith(paper) and key not in BY_THEMSELVES}
-    monkeypatch.setattr("docleak.recipes.list_recipes", lambda: several)
     # In this process, as each of the forty takes seconds to begin; those of their own: the test above.
     monkeypatch.setattr("docleak.recipes.rehearsal.results", lambda *a, apart, **more: results(*a, **more))
-    words = OTHERS.get(name, []).copy()
+    words = OTHERS.get(paper, []).copy()
     for documents in DOCUMENTS[paper]:
         words += ["--documents", documents]
     words = filled(words, tmp_path)
-    for model, checkpoints in (MODELS | BY_THEMSELVES)[name].items():
+    for model, checkpoints in MODELS[paper].items():
         words += ["--model", f"{model}={mirrored(checkpoints, tmp_path, command)}"]
     code, out, err = command(
-        "reproduce", name, "--scale", "paper", "--rehearse", "--fewest", *words, "--out", "run", "--json"
+        "reproduce", paper, "--scale", "paper", "--rehearse", "--fewest", *words, "--out", "run", "--json"
     )
     assert code == 0 and json.loads(out)["stopped"] == {}, err
     rows = json.loads((tmp_path / "run" / "rehearsal.json").read_text())["rows"]
-    of_paper = {key for key, recipe in several.items() if "paper" in recipe.scales}
-    assert sorted(row["recipe"] for row in rows) == sorted({name} if name in BY_THEMSELVES else of_paper)
+    tables = [name for name, recipe in list_recipes().items() if "paper" in recipe.scales and name.startswith(paper)]
+    assert sorted(row["recipe"] for row in rows) == sorted(tables)
     assert all(row["seconds"] and row["estimate"] and not row["missing"] for row in rows)
 
 

@@ -52,7 +52,7 @@ class Given:
     def of_use_to(self, recipe: Recipe, rows: Sequence[TableRow]) -> Given:
         """What of it the recipe has a name for; of documents those whose format its ``rows`` lack."""
         names = {*recipe.models, *recipe.parts, *recipe.checkpoints}
-        sized = {*recipe.models, *recipe.study.sized}
+        sized = {*recipe.models, *recipe.study.sized} if "image_sizes" in recipe.study.options else set()
         needed = {need.option for row in rows for need in row.study.needed(row.model)}
         formats = {split_name(option.partition(" ")[2])[0] for option in needed if option.startswith("--documents ")}
         settings = {key: value for key, value in self.settings.items() if key in recipe.study.options}

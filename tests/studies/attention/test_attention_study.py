@@ -25,7 +25,7 @@ def test_figure_5_is_a_table_of_both_models_with_their_maps(tmp_path: Path) -> N
     reproduce(recipe, rows, tmp_path, scale="tiny", workers=1)
     write_table(recipe, "tiny", rows, tmp_path, {})
     trained, start = json.loads((tmp_path / "table.json").read_text())["rows"]
-    assert (trained["model"], start["model"]) == ("trained", "start")
+    assert (trained["model"], start["model"]) == ("donut-trained", "donut-start")
     assert trained["ours"]["cells"]["value"] < 3 and start["ours"]["cells"]["value"] > 700
     assert trained["ours"]["answer"]["value"] > 0.5 > 0.1 > start["ours"]["answer"]["value"]
     assert start["ours"]["answer"]["value"] == pytest.approx(start["ours"]["place"]["value"], rel=0.1), "evenly spread"
