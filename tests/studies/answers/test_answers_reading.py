@@ -17,13 +17,14 @@ from docleak.privacy.empirical import COINS, LowerBound
 from docleak.privacy.lineage import PUBLIC, Lineage, Trained, claim_of
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
+from docleak.report.severity import Severity
 from docleak.studies.answers import measures
 from docleak.studies.answers.config import AnswersConfig, Release
 from docleak.studies.answers.measures import Bench
 from docleak.studies.answers.reading import chart, comparison
 from docleak.studies.answers.store import Bill, bill_of
 from docleak.studies.answers.study import AnswersStudy
-from docleak.studies.answers.verdict import headline_of, said_of, sentences, severity_of
+from docleak.studies.answers.verdict import confidence_of, headline_of, said_of, sentences, severity_of
 from docleak.studies.engine import begin
 
 
@@ -139,3 +140,32 @@ def test_a_run_without_a_finished_release_says_so(tmp_path: Path) -> None:
     run = begin(AnswersStudy(AnswersConfig((Release("one", "vt5-start"),), "shipped")), tmp_path / "out")
     with pytest.raises(RunError, match="no finished release"):
         AnswersStudy.read([run], np.random.default_rng(0))
+
+
+def test_labels_are_beyond_chance_as_often_as_the_page_says() -> None:
+    """Of releases trained on nobody whose ten numbers are all noise, at most one in twenty is called a leak."""
+    rng, leaks, draws = np.random.default_rng(0), 0, 3000
+
+    def number(mean: float) -> dict[str, Any]:
+        value = float(rng.normal(mean, 0.05))
+        return Estimate(value, value - 0.098, value + 0.098, n=200, groups=100).to_json()
+
+    providers = {key: Estimate.exactly(n).to_json() for key, n in (("providers_s0", 100), ("members_s0", 50))}
+    for _ in range(draws):
+        record = {
+            "label": "release", "control": False, "bill": {"epsilon": None},
+            "memorisation": {"numbers": {f"key {n}": {"gap_acc": number(0.0)} for n in range(4)}},
+            "membership": {"numbers": {f"attack {n}": {"accuracy_s0": number(0.5), **providers} for n in range(4)}},
+            "gap": {"numbers": {"": {"beyond_acc": number(0.0), "beyond_anls": number(0.0)}}},
+        }  # fmt: skip
+        leaks += severity_of(record) in (Severity.SEVERE, Severity.PARTIAL)
+    assert confidence_of([record]) == 95
+    assert leaks / draws <= 0.05 + 3 * (0.05 * 0.95 / draws) ** 0.5
+    assert leaks / draws > 0.02, "the correction throws away little"
+
+
+def test_each_kind_of_evidence_takes_its_part_of_the_confidence() -> None:
+    attacked = {"membership": {"numbers": {"AZK": {"epsilon_measured": Estimate.exactly(0.5).to_json()}}}}
+    assert confidence_of([attacked]) == 90
+    assert confidence_of([attacked, {"documents": {}}]) == 85
+    assert confidence_of([{"documents": {}}]) == 95

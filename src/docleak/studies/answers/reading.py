@@ -26,6 +26,7 @@ from docleak.studies.answers.verdict import (
     Record,
     best_attack,
     best_score,
+    confidence_of,
     headline_of,
     measured_in,
     numbers_in,
@@ -115,6 +116,7 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
     side_by_side = render(
         "releases.html.j2", chart=chart(records), table=comparison(records),
         chance=next((best.chance for best in map(best_attack, released) if best), None),
+        confidence=confidence_of(records),
     )  # fmt: skip
     threat = render("threat.html.j2", model=DOCUMENT_THREAT if of else THREAT)
     evidence = render("released.html.j2", releases=[_shown(run, record) for record in records])

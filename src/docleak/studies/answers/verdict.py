@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from scipy.stats import norm
 
 from docleak.metrics.estimate import Estimate
 from docleak.report.severity import Severity, worst
@@ -25,6 +28,9 @@ CLEARLY, ENOUGH, LEAST_RIGHT = 0.75, 100, 0.1
 #: Of providers "nothing found" is not said where it is not excluded that so large a share of members' hidden values is
 #: told, or that an attack is right about more than CLEARLY of the providers.
 TOLD_AT_MOST = 0.1
+#: How often chance alone may set a release's label by the numbers of its providers, whichever; by its measured epsilon;
+#: by the scores of its documents.
+ERROR = 0.05
 #: Instead of the label of PARTIAL where membership does not show, and of a control.
 DISCLOSES, YARDSTICK = "Says values of its training", "Control: trained on none of them"
 
@@ -46,7 +52,7 @@ def numbers_in(record: Record, measure: str) -> dict[str, dict[str, Estimate]]:
 
 
 def severity_of(record: Record) -> Severity:
-    """Memory is shown by answers, membership by scores, both beyond chance with 95 % confidence.
+    """Memory is shown by answers, membership by scores, both beyond chance (``confidence_of``).
 
     Of a control the same is said, under a label of its own (``said_of``): it is no release, and no part of a verdict.
     A value of the training that only the target gives, asked of documents that do not show it, is at least PARTIAL.
@@ -55,6 +61,31 @@ def severity_of(record: Record) -> Severity:
     if "documents" in record:
         return worst([_of_severity(record), *([_of_providers(record)] if "gap" in record else [])])
     return _of_providers(record)
+
+
+def confidence_of(records: Sequence[Record]) -> int:
+    """With how much confidence, in percent, the label of each release is beyond chance: ERROR for each of what may set
+    it, the numbers of providers (all of them together), the measured epsilon and the scores of documents."""
+    kinds = (
+        any(_providers(record) for record in records), any(measured_in(record) is not None for record in records),
+        any("documents" in record for record in records),
+    )  # fmt: skip
+    return round(100 * (1 - ERROR * sum(kinds)))
+
+
+def _providers(record: Record) -> int:
+    """How many numbers of providers may set the label: the gap of each key, each attack, and two of new answers."""
+    parts = (len(record.get(measure, {}).get("numbers", {})) for measure in ("memorisation", "membership"))
+    return sum(parts) + 2 * ("gap" in record)
+
+
+def _sure_low(number: Estimate, record: Record) -> float:
+    """The lower end that holds of all numbers of providers at once (Bonferroni): that of the two-sided 95 % interval,
+    stretched as if it were a normal distribution's; -inf where there is none."""
+    if number.value is None or number.low is None:
+        return -math.inf
+    stretch = float(norm.isf(ERROR / max(1, _providers(record))) / norm.isf(0.025))
+    return number.value - max(1.0, stretch) * (number.value - number.low)
 
 
 def _of_severity(record: Record) -> Severity:
@@ -124,12 +155,12 @@ def fields_known(record: Record) -> bool:
 
 def _of_providers(record: Record) -> Severity:
     """Of providers."""
-    lows = [of["gap_acc"].low for of in numbers_in(record, "memorisation").values()]
-    if any((low or 0) > 0 for low in lows):
+    gaps = [of["gap_acc"] for of in numbers_in(record, "memorisation").values()]
+    if any(_sure_low(gap, record) > 0 for gap in gaps):
         return Severity.SEVERE
     if _tells_members(record) or _disclosed(record):
         return Severity.PARTIAL
-    measured = [low is not None for low in lows]
+    measured = [gap.low is not None for gap in gaps]
     if "membership" in record:
         best = best_attack(record)
         measured.append(best is not None and best.accuracy.low is not None)
@@ -171,7 +202,7 @@ def headline_of(record: Record) -> str:
     """What the severity rests on: what it remembers, or else what tells members from others."""
     if "documents" in record and _of_severity(record) is severity_of(record):
         return " ".join([*_of_documents(record), *_of_fields(record)])
-    rest = [*_of_disclosure(record), *_of_gap(record), *_of_membership(record)]
+    rest = [*_of_disclosure(record), *_of_gap(record), *_of_membership(record), *_of_measured(record)]
     remembers = severity_of(record) is Severity.SEVERE or not rest
     return " ".join([*(_of_memory(record) if remembers else rest), *_of_all_clear(record)])
 
@@ -200,8 +231,8 @@ def _tells_members(record: Record) -> bool:
     """Whether an attack, the gap between answers or the measured epsilon tells members from others."""
     best, gap = best_attack(record), numbers_in(record, "gap").get("", {})
     side = "beyond" if "beyond_acc" in gap else "gap"
-    better = any((gap[f"{side}_{of}"].low or 0) > 0 for of in ("acc", "anls") if gap)
-    beyond = best is not None and (best.accuracy.low or 0) > best.chance
+    better = any(_sure_low(gap[f"{side}_{of}"], record) > 0 for of in ("acc", "anls") if gap)
+    beyond = best is not None and _sure_low(best.accuracy, record) > best.chance
     return beyond or better or (measured_in(record) or 0) > 0
 
 
@@ -321,6 +352,12 @@ def _of_membership(record: Record) -> list[str]:
         f"Who took part: the best attack, {best.name}, is right about {_range(best.accuracy)} of the providers; saying "
         f"the same of all would be right about {100 * best.chance:.1f} %."
     ]
+
+
+def _of_measured(record: Record) -> list[str]:
+    """The measured epsilon, where it shows something."""
+    told = record["membership"]["remarks"].get("Measured") if (measured_in(record) or 0) > 0 else None
+    return [f"Measured: {told}"] if told else []
 
 
 def _of_all_clear(record: Record) -> list[str]:
