@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from docleak.errors import PrivacyError
-from docleak.privacy.channels import Shape, State, plan
+from docleak.privacy.channels import Shape, State, as_text, plan
 from scripts.plan_measured import compared, compared_picture
 
 OPEN = Shape(width=1024, words=200, patches=100, rank=16, rounds=9, tower_width=1152)
@@ -52,7 +52,16 @@ def test_what_closes_a_channel_closes_it() -> None:
     words, page, picture = plan(OPEN)
     assert words.change == page.change == "freeze LoRA's A" and picture.change == "freeze the tower"
     (table, *_) = plan(replace(OPEN, rank=0, table=True))
-    assert "differential privacy" in table.change
+    assert table.change.startswith("nothing here; differential privacy bounds it")
+    assert "closed by: nothing here" in as_text((table,))
+    assert plan(replace(OPEN, rank=0, table=True, aggregation="dp"))[0].state is State.UNTOLD
+
+
+def test_pages_are_counted_as_if_they_shared_no_word_and_that_is_said() -> None:
+    wide = replace(OPEN, frozen_a=False, rank=0, adapted=3)
+    several = plan(replace(wide, pages=64))[0]
+    assert several.state is State.CLOSED and "if 64 pages share no word or patch" in several.condition
+    assert "share" not in plan(wide)[0].condition
 
 
 def test_all_faults_are_said_at_once() -> None:

@@ -476,6 +476,15 @@ def test_advice_blames_no_defence_where_nothing_was_read_without_one(plain: Choi
     assert "would have stopped it." not in lines.replace("what would have stopped it.", "")
 
 
+def test_more_fields_read_are_not_lowered_by_a_rounding_of_the_rest() -> None:
+    lines = advised(choice("none", 3, 0.7132, "severe"), choice("noise:sigma=1e-4", 4, 0.7131, "severe"))
+    assert "Did not lower what was read: Gaussian noise of 0.0001" in lines and "Lowered" not in lines
+    lines = advised(choice("none", 3, 0.7132, "severe"), choice("noise:sigma=1e-4", 3, 0.7131, "severe"))
+    assert "Did not lower" in lines
+    lines = advised(choice("none", 3, 0.7132, "severe"), choice("noise:sigma=1e-2", 2, 0.7132, "partial"))
+    assert "Lowered what was read, without stopping it" in lines
+
+
 def test_advice_says_where_nothing_stops_it() -> None:
     lines = advised(choice("none", 6, 1.0, "severe"), choice("clip:norm=1", 6, 1.0, "severe"))
     assert "None of the 1 defences measured here would have stopped it." in lines

@@ -20,8 +20,6 @@ from docleak.studies.gradient.utility import Utility
 
 #: Leakages and benefits closer than this are taken to be equal.
 SAME = 0.002
-#: Leakages further apart than this are another amount.
-EQUAL = 1e-9
 COLUMNS = {
     "read": Column("by any route"), "binary": Column("Picture: read exactly", 1, percent=True),
     "fuzz": Column("fuzz ratio"), "psnr": Column("PSNR, dB", 1), "words": Column("fields in the text", 0, percent=True),
@@ -190,8 +188,7 @@ def effects(choices: Sequence[Choice]) -> list[str]:
 def _compared(plain: Choice, tried: Sequence[Choice]) -> list[str]:
     stopped = [row for row in tried if _stopped(plain, row)]
     unsure = [row for row in tried if row not in stopped and not _read_count(row) and _untold(row)]
-    lower = (plain.leakage or 0.0) - EQUAL
-    lowered = [row for row in tried if row not in (*stopped, *unsure) and (row.leakage or 0.0) < lower]
+    lowered = [row for row in tried if row not in (*stopped, *unsure) and _lowers(plain, row)]
     useless = [row for row in tried if row not in (*stopped, *unsure, *lowered)]
     partly = [row for row in lowered if not _read_count(row)]
     lowered = [row for row in lowered if row not in partly]
@@ -215,6 +212,13 @@ def _compared(plain: Choice, tried: Sequence[Choice]) -> list[str]:
 
 def _read_count(choice: Choice) -> int:
     return choice.context.findings.judgement.read if choice.context else 0
+
+
+def _lowers(plain: Choice, choice: Choice) -> bool:
+    """Fewer fields were read, or as many and so much less of the others that it is no rounding."""
+    if _read_count(choice) != _read_count(plain):
+        return _read_count(choice) < _read_count(plain)
+    return (choice.leakage or 0.0) < (plain.leakage or 0.0) - SAME
 
 
 def _stopped(plain: Choice, choice: Choice) -> bool:
