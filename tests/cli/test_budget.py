@@ -62,6 +62,14 @@ def test_a_delta_too_large_for_so_many_providers_is_said_aloud(budget: Any) -> N
     assert code == 0 and "Warning: delta 0.01 is not below 1/100" in err and json.loads(out)["warning"] in err
     _, out, err = budget(*words, 99, "--json")
     assert json.loads(out)["warning"] == "" and "Warning" not in err
+    code, out, err = budget("--epsilon", 8, "--phases", "a:5,b:10", "--delta", 0.3, "--units", 5, "--json")
+    assert code == 0 and "Warning: delta 0.3 is not below 1/5" in err and json.loads(out)["warning"] in err
+
+
+def test_clients_drawn_as_a_whole_are_not_told_to_be_drawn_on_their_own(budget: Any) -> None:
+    words = ("--noise", 1, "--rounds", 3, "--unit", "client", "--client-rate", 0.2, "--accountant", "prv")
+    code, _, err = budget(*words)
+    assert code == 1 and "Use pld." in err and "draw clients only" not in err
 
 
 def test_without_noise_there_is_no_number(budget: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from scipy.optimize import linprog
 from docleak.errors import ContradictionError, PrivacyError
 from docleak.privacy.accounting import Guarantee, guarantee, rounded_up
 from docleak.privacy.empirical import (
+    LowerBound,
     from_counts,
     from_one_run,
     from_scores,
@@ -290,3 +292,17 @@ def test_bad_input_is_refused() -> None:
         from_one_run(10, 5, 6, 0.0)
     with pytest.raises(PrivacyError, match="no more guesses"):
         right_guesses(scores, members, 4, 3, rng=rng)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "said"), [(0.95, "0.95"), (1 - 0.05 / 3, "0.983"), (0.99999, "0.99999"), (0.5, "0.5")]
+)
+def test_a_confidence_is_never_rounded_up(confidence: float, said: str) -> None:
+    bound = from_counts(40, 40, 0, 40, 1e-5, confidence=confidence)
+    assert f", {said} confidence, by" in bound.sentence()
+
+
+def test_a_lower_bound_is_never_printed_above_itself() -> None:
+    bound = LowerBound(2.14951, 1e-5, 0.95, "counted", "assumed")
+    assert "epsilon at least 2.149 at" in bound.sentence()
+    assert "epsilon at least 0 at" in replace(bound, epsilon=0.0).sentence()

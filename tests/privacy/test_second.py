@@ -31,6 +31,14 @@ def test_two_accountants_agree_on_what_both_can_count(name: str) -> None:
     assert "WARNING" not in said and ", and PRV accountant of opacus" in said and " counts " in said
 
 
+@pytest.mark.parametrize("mechanism", [Mechanism(50.0, 100, 0.01), Mechanism(300.0, 1)])
+def test_what_prv_is_allowed_to_err_by_is_no_contradiction(mechanism: Mechanism) -> None:
+    """Of an epsilon far below what PRV is asked to err by both numbers are upper bounds, though far apart."""
+    claim = guarantee(mechanism, DELTA, Accountant.PRV)
+    assert claim.epsilon > 2 * guarantee(mechanism, DELTA).epsilon
+    assert "WARNING" not in claim.sentence()
+
+
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 @pytest.mark.parametrize("name", ["whole", "sampled", "replaced"])
 def test_a_wrong_count_is_a_warning(name: str, factor: float) -> None:

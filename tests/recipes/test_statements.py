@@ -17,7 +17,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.recipes import Recipe, Row, list_recipes
 from docleak.recipes.recipe import read_recipe
 from docleak.recipes.rows import reproduce, rows_of, write_table
-from docleak.recipes.statements import CONFIRMED, LEAST, OPEN, REFUTED, Statement, decide
+from docleak.recipes.statements import CONFIRMED, LEAST, OPEN, REFUTED, Statement, _apart, _verdict, decide
 from docleak.report.page import Reading
 from docleak.report.table import Column
 from docleak.runs.run import Run
@@ -320,3 +320,12 @@ def test_stored_tables_name_no_folder_of_a_machine() -> None:
         placeless('"Models": "/a/public", "--model fedocvqa=/a/public"')
         == '"Models": "PUBLIC", "--model fedocvqa=PUBLIC"'
     )
+
+
+def test_parts_that_are_too_few_for_an_interval_decide_nothing() -> None:
+    few = Estimate(0.9, n=3, groups=1, why="one document gives no interval")
+    assert _verdict(few, (0.5, 1.0)) == OPEN
+    apart, how = _apart(few, Estimate(0.4, n=3, groups=1), 1)
+    assert _verdict(apart, (0.0, float("inf"))) == OPEN and "too few for an interval" in how
+    counted = Estimate.exactly(0.9)  # of no parts: a count is what it is
+    assert _verdict(counted, (0.5, 1.0)) == CONFIRMED

@@ -70,18 +70,18 @@ def budget(
         relation=choice(Relation, relation, what="relation"),
         participation=Participation.HIDDEN if published else Participation.KNOWN,
     )
+    warning = delta_warning(delta, units, unit) if units else ""
+    if warning:
+        print(f"Warning: {warning}", file=sys.stderr)
     if phases:
         if rounds is not None or plot is not None or rate != RATE or accountant != "pld":
             raise PrivacyError("--phases says rounds and rate, and is counted by pld; leave out what it says.")
         plan, said = together(phases, mechanism, epsilon, noise, delta)
-        emit(plan, said, json_output=json_output)
+        emit({**plan, "warning": warning}, said, json_output=json_output)
         return
     asked = _asked(epsilon, noise, rounds)
     counted = choice(Accountant, accountant, what="accountant")
     claim = answer(asked, mechanism, EPSILON if epsilon is None else epsilon, delta, counted)
-    warning = delta_warning(delta, units, unit) if units else ""
-    if warning:
-        print(f"Warning: {warning}", file=sys.stderr)
     if plot is not None:
         from docleak.files import write_atomically
         from docleak.report.charts import budget_curves

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import lru_cache
 from importlib.metadata import version
 
@@ -60,8 +60,17 @@ def rounded_up(epsilon: float) -> str:
     """An epsilon to four digits, never below what it is."""
     if not 0 < epsilon < math.inf:
         return f"{epsilon:.4g}"
-    exact = Decimal(epsilon)
-    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 3), rounding=ROUND_CEILING)):.4g}"
+    return _to_four_digits(epsilon, ROUND_CEILING)
+
+
+def rounded_down(epsilon: float) -> str:
+    """A lower bound to four digits, never above what it is."""
+    return _to_four_digits(epsilon, ROUND_FLOOR) if 0 < epsilon < math.inf else f"{epsilon:.4g}"
+
+
+def _to_four_digits(number: float, rounding: str) -> str:
+    exact = Decimal(number)
+    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 3), rounding=rounding)):.4g}"
 
 
 @lru_cache(maxsize=256)  # a search asks for the same mechanism twice, and a report for what its training was planned by
@@ -74,9 +83,10 @@ def guarantee(mechanism: Mechanism, delta: float, accountant: Accountant = Accou
         raise PrivacyError(f"delta is {delta}; expected a probability above 0 and below 1, such as 1e-5.")
     compute = {Accountant.PLD: _pld, Accountant.PRV: by_prv, Accountant.RDP: by_rdp}[accountant]
     if accountant is not Accountant.PLD and not mechanism.independent:
+        instead = "" if mechanism.unit is Unit.CLIENT else f", or draw {mechanism.unit}s only (client rate 1)"
         raise PrivacyError(
             f"the {accountant.upper()} accountant cannot count clients drawn as a whole whose coins are known "
-            f"(client rate {mechanism.client_rate:.4g}). Use pld, or draw {mechanism.unit}s only (client rate 1)."
+            f"(client rate {mechanism.client_rate:.4g}). Use pld{instead}."
         )
     with quiet():
         epsilon = math.inf if mechanism.noise_multiplier == 0 else compute(mechanism, delta)

@@ -153,8 +153,8 @@ def _page(shape: Shape) -> Channel:
 
 
 def _spanned(shape: Shape, name: str, chance: float) -> Channel:
-    apart = f" if {shape.together} pages share no word or patch" if shape.together > 1 else ""
-    said = f"{shape.rows} vectors sent, {shape.read} read{apart}, width {shape.width}"
+    unless = f" if {shape.together} pages share no word or patch" if shape.together > 1 else ""
+    said = f"{shape.rows} vectors sent, {shape.read} read{unless}, width {shape.width}"
     if not shape.adapted and name == "page":
         said = "what is trained behind the first layer's query, key and value spans the page's own gradient there, too"
         return Channel(name, State.UNTOLD, f"{said}; one model was measured, and open", "nothing known")
@@ -215,12 +215,13 @@ def _cheapest(shape: Shape, channel: Channel) -> Channel:
     """With the first change, cheapest first, after which the channel is closed."""
     if channel.state is not State.OPEN:
         return channel
+    apart = "that share no word or patch"
     changes: dict[str, Shape] = {
         "freeze LoRA's A": replace(shape, frozen_a=bool(shape.rank)),
         "no adapters on the first layer's query, key and value": replace(shape, adapted=0),
         "freeze the tower": replace(shape, tower_width=0),
-        **{f"{n} pages a step that share no word or patch": replace(shape, pages=n) for n in (2, 4, 8, 16, 32, 64) if n > shape.pages},
-        f"secure aggregation of {shape.clients} clients whose pages share no word or patch": replace(shape, aggregation="secure"),
+        **{f"{n} pages a step {apart}": replace(shape, pages=n) for n in (2, 4, 8, 16, 32, 64) if n > shape.pages},
+        f"secure aggregation of {shape.clients} clients with pages {apart}": replace(shape, aggregation="secure"),
     }
     for said, changed in changes.items():
         if changed != shape and _channel(changed, channel.name).state is State.CLOSED:

@@ -8,6 +8,7 @@ in; what it may take for granted is said by its caller, and printed with every b
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, gammaincinv, ndtri
 
 from docleak.errors import ContradictionError, PrivacyError
-from docleak.privacy.accounting import Guarantee
+from docleak.privacy.accounting import Guarantee, rounded_down
 from docleak.privacy.lineage import Claim
 from docleak.privacy.mechanism import Relation, Unit
 from docleak.privacy.one_run import check_counts, curve_refuted, one_run_p_value, ordered_p_value
@@ -61,9 +62,22 @@ class LowerBound:
     def sentence(self) -> str:
         """The claim with everything it depends on."""
         return (
-            f"epsilon at least {self.epsilon:.4g} at delta {self.delta:.3g} per {self.unit} ({self.relation}), "
-            f"{self.confidence:.4g} confidence, by {self.method}: {self.evidence}; {self.assumes}."
+            f"epsilon at least {rounded_down(self.epsilon)} at delta {self.delta:.3g} per {self.unit} "
+            f"({self.relation}), {_in_digits(self.confidence)} confidence, by {self.method}: {self.evidence}; "
+            f"{self.assumes}."
         )
+
+
+def _in_digits(confidence: float) -> str:
+    """A confidence with two digits of what is missing to 1, rounded down: 0.95, 0.983, 0.99999."""
+    digits = 1 - math.floor(math.log10(1 - confidence) + 1e-9) if confidence < 1 else 2
+    return f"{math.floor(confidence * 10**digits + 1e-6) / 10**digits:.{digits}f}".rstrip("0")
+
+
+def jointly(bounds: Mapping[str, LowerBound]) -> dict[str, LowerBound]:
+    """The same bounds, each with the confidence with which all of them hold: that of whichever is picked afterwards."""
+    joint = 1 - sum(1 - bound.confidence for bound in bounds.values())
+    return {name: replace(bound, confidence=joint) for name, bound in bounds.items()}
 
 
 @dataclass(frozen=True)

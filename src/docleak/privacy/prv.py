@@ -17,11 +17,13 @@ from docleak.errors import MissingExtraError
 from docleak.privacy.mechanism import Mechanism
 
 ACCOUNTANT = "opacus.accountants.prv"
+#: By how much more than the truth its epsilon may be, about: it is what Opacus is asked for.
+PRV_ERROR = 0.01
 #: What stands in for modules of Opacus while that one is imported.
 STAND_INS = {"opacus.optimizers": {"DPOptimizer": object}}
 
 
-def epsilon_of_prv(parts: Sequence[Mechanism], delta: float, error: float = 0.01) -> float:
+def epsilon_of_prv(parts: Sequence[Mechanism], delta: float, error: float = PRV_ERROR) -> float:
     """The upper bound on epsilon of ``parts`` together, whose units are drawn on their own, at most ``error`` above it;
     errors as from Opacus."""
     accountant = _accountant()

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from docleak.errors import MissingExtraError, PrivacyError
 from docleak.privacy.distributions import epsilon_of, library
 from docleak.privacy.mechanism import Mechanism, Participation, Relation
-from docleak.privacy.prv import epsilon_of_prv
+from docleak.privacy.prv import PRV_ERROR, epsilon_of_prv
 
 #: Opacus' PRV accountant is asked only where its own tables have about so many numbers at most.
 PRV_NUMBERS = 4_000_000
@@ -53,8 +53,8 @@ def second_opinion(parts: Sequence[Mechanism], delta: float, epsilon: float, fir
         return ", no second accountant here counts it"
     accountant, low, high = opinion
     by = f"{accountant.upper()} accountant of {PACKAGES[accountant]} {version(PACKAGES[accountant])}"
-    room = SHARE * epsilon + BESIDE
-    above = f" (up to {error:.2g} too much)" if accountant is Accountant.PRV else ""
+    room = SHARE * epsilon + BESIDE + (PRV_ERROR if first is Accountant.PRV else 0.0)
+    above = f" (about {error:.2g} too much)" if accountant is Accountant.PRV else ""
     where = f"counts {high:.4g}{above}" if low == high else (
         f"counts {high:.4g} at most" if not low else
         f"counts {low:.4g} at least" if math.isinf(high) else

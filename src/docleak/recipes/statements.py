@@ -16,7 +16,7 @@ paired differences over what both have, by a sequence of intervals that holds wh
 the mean difference of a share, and of other numbers how much more often it is higher than lower. The sequence takes
 parts for draws in the order they come; where all are there at once, one data set behind the other, their order is
 drawn. What is said of one row alone is about the table's interval, unless the table can stop at any page. Elsewhere it
-is about the two intervals of the table, which is less sharp; of numbers without an interval, about the numbers
+is about the two intervals of the table, which is less sharp; of numbers that are no means over parts, about the numbers
 themselves.
 """
 
@@ -159,11 +159,14 @@ def _decided(statement: Statement, target: str, rows: Sequence[TableRow]) -> Dec
 
 
 def _verdict(quantity: Estimate, wanted: tuple[float, float]) -> str:
-    """Whether the interval lies in what is wanted, or outside of it; a number without one is what it is.
+    """Whether the interval lies in what is wanted, or outside of it; a number of no parts is what it is.
 
-    An interval without width is what resampling makes of a few equal parts: it decides nothing.
+    An interval without width is what resampling makes of a few equal parts: it decides nothing. Neither does a number
+    of parts that are too few for an interval.
     """
     if quantity.value is None or (quantity.low is not None and quantity.low == quantity.high):
+        return OPEN
+    if quantity.groups and None in (quantity.low, quantity.high):
         return OPEN
     low = quantity.value if quantity.low is None else quantity.low
     high = quantity.value if quantity.high is None else quantity.high
@@ -201,7 +204,8 @@ def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate,
     if any(number.value is None for number in numbers):
         return Estimate(None, why="nothing was measured yet"), "nothing was measured yet"
     if len(numbers) == 1:
-        return numbers[0], "the table's interval" if numbers[0].low is not None else "the number itself"
+        said = "the number itself" + (", of too few for an interval" if numbers[0].groups else "")
+        return numbers[0], said if numbers[0].low is None else "the table's interval"
     return _apart(numbers[0], numbers[1], statement.sign)
 
 
@@ -212,7 +216,8 @@ def _apart(first: Estimate, second: Estimate, sign: int) -> tuple[Estimate, str]
     assert first.value is not None and second.value is not None
     value = first.value - second.value
     if None in (first.low, first.high) and None in (second.low, second.high):
-        return Estimate(value), "the numbers themselves"
+        parts = max(first.groups, second.groups)
+        return Estimate(value, groups=parts), "the numbers themselves" + (", too few for an interval" if parts else "")
     ends = [(e.value if e.low is None else e.low, e.value if e.high is None else e.high) for e in (first, second)]
     (low, high), (lower, higher) = ends
     assert low is not None and high is not None and lower is not None and higher is not None

@@ -277,6 +277,10 @@ def test_a_wrong_input_is_no_all_clear(facts: dict[str, Any], says: str) -> None
     policy = Policy(rule=(Rule(measure="document-auc", at_most=0.75),))
     told = [overall(check(policy, measures_of(of), verdict_of([], ""))) for of in (sound, wrong)]
     assert told == ["pass", "pass" if "others" in facts else "could not tell"]
+    swapped = record(0.2, high=0.35)
+    assert severity_of(swapped) == "untold" and "given the wrong way round?" in sentences(swapped)[0]
+    assert "which is below chance" in sentences(swapped)[0] and "chance is within" not in sentences(swapped)[0]
+    assert overall(check(policy, measures_of(swapped), verdict_of([], ""))) == "could not tell"
     without = record(0.45, high=0.7)
     del without["documents"]["learnt"]
     assert severity_of(without) == "untold" and "--public" in sentences(without)[0]

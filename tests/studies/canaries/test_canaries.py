@@ -240,6 +240,13 @@ def test_two_scores_share_the_error(bare_audit: CanaryAudit) -> None:
         assert alone.epsilon <= anything.epsilon <= bound.epsilon
 
 
+def test_the_higher_of_two_bounds_has_the_confidence_of_both(bare_audit: CanaryAudit) -> None:
+    assert bare_audit.best.confidence == pytest.approx(0.95) and "0.95 confidence" in bare_audit.best.sentence()
+    contradicted = replace(bare_audit, upper=guarantee(Mechanism(50.0, 1), SMALL.delta))
+    with pytest.raises(ContradictionError, match=r"chance does that in 0\.05 of audits"):
+        contradicted.check()
+
+
 def test_a_run_says_what_both_trainings_show_and_fails_where_a_claim_is_contradicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +263,8 @@ def test_a_run_says_what_both_trainings_show_and_fails_where_a_claim_is_contradi
     assert part.name == "training with epsilon 8" and part.severity in ("partial", "none")
     assert any("Training without noise" in line for line in reading.lines)
     for said in (
-        "0.975 confidence",
+        " (the higher of 2 bounds): epsilon at least",
+        " 0.95 confidence",
         "by one run",
         "of 8 guesses right about 12 canaries",
         "The adversary sees the final",

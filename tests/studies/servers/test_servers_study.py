@@ -31,11 +31,24 @@ def test_the_report_names_an_active_server_what_it_read_and_the_guard(run: Path)
     assert read.severity is Severity.SEVERE and "an active server reads" in read.sentence
     assert "The guard refuses it" in read.sentence
     assert held.said == "No hold" and "no LoRA" in held.sentence
-    assert "manipulates the model that it sends" in reading.counted and "refuses 1 of the 1 models" in reading.counted
+    assert "manipulates the model that it sends" in reading.counted
+    assert "guard refuses 1 in a first round" in reading.counted
     html = page.read_text()
     assert "it does NOT keep to the protocol" in html and "sum of 2 clients" in html
     row = reading.tables["servers"].to_frame().set_index("server").filter(like="decepticons", axis=0)
     assert float(row["tokens"].iloc[0]) > 0.5 and row["guard"].iloc[0] == "refused"
+
+
+def test_what_passes_a_first_round_is_not_said_to_be_refused(tmp_path: Path) -> None:
+    config = ServersConfig(models=("donut-start",), servers=("trap-weights:share=0.05,left=0.05",), clients=2)
+    run = carry_out(ServersStudy(config), tmp_path / "run")
+    (record,) = run.units()
+    assert not record["guard"]["refused"] and record["guard_beside"]["refused"]
+    (reading,) = report_on([run.path])[1]
+    assert "of the 1 models that were sent docleak guard refuses 0 in a first round" in reading.counted
+    assert "and 1 beside the honest model" in reading.counted
+    (part,) = reading.parts
+    assert "The guard lets it pass in a first round, and refuses it beside the honest model" in part.sentence
 
 
 def test_a_sum_in_fixed_point_is_rounded_and_refuses_what_it_cannot_hold() -> None:

@@ -123,6 +123,8 @@ def unsound(record: Record) -> str:
             f"the release's own record of its training knows no provider of {of['strangers']} of the {of['members']} "
             "documents that are said to be trained on"
         )
+    if any((one["auc"].high or 1.0) < 0.5 for one in numbers_in(record, "documents").values()):
+        return "a score is surely higher for the others: were the two sets given the wrong way round?"
     if of["answered"] < LEAST_RIGHT:
         return f"it answers {100 * of['answered']:.0f} % of the questions right, and a model that guesses shows nothing"
     if "learnt" not in of:
@@ -297,7 +299,8 @@ def _of_documents(record: Record) -> list[str]:
     )  # fmt: skip
     told, most = (auc.low or 0.0) > 0.5, max(number["auc"].high or 1.0 for number in scores.values())
     line = f"Was a document trained on? The best of {len(scores)} scores, {name}, has AUC {auc.text(2)} over {sizes}; "
-    line += hits if told else f"chance is within, and an AUC up to {most:.2f} is not excluded"
+    reverse = "which is below chance" if auc.high is not None and auc.high < 0.5 else "chance is within"
+    line += hits if told else f"{reverse}, and an AUC up to {most:.2f} is not excluded"
     if not told and (sure := surest_score(record))[1] > 0.01:
         line += f"; yet {sure[0]} finds {_range(scores[sure[0]]['tpr_at_1_fpr'])} of them at 1 % false alarms"
     why = no_all_clear(record) if _of_severity(record) is Severity.UNTOLD else ""

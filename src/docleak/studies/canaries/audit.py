@@ -32,7 +32,7 @@ from docleak.documents.issuers import FIRST, LAST, make_issuers
 from docleak.documents.page import Page
 from docleak.models.base import DocumentModel
 from docleak.privacy.accounting import Guarantee
-from docleak.privacy.empirical import Guesses, LowerBound, Scores, held_against, lower_bound, right_guesses
+from docleak.privacy.empirical import Guesses, LowerBound, Scores, held_against, jointly, lower_bound, right_guesses
 from docleak.privacy.ledger import Ledger
 from docleak.privacy.plan import DpPlan
 from docleak.privacy.randomness import Randomness
@@ -106,12 +106,12 @@ class CanaryAudit:
 
     @property
     def best(self) -> LowerBound:
-        """The highest of the lower bounds."""
-        return max(self.lower.values(), key=lambda bound: bound.epsilon)
+        """The highest of the lower bounds, with the confidence that it has after the choice."""
+        return max(jointly(self.lower).values(), key=lambda bound: bound.epsilon)
 
     def check(self) -> None:
         """ContradictionError if a lower bound is above the accountant's claim."""
-        for bound in self.lower.values():
+        for bound in jointly(self.lower).values():
             held_against(bound, self.upper)
 
     def as_json(self) -> dict[str, Any]:

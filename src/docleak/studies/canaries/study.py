@@ -13,7 +13,7 @@ from docleak.documents.page import Image
 from docleak.metrics.estimate import Estimate
 from docleak.models.loading import load_model
 from docleak.privacy.budget import delta_warning
-from docleak.privacy.empirical import LowerBound, held_against
+from docleak.privacy.empirical import LowerBound, held_against, jointly
 from docleak.report.measure import CLAIMED, SHOWN, Measure
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity
@@ -101,8 +101,8 @@ class CanaryStudy(TableStudy[CanaryConfig]):
     def finish(self, run: Run, say: Callable[[str], None]) -> None:
         """ContradictionError where more is measured than the accountant allows."""
         for record in run.units():
-            for saved in record["lower"].values():
-                held_against(LowerBound(**saved), self.config.plans[record["training"]].guarantee())
+            for bound in jointly(_bounds(record)).values():
+                held_against(bound, self.config.plans[record["training"]].guarantee())
 
     def numbers(self, run: Run) -> dict[str, Value]:
         """Of the training with a claim; {} while it is not finished."""
@@ -228,6 +228,7 @@ def _part(name: str, record: Mapping[str, Any]) -> Part:
     )  # fmt: skip
     labels = {Severity.SEVERE: "More than it claims", Severity.PARTIAL: "Shows, within its claim",
               Severity.NONE: "Nothing shown"}  # fmt: skip
-    best = max(_bounds(record).items(), key=lambda item: item[1].epsilon)
-    sentence = f"By {best[0]}: {best[1].sentence()} The adversary {record['threat']}. Claimed is {record['claim']}"
+    score, best = max(jointly(_bounds(record)).items(), key=lambda item: item[1].epsilon)
+    chosen = f" (the higher of {len(record['lower'])} bounds)" if len(record["lower"]) > 1 else ""
+    sentence = f"By {score}{chosen}: {best.sentence()} The adversary {record['threat']}. Claimed is {record['claim']}"
     return Part(f"training with {name}", severity, sentence, labels[severity], "canaries")

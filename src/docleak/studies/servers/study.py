@@ -127,11 +127,12 @@ class ServersStudy(Study[ServersConfig]):
         lines.append(table.to_text())
         named = "; ".join(dict.fromkeys(str(run.config["documents"]) for run in runs))
         caught = [r for run in runs for r in run.units() if "guard" in r]
-        stopped = sum(bool(record["guard_beside"]["refused"]) for record in caught)
+        alone, beside_it = (sum(bool(r[key]["refused"]) for r in caught) for key in ("guard", "guard_beside"))
         counted = (
             f"An active server, which manipulates the model that it sends, read something in "
             f"{sum(part.severity in (Severity.SEVERE, Severity.PARTIAL) for part in parts)} of {len(parts)} trials; "
-            f"docleak guard refuses {stopped} of the {len(caught)} models that were sent."
+            f"of the {len(caught)} models that were sent docleak guard refuses {alone} in a first round, where it sees "
+            f"nothing else, and {beside_it} beside the honest model."
         )
         return Reading(
             question="What does a server read that does not keep to the protocol?",
@@ -269,8 +270,13 @@ def _part(run: Run, record: Mapping[str, Any]) -> Part:
     )  # fmt: skip
     what += " of one page" if record.get("one_page") else ""
     severity = Severity.SEVERE if read >= SEVERE_SHARE * of else Severity.PARTIAL if read else Severity.UNTOLD
-    guard = record["guard_beside"]
-    stop = f"The guard refuses it ({len(guard['reasons'])} reasons)" if guard["refused"] else "The guard lets it pass"
+    alone, with_honest = record["guard"], record["guard_beside"]
+    stop = (
+        f"The guard refuses it in a first round ({len(alone['reasons'])} reasons)" if alone["refused"]
+        else "The guard lets it pass in a first round"
+        + (f", and refuses it beside the honest model ({len(with_honest['reasons'])} reasons)"
+           if with_honest["refused"] else " and beside the honest model")
+    )  # fmt: skip
     beside = f", and {record['tokens_wrong']} that it has not" if record.get("one_page") else ""
     said = f"By changing the {record['changes']}, an active server reads {read} of {of} {what}{beside}. {stop}."
     return Part(name, severity, said, "" if read else "Nothing read by this server", "servers")
