@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,18 @@ from docleak.metrics.estimate import Estimate
 from docleak.recipes import Recipe, Row, list_recipes
 from docleak.recipes.recipe import read_recipe
 from docleak.recipes.rows import reproduce, rows_of, write_table
-from docleak.recipes.statements import CONFIRMED, LEAST, OPEN, REFUTED, Statement, _apart, _verdict, decide
+from docleak.recipes.statements import (
+    CONFIRMED,
+    LEAST,
+    OPEN,
+    REFUTED,
+    Statement,
+    _apart,
+    _decided,
+    _verdict,
+    decide,
+    statement_of,
+)
 from docleak.report.page import Reading
 from docleak.report.table import Column
 from docleak.runs.run import Run
@@ -226,6 +238,7 @@ WRONG = {
     "needs one of above, below, like and between": 'says = "a"\ncolumn = "binary"\nrow = "one"',
     "like needs by": 'says = "a"\ncolumn = "binary"\nrow = "one"\nlike = "one"',
     "between is [1, 0]": 'says = "a"\ncolumn = "binary"\nrow = "one"\nbetween = [1, 0]',
+    "beyond is of between": 'says = "a"\ncolumn = "binary"\nrow = "one"\nabove = "one"\nbeyond = "psnr"',
     "unknown key 'over'": 'says = "a"\ncolumn = "binary"\nrow = "one"\nbetween = [0, 1]\nover = 2',
 }
 
@@ -329,3 +342,17 @@ def test_parts_that_are_too_few_for_an_interval_decide_nothing() -> None:
     assert _verdict(apart, (0.0, float("inf"))) == OPEN and "too few for an interval" in how
     counted = Estimate.exactly(0.9)  # of no parts: a count is what it is
     assert _verdict(counted, (0.5, 1.0)) == CONFIRMED
+
+
+def test_a_statement_may_take_chance_off_first() -> None:
+    """An attack that calls all of 100 providers members is right about the 70 who are, and tells nobody."""
+    row = {"accuracy": Estimate(0.7, 0.6, 0.79, n=100, groups=100), "chance": Estimate.exactly(0.7)}
+    study = SimpleNamespace(stoppable=False, shares=(), numbers=lambda run: row, measured=lambda run, column: {})
+    planned: Any = SimpleNamespace(study=study, run=SimpleNamespace(path=Path(__file__).parent))
+    said = statement_of({"says": "it tells members", "column": "accuracy", "row": "a", "between": [0, 1]})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("docleak.recipes.statements._begun", lambda row: True)
+        assert _decided(said, "x", [planned]).verdict == CONFIRMED
+        beyond = _decided(replace(said, beyond="chance"), "x", [planned])
+    assert beyond.verdict == OPEN and beyond.quantity.text(2) == "0.00 [-0.10, 0.09]"
+    assert beyond.to_json()["beyond"] == "chance"

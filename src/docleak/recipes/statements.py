@@ -7,6 +7,7 @@ In a recipe's file:
     column = "binary"                    which number
     row = "GI-DQA"                       whose; without it, of each row
     above = "APRIL"                      or below, or like: the other row; or between = [0.65, 0.75]
+    beyond = "chance_s0"                 with between: what of the same row is taken off the number first
     by = 0.05                            above or below by more than so much; of like, at most so much apart
     models = ["donut"]                   on which models, if not on all that have both rows
     scales = ["paper"]                   at which scales, if not at all: what is said of data is not said of made ones
@@ -30,6 +31,7 @@ import numpy as np
 
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.sequence import mean_over_time
+from docleak.report.measure import shift
 from docleak.report.table import Column, Row, Table
 from docleak.studies.study import TableRow
 
@@ -39,8 +41,8 @@ LEAST = 3
 #: How two rows can stand to each other.
 RELATIONS = ("above", "below", "like")
 #: key -> type, in a recipe's file.
-KEYS = {"says": str, "column": str, "row": str, **dict.fromkeys(RELATIONS, str), "between": list, "by": float | int,
-        "models": list, "scales": list}  # fmt: skip
+KEYS = {"says": str, "column": str, "row": str, **dict.fromkeys(RELATIONS, str), "between": list, "beyond": str,
+        "by": float | int, "models": list, "scales": list}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Statement:
     bounds: tuple[float, float] = (0.0, 0.0)
     models: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
+    beyond: str = ""
 
     @property
     def wanted(self) -> tuple[float, float]:
@@ -87,6 +90,7 @@ class Decision:
             "says": said.says, "model": self.target, "column": said.column, "row": said.row,
             said.relation: list(said.bounds) if said.relation == "between" else said.other, "by": said.by,
             "verdict": self.verdict, "quantity": self.quantity.to_json(), "how": self.how,
+            **({"beyond": said.beyond} if said.beyond else {}),
         }  # fmt: skip
 
 
@@ -97,7 +101,7 @@ def statement_of(text: Mapping[str, Any]) -> Statement:
     return Statement(
         text["says"], text["column"], text["row"], relation, text.get(relation, "") if relation != "between" else "",
         float(text.get("by", 0.0)), (float(low), float(high)), tuple(text.get("models", ())),
-        tuple(text.get("scales", ())),
+        tuple(text.get("scales", ())), text.get("beyond", ""),
     )  # fmt: skip
 
 
@@ -128,6 +132,8 @@ def faults_of(statements: Sequence[Any], names: Sequence[str], columns: Sequence
             faults.append(f"{place}: between is {between}, expected [low, high]")
         if text.get("like") and not text.get("by"):
             faults.append(f"{place}: like needs by, the difference that counts for none")
+        if text.get("beyond") and "between" not in text:
+            faults.append(f"{place}: beyond is of between, which says where the rest must lie")
     return faults
 
 
@@ -201,6 +207,9 @@ def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate,
         n = len(shared)
         return Estimate(float(differences.mean()), 2 * low - 1, 2 * high - 1, n, n, of=of), how
     numbers = [_number(row, statement.column) for row in rows]
+    if statement.beyond:
+        less = _number(rows[0], statement.beyond).value
+        numbers = [Estimate(None) if less is None else shift(numbers[0], -less)]
     if any(number.value is None for number in numbers):
         return Estimate(None, why="nothing was measured yet"), "nothing was measured yet"
     if len(numbers) == 1:

@@ -42,7 +42,7 @@ def record(
     both = {f"{side}_acc": share(0.3, 0.2, 0.4) for side in ("positive", "negative")}
     attack = {
         "accuracy_s0": share(0.7, accuracy_low, most), "auc": Estimate.exactly(0.6),
-        "providers_s0": Estimate.exactly(100), "members_s0": Estimate.exactly(50),
+        "chance_s0": Estimate.exactly(0.5),
         "epsilon_measured": Estimate.exactly(0.0),
     }  # fmt: skip
     member = found({"AZK": attack})
@@ -150,12 +150,12 @@ def test_labels_are_beyond_chance_as_often_as_the_page_says() -> None:
         value = float(rng.normal(mean, 0.05))
         return Estimate(value, value - 0.098, value + 0.098, n=200, groups=100).to_json()
 
-    providers = {key: Estimate.exactly(n).to_json() for key, n in (("providers_s0", 100), ("members_s0", 50))}
+    chance = {"chance_s0": Estimate.exactly(0.5).to_json()}
     for _ in range(draws):
         record = {
             "label": "release", "control": False, "bill": {"epsilon": None},
             "memorisation": {"numbers": {f"key {n}": {"gap_acc": number(0.0)} for n in range(4)}},
-            "membership": {"numbers": {f"attack {n}": {"accuracy_s0": number(0.5), **providers} for n in range(4)}},
+            "membership": {"numbers": {f"attack {n}": {"accuracy_s0": number(0.5), **chance} for n in range(4)}},
             "gap": {"numbers": {"": {"beyond_acc": number(0.0), "beyond_anls": number(0.0)}}},
         }  # fmt: skip
         leaks += severity_of(record) in (Severity.SEVERE, Severity.PARTIAL)

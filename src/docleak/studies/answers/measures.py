@@ -187,7 +187,8 @@ def membership(bench: Bench) -> Found:
     for name, subsets in by_attack.items():
         numbers[name] = {rate: Estimate.exactly(value) for rate, value in subsets[0].rates.items()}
         for of in subsets:
-            counts = {"std": of.std, "providers": of.providers, "members": of.members, "seeds": of.seeds}
+            counts = {"std": of.std, "providers": of.providers, "members": of.members, "seeds": of.seeds,
+                      "chance": of.chance}  # fmt: skip
             numbers[name] |= {f"accuracy_s{of.minimum}": of.accuracy}
             numbers[name] |= {f"{key}_s{of.minimum}": Estimate.exactly(value) for key, value in counts.items()}
             remarks |= {f"s = {of.minimum}": of.accuracy.why} if of.accuracy.why else {}

@@ -31,7 +31,8 @@ class Subset:
 
     ``accuracy`` is the mean over ``seeds``, ``std`` their deviation; its interval is over providers, each of which
     counts with the share of the seeds in which it was guessed right (``right``). It says why nothing could be measured.
-    ``rates`` are means over the seeds, None where the providers do not resolve them.
+    ``rates`` are means over the seeds, None where the providers do not resolve them; ``chance`` is the share of the
+    guesses that saying the same of all would be right about.
     """
 
     minimum: int
@@ -42,6 +43,7 @@ class Subset:
     std: float | None = None
     rates: Mapping[str, float | None] = field(default_factory=dict)
     right: Mapping[str, float] = field(default_factory=dict)
+    chance: float | None = None
 
 
 def measure(
@@ -53,11 +55,13 @@ def measure(
     counts = len(inside), sum(inside.values())
     right: dict[str, list[float]] = {}
     rates: list[Mapping[str, float | None]] = []
+    commoner: list[float] = []
     try:
         for seed in seeds:
             drawn = draw_known(inside, attack.known, rng=np.random.default_rng(seed))
             guess = attack.run(ProvidersView(subset, drawn.evaluated), drawn.known, seed=seed)
             members = np.array([truth[name] for name in guess.providers])
+            commoner.append(float(max(members.mean(), 1 - members.mean())))
             for name, correct in zip(guess.providers, (guess.members == members).tolist(), strict=True):
                 right.setdefault(name, []).append(float(correct))
             estimates = membership_rates(
@@ -76,7 +80,8 @@ def measure(
     }
     measured = Estimate(accuracy.mean, low, high, int(asked.sum()), len(right), of="guesses about providers")
     shares = {name: float(np.mean(values)) for name, values in right.items()}
-    return Subset(minimum, *counts, len(rates), measured, accuracy.std, means, shares)
+    return Subset(minimum, *counts, len(rates), measured, accuracy.std, means, shares,
+                  float(np.mean(commoner)))  # fmt: skip
 
 
 def features_of(attack: AnswersAttack) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ DISCLOSES, YARDSTICK = "Says values of its training", "Control: trained on none 
 @dataclass(frozen=True)
 class Best:
     """The attack that is right oftenest, on all providers (s as small as was asked for). ``chance`` is the share of
-    them that saying the same of all is right about."""
+    its guesses that saying the same of all is right about."""
 
     name: str
     accuracy: Estimate
@@ -222,10 +222,9 @@ def best_attack(record: Record) -> Best | None:
     attacks = []
     for name, numbers in numbers_in(record, "membership").items():
         least = min(int(key.removeprefix("accuracy_s")) for key in numbers if key.startswith("accuracy_s"))
-        accuracy, providers = numbers[f"accuracy_s{least}"], numbers[f"providers_s{least}"].value or 0
-        inside = numbers[f"members_s{least}"].value or 0
-        if accuracy.value is not None:
-            attacks.append(Best(name, accuracy, max(inside, providers - inside) / (providers or 1)))
+        accuracy, chance = numbers[f"accuracy_s{least}"], numbers[f"chance_s{least}"].value
+        if accuracy.value is not None and chance is not None:
+            attacks.append(Best(name, accuracy, chance))
     return max(attacks, key=lambda best: best.accuracy.value or 0, default=None)
 
 
