@@ -214,7 +214,8 @@ def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate,
         return Estimate(None, why="nothing was measured yet"), "nothing was measured yet"
     if len(numbers) == 1:
         said = "the number itself" + (", of too few for an interval" if numbers[0].groups else "")
-        return numbers[0], said if numbers[0].low is None else "the table's interval"
+        said = said if numbers[0].low is None else "the table's interval"
+        return numbers[0], f"{said}, less {statement.beyond}" if statement.beyond else said
     return _apart(numbers[0], numbers[1], statement.sign)
 
 

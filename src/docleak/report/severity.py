@@ -140,7 +140,8 @@ class Judgement:
 
 
 def judge(cells: Sequence[Cell], doubts: Sequence[str] = ()) -> Judgement:
-    """How bad the union of the routes is.
+    """How bad the union of the routes is: SEVERE where at least SEVERE_SHARE of the fields that could be a finding are
+    read.
 
     ``doubts`` are sentences that say why what was not read cannot be called unread: a failed self-test, an alarm,
     pages that are missing. With any of them, or where fewer than LEGIBLE_SHARE of the fields that could count could

@@ -48,6 +48,8 @@ def test_a_planted_leak_is_found(name: str) -> None:
     assert right.value is not None and right.low is not None
     assert right.value > 0.9 and right.low > 0.8 and (subset.rates["auc"] or 0) > 0.9
     assert (subset.providers, subset.members, subset.seeds) == (120, sum(members.values()), 5)
+    inside, known = sum(members.values()), 120 - subset.accuracy.n // 5
+    assert subset.chance == pytest.approx((max(inside, 120 - inside) - known / 2) / (120 - known))
 
 
 @pytest.mark.parametrize("name", ["AZK", "APK"])

@@ -183,7 +183,7 @@ def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[
         severity, label = Severity.UNTOLD, Severity.UNTOLD.label
     else:
         severity, label = Severity.NONE, "Nothing recognisable"
-    coin = "" if told else f"; a coin for each does as well with {by_a_coin:.0%} probability" if n else ""
+    coin = f"; a coin for each does as well with {by_a_coin:.0%} probability" if classes and not told else ""
     of = f"the best of {' and '.join(attacks)} for each pair: " if len(attacks) > 1 else ""
     return {
         "severity": severity, "label": label,
