@@ -57,6 +57,19 @@ def test_what_was_not_measured_is_no_pass() -> None:
     assert held({"measure": FIELDS, "at_most": 1.0, "of": "other*"}, fields(0.0, 0.0, 0.1)) is Outcome.UNTOLD
 
 
+def test_each_name_of_a_rule_has_to_be_measured() -> None:
+    both = held({"measure": FIELDS, "at_most": 1.0, "of": "mod*|other*"}, fields(0.0, 0.0, 0.1))
+    assert both is Outcome.UNTOLD, "nothing was measured of the other"
+    assert held({"measure": FIELDS, "at_most": 1.0, "of": "mod* | model"}, fields(0.0, 0.0, 0.1)) is Outcome.PASS
+
+
+@pytest.mark.parametrize("bound", [True, "0.5"])
+def test_a_bound_is_a_number(bound: object) -> None:
+    with pytest.raises(ValueError, match="at_most"):
+        Rule(measure="fields-read", at_most=bound)  # type: ignore[arg-type]
+    assert Rule(measure="fields-read", at_most=1).at_most == 1.0
+
+
 def test_epsilon_claimed_and_shown() -> None:
     claim = {"measure": CLAIMED, "at_most": 8}
     assert held(claim, Measure(CLAIMED, "model", Estimate.exactly(8.0))) is Outcome.PASS

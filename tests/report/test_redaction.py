@@ -1,6 +1,11 @@
 """What is struck out of a redacted edition, and what is not."""
 
-from docleak.report.redaction import private_values, struck
+from html import escape
+from pathlib import Path
+
+import pytest
+
+from docleak.report.redaction import places, private_values, struck, struck_page
 
 
 def test_a_value_within_another_word_is_not_struck_and_so_not_told() -> None:
@@ -23,3 +28,23 @@ def test_what_an_attack_read_is_struck_near_to_the_truth_or_not() -> None:
     values = private_values([record])
     assert values == {"A-911107", "Rosa Meyer", "Rose Meyer"}
     assert struck("read: Rosa Meyer", values) == "read: [redacted]"
+
+
+@pytest.mark.parametrize("written", ["JANE DOE AG", "Jane  Doe", "JaneDoe", "jane\nd\u006fe", "Jane Doe"])
+def test_a_value_is_struck_however_it_is_written(written: str) -> None:
+    assert "oe" not in struck(written, ["Jane Doe"]).casefold()
+    assert struck("Mu\u0308ller KG", ["M\u00fcller KG"]) == struck("M\u00fcller kg", ["M\u00fcller KG"]) == "[redacted]"
+    assert struck("ROSE, and a rose", ["Rose"]) == "[redacted], and a rose", "a word may be a name, or no name"
+
+
+def test_the_markup_of_a_page_is_no_value() -> None:
+    page = '<span class="blank" title="span 7">a span of Jane &amp; Co</span>'
+    told = struck_page(page, ["span", "blank", "Jane & Co"], escape)
+    assert told == '<span class="blank" title="[redacted] 7">a [redacted] of [redacted]</span>'
+
+
+def test_names_of_pages_and_places_are_struck(tmp_path: Path) -> None:
+    record = {"page": "Jane Roe 1990", "provider": "ACME 7", "scores": {"document": "file 12"}}
+    assert private_values([record]) == {"Jane Roe 1990", "ACME 7", "file 12"}
+    settings = {"documents": f"folder:{tmp_path}", "models": ["donut-start", "/home/alice/model"], "seed": 3, "of": "."}
+    assert places(settings) == {str(tmp_path), "/home/alice/model"}

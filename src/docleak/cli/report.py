@@ -34,10 +34,14 @@ def report(
     """Write (again) the HTML report of one or several finished runs, from what is on disk."""
     from docleak.report.about import read_about
     from docleak.report.card import write_card
-    from docleak.report.page import digest_of, write_markdown
+    from docleak.report.page import digest_of, joined, write_markdown
     from docleak.studies.registry import report_on
     from docleak.studies.results import load_run, table_file
 
+    if redacted and (whole := [name for name, file in (("--markdown", markdown), ("--units", units)) if file]):
+        raise DocleakError(
+            f"{' and '.join(whole)} would hold what --redacted leaves out. Write them in a call without --redacted."
+        )
     if units is not None:
         table_file(units)
     page, readings = report_on(runs, out, about=read_about(about) if about else None, redacted=redacted)
@@ -47,6 +51,11 @@ def report(
         write_card(readings, digest_of(readings), model_card)
     if units is not None:
         load_run(runs).write(units)
+    if redacted:
+        verdict = joined(readings)
+        emit({"report": str(page), "severity": str(verdict.severity)}, f"{verdict.label}. The redacted edition: {page}",
+             json_output=json_output)  # fmt: skip
+        return
     say(page, readings, json_output=json_output)
 
 

@@ -18,7 +18,7 @@ from docleak.documents.visible import in_markdown, without_html
 from docleak.files import reported, write_atomically
 from docleak.report.about import ABOUT, About, kept_about
 from docleak.report.measure import MEASURES, Measure
-from docleak.report.redaction import struck, struck_in
+from docleak.report.redaction import struck_in, struck_page
 from docleak.report.schema import SCHEMA, checked
 from docleak.report.severity import Overall, Part, overall, worst
 from docleak.report.statement import NO_ADVICE, Scope, statement
@@ -129,7 +129,7 @@ def write_report(
     if private is not None:
         results = checked(struck_in(_common(readings, redacted=True), private))
         head, body = page.split("</style>", 1)
-        page = f"{head}</style>{struck(body, private, lambda text: str(escape(text)))}"
+        page = f"{head}</style>{struck_page(body, private, lambda text: str(escape(text)))}"
         names = (REDACTED_PAGE, REDACTED_RESULTS)
     with reported(folder / names[0]):
         if about is not None:

@@ -49,7 +49,7 @@ class Rule(BaseModel):
                      "document-tpr-at-10-fpr", "document-tpr-at-1-fpr", "document-fields-known", "epsilon-measured",
                      "epsilon-claimed", "verdict"]  # fmt: skip
     of: str = "*"
-    at_most: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    at_most: Annotated[float, Field(allow_inf_nan=False, strict=True)] | None = None
     at_worst: Literal["partial", "none"] | None = None
     why: str = ""
     line: int = 0
@@ -80,9 +80,14 @@ class Rule(BaseModel):
             return f"the verdict{of} is at worst {str(self.at_worst)!r}"
         return f"{MEASURES[self.measure].head.lower()}{of} at most {number_of(self.at_most, self.measure)}"
 
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The names that it is about, * for anything."""
+        return tuple(pattern.strip() for pattern in self.of.split("|"))
+
     def picks(self, part: str) -> bool:
         """Whether the rule is about a part of that name."""
-        return any(fnmatchcase(part, pattern.strip()) for pattern in self.of.split("|"))
+        return any(fnmatchcase(part, pattern) for pattern in self.patterns)
 
 
 class Policy(BaseModel):
@@ -134,7 +139,7 @@ def read_policy(file: Path) -> Policy:
 
 
 def check(policy: Policy, measures: Sequence[Measure], verdict: Overall) -> list[Checked]:
-    """Every rule on every part that it picks; a rule that picks none could not be told."""
+    """Every rule on every part that it picks; a name of a rule that picks none could not be told."""
     checked = []
     for rule in policy.rule:
         if rule.measure == VERDICT:
@@ -142,10 +147,11 @@ def check(policy: Policy, measures: Sequence[Measure], verdict: Overall) -> list
             told = [_of_verdict(rule, part.name, part.severity, part.sentence) for part in parts]
         else:
             told = [_of_measure(rule, one) for one in measures if one.what == rule.measure and rule.picks(one.of)]
-        silent = Checked(
-            rule, rule.of, Outcome.UNTOLD, f"The run did not measure it: no {rule.measure} of {rule.of!r}."
-        )
-        checked += told or [silent]
+        silent = [name for name in rule.patterns if not any(fnmatchcase(one.part, name) for one in told)]
+        checked += told + [
+            Checked(rule, name, Outcome.UNTOLD, f"The run did not measure it: no {rule.measure} of {name!r}.")
+            for name in silent
+        ]  # fmt: skip
     return checked
 
 

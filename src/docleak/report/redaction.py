@@ -6,15 +6,19 @@ hold is looked for in what is written, and struck out; values too short to tell 
 
 from __future__ import annotations
 
+import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-#: Keys under which records of any kind hold true private values.
-PRIVATE = ("value", "answer", "hidden", "true")
+#: Keys under which records of any kind hold true private values, and names of pages and whose they are.
+PRIVATE = ("value", "answer", "hidden", "true", "page", "document", "provider")
 #: Keys of results that hold words of docleak's own.
 OURS = ("format", "severity", "measure", "kind", "docleak", "created", "signature", "code")
 STRUCK = "[redacted]"
+#: Between the words of a value, and an attribute that is shown or read to somebody.
+SPACE, READ_OUT = r"(?:\s|&nbsp;)*", r'(\b(?:alt|title|aria-label|content|href|value)=)"([^"]*)"'
 #: Characters from which a text with a letter, or without one, is taken for a private value wherever it stands.
 WITH_LETTER, WITHOUT = 4, 6
 
@@ -38,16 +42,50 @@ def _texts(item: Any, *, private: bool = False) -> Iterator[str]:
         yield item
 
 
+def places(settings: Any) -> frozenset[str]:
+    """Every text of a run's settings that is a place on this machine, alone or as "FORMAT:PLACE"."""
+    if isinstance(settings, Mapping):
+        return frozenset().union(*map(places, settings.values()))
+    if isinstance(settings, list | tuple):
+        return frozenset().union(*map(places, settings))
+    if not isinstance(settings, str):
+        return frozenset()
+    return frozenset(text for text in (settings, settings.partition(":")[2]) if _is_place(text))
+
+
+def _is_place(text: str) -> bool:
+    try:
+        return len(text) >= WITH_LETTER and (os.path.isabs(text) or os.path.exists(text))
+    except ValueError:  # a null byte
+        return False
+
+
 def struck(text: str, values: Iterable[str], escape: Callable[[str], str] = str) -> str:
     """``text`` with every one of the values struck out, as ``escape`` writes them; the longest first. One of letters
-    alone is struck where it is a word: the rest of a longer one would tell it."""
-    ranked = sorted({escape(value) for value in values}, key=len, reverse=True)
-    return re.sub("|".join(map(_pattern, ranked)), STRUCK, text) if ranked else text
+    alone is struck where it is a word: the rest of a longer one would tell it. Of others neither case nor white space
+    nor the way in which a letter is composed matters."""
+    ranked = sorted(values, key=len, reverse=True)
+    patterns = dict.fromkeys(pattern for value in ranked for pattern in _patterns(value, escape))
+    return re.sub("|".join(patterns), STRUCK, text) if patterns else text
 
 
-def _pattern(value: str) -> str:
+def struck_page(html: str, values: Iterable[str], escape: Callable[[str], str]) -> str:
+    """A page with the values struck out of what is read: its text, and those attributes that are."""
+    known = list(values)
+
+    def of_tag(tag: str) -> str:
+        return re.sub(READ_OUT, lambda found: f'{found[1]}"{struck(found[2], known, escape)}"', tag)
+
+    parts = re.split(r"(<[^<>]*>)", html)
+    return "".join(of_tag(part) if number % 2 else struck(part, known, escape) for number, part in enumerate(parts))
+
+
+def _patterns(value: str, escape: Callable[[str], str]) -> list[str]:
     letter = r"[^\W\d_]"
-    return rf"(?<!{letter}){value}(?!{letter})" if value.isalpha() else re.escape(value)
+    forms = [unicodedata.normalize(form, value) for form in ("NFC", "NFD", "NFKC")]
+    if value.isalpha():
+        return [rf"(?<!{letter}){escape(form)}(?!{letter})" for one in forms for form in (one, one.upper())]
+    return [f"(?i:{SPACE.join(re.escape(escape(part)) for part in form.split())})" for form in forms if form.strip()]
 
 
 def struck_in(item: Any, values: Iterable[str]) -> Any:

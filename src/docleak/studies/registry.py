@@ -15,7 +15,7 @@ from docleak.files import undamaged
 from docleak.registry import resolve
 from docleak.report.about import About
 from docleak.report.page import Reading, write_report
-from docleak.report.redaction import private_values
+from docleak.report.redaction import places, private_values
 from docleak.runs.run import Run
 from docleak.spec import split_name
 from docleak.studies.kinds import STUDIES
@@ -67,12 +67,15 @@ def read_runs(runs: Sequence[Run]) -> list[Reading]:
 
 
 def runs_at(paths: Sequence[Path]) -> list[Run]:
-    """These runs, and those that lie in a single one's folder."""
-    runs = [Run.load(path) for path in paths]
-    if len(runs) == 1:
-        beside = [Run(file.parent) for file in sorted(runs[0].path.glob("*/run.json"))]
-        runs += [run for run in beside if run.kind in STUDIES or run.kind in _GIVEN or ":" in run.kind]
-    return runs
+    """These runs, and those that lie in their folders, each once."""
+    runs: dict[Path, Run] = {}
+    for path in paths:
+        runs.setdefault(path.resolve(), Run.load(path))
+        for file in sorted(path.glob("*/run.json")):
+            run = Run(file.parent)
+            if run.kind in STUDIES or run.kind in _GIVEN or ":" in run.kind:
+                runs.setdefault(file.parent.resolve(), run)
+    return list(runs.values())
 
 
 def report_on(
@@ -84,5 +87,8 @@ def report_on(
         raise RunError(f"{len(paths)} runs are to be joined; say with --out into which folder the report goes.")
     runs = runs_at(paths)
     readings = read_runs(runs)
-    private = private_values(record for run in runs for record in run.units()) if redacted else None
+    private = None
+    if redacted:
+        private = private_values(record for run in runs for record in run.units())
+        private |= places([[run.config, str(run.path.absolute())] for run in runs])
     return write_report(readings, out or Path(paths[0]), about=about, private=private), readings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from docleak.studies.gradient.verdict import of_batches
 ILLEGIBLE = "Too few fields can be read on the true pages for what was not read to mean anything."
 GIVEN = "No field could be a finding: the attacker was given them, or the blank template shows them."
 ONE = "one document gives no interval"
+UNMATCHED = "no attack matched a gradient"
 
 
 def measures_of(model: ModelResult, name: str = "") -> tuple[Measure, ...]:
@@ -32,13 +34,27 @@ def measures_of(model: ModelResult, name: str = "") -> tuple[Measure, ...]:
         for field in model.findings.fields if field.cell not in OUTSIDE
     ])  # fmt: skip
     of = name or model.title
+    return Measure(FIELDS, of, share, tuple(doubts), by), _explained(model, of)
+
+
+def _explained(model: ModelResult, of: str) -> Measure:
+    """Of each page the greatest share of its gradient that any attack's reconstruction explains; mean, least and
+    greatest page."""
     matched = [one for one in model.attacks if one.attack not in FLOORS and one.explained.value is not None]
-    best = max(matched, key=lambda one: one.explained.value or 0.0, default=None)
-    explained = best.explained if best else Estimate(None, why="no attack matched a gradient")
-    by_page = measured([(_page(unit), float(value), 1) for unit in (best.units if best else ())
-                        if (value := unit.record["finding"].get("explained")) is not None])  # fmt: skip
-    failed = [f"The self-test failed on {len(model.self_test_failed)} pages."] if model.self_test_failed else []
-    return (Measure(FIELDS, of, share, tuple(doubts), by), Measure(EXPLAINED, of, explained, tuple(failed), by_page))
+    shares: dict[str, float] = {}
+    missing = 0
+    for unit in (unit for one in matched for unit in one.units):
+        share = unit.record["finding"].get("explained")
+        if share is None or not math.isfinite(share):
+            missing += 1
+        else:
+            shares[_page(unit)] = max(float(share), shares.get(_page(unit), -math.inf))
+    doubts = [f"The self-test failed on {len(model.self_test_failed)} pages."] if model.self_test_failed else []
+    doubts += [f"Of {missing} reconstructions it is not known what they explain."] if missing else []
+    doubts += [doubt for doubt in model.findings.judgement.doubts if doubt not in doubts]
+    estimate = Estimate.spread([*shares.values(), *[None] * missing]) if shares else Estimate(None, why=UNMATCHED)
+    by_page = measured([(page, share, 1) for page, share in shares.items()])
+    return Measure(EXPLAINED, of, estimate, tuple(doubts), by_page)
 
 
 def categories_of(models: Sequence[ModelResult]) -> tuple[str, ...]:

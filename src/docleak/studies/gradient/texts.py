@@ -208,11 +208,11 @@ def _transcribed(case: Case, recovered: Recovered) -> dict[str, object]:
 
 
 def _reads(page: Page, place: Field, example: Encoded, true: Transcript, found: Transcript) -> bool:
-    """Whether the words at a place were read exactly, all of them: of a value cut off by the limit none is read."""
+    """Whether the words at a place were read exactly, all of them, white space aside: what stands in one box may be
+    several words. Of a value cut off by the limit none is read."""
     boxes = page.field_boxes(place)
-    there = words_in(true.words, boxes)
-    same = [w.text for w in there] == [w.text for w in words_in(found.words, boxes)]
-    return bool(there) and same and _seen(page, place, example, true)
+    there, read = ("".join("".join(word.text.split()) for word in words_in(of.words, boxes)) for of in (true, found))
+    return bool(there) and there == read and _seen(page, place, example, true)
 
 
 def _answers(value: str, true: str, found: str) -> bool:
