@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from docleak.documents.page import Word
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.models import load_model
@@ -69,3 +72,23 @@ def test_where_there_is_no_closed_form_the_record_says_why() -> None:
     page = model.fit(make_pages(1, seed=3, size=model.image_size)[0])
     record = text_record(build_case(model, [page], Exposure(stages=("output",)), seed=0))
     assert record is not None and "embed" in str(record["failed"])
+
+
+def test_a_field_whose_words_stand_in_one_box_counts_as_read() -> None:
+    """OCR, and pages.jsonl by ``box``, may give a value of several words as one: what is read of it are its words."""
+    model = load_model("layoutlmv3-start")
+    page = model.fit(make_pages(1, seed=3, size=model.image_size)[0])
+    number, several = next((n, field) for n, field in enumerate(page.fields) if field.private and len(field.words) > 1)
+    first, *rest = several.words
+    boxes = [page.words[word].box for word in several.words]
+    left, top, right, bottom = zip(*boxes, strict=True)
+    words = list(page.words)
+    words[first] = Word(several.value, (min(left), min(top), max(right), max(bottom)))
+    fields = list(page.fields)
+    fields[number] = replace(several, words=(first,))
+    for word in rest:  # keeps the others' numbers
+        words[word] = Word(".", (0.0, 0.0, 1.0, 1.0))
+    joined = replace(page, words=tuple(words), fields=tuple(fields))
+    record = text_record(build_case(model, [joined], Exposure(recover_text=True), seed=0))
+    assert record is not None and record["tokens"] == record["tokens_right"]
+    assert record["fields_by"]["words"][joined.private_fields.index(fields[number])]
