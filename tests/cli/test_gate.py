@@ -133,6 +133,17 @@ def test_a_redacted_edition_holds_no_true_value(call: Call, runs: Path) -> None:
     assert (runs / "plain" / "report.html").read_text("utf-8") == full
 
 
+def test_a_redacted_edition_is_alone_and_prints_no_value(call: Call, runs: Path) -> None:
+    code, out, _ = call("report", "plain", "--redacted")
+    values = private_values(Run(runs / "plain").units())
+    assert code == 0 and not [value for value in values if value in out] and "The redacted edition: " in out
+    code, _, err = call("report", "plain", "--redacted", "--markdown", "t.md", "--units", "t.csv")
+    assert code == 1 and "--markdown and --units would hold what --redacted leaves out" in err
+    assert not (runs / "t.md").exists() and not (runs / "t.csv").exists()
+    page = (runs / "plain" / "report-redacted.html").read_text("utf-8")
+    assert str(runs) not in page and not any(str(unit["page"]) in page for unit in Run(runs / "plain").units())
+
+
 def test_the_first_page(call: Call, runs: Path) -> None:
     import hashlib
 

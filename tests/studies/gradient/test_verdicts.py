@@ -18,9 +18,11 @@ import pytest
 from docleak.errors import RunError
 from docleak.metrics import Estimate
 from docleak.metrics.score import FieldScore
+from docleak.report.measure import EXPLAINED, Measure
 from docleak.report.severity import Cell, Route, Severity
 from docleak.runs.run import Run
 from docleak.studies.gradient.choices import Choice, said_of
+from docleak.studies.gradient.measures import measures_of
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.utility import Utility
 from docleak.studies.identity import model_key
@@ -428,6 +430,26 @@ def test_an_attack_that_does_not_apply_is_named_with_the_reason(trained: Run, tm
     assert "Not tried, since it does not apply here: closed-form: it is a donut." in (
         trained.path / "report.html"
     ).read_text("utf-8")
+
+
+def explained_in(run: Run) -> Measure:
+    return next(one for one in measures_of(prepare([run], np.random.default_rng(0)).models[0]) if one.what == EXPLAINED)
+
+
+def test_how_much_is_explained_is_said_of_the_greatest_page_by_any_attack(make_run: MakeRun, tmp_path: Path) -> None:
+    """One attack explains much of one page and nothing of the other; the other attack a little of each."""
+    run = make_run(tmp_path / "out", pages=2, models=("donut-trained",), attacks=("gi-dqa", "dlg"))
+    shares = {"gi-dqa": iter((0.9, 0.0)), "dlg": iter((0.6, 0.6))}
+    for record in run.units():
+        run.write_unit(record["unit"], record | {"finding": {**record["finding"],
+                       "explained": next(shares[record["attack"]])}}, {})  # fmt: skip
+    of = explained_in(run)
+    assert (of.estimate.low, of.estimate.high) == (0.6, 0.9) and not of.doubts
+    first = next(record for record in run.units() if record["attack"] == "dlg")
+    run.write_unit(first["unit"], first | {"finding": {**first["finding"], "explained": None}}, {})
+    assert explained_in(run).doubts == ("Of 1 reconstructions it is not known what they explain.",)
+    (run.folder(first["unit"]) / "unit.json").unlink()
+    assert explained_in(run).doubts, "a page is missing"
 
 
 # -- what to do -------------------------------------------------------------------------------------------------------
