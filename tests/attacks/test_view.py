@@ -124,7 +124,7 @@ def test_the_sentences_say_what_is_known(small: Any) -> None:
     assert not any("OCR" in s for s in known.sentences())
     blind = Knowledge(known.template, known.private, known.inputs, question_known=False, answer_known=False)
     text = " ".join(blind.sentences())
-    assert "no question (random tokens instead) and no answer (random tokens instead)" in text
+    assert "no question (as many random tokens instead) and no answer (as many random tokens instead)" in text
     words = [Encoded({}, words_seen=(0, 1))]
     assert any("taken as known" in s for s in Knowledge(known.template, known.private, words).sentences())
     hidden = Knowledge(known.template, known.private, words, words_known=False)

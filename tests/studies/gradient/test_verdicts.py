@@ -432,6 +432,17 @@ def test_an_attack_that_does_not_apply_is_named_with_the_reason(trained: Run, tm
     ).read_text("utf-8")
 
 
+@pytest.mark.parametrize(("stages", "severity"), [(["text"], "untold"), (["vision"], "none")])
+def test_text_whose_gradients_were_sent_and_not_read_is_no_all_clear(
+    trained: Run, tmp_path: Path, stages: list[str], severity: str
+) -> None:
+    for record in trained.units():
+        failed = {"failed": "the gradient lacks qa_outputs.out_proj.weight", "applies": True}
+        trained.write_unit(record["unit"], {**record, "recovered": failed}, {})
+    run = reconfigured(trained, exposure={"stages": stages})
+    assert only(run, tmp_path)["severity"] == severity
+
+
 def explained_in(run: Run) -> Measure:
     return next(one for one in measures_of(prepare([run], np.random.default_rng(0)).models[0]) if one.what == EXPLAINED)
 

@@ -102,8 +102,8 @@ class Knowledge:
                 "the blank template of the page, and where its private fields are",
                 "nothing of the text: question, answer and words were read out of the gradient first",
             )
-        known = "the client's question" if self.question_known else "no question (random tokens instead)"
-        answer = "its answer" if self.answer_known else "no answer (random tokens instead)"
+        known = "the client's question" if self.question_known else "no question (as many random tokens instead)"
+        answer = "its answer" if self.answer_known else "no answer (as many random tokens instead)"
         lines = ["the blank template of the page, and where its private fields are", f"{known} and {answer}"]
         if self.inputs and self.inputs[0].words_seen:
             lines.append(

@@ -183,7 +183,8 @@ def _failures(group: Sequence[Unit]) -> Iterator[tuple[str, bool]]:
         for unit, record in records:
             if record.get("applies", True):
                 stages = (unit.run.config.get("exposure") or {}).get("stages")
-                explained = bool(stages) or unit.record["view"].get("defense", "none") != "none"
+                unsent = "text" not in (stages or ("text",))
+                explained = unsent or unit.record["view"].get("defense", "none") != "none"
                 yield f"Text looked for, not read: {str(record['failed']).rstrip('.')}.", explained
 
 
