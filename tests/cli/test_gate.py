@@ -179,6 +179,12 @@ def test_a_model_card_is_renewed_and_keeps_what_it_said(call: Call, runs: Path) 
     data = yaml.safe_load(front)
     assert data["license"] == "mit" and data["tags"] == ["ocr", "docleak", "privacy-audit"]
     assert data["docleak"]["verdict"] == "none" and text.count("## Privacy audit") == 1 and "# Mine" in text
+    card.write_text("# Mine\n<!-- docleak: end -->\nText <!-- docleak: begin -->\n")
+    assert call("report", "plain", "--model-card", "README.md")[0] == 0
+    assert "# Mine" in card.read_text() and card.read_text().count("## Privacy audit") == 1
+    card.write_bytes(b"# Mine \xff\n")
+    code, _, err = call("report", "plain", "--model-card", "README.md")
+    assert code == 1 and "is not UTF-8" in err and card.read_bytes() == b"# Mine \xff\n"
     card.write_text("---\n- [\n---\n")
     code, _, err = call("report", "plain", "--model-card", "README.md")
     assert code == 1 and "front matter" in err

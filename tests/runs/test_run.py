@@ -180,6 +180,16 @@ def test_a_damaged_or_missing_manifest_is_refused(tmp_path: Path, content: str) 
         Run.open(tmp_path, CONFIG)
 
 
+@pytest.mark.parametrize(("key", "wrong"), [("identity", []), ("sources", None), ("command", 3), ("config", "x")])
+def test_a_manifest_of_another_shape_is_refused(tmp_path: Path, key: str, wrong: object) -> None:
+    run = Run.open(tmp_path / "run", CONFIG)
+    (run.path / "run.json").write_text(json.dumps({**run.manifest(), key: wrong}))
+    with pytest.raises(RunError, match=f"lacks {key}"):
+        Run.load(run.path)
+    with pytest.raises(RunError, match=f"lacks {key}"):
+        Run.open(run.path, CONFIG)
+
+
 @pytest.mark.parametrize(
     ("number", "said"),
     [(errno.ENOSPC, "disk is full"), (errno.EDQUOT, "disk is full"), (errno.EFBIG, "a limit on the size of files")],

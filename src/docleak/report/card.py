@@ -40,11 +40,8 @@ def model_card(readings: Sequence[Reading], digest: str, before: str = "") -> st
     }  # fmt: skip
     card.data["docleak"] = audit
     text, section = card.text.strip("\n"), "\n".join([BEGIN, *_section(readings, digest), END])
-    if BEGIN in text and END in text:
-        head, rest = text.split(BEGIN, 1)
-        text = head + section + rest.split(END, 1)[1]
-    else:
-        text = f"{text}\n\n{section}".strip("\n")
+    head, _, rest = text.partition(BEGIN)
+    text = head + section + rest.partition(END)[2] if END in rest else f"{text}\n\n{section}".strip("\n")
     return f"---\n{card.data.to_yaml()}\n---\n\n{text}\n"
 
 
@@ -53,7 +50,10 @@ def write_card(readings: Sequence[Reading], digest: str, file: Path) -> Path:
     from docleak.files import reported, write_atomically
 
     with reported(file):
-        before = file.read_text(encoding="utf-8") if file.is_file() else ""
+        try:
+            before = file.read_text(encoding="utf-8") if file.is_file() else ""
+        except UnicodeDecodeError as fault:
+            raise RunError(f"the model card {file} is not UTF-8 ({fault.reason}). Save it as UTF-8.") from fault
         write_atomically(file, model_card(readings, digest, before).encode("utf-8", "backslashreplace"))
     return file
 

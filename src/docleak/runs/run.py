@@ -129,7 +129,8 @@ class Run:
         manifest = _read(file)
         if manifest.get("schema") != SCHEMA and isinstance(manifest.get("docleak"), str):
             raise RunError(other_build(manifest, self.path))
-        kinds = {"docleak": str, "kind": str, "config": dict, "environment": dict, "created": str, "info": dict}
+        kinds = {"docleak": str, "kind": str, "config": dict, "environment": dict, "created": str, "info": dict,
+                 "command": str, "identity": dict, "sources": dict}  # fmt: skip
         faults = [key for key, kind in kinds.items() if not isinstance(manifest.get(key), kind)]
         if faults:
             raise RunError(f"{file} lacks {', '.join(faults)}: it is damaged or no docleak run. Delete it or rerun.")

@@ -43,7 +43,7 @@ def load_study(kind: str) -> type[Study[Any]]:
         sys.path.append(os.getcwd())  # for good: worker processes are given these folders
     try:
         study = resolve(place)
-    except (ImportError, AttributeError) as fault:
+    except (ImportError, AttributeError, TypeError, ValueError) as fault:
         raise RunError(f"the study {place!r} cannot be loaded ({fault}). Is its file on the path?") from fault
     if not (isinstance(study, type) and issubclass(study, Study)):
         raise RunError(f"{place!r} is no study; expected a class made of docleak.studies.study.Study.")
@@ -91,4 +91,5 @@ def report_on(
     if redacted:
         private = private_values(record for run in runs for record in run.units())
         private |= places([[run.config, str(run.path.absolute())] for run in runs])
-    return write_report(readings, out or Path(paths[0]), about=about, private=private), readings
+    with undamaged(Path(paths[0])):
+        return write_report(readings, out or Path(paths[0]), about=about, private=private), readings

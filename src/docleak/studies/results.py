@@ -82,7 +82,7 @@ class Results:
         path, kind = Path(file), table_file(Path(file))
         frame, buffer = self.to_frame(), io.BytesIO()
         if kind == ".csv":
-            frame.to_csv(buffer, index=False)
+            frame.to_csv(buffer, index=False, errors="backslashreplace")
         else:
             for name in frame.columns:  # numbers and texts in one column have no type of parquet's
                 if frame[name].dtype == object and len({type(value) for value in frame[name].dropna()}) > 1:
