@@ -32,4 +32,4 @@ def test_naming_another_run_hides_no_run_within_one(tmp_path: Path) -> None:
     alone = registry.runs_at([tmp_path / "first"])
     both = registry.runs_at([tmp_path / "first", tmp_path / "second", tmp_path / "first" / "weights"])
     assert [run.path.name for run in alone] == ["first", "weights"]
-    assert [run.path.name for run in both] == ["first", "weights", "second"]
+    assert [run.path.name for run in both] == ["first", "second", "weights"]

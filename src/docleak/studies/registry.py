@@ -67,15 +67,14 @@ def read_runs(runs: Sequence[Run]) -> list[Reading]:
 
 
 def runs_at(paths: Sequence[Path]) -> list[Run]:
-    """These runs, and those that lie in their folders, each once."""
-    runs: dict[Path, Run] = {}
-    for path in paths:
-        runs.setdefault(path.resolve(), Run.load(path))
-        for file in sorted(path.glob("*/run.json")):
-            run = Run(file.parent)
-            if run.kind in STUDIES or run.kind in _GIVEN or ":" in run.kind:
-                runs.setdefault(file.parent.resolve(), run)
-    return list(runs.values())
+    """These runs, then those that lie in their folders and were not named."""
+    runs = [Run.load(path) for path in paths]
+    known = {path.resolve() for path in paths}
+    for file in (file for path in dict.fromkeys(paths) for file in sorted(path.glob("*/run.json"))):
+        run = Run(file.parent)
+        if file.parent.resolve() not in known and (run.kind in STUDIES or run.kind in _GIVEN or ":" in run.kind):
+            runs.append(run)
+    return runs
 
 
 def report_on(

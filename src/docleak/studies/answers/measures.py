@@ -187,10 +187,9 @@ def membership(bench: Bench) -> Found:
     for name, subsets in by_attack.items():
         numbers[name] = {rate: Estimate.exactly(value) for rate, value in subsets[0].rates.items()}
         for of in subsets:
-            counts = {"std": of.std, "providers": of.providers, "members": of.members, "seeds": of.seeds,
-                      "chance": of.chance}  # fmt: skip
             numbers[name] |= {f"accuracy_s{of.minimum}": of.accuracy}
-            numbers[name] |= {f"{key}_s{of.minimum}": Estimate.exactly(value) for key, value in counts.items()}
+            numbers[name] |= {f"{key}_s{of.minimum}": Estimate.exactly(getattr(of, key))
+                              for key in ("std", "providers", "members", "seeds", "chance")}  # fmt: skip
             remarks |= {f"s = {of.minimum}": of.accuracy.why} if of.accuracy.why else {}
     if public is not None:
         bound = _lower_bound(bench, target, public)
