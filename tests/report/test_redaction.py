@@ -43,6 +43,12 @@ def test_the_markup_of_a_page_is_no_value() -> None:
     assert told == '<span class="blank" title="[redacted] 7">a [redacted] of [redacted]</span>'
 
 
+def test_no_attribute_or_comment_keeps_a_value() -> None:
+    page = '<!-- of ACME 7 --><input data-of=\'ACME 7\' placeholder="acme  7" class="ACME 7"><p>7</p>'
+    told = struck_page(page, ["ACME 7"], escape)
+    assert told.count("[redacted]") == 3 and told.casefold().count("acme") == 1, "but the class, which is markup"
+
+
 def test_names_of_pages_and_places_are_struck(tmp_path: Path) -> None:
     record = {"page": "Jane Roe 1990", "provider": "ACME 7", "scores": {"document": "file 12"}}
     assert private_values([record]) == {"Jane Roe 1990", "ACME 7", "file 12"}

@@ -10,6 +10,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 #: Keys under which records of any kind hold true private values, and names of pages and whose they are.
@@ -17,8 +18,10 @@ PRIVATE = ("value", "answer", "hidden", "true", "page", "document", "provider")
 #: Keys of results that hold words of docleak's own.
 OURS = ("format", "severity", "measure", "kind", "docleak", "created", "signature", "code")
 STRUCK = "[redacted]"
-#: Between the words of a value, and an attribute that is shown or read to somebody.
-SPACE, READ_OUT = r"(?:\s|&nbsp;)*", r'(\b(?:alt|title|aria-label|content|href|value)=)"([^"]*)"'
+#: Between the words of a value, and an attribute of a tag.
+SPACE, ATTRIBUTE = r"(?:\s|&nbsp;)*", r"""([\w:-]+)=("[^"]*"|'[^']*')"""
+#: Attributes that say how a page looks and is put together, and nothing that it is about.
+MARKUP = {"class", "d", "for", "id", "lang", "points", "rel", "style", "transform", "type", "viewbox"}
 #: Characters from which a text with a letter, or without one, is taken for a private value wherever it stands.
 WITH_LETTER, WITHOUT = 4, 6
 
@@ -64,20 +67,30 @@ def struck(text: str, values: Iterable[str], escape: Callable[[str], str] = str)
     """``text`` with every one of the values struck out, as ``escape`` writes them; the longest first. One of letters
     alone is struck where it is a word: the rest of a longer one would tell it. Of others neither case nor white space
     nor the way in which a letter is composed matters."""
-    ranked = sorted(values, key=len, reverse=True)
-    patterns = dict.fromkeys(pattern for value in ranked for pattern in _patterns(value, escape))
-    return re.sub("|".join(patterns), STRUCK, text) if patterns else text
+    pattern = _compiled(frozenset(values), escape)
+    return pattern.sub(STRUCK, text) if pattern else text
 
 
 def struck_page(html: str, values: Iterable[str], escape: Callable[[str], str]) -> str:
-    """A page with the values struck out of what is read: its text, and those attributes that are."""
-    known = list(values)
+    """A page with the values struck out of all but its markup: its text, its comments, and attributes but MARKUP."""
+    known = frozenset(values)
+
+    def of_attribute(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        return found[0] if name.lower() in MARKUP else f"{name}={struck(value, known, escape)}"
 
     def of_tag(tag: str) -> str:
-        return re.sub(READ_OUT, lambda found: f'{found[1]}"{struck(found[2], known, escape)}"', tag)
+        return struck(tag, known, escape) if tag.startswith("<!--") else re.sub(ATTRIBUTE, of_attribute, tag)
 
-    parts = re.split(r"(<[^<>]*>)", html)
+    parts = re.split(r"(<!--.*?-->|<[^<>]*>)", html, flags=re.DOTALL)
     return "".join(of_tag(part) if number % 2 else struck(part, known, escape) for number, part in enumerate(parts))
+
+
+@lru_cache(maxsize=8)
+def _compiled(values: frozenset[str], escape: Callable[[str], str]) -> re.Pattern[str] | None:
+    ranked = sorted(values, key=lambda value: (-len(value), value))
+    patterns = dict.fromkeys(pattern for value in ranked for pattern in _patterns(value, escape))
+    return re.compile("|".join(patterns)) if patterns else None
 
 
 def _patterns(value: str, escape: Callable[[str], str]) -> list[str]:
@@ -90,7 +103,7 @@ def _patterns(value: str, escape: Callable[[str], str]) -> list[str]:
 
 def struck_in(item: Any, values: Iterable[str]) -> Any:
     """JSON values with every text struck that is none of docleak's own."""
-    known = list(values)
+    known = frozenset(values)
     if isinstance(item, Mapping):
         return {key: value if key in OURS else struck_in(value, known) for key, value in item.items()}
     if isinstance(item, list):
