@@ -116,15 +116,22 @@ class TakingTurns:
         def timed(unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
             nonlocal resumed
             answer = objective(unknowns, progress)
-            stopped = time.perf_counter()
+            stopped = _now(unknowns)
             self.bare_step()
-            ended = time.perf_counter()
+            ended = _now(unknowns)
             self.engine.append(stopped - resumed)
             self.bare.append(ended - stopped)
-            resumed = time.perf_counter()
+            resumed = _now(unknowns)
             return answer
 
         return self.solver.minimise(timed, start, budget=budget)
+
+
+def _now(tensor: Tensor) -> float:
+    """Seconds by the clock, once the device that holds ``tensor`` has done what it was asked."""
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
+    return time.perf_counter()
 
 
 def _summary(engine: list[float], bare: list[float]) -> dict[str, float]:
@@ -146,10 +153,12 @@ def _bare_loop(view: GradientView, knowledge: Knowledge) -> Callable[[], None]:
     module = view.model.module.eval()
     parameters = [module.get_parameter(name) for name in view.names]
     observed = [view.gradient[name] for name in view.names]
-    pixels = torch.rand(knowledge.template.shape, generator=torch.Generator().manual_seed(0)).requires_grad_(True)
+    drawn = torch.rand(knowledge.template.shape, generator=torch.Generator().manual_seed(0))
+    pixels = drawn.to(knowledge.template.device).requires_grad_(True)
     optimiser = torch.optim.Adam([pixels], lr=Adam().learning_rate)
     (example,) = knowledge.inputs
-    loss_at = (_donut if isinstance(view.model, Donut) else _layoutlmv3)(module, example.tensors)
+    there = {name: value.to(pixels.device) for name, value in example.tensors.items()}
+    loss_at = (_donut if isinstance(view.model, Donut) else _layoutlmv3)(module, there)
 
     def step() -> None:
         dummy = torch.autograd.grad(loss_at(pixels), parameters, create_graph=True, materialize_grads=True)

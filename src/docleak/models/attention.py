@@ -31,7 +31,7 @@ def attention_maps(model: DocumentModel, page: Page, question: Question) -> list
         )
     example = model.encode(page, question)
     with torch.no_grad():
-        cells = model.encoded(pixels_of(page.image)[None])
+        cells = model.encoded(pixels_of(page.image, next(model.module.parameters()).device)[None])
         _, attention, labels = model.attending_loss(cells, [example])
     mean = attention[0].mean(0).cpu().double().numpy()  # (T, cells)
     steps = [int(t) for t in (labels[0] >= 0).nonzero().flatten()]

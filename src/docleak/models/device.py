@@ -6,9 +6,14 @@ from docleak.errors import DocleakError
 
 
 def pick_device(name: str) -> str:
-    """``auto`` is the GPU where there is one; DocleakError for anything else that torch cannot use here."""
+    """``auto`` is the GPU where there is one; DocleakError for anything else that torch cannot use here.
+
+    From then on convolutions on it keep the digits of float32, as matrix products do by torch's default: in TF32, its
+    default for convolutions, a page's own gradient differs from itself in the fourth digit, and attacks read the rest.
+    """
     import torch
 
+    torch.backends.cudnn.allow_tf32 = False
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

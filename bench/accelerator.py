@@ -1,0 +1,198 @@
+"""What one evaluation of ``gi-dqa`` costs on a GPU at the published sizes, in float32 and in TF32.
+
+TF32 rounds the factors of matrix products and convolutions to 10 binary digits. Seconds, FLOP and memory are measured
+as ``bench/evaluation.py`` does, on the same pages; the machine's peak is a square matrix product in the same precision
+in the same process. What TF32 costs the adversary is how far the page's own gradient moves with it, relative to the
+gradient in float32: a distance under which no candidate can be told from the page. The bare loop takes turns with the
+engine, both matching all tensors.
+
+    python -m bench accelerator               every size and precision, on the first GPU
+    python -m bench.accelerator SIZE           one size in every precision, as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench.attack import RELATIVE_ADAM, compared
+from bench.evaluation import GIGA
+from docleak.attacks.gradients import GradientAttack, gi_dqa
+from docleak.attacks.gradients.solvers import Objective
+from docleak.documents.synthetic import make_pages
+from docleak.models import load_model, trainable
+from docleak.models.device import pick_device
+from docleak.studies.gradient.case import Case, build_case
+from docleak.studies.gradient.config import Exposure
+from docleak.training.update import client_gradient
+
+#: Size -> checkpoint, width and height of the page (None: the checkpoint's own), recomputed layers, timed evaluations.
+SIZES: dict[str, tuple[str, tuple[int, int] | None, bool, int]] = {
+    "LayoutLMv3-base": ("make:layoutlmv3-base,spread=yes", None, False, 20),
+    "Donut-base, 320 x 320": ("make:donut-base", (320, 320), False, 20),
+    "Donut-base, 480 x 640": ("make:donut-base", (480, 640), False, 10),
+    "Donut-base, 960 x 1280": ("make:donut-base", (960, 1280), False, 5),
+    "Donut-base, 1920 x 2560": ("make:donut-base", (1920, 2560), False, 3),
+    "Donut-base, 1920 x 2560, recomputed": ("make:donut-base", (1920, 2560), True, 3),
+}
+#: Of these the engine takes turns with a bare loop.
+BESIDE_BARE = ("LayoutLMv3-base", "Donut-base, 320 x 320")
+PRECISIONS = ("float32", "tf32")
+PRODUCTS = ("gemm", "conv", "cutlass", "xmma", "mm", "linear")
+SIDE, OPERATIONS = 8192, 4
+
+
+@contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Matrix products and convolutions in it, as one of PRECISIONS."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@dataclass
+class Watching:
+    """A solver that evaluates the objective where it is, and keeps what that took."""
+
+    timed: int
+    counted: bool = True
+    seconds: list[float] = field(default_factory=list)
+    flop: float = 0.0
+    kernels: dict[str, float] = field(default_factory=dict)
+    kernel_seconds: float = 0.0
+
+    def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor:
+        """Evaluate once to warm up, once counting products (the counter cannot see recomputed layers), ``timed`` times, and last in the profiler."""
+        objective(start, 0.0)
+        if self.counted:
+            with FlopCounterMode(display=False) as counter:
+                objective(start, 0.0)
+            self.flop = float(counter.get_total_flops())
+        for _ in range(self.timed):
+            self.seconds.append(_seconds(start.device, lambda: objective(start, 0.0)))
+        there = start.device.type == "cuda"
+        with profile(activities=[ProfilerActivity.CUDA if there else ProfilerActivity.CPU]) as seen:
+            objective(start, 0.0)
+            _wait(start.device)
+        spent = {e.key: e.self_device_time_total if there else e.self_cpu_time_total for e in seen.key_averages()}
+        whole = sum(spent.values())
+        self.kernel_seconds = whole / 1e6
+        self.kernels = {name: share / whole for name, share in spent.items() if share > 0}
+        return start
+
+
+def measure() -> dict[str, dict[str, Any]]:
+    """"SIZE, PRECISION" -> what an evaluation of it takes, each from a process of its own."""
+    costs = {}
+    for size in SIZES:
+        print(f"  {size}", file=sys.stderr)
+        done = subprocess.run([sys.executable, "-m", "bench.accelerator", size], stdout=subprocess.PIPE, check=True)
+        costs |= json.loads(done.stdout)
+    return costs
+
+
+def of_size(size: str, name: str, *, device: str = "cuda") -> dict[str, Any]:
+    """Seconds (median), FLOP, GFLOP/s of the evaluation and of the machine, shares of time, GB on the device."""
+    source, pixels, recompute, timed = SIZES[size]
+    pick_device(device)
+    model = load_model(source, image_size=pixels, device=device)
+    page = model.fit(make_pages(1, seed=0)[0])
+    with precision("float32"):
+        case = build_case(model, [page], Exposure(), seed=0)
+    attack = replace(gi_dqa.ATTACK, recompute=recompute)
+    with precision(name):
+        moved = _moved(case)
+        peak = multiplied(device)
+        held = _held(device)
+        took = watched(attack, case, timed)
+        seconds = statistics.median(took.seconds)
+        largest = sorted(took.kernels.items(), key=lambda item: -item[1])[:OPERATIONS]
+        cost = {
+            "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+            "parameters": sum(p.numel() for p in model.module.parameters()), "width": model.image_size[0],
+            "height": model.image_size[1], "precision": name, "seconds": seconds, "gflop": took.flop / GIGA,
+            "gflop_per_second": took.flop / seconds / GIGA, "machine_gflop_per_second": max(peak, multiplied(device)),
+            "products_share": sum(part for kernel, part in took.kernels.items() if _is_product(kernel)),
+            "kernel_seconds": took.kernel_seconds, "largest": dict(largest), "moved": moved, "held_gb": held / GIGA,
+            "gb": (torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else 0) / GIGA,
+        }  # fmt: skip
+        if size in BESIDE_BARE:
+            cost["bare"] = compared(RELATIVE_ADAM, case.view, case.knowledge, warmup=3, steps=timed)
+    return cost
+
+
+def watched(attack: GradientAttack, case: Case, timed: int) -> Watching:
+    """The attack on ``case``, its solver a Watching."""
+    solver = Watching(timed, counted=not attack.recompute)
+    draws = 1 + attack.whitening.draws if attack.matching is None else 0
+    watching = replace(attack, solver=solver)
+    watching.run(case.view, case.knowledge, budget=draws + timed + 3, generator=torch.Generator().manual_seed(0))
+    return solver
+
+
+def multiplied(device: str, best_of: int = 7) -> float:
+    """GFLOP/s of the product of two square matrices of ``SIDE`` (an eighth of it on a CPU), the best of some."""
+    side = SIDE if device.startswith("cuda") else SIDE // 8
+    left, right = torch.randn(side, side, device=device), torch.randn(side, side, device=device)
+    where = torch.device(device)
+    return 2 * side**3 / min(_seconds(where, lambda: left @ right) for _ in range(best_of)) / GIGA
+
+
+def _moved(case: Case) -> float:
+    """|g' - g| / |g| of the client's gradient g (float32) and the one of the same page in the present precision."""
+    names = [name for name, _ in trainable(case.view.model.module)]
+    again = client_gradient(case.view.model, case.pixels, case.inputs, names=names)
+    sent = case.clean.gradient
+    squares = [((again[n] - sent[n]).double().square().sum(), sent[n].double().square().sum()) for n in names]
+    return float((sum(s for s, _ in squares) / sum(s for _, s in squares)) ** 0.5)
+
+
+def _seconds(device: torch.device, work: Any) -> float:
+    _wait(device)
+    began = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _held(device: str) -> int:
+    """Bytes of weights, gradient and page; the peak is counted from here."""
+    if not device.startswith("cuda"):
+        return 0
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def as_markdown(rows: dict[str, dict[str, Any]]) -> str:
+    """The numbers as a section for people."""
+    return ""
+
+
+def _is_product(kernel: str) -> bool:
+    return any(part in kernel.lower() for part in PRODUCTS)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps({f"{sys.argv[1]}, {name}": of_size(sys.argv[1], name) for name in PRECISIONS}))
