@@ -109,6 +109,8 @@ def test_parts_of_a_batch_count_padding_and_patches() -> None:
     pixels = torch.zeros(2, 3, 32, 48)  # six patches
     assert parts_of(inputs, pixels, 112) == [(0, 2), (2, 4), (4, 5), (5, 6)]
     assert parts_of(inputs, pixels, 10_000) == [(0, 6)] and parts_of(inputs, pixels, 1)[-1] == (5, 6)
+    long = [Encoded({"ids": torch.zeros(length, dtype=torch.long)}) for length in (1_100, 1_100, 600, 600, 600, 600)]
+    assert parts_of(long, pixels, 4_096) == [(0, 1), (1, 2), (2, 6)], "attention grows with the square"
 
 
 def test_a_round_of_one_client_moves_the_server_to_its_model(model: DocumentModel, pages: list) -> None:

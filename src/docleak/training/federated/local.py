@@ -21,9 +21,10 @@ from docleak.training.federated.local_plan import OPTIMISERS, LocalPlan
 from docleak.training.objectives.objective import Example, Objective
 from docleak.training.objectives.table import objective_of
 
-#: A model of more parameters than LARGE takes a batch in parts of AT_ONCE tokens, pages in patches of PATCH pixels a
-#: side: a step of FeDocVQA's published size on 16 tables does not fit into 23 GB as one.
-LARGE, AT_ONCE, PATCH = 50_000_000, 4096, 16
+#: A model of more parameters than LARGE takes a batch in parts of AT_ONCE tokens and PAIRS_AT_ONCE pairs of tokens that
+#: attend to each other, pages in patches of PATCH pixels a side: a step of FeDocVQA's published size on 16 tables does
+#: not fit into 23 GB as one, nor does one part of three long tables in pretraining, whose answers are as long.
+LARGE, AT_ONCE, PAIRS_AT_ONCE, PATCH = 50_000_000, 4096, 1 << 21, 16
 
 
 @dataclass(frozen=True)
@@ -189,12 +190,13 @@ def _add_gradient(
 
 
 def parts_of(inputs: Sequence[Encoded], pixels: Tensor, at_once: int) -> list[tuple[int, int]]:
-    """Where parts of a batch begin and end, each with ``at_once`` tokens at most, padding and patches of the page
-    ``pixels`` (P, 3, H, W) included, or with one input."""
+    """Where parts of a batch begin and end, each with ``at_once`` tokens and PAIRS_AT_ONCE pairs of them at most,
+    padding and patches of the page ``pixels`` (P, 3, H, W) included, or with one input."""
     patches = pixels.shape[-2] * pixels.shape[-1] // PATCH**2
     lengths = [patches + max(len(tensor) for tensor in one.tensors.values() if tensor.dim()) for one in inputs]
     ends = [0]
     for end in range(1, len(inputs)):
-        if (end + 1 - ends[-1]) * max(lengths[ends[-1] : end + 1]) > at_once:
+        count, longest = end + 1 - ends[-1], max(lengths[ends[-1] : end + 1])
+        if count * longest > at_once or count * longest**2 > PAIRS_AT_ONCE:
             ends.append(end)
     return list(pairwise([*ends, len(inputs)]))
