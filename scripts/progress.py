@@ -9,71 +9,69 @@ anew and every kept picture is scored as the last one was; what stands on the pa
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from docleak.documents import private_mask
 from docleak.files import write_atomically
 from docleak.metrics import PageScore, load_engine, score_page
-from docleak.runs import Run
+from docleak.runs.run import Run
+from docleak.studies.given import configured
 from docleak.studies.gradient.config import GradientConfig
 from docleak.studies.gradient.models import audited_pages
-from docleak.studies.given import configured
 from scripts.publish_tables import HEADING, placeless
 
-HEADS = (
-    "model", "attack", "page", "unknown pixels", "fields read by evaluations (PSNR in dB, matching loss)", "at the end",
-    "minutes", "GPU or CPU",
-)  # fmt: skip
+HEADS = ("evaluations", "fields read", "PSNR, dB", "loss")
 
 
-def rows(path: Path) -> list[tuple[str, ...]]:
-    """A line for each finished unit of the run."""
+def sections(path: Path) -> list[str]:
+    """A table for each finished unit of the run."""
     run = Run.load(path)
     told = {**run.config, **run.config["exposure"]}
     config = configured(GradientConfig, {k: v for k, v in told.items() if k != "exposure"}, what=str(path))
-    engine, device = load_engine(config.ocr), "cpu"
-    lines = []
+    if len(config.models) != 1:
+        raise SystemExit(f"{path} is of {len(config.models)} models; expected a run of one.")
+    (source,) = config.models
+    engine, on = load_engine(config.ocr), "GPU" if "--device cuda" in run.manifest()["command"] else "CPU"
+    tables = []
     for record in run.units():
-        source = next(s for s in config.models if run.manifest()["info"]["models"].get(record["model"]))
-        pages = {page.name: page for page in audited_pages(source, device, config)}
-        page, loss = pages[record["page"]], dict(map(tuple, record["finding"]["history"]))
+        pages = {page.name: page for page in audited_pages(source, "cpu", config)}
+        page, end = pages[record["page"]], record["finding"]
+        loss = dict(map(tuple, end["history"]))
         looks = []
         for file in sorted((run.folder(record["unit"]) / "snapshots").glob("*.png")):
             picture = run.read_image(record["unit"], f"snapshots/{file.name}")
-            looks.append(f"{int(file.stem)}: {_said(score_page(page, picture, engine), loss.get(int(file.stem)))}")
-        lines.append((
-            record["model_title"], record["attack"], record["page"], f"{int(private_mask(page).sum()):,}",
-            "; ".join(looks), f"{record['finding']['evaluations']}: {_said(PageScore.from_json(record['score']), None)}",
-            f"{record['finding']['seconds'] / 60:.1f}", _device(run),
-        ))  # fmt: skip
-    return lines
+            looks.append((int(file.stem), score_page(page, picture, engine)))
+        looks.append((end["evaluations"], PageScore.from_json(record["score"])))
+        unknown, minutes = int(private_mask(page).sum()), end["seconds"] / 60
+        tables += [
+            "", f"## {record['model_title']}: {record['attack']}, page {record['page']}", "",
+            f"{unknown:,} unknown pixels; {minutes:.1f} minutes on a {on}, other work beside it.", "",
+            f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|",
+            *(f"| {n} | {_read(score)} | {score.psnr:.1f} | {_number(loss.get(n))} |" for n, score in looks),
+        ]  # fmt: skip
+    return tables
 
 
-def _said(score: PageScore, loss: float | None) -> str:
-    read = sum(bool(field.exact) for field in score.fields)
-    tail = "" if loss is None else f", {loss:.1e}"
-    return f"{read} of {len(score.fields)} ({score.psnr:.1f}{tail})"
+def _read(score: PageScore) -> str:
+    return f"{sum(bool(field.exact) for field in score.fields)} of {len(score.fields)}"
 
 
-def _device(run: Run) -> str:
-    command = str(run.manifest().get("command", ""))
-    return "GPU" if "--device cuda" in command else "CPU"
+def _number(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.1e}"
 
 
 def page_of(runs: Sequence[Path]) -> str:
     """The page as Markdown."""
-    told: list[Mapping[str, Any]] = [Run.load(path).manifest() for path in runs]
-    table = [" | ".join(line) for path in runs for line in rows(path)]
+    told = [Run.load(path).manifest() for path in runs]
     return "\n".join([
         "# Recovery by evaluations", "",
-        "`python -m scripts.progress RUN... --out PAGE`, of the runs below. Every picture that an attack kept on its way",
-        "is scored like the last one: fields that OCR reads as they are, PSNR over private pixels, and the attack's own",
-        "loss, which starts near 20. An evaluation is a gradient of the page; those that whitening draws count.", "",
-        f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {line} |" for line in table), "",
-        *(f"`{placeless(str(one['command']))}`; torch {one['environment']['torch']}; {one['signature']}  "
-          for one in told), "",
+        "`python -m scripts.progress RUN... --out PAGE`, of the runs below. Every picture that an attack kept on its",
+        "way is scored as the last one is: fields that OCR reads exactly as they are, PSNR over private pixels, and",
+        "the attack's own loss. An evaluation is a gradient of the page; those that whitening draws are counted.",
+        *(line for path in runs for line in sections(path)), "",
+        *(f"`{placeless(str(one['command']))}`; torch {one['environment']['torch']}; "
+          f"{one['info'].get('signature', '')}  " for one in told), "",
     ])  # fmt: skip
 
 

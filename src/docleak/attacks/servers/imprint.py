@@ -77,8 +77,8 @@ class Imprint:
         width, height = model.image_size
         direction = torch.randn(3 * width * height, generator=generator)
         direction = (direction / direction.norm()).to(public.pixels)
-        measured = public.pixels.flatten(1) @ direction
-        mean, spread = measured.double().mean(), measured.double().std()
+        measured = (public.pixels.flatten(1) @ direction).double().cpu()
+        mean, spread = measured.mean(), measured.std()
         share = torch.linspace(0.5, self.bins - 0.5, self.bins, dtype=torch.float64) / self.bins
         cut = mean + spread * 2**0.5 * torch.erfinv(2 * share - 1)
         cut[0] = torch.minimum(cut[0], mean - 10 * spread)

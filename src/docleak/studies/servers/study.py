@@ -181,7 +181,7 @@ def summed(gradients: Sequence[Mapping[str, Tensor]], limit: float) -> dict[str,
     for name in gradients[0]:
         words = [fixed.encode(gradient[name].cpu().numpy()) for gradient in gradients]
         total = fixed.decode(np.sum(words, axis=0, dtype=np.uint32))
-        sums[name] = torch.from_numpy(total.reshape(gradients[0][name].shape))
+        sums[name] = torch.from_numpy(total.reshape(gradients[0][name].shape)).to(gradients[0][name].device)
     return sums
 
 
