@@ -98,7 +98,7 @@ class Watching:
 
 
 def measure() -> dict[str, dict[str, Any]]:
-    """ "SIZE, PRECISION" -> what an evaluation of it takes, each from a process of its own."""
+    """By "SIZE, PRECISION": what an evaluation of it takes, each from a process of its own."""
     costs: dict[str, dict[str, Any]] = {}
     for size in SIZES:
         print(f"  {size}", file=sys.stderr)

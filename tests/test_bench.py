@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,6 +60,22 @@ def test_a_game_is_trained_before_its_time_is_taken(bench: Any, monkeypatch: pyt
         monkeypatch.setattr(cdmi, name, least)
     measured = cdmi.measure()
     assert measured["fields"] == 2 and measured["minutes"] > 0 and "2 | 1 | 2 | 1 |" in cdmi.as_markdown(measured)
+
+
+def test_an_evaluation_is_measured_on_the_device_that_is_there(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench import accelerator
+
+    sizes = {"small": ("layoutlmv3-start", None, False, 2), "recomputed": ("donut-start", None, True, 1)}
+    monkeypatch.setattr(accelerator, "SIZES", sizes)
+    small, again = (accelerator.of_size(size, "float32", device="cpu") for size in sizes)
+    assert small["seconds"] > 0 and small["gflop"] > 1 and 0.2 < small["products_share"] < 1 and small["moved"] < 1e-6
+    assert again["gflop"] == 0, "recomputed layers are not counted"
+    before = torch.backends.cudnn.allow_tf32
+    with accelerator.precision("tf32"):
+        assert torch.backends.cudnn.allow_tf32 and torch.backends.cuda.matmul.allow_tf32
+    assert torch.backends.cudnn.allow_tf32 == before and not torch.backends.cuda.matmul.allow_tf32
+    page = accelerator.as_markdown({"small, float32": small, "recomputed, float32": again})
+    assert "| small | 224 x 224 | float32 |" in page and "recomputed | float32" in page
 
 
 def test_the_committed_page_is_of_the_committed_numbers(bench: Any) -> None:

@@ -8,8 +8,8 @@ from docleak.errors import DocleakError
 def pick_device(name: str) -> str:
     """``auto`` is the GPU where there is one; DocleakError for anything else that torch cannot use here.
 
-    From then on convolutions on it keep the digits of float32, as matrix products do by torch's default: in TF32, its
-    default for convolutions, a page's own gradient differs from itself in the fourth digit, and attacks read the rest.
+    From then on convolutions on it keep the digits of float32, as matrix products do by torch's default, where its
+    default for convolutions is TF32 with ten binary digits: attacks read what comes after them.
     """
     import torch
 
