@@ -16,24 +16,18 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
 
 from bench.attack import RELATIVE_ADAM, compared
-from bench.evaluation import GIGA
-from docleak.attacks.gradients import GradientAttack, gi_dqa
-from docleak.attacks.gradients.solvers import Objective
+from bench.evaluation import GIGA, multiplied, watched
+from docleak.attacks.gradients import gi_dqa
 from docleak.documents.synthetic import make_pages
 from docleak.models import load_model, trainable
-from docleak.models.device import pick_device
 from docleak.studies.gradient.case import Case, build_case
 from docleak.studies.gradient.config import Exposure
 from docleak.training.update import client_gradient
@@ -65,38 +59,6 @@ def precision(name: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-@dataclass
-class Watching:
-    """A solver that evaluates the objective where it is, and keeps what that took."""
-
-    timed: int
-    counted: bool = True
-    seconds: list[float] = field(default_factory=list)
-    flop: float = 0.0
-    kernels: dict[str, float] = field(default_factory=dict)
-    kernel_seconds: float = 0.0
-
-    def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor:
-        """Evaluate once to warm up, once counting products (the counter cannot see recomputed layers), ``timed`` times,
-        and last in the profiler."""
-        objective(start, 0.0)
-        if self.counted:
-            with FlopCounterMode(display=False) as counter:
-                objective(start, 0.0)
-            self.flop = float(counter.get_total_flops())
-        for _ in range(self.timed):
-            self.seconds.append(_seconds(start.device, lambda: objective(start, 0.0)))
-        there = start.device.type == "cuda"
-        with profile(activities=[ProfilerActivity.CUDA if there else ProfilerActivity.CPU]) as seen:
-            objective(start, 0.0)
-            _wait(start.device)
-        spent = {e.key: e.self_device_time_total if there else e.self_cpu_time_total for e in seen.key_averages()}
-        whole = sum(spent.values())
-        self.kernel_seconds = whole / 1e6
-        self.kernels = {name: share / whole for name, share in spent.items() if share > 0}
-        return start
-
-
 def measure() -> dict[str, dict[str, Any]]:
     """By "SIZE, PRECISION": what an evaluation of it takes, each from a process of its own."""
     costs: dict[str, dict[str, Any]] = {}
@@ -110,48 +72,31 @@ def measure() -> dict[str, dict[str, Any]]:
 def of_size(size: str, name: str, *, device: str = "cuda") -> dict[str, Any]:
     """Seconds (median), FLOP, GFLOP/s of the evaluation and of the machine, shares of time, GB on the device."""
     source, pixels, recompute, timed = SIZES[size]
-    pick_device(device)
     model = load_model(source, image_size=pixels, device=device)
     page = model.fit(make_pages(1, seed=0)[0])
     with precision("float32"):
         case = build_case(model, [page], Exposure(), seed=0)
     attack = replace(gi_dqa.ATTACK, recompute=recompute)
+    side = SIDE if device.startswith("cuda") else SIDE // 8
     with precision(name):
         moved = _moved(case)
-        peak = multiplied(device)
+        peak = multiplied(side, device)
         held = _held(device)
         took = watched(attack, case, timed)
-        seconds = statistics.median(took.seconds)
-        largest = sorted(took.kernels.items(), key=lambda item: -item[1])[:OPERATIONS]
+        seconds, peak = statistics.median(took.seconds), max(peak, multiplied(side, device))
+        largest = sorted(took.operations.items(), key=lambda item: -item[1])[:OPERATIONS]
         cost = {
             "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
             "parameters": sum(p.numel() for p in model.module.parameters()), "width": model.image_size[0],
             "height": model.image_size[1], "precision": name, "seconds": seconds, "gflop": took.flop / GIGA,
-            "gflop_per_second": took.flop / seconds / GIGA, "machine_gflop_per_second": max(peak, multiplied(device)),
-            "products_share": sum(part for kernel, part in took.kernels.items() if _is_product(kernel)),
-            "kernel_seconds": took.kernel_seconds, "largest": dict(largest), "moved": moved, "held_gb": held / GIGA,
+            "gflop_per_second": took.flop / seconds / GIGA, "machine_gflop_per_second": peak,
+            "products_share": sum(part for kernel, part in took.operations.items() if _is_product(kernel)),
+            "kernel_seconds": took.profiled, "largest": dict(largest), "moved": moved, "held_gb": held / GIGA,
             "gb": (torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else 0) / GIGA,
         }  # fmt: skip
         if size in BESIDE_BARE:
             cost["bare"] = compared(RELATIVE_ADAM, case.view, case.knowledge, warmup=3, steps=timed)
     return cost
-
-
-def watched(attack: GradientAttack, case: Case, timed: int) -> Watching:
-    """The attack on ``case``, its solver a Watching."""
-    solver = Watching(timed, counted=not attack.recompute)
-    draws = 1 + attack.whitening.draws if attack.matching is None else 0
-    watching = replace(attack, solver=solver)
-    watching.run(case.view, case.knowledge, budget=draws + timed + 3, generator=torch.Generator().manual_seed(0))
-    return solver
-
-
-def multiplied(device: str, best_of: int = 7) -> float:
-    """GFLOP/s of the product of two square matrices of ``SIDE`` (an eighth of it on a CPU), the best of some."""
-    side = SIDE if device.startswith("cuda") else SIDE // 8
-    left, right = torch.randn(side, side, device=device), torch.randn(side, side, device=device)
-    where = torch.device(device)
-    return 2 * side**3 / min(_seconds(where, lambda: left @ right) for _ in range(best_of)) / GIGA
 
 
 def _moved(case: Case) -> float:
@@ -161,19 +106,6 @@ def _moved(case: Case) -> float:
     sent = case.clean.gradient
     squares = [((again[n] - sent[n]).double().square().sum(), sent[n].double().square().sum()) for n in names]
     return float((sum(s for s, _ in squares) / sum(s for _, s in squares)) ** 0.5)
-
-
-def _seconds(device: torch.device, work: Any) -> float:
-    _wait(device)
-    began = time.perf_counter()
-    work()
-    _wait(device)
-    return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _held(device: str) -> int:

@@ -116,21 +116,21 @@ class TakingTurns:
         def timed(unknowns: Tensor, progress: float) -> tuple[float, Tensor]:
             nonlocal resumed
             answer = objective(unknowns, progress)
-            stopped = _now(unknowns)
+            stopped = clock(unknowns.device)
             self.bare_step()
-            ended = _now(unknowns)
+            ended = clock(unknowns.device)
             self.engine.append(stopped - resumed)
             self.bare.append(ended - stopped)
-            resumed = _now(unknowns)
+            resumed = clock(unknowns.device)
             return answer
 
         return self.solver.minimise(timed, start, budget=budget)
 
 
-def _now(tensor: Tensor) -> float:
-    """Seconds by the clock, once the device that holds ``tensor`` has done what it was asked."""
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
+def clock(device: torch.device) -> float:
+    """Seconds by the clock, once ``device`` has done what it was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter()
 
 

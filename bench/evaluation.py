@@ -16,7 +16,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.attack import RELATIVE_ADAM, compared
+from bench.attack import RELATIVE_ADAM, clock, compared
 from docleak.attacks.gradients import GradientAttack, gi_dqa
 from docleak.attacks.gradients.solvers import Objective
 from docleak.documents.synthetic import make_pages
@@ -59,24 +58,30 @@ class Watching:
     """A solver that evaluates the objective where it is, and keeps what that took."""
 
     timed: int
+    counted: bool = True  # products are: the counter cannot see recomputed layers
     seconds: list[float] = field(default_factory=list)
     flop: float = 0.0
-    operations: dict[str, float] = field(default_factory=dict)
+    operations: dict[str, float] = field(default_factory=dict)  # shares of ``profiled``; on a GPU of kernels
+    profiled: float = 0.0  # seconds
 
     def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor:
         """Evaluate once to warm up, once counting products, once in the profiler, then ``timed`` times."""
         objective(start, 0.0)
-        with FlopCounterMode(display=False) as counted:
+        if self.counted:
+            with FlopCounterMode(display=False) as counter:
+                objective(start, 0.0)
+            self.flop = float(counter.get_total_flops())
+        on_gpu = start.is_cuda
+        with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
             objective(start, 0.0)
-        self.flop = float(counted.get_total_flops())
-        with profile(activities=[ProfilerActivity.CPU]) as seen:
-            objective(start, 0.0)
-        spent = {event.key.removeprefix("aten::"): event.self_cpu_time_total for event in seen.key_averages()}
-        self.operations = {name: share / sum(spent.values()) for name, share in spent.items()}
+            clock(start.device)
+        events = seen.key_averages()
+        spent = {e.key.removeprefix("aten::"): e.self_device_time_total if on_gpu else e.self_cpu_time_total
+                 for e in events}  # fmt: skip
+        self.profiled = sum(spent.values()) / 1e6
+        self.operations = {name: share / 1e6 / self.profiled for name, share in spent.items()}
         for _ in range(self.timed):
-            began = time.perf_counter()
-            objective(start, 0.0)
-            self.seconds.append(time.perf_counter() - began)
+            self.seconds.append(seconds_of(lambda: objective(start, 0.0), start.device))
         return start
 
 
@@ -115,23 +120,25 @@ def of_size(size: str) -> dict[str, Any]:
 
 
 def watched(attack: GradientAttack, case: Case, timed: int) -> Watching:
-    solver = Watching(timed)
+    """The attack on ``case``, its solver a Watching."""
+    solver = Watching(timed, counted=not attack.recompute)
     draws = 1 + attack.whitening.draws if attack.matching is None else 0
     watching = replace(attack, solver=solver)
     watching.run(case.view, case.knowledge, budget=draws + timed + 3, generator=torch.Generator().manual_seed(0))
     return solver
 
 
-def multiplied(best_of: int = 7) -> float:
-    """GFLOP/s of the product of two square matrices of ``SIDE``, the best of some."""
-    left, right = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
-    return 2 * SIDE**3 / min(_seconds(lambda: left @ right) for _ in range(best_of)) / GIGA
+def multiplied(side: int = SIDE, device: str = "cpu", best_of: int = 7) -> float:
+    """GFLOP/s of the product of two square matrices of ``side``, the best of some."""
+    left, right = torch.randn(side, side, device=device), torch.randn(side, side, device=device)
+    return 2 * side**3 / min(seconds_of(lambda: left @ right, left.device) for _ in range(best_of)) / GIGA
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """What ``work`` takes, on the device that does it."""
+    began = clock(device)
     work()
-    return time.perf_counter() - began
+    return clock(device) - began
 
 
 def _most_memory() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from docleak.errors import DocleakError, RunError
 from docleak.files import drafted
@@ -24,6 +26,8 @@ from docleak.report.severity import Part, Severity
 from docleak.runs.pool import WorkerDied
 from docleak.runs.run import BEGAN, Run
 from docleak.studies.engine import Assignment, Silence, begin, carry_out, compute
+from docleak.studies.gradient.config import GradientConfig
+from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.study import Study, Tell, Unit
 
 
@@ -290,3 +294,11 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: py
     study = StandIn(StandInConfig())
     with pytest.raises(RunError, match=r"127\.0\.0\.1:1"):
         compute([Assignment(study, begin(study, tmp_path))], workers=1, cluster="tcp://127.0.0.1:1")
+
+
+def test_a_study_on_a_gpu_keeps_float32_in_every_process_that_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = GradientConfig(models=("donut-start",), attacks=("random",), pages=1)
+    for device, tf32 in (("cpu", True), ("cuda", False)):
+        sent = pickle.dumps(GradientStudy(config, device=device))
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # as torch has it, in a new worker
+        assert pickle.loads(sent).device == device and torch.backends.cudnn.allow_tf32 is tf32

@@ -6,22 +6,29 @@ from docleak.errors import DocleakError
 
 
 def pick_device(name: str) -> str:
-    """``auto`` is the GPU where there is one; DocleakError for anything else that torch cannot use here.
-
-    From then on convolutions on it keep the digits of float32, as matrix products do by torch's default, where its
-    default for convolutions is TF32 with ten binary digits: attacks read what comes after them.
-    """
+    """``auto`` is the GPU where there is one; DocleakError for anything else that torch cannot use here."""
     import torch
 
-    torch.backends.cudnn.allow_tf32 = False
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    keep_float32(name)
     try:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise DocleakError(f"device {name!r} cannot be used here ({reason}). Try auto or cpu.") from error
     return name
+
+
+def keep_float32(device: str) -> None:
+    """Let convolutions on a GPU keep the digits of float32 in this process, as matrix products do by torch's default.
+
+    Torch's default for convolutions there is TF32, with ten binary digits: attacks read what comes after them.
+    """
+    if device != "cpu":
+        import torch
+
+        torch.backends.cudnn.allow_tf32 = False
 
 
 def seed_torch(number: int) -> None:

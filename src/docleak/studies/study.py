@@ -15,6 +15,7 @@ import numpy as np
 
 from docleak.documents.page import Image
 from docleak.errors import RecipeError, RunError
+from docleak.models.device import keep_float32
 from docleak.options import configured
 from docleak.report.page import Reading
 from docleak.report.table import Column, Value
@@ -98,6 +99,7 @@ class Study(ABC, Generic[C]):
 
     def __init__(self, config: C, *, device: str = "cpu") -> None:
         self.config, self.device = config, device
+        keep_float32(device)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (type(self), self.config, self.device)

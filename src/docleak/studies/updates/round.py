@@ -91,8 +91,7 @@ class ImitatedRound:
         steps = tuple(tuple(place[number] for number in batch) for batch in batches)
         truth = Truth(model, picked(pages, shown), asked)
         truth = truth if truths is None else truths.setdefault(tuple(used), truth)
-        there = next(model.module.parameters()).device
-        return cls(truth, {name: value.to(there) for name, value in sent.items()}, plan, batching, steps, rates)
+        return cls(truth, {name: value.to(truth.device) for name, value in sent.items()}, plan, batching, steps, rates)
 
     @property
     def steps(self) -> ImitatedSteps:
