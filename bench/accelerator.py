@@ -61,6 +61,8 @@ def precision(name: str) -> Iterator[None]:
 
 def measure() -> dict[str, dict[str, Any]]:
     """By "SIZE, PRECISION": what an evaluation of it takes, each from a process of its own."""
+    if not torch.cuda.is_available():
+        raise SystemExit("accelerator is measured on a GPU, and torch finds none here.")
     costs: dict[str, dict[str, Any]] = {}
     for size in SIZES:
         print(f"  {size}", file=sys.stderr)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from docleak.documents import private_mask
+from docleak.errors import DocleakError
 from docleak.files import write_atomically
 from docleak.metrics import PageScore, load_engine, score_page
 from docleak.runs.run import Run
@@ -27,6 +28,8 @@ HEADS = ("evaluations", "fields read", "PSNR, dB", "loss")
 def sections(path: Path) -> list[str]:
     """A table for each finished unit of the run."""
     run = Run.load(path)
+    if run.kind != "gradient":
+        raise SystemExit(f"{path} is a run of kind {run.kind!r}; expected one of gradients.")
     told = {**run.config, **run.config["exposure"]}
     config = configured(GradientConfig, {k: v for k, v in told.items() if k != "exposure"}, what=str(path))
     if len(config.models) != 1:
@@ -81,9 +84,13 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
+    try:
+        page = page_of(given.runs)
+    except DocleakError as fault:
+        raise SystemExit(str(fault)) from fault
     before = given.out.read_text() if given.out.is_file() else ""
     shown = before[before.index(HEADING) :] if HEADING in before else f"{HEADING}\n\nTo be written.\n"
-    write_atomically(given.out, f"{page_of(given.runs)}\n{shown}".encode())
+    write_atomically(given.out, f"{page}\n{shown}".encode())
 
 
 if __name__ == "__main__":
