@@ -66,8 +66,7 @@ class Work:
         ]
         run = [_option("out", "--out", Text(click.Path()), self.out, "Run directory; an interrupted run in it is "
                        "continued.", RUN)]  # fmt: skip
-        if self.kind.gpu:
-            run.append(_option("device", "--device", Text(click.STRING), "auto", "auto, cpu, cuda, cuda:1, mps.", RUN))
+        run.append(_option("device", "--device", Text(click.STRING), "auto", "auto, cpu, cuda, cuda:1, mps.", RUN))
         workers = Bounded(click.INT, range_of("", "--workers") or Range(0, 1))
         run.append(
             _option("workers", "--workers", workers, 0, "Worker processes, one thread each; 0: one per core.", RUN)
@@ -90,7 +89,7 @@ class Work:
         kind, values = self.study(), context.params
         config = kind.of_options(self.given(context), self.fixed)
         refuse_idle(config, [one for name, one in self.options().items() if typed(context, name)])
-        return kind(config, device=pick_device(values["device"])) if "device" in values else kind(config)
+        return kind(config, device=pick_device(values["device"]))
 
 
 class Late(click.Command):

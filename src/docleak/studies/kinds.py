@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kind:
-    """A study: its class ("module:Class"), its configuration's ("": it has no options), what it does in a line, the
-    default --out of ``docleak audit NAME`` ("": it is no audit of its own), and whether it can use a GPU."""
+    """A study: its class ("module:Class"), its configuration's ("": it has no options), what it does in a line, and
+    the default --out of ``docleak audit NAME`` ("": it is no audit of its own)."""
 
     place: str
     config: str
     about: str
     out: str = ""
-    gpu: bool = True
 
 
 #: Name -> kind, as run.json says it. A new study is a file, and a line in this table.
@@ -48,7 +47,6 @@ STUDIES: dict[str, Kind] = {
         "docleak.studies.pairs.config:PairConfig",
         "Picture and text of one client, out of its two gradients.",
         "docleak-pairs",
-        gpu=False,
     ),
     "canaries": Kind(
         "docleak.studies.canaries.study:CanaryStudy",

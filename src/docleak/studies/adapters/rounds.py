@@ -40,10 +40,10 @@ class Federation:
     unseen: Sequence[Page]
 
     @classmethod
-    def of(cls, base: Path, folder: Path, config: AdapterConfig) -> Federation:
+    def of(cls, base: Path, folder: Path, config: AdapterConfig, device: str = "cpu") -> Federation:
         """Adapters on the model in ``base``, written to ``folder``; each page has its first question."""
         adapt(str(base), folder, Lora.parsed(f"r={config.rank},targets={config.targets}"), seed=config.seed)
-        model = load_model(str(folder))
+        model = load_model(str(folder), device=device)
         assert isinstance(model, VisionLanguage)
         for name, parameter in model.module.named_parameters():
             if config.frozen_a and ".lora_A." in name:

@@ -92,7 +92,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             make_tiny(c.family, base, seed=c.seed, initialisation=drawn, width=0 if unit.id == PICTURE else c.width)
             if unit.id == ROUNDS:
                 return self._rounds(base, Path(folder)), {}
-            model = load_model(str(base))
+            model = load_model(str(base), device=self.device)
             assert isinstance(model, VisionLanguage | Lilt)
             (page,) = pages_for(model, "synthetic", count=1, seed=c.seed)
             case = build_case(model, [page], Exposure(), seed=c.seed)
@@ -136,7 +136,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
         }
 
     def _picture(self, model: VisionLanguage | Lilt, case: Case, view: GradientView) -> dict[str, Any]:
-        generator, mask = torch.Generator().manual_seed(self.config.seed), case.knowledge.private[0].numpy()
+        generator, mask = torch.Generator().manual_seed(self.config.seed), case.knowledge.private[0].cpu().numpy()
         finding = ATTACKS.load("gi-dqa").run(view, case.knowledge, budget=self.config.budget, generator=generator)
         pictures = finding.pixels.clamp(0, 1), case.knowledge.template
         near = [((one - case.pixels).abs() <= NEAR).all(1)[0][case.knowledge.private[0]] for one in pictures]
@@ -156,7 +156,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
 
     def _rounds(self, base: Path, folder: Path) -> dict[str, Any]:
         c, generator = self.config, torch.Generator().manual_seed(self.config.seed)
-        federation = Federation.of(base, folder / "adapters", c)
+        federation = Federation.of(base, folder / "adapters", c, self.device)
         before, sent, read = federation.loss(), [], []
         true = federation.true()
         for number in range(c.rounds):

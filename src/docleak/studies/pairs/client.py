@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from docleak.models.pair.aligner import Aligner, load_aligner
 from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causal
 from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
+from docleak.runs.identity import digest_of
 from docleak.studies.pairs.case import LONGEST, PairCase, build_pair_case
 from docleak.studies.pairs.config import PairConfig
 from docleak.studies.pairs.oracle import oracle_for
@@ -29,6 +30,13 @@ from docleak.studies.pairs.privacy import UTILITY_SEED, noise_of, train_on_scene
 PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919
 #: Keeps the clients' noise apart from the attacks' draws.
 NOISE_SEED = 500_000_003
+#: What is loaded and drawn depends on these alone, and that of so many is kept in a process: a table attacks a few
+#: clients in many ways, and a client may have BERT-large.
+KEPT = 4
+LOADED = (
+    "pairs", "count", "skip", "public", "image", "text", "fused", "train_embeddings", "image_size", "aligner",
+    "language", "corpus", "shuffle", "trained", "seed",
+)  # fmt: skip
 #: What a record is here, in the claims of privacy.
 PAIR = "one pair of picture and text"
 
@@ -46,7 +54,7 @@ class Setting:
 
     def fresh(self) -> PairModel:
         """The client's model before its step, another copy."""
-        return client_of(self.config, self.model.classes)
+        return client_of(self.config, self.model.classes, self.model.device)
 
     def case(self, number: int, *, plain: bool = False) -> PairCase:
         """The batch of that number; ``plain``: without the client's noise, for the self-test."""
@@ -67,7 +75,7 @@ class Setting:
         )  # fmt: skip
 
 
-def client_of(config: PairConfig, classes: Sequence[str]) -> PairModel:
+def client_of(config: PairConfig, classes: Sequence[str], device: str | torch.device = "cpu") -> PairModel:
     """The model of ``config`` as drawn, or trained on scenes for as long as it says."""
     if config.trained and not set(SCENE_LABELS) <= set(classes):
         raise RunError(
@@ -76,7 +84,7 @@ def client_of(config: PairConfig, classes: Sequence[str]) -> PairModel:
         )
     model = build_pair(
         config.image, config.text, classes=classes, image_size=config.image_size, seed=config.seed, fused=config.fused,
-        train_embeddings=config.train_embeddings,
+        train_embeddings=config.train_embeddings, device=device,
     )  # fmt: skip
     if not config.trained:
         return model
@@ -99,19 +107,28 @@ def _training_pairs(config: PairConfig, classes: Sequence[str]) -> list[Pair]:
     return pairs
 
 
-def set_up(config: PairConfig) -> Setting:
-    """Load and draw everything. Public texts never hold a target's."""
+def set_up(config: PairConfig, device: str = "cpu") -> Setting:
+    """Load and draw everything, on ``device``; once for all attacks on a client, unless files have changed.
+
+    Public texts never hold a target's.
+    """
+    loaded: dict[str, Any] = {name: getattr(config, name) for name in LOADED}
+    return replace(_set_up(PairConfig(**loaded), device, digest_of(loaded)), config=config)
+
+
+@lru_cache(maxsize=KEPT)
+def _set_up(config: PairConfig, device: str, files: str) -> Setting:
     targets, public = _texts(config)
     seen = {label for pair in targets for label in pair.labels} | {pair.label for pair in public}
     classes = sorted(seen | set(SCENE_LABELS if config.pairs == SCENES else ()))
-    model = client_of(config, classes)
-    aligner = load_aligner(config.aligner, model.tokenizer)
+    model = client_of(config, classes, device)
+    aligner = load_aligner(config.aligner, model.tokenizer, device=device)
     return Setting(config, model, targets, aligner, _language(config, model, targets, public), tuple(public))
 
 
 def _language(config: PairConfig, model: PairModel, targets: Sequence[Pair], public: Sequence[Pair]) -> LanguageModel:
     if config.language != "trigrams":
-        return load_causal(config.language, model.tokenizer)
+        return load_causal(config.language, model.tokenizer, device=model.device)
     said = {pair.text for pair in targets}
     lines = read_text(Path(config.corpus)).splitlines() if config.corpus else []
     lines += [*_public_texts(), *(pair.text for pair in public)]

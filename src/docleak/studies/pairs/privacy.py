@@ -108,7 +108,8 @@ def encodings_of(model: PairModel, pairs: Sequence[Pair], *, longest: int = 40) 
     pixels = torch.stack([pixels_of(resized(pair, model.image_size).image, model.device) for pair in pairs])
     ids, mask = model.token_ids([pair.text for pair in pairs], longest=longest)
     image, text = ([model.class_of(pair.labels[side]) for pair in pairs] for side in (0, 1))
-    return Encodings(pixels, ids, mask, (torch.tensor(image), torch.tensor(text)))
+    labels = torch.tensor(image, device=model.device), torch.tensor(text, device=model.device)
+    return Encodings(pixels, ids, mask, labels)
 
 
 def utility(

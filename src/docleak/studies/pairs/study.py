@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -77,10 +76,10 @@ class PairStudy(TableStudy[PairConfig]):
     show: tuple[str, ...] = ("ssim", "rouge_l")
     parts, shares, stoppable = "batches", tuple(name for name in SCORES if name not in ("ssim", "psnr")), True
 
-    @cached_property
+    @property
     def setting(self) -> Setting:
-        """Everything loaded and drawn, once in each process."""
-        return set_up(self.config)
+        """Everything loaded and drawn."""
+        return set_up(self.config, self.device)
 
     def units(self) -> list[Unit]:
         """Every attack on every batch, batch by batch; first what the privacy is, where there is some."""
