@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from docleak.documents.blue_red_files import open_issuers
 from docleak.errors import AttackError, RecipeError
 from docleak.recipes import find_recipe, list_recipes
 from docleak.recipes.recipe import Recipe, Row
@@ -92,6 +93,15 @@ def test_the_papers_settings_are_those_of_table_12() -> None:
     federation = plain.federation("vt5-start", 0.0, 0)
     assert (federation.rounds, federation.local.epochs) == (1, 10), "one training, whose optimiser begins once"
     assert "one training of 10 epoch(s)" in plain.sentence(False)
+
+
+@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if not preset.data.official])
+def test_a_presets_documents_can_be_divided_and_every_part_has_some(name: str) -> None:
+    data = PRESETS[name].data
+    shares = open_issuers(data.providers, data.per_provider, data.plan, seed=data.seed).shares
+    silos = [share for share in shares if share.name.startswith("silos/")]
+    assert len(silos) == data.plan.clients and all(share.pages for share in shares)
+    assert {"test", "validation", "red-positive", "red-negative"} <= {share.name for share in shares}
 
 
 def test_the_printed_noise_is_trained_with_under_a_name_without_an_epsilon() -> None:

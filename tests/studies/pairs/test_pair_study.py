@@ -5,9 +5,11 @@ from __future__ import annotations
 import html
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from docleak.attacks.pairs import PairFinding
 from docleak.documents.pairs import Pair, make_scenes
 from docleak.errors import AttackError, ModelError, RunError
 from docleak.models.pair import PairModel, build_pair
+from docleak.models.pair.aligner import load_aligner
 from docleak.recipes.rows import tables_of
 from docleak.report.page import Reading
 from docleak.runs.run import Run
@@ -52,6 +55,38 @@ def test_assignment_is_the_best_of_all() -> None:
     gains = np.random.default_rng(0).random((4, 4))
     best = max(permutations(range(4)), key=lambda p: sum(gains[i, j] for i, j in enumerate(p)))
     assert assign(gains.tolist()) == list(best)
+
+
+def test_a_client_and_what_the_adversary_has_are_on_the_device_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def noted(made: Callable[..., Any]) -> Callable[..., Any]:
+        def make(*given: Any, device: Any = "unsaid", **settings: Any) -> Any:
+            asked.append((made.__name__, str(device)))
+            return made(*given, **settings)
+
+        return make
+
+    for made in (build_pair, load_aligner):
+        monkeypatch.setattr(f"docleak.studies.pairs.client.{made.__name__}", noted(made))
+    setting = PairStudy(replace(CONFIG, seed=11), device="meta").setting
+    assert asked == [("build_pair", "meta"), ("load_aligner", "meta")]
+    setting.fresh()
+    assert asked[2:] == [("build_pair", "cpu")], "that of the model"
+
+
+def test_attacks_on_one_client_share_what_was_loaded_and_drawn(tmp_path: Path) -> None:
+    corpus = tmp_path / "said.txt"
+    corpus.write_text("a red tower\n")
+    config = replace(CONFIG, corpus=str(corpus))
+    first, again = set_up(config), set_up(replace(config, attacks=("mgis",), budget=99, batch_size=2, noise=0.5))
+    assert again.model is first.model and again.aligner is first.aligner and again.language is first.language
+    assert (again.config.budget, again.config.noise, first.config.budget) == (99, 0.5, 12)
+    assert set_up(replace(config, seed=1)).model is not first.model
+    corpus.write_text("a red tower and a blue one\n")
+    assert set_up(config).language is not first.language, "the file is another one now"
 
 
 def test_a_budget_too_small_for_an_attack_is_refused_beforehand() -> None:

@@ -164,7 +164,7 @@ PRESETS: dict[str, Preset] = {
     ),
     # One step a client: bytes, memory and seconds of the published size, and nothing learned.
     "base": Preset(
-        Data(providers=96, per_provider=3.0),
+        Data(providers=96, per_provider=4.0),
         {CENTRAL: Training(rounds=1, batch_size=2, max_steps=1),
          FEDERATED: Training(batch_size=2, max_steps=1, participation=0.2)},
         {CENTRAL: Training(rounds=1, batch_size=2, max_steps=1, unit_rate=0.25, denominator=5, repeatable=True),
