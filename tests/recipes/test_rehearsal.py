@@ -17,12 +17,12 @@ from docleak.documents.pairs.loading import PAIR_FORMATS
 from docleak.errors import RecipeError
 from docleak.models.base import DocumentModel
 from docleak.models.published import make
-from docleak.recipes import Recipe, Row, find_recipe, list_recipes
+from docleak.recipes import Recipe, Row, find_recipe, list_recipes, rehearsal
 from docleak.recipes.rehearsal import HANDED_OUT, MADE_FROM, Rehearsed, _key, _whole, fewest, rehearse
 from docleak.recipes.rehearsed import duration, write_rehearsal
 from docleak.recipes.rows import count_rows, rows_of
 from docleak.studies.engine import begin
-from docleak.studies.study import STEP, Done, TableRow
+from docleak.studies.study import STEP, Done, TableRow, TableStudy
 from docleak.training.federated import local
 from docleak.training.objectives.objective import Example
 from tests.cli.published_layouts import openi
@@ -86,15 +86,12 @@ def test_a_small_row_is_rehearsed_and_scaled_up(tmp_path: Path) -> None:
                     {"tiny": {"models": {"m": "layoutlmv3-start"}}})  # fmt: skip
     planned = rows_of(recipe, recipe.study, "tiny", tmp_path, {}, complete=False)
     said: list[str] = []
-    left = [(tmp_path / "place").joinpath(*parts, "model.safetensors")
-            for parts in (("docleak-store",), ("table", "rows", "other", "models"))]  # fmt: skip
-    for file in left:
-        file.parent.mkdir(parents=True)
-        file.touch()
     place = tmp_path / "place"
+    (place / "docleak-store").mkdir(parents=True)
+    (place / "docleak-store" / "model.safetensors").touch()
     once, twice = rehearse(planned, place, said.append)
     assert said == ["long (m)"], "rows with the same least part are computed once"
-    assert not any(file.exists() for file in left), "models of one table fill no disk while the next is rehearsed"
+    assert not (place / "docleak-store").exists(), "models of one table fill no disk while the next is rehearsed"
     assert once.seconds == twice.seconds and once.peak > 10**8
     assert once.estimate is not None and twice.estimate == pytest.approx(2 * once.estimate)
     assert once.work == {"pages": 3, "gradient evaluations": 270}
@@ -106,6 +103,44 @@ def test_a_small_row_is_rehearsed_and_scaled_up(tmp_path: Path) -> None:
     assert "| long (m) |" in page and "3 pages, 270 gradient evaluations" in page and "What is missing" not in page
     saved = json.loads((tmp_path / "rehearsal.json").read_text())
     assert saved["rows"][1]["work"] == {"pages": 6, "gradient evaluations": 540}
+
+
+def test_models_of_one_row_fill_no_disk_while_the_next_is_rehearsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 rows of CDMI's Table 5 leave six checkpoints of 0.5 GB each."""
+    rows = tuple(Row(name, ("m",), {"attack": name}) for name in ("random", "dlg"))
+    recipe = Recipe("test", "A test", "nobody", "", rows, {"pages": 1, "budget": 9, "seed": 0},
+                    {"tiny": {"models": {"m": "layoutlmv3-start"}}})  # fmt: skip
+    measured = rehearsal._measured
+
+    def trained(studies: Sequence[TableStudy[Any]], folder: Path) -> list[dict[str, Any]]:
+        assert not list(tmp_path.rglob("*.safetensors")), "the row before left its own"
+        record = measured(studies, folder)
+        (folder / "models").mkdir()
+        (folder / "models" / "model.safetensors").touch()
+        return record
+
+    monkeypatch.setattr(rehearsal, "_measured", trained)
+    planned = rows_of(recipe, recipe.study, "tiny", tmp_path, {}, complete=False)
+    assert [row.stops for row in rehearse(planned, tmp_path / "place")] == ["", ""]
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["gi-dqa/table8", "mmgia/table1", "pfl-docvqa/table3"])
+def test_a_row_of_the_base_scale_can_be_computed_where_docleak_makes_the_documents(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recipe = find_recipe(name)
+    smaller = {
+        model: "lenet5+bert-tiny" if "+" in source else f"{source},narrow=yes"
+        for model, source in recipe.scales["base"]["models"].items()
+    }
+    rows = rows_of(recipe, recipe.study, "base", tmp_path, {"models": smaller}, complete=False)
+    ((row,),) = fewest([rows])
+    (told,) = rehearse([row], tmp_path / "place")
+    assert not told.stops and not told.missing and told.seconds
 
 
 def test_the_base_scale_is_rehearsed_on_models_made_on_the_spot(
