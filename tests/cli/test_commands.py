@@ -567,6 +567,27 @@ def test_values_are_parsed_at_the_edge() -> None:
     with pytest.raises(DocleakError, match="Try auto or cpu"):
         pick_device("cuda:99")
     assert 1 <= default_workers() <= (os.cpu_count() or 1)
+    assert default_workers("cuda") == default_workers("cuda:1") == default_workers("mps") == 1
+
+
+@pytest.mark.parametrize("command", ["audit pairs", "reproduce gi-dqa/table1"])
+def test_a_gpu_has_one_worker_unless_more_are_asked_for(
+    command: str, docleak: Docleak, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def noted(*given: object, workers: int, **how: object) -> None:
+        seen.append(workers)
+        raise DocleakError("that was all")
+
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {*range(8)})
+    monkeypatch.setattr("docleak.recipes.rows.reproduce", noted)
+    monkeypatch.setattr("docleak.studies.engine.carry_out", noted)
+    for device, more, expected in (("cuda", "", 1), ("cuda", "--workers 3", 3), ("cpu", "", 8)):
+        for place in ("studies", "reproduce"):
+            monkeypatch.setattr(f"docleak.cli.{place}.pick_device", lambda name, device=device: device)
+        told = docleak(*command.split(), *more.split(), "--out", "out")
+        assert "that was all" in told.err and seen.pop() == expected and not seen
 
 
 # -- recipes -----------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def audit_everything(ctx: click.Context) -> None:
     compared = plain and "attacks" not in given if asked is None else asked
     shipped = compared and "models" not in given and config.documents == "synthetic"
     study.check(note)
-    how = how_of(ctx)
+    how = how_of(ctx, study.device)
 
     def carried_out(part: Study[Any], folder: Path) -> Run:
         with Progress(quiet=as_json, out=folder) as watcher:

@@ -148,7 +148,9 @@ def reproduce(
         ),
     ] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    workers: Annotated[int, typer.Option(help="Worker processes, one thread each; 0 means one per core.")] = 0,
+    workers: Annotated[
+        int, typer.Option(help="Worker processes, one thread each; 0 means one per core, on a GPU one.")
+    ] = 0,
     cluster: Annotated[str, typer.Option(help="Address of a Dask scheduler that shares this file system.")] = "",
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object; no progress bar.")] = False,
 ) -> None:
@@ -179,7 +181,8 @@ def reproduce(
         return
     recipe = find_recipe(name)
     folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
-    planned = rows_of(recipe, recipe.study, scale, folder, given.changes(recipe), device=pick_device(device), only=rows)
+    device = pick_device(device)
+    planned = rows_of(recipe, recipe.study, scale, folder, given.changes(recipe), device=device, only=rows)
     if dry_run:
         _show_plan(planned, json_output)
         return
@@ -187,7 +190,7 @@ def reproduce(
     with working_in(folder):
         with Progress(quiet=json_output) as watcher:
             compute_rows(
-                recipe, planned, folder, scale=scale, workers=workers or default_workers(), cluster=cluster,
+                recipe, planned, folder, scale=scale, workers=workers or default_workers(device), cluster=cluster,
                 command=command_line(), until_decided=until_decided, watcher=watcher,
             )  # fmt: skip
         page = write_table(

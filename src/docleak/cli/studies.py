@@ -69,7 +69,14 @@ class Work:
         run.append(_option("device", "--device", Text(click.STRING), "auto", "auto, cpu, cuda, cuda:1, mps.", RUN))
         workers = Bounded(click.INT, range_of("", "--workers") or Range(0, 1))
         run.append(
-            _option("workers", "--workers", workers, 0, "Worker processes, one thread each; 0: one per core.", RUN)
+            _option(
+                "workers",
+                "--workers",
+                workers,
+                0,
+                "Worker processes, one thread each; 0: one per core, on a GPU one.",
+                RUN,
+            )
         )
         run.append(_option("cluster", "--cluster", Text(click.STRING), "", "Address of a Dask scheduler that shares "
                            "this file system; its workers compute.", RUN))  # fmt: skip
@@ -128,11 +135,15 @@ class StudyCommand(Late, TyperCommand):
         """Carry the study out and report."""
         check_values(self.path, self, ctx)
         values = ctx.params
-        run_and_report(self.work.asked(ctx), Path(values["out"]), how_of(ctx), values["json_output"])
+        study = self.work.asked(ctx)
+        run_and_report(study, Path(values["out"]), how_of(ctx, study.device), values["json_output"])
 
 
-def how_of(ctx: click.Context) -> dict[str, Any]:
-    """What ``carry_out`` takes of a run's options; DocleakError for workers beside a cluster, or where none answers."""
+def how_of(ctx: click.Context, device: str) -> dict[str, Any]:
+    """What ``carry_out`` takes of the options of a run on ``device``.
+
+    DocleakError for workers beside a cluster, or where none answers.
+    """
     workers, cluster = ctx.params["workers"], ctx.params["cluster"]
     if cluster:
         from docleak.runs.pool import cluster_at
@@ -143,7 +154,7 @@ def how_of(ctx: click.Context) -> dict[str, Any]:
             )
         with cluster_at(cluster):
             pass
-    return {"workers": workers or default_workers(), "cluster": cluster, "command": command_line()}
+    return {"workers": workers or default_workers(device), "cluster": cluster, "command": command_line()}
 
 
 def command_line() -> str:
