@@ -77,6 +77,14 @@ def test_nothing_but_zeros(small: Any) -> None:
         check_gradient(small.model, {name: torch.zeros_like(v) for name, v in small.view.gradient.items()})
 
 
+@pytest.mark.parametrize("factor", [1e-20, 1e-43])
+def test_a_gradient_whose_square_float32_cannot_hold(factor: float, small: Any) -> None:
+    norm = sum(float(value.square().sum()) for value in small.view.gradient.values()) ** 0.5
+    with pytest.raises(GradientError, match="as good as certain"):
+        check_gradient(small.model, {n: v * factor / norm for n, v in small.view.gradient.items()})
+    check_gradient(small.model, {n: v * 1e-15 / norm for n, v in small.view.gradient.items()})
+
+
 def test_an_empty_gradient(small: Any) -> None:
     with pytest.raises(GradientError, match="it is empty"):
         check_gradient(small.model, {})

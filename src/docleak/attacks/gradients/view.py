@@ -13,6 +13,9 @@ from docleak.attacks.gradients.local_steps import ImitatedSteps
 from docleak.errors import GradientError
 from docleak.models.base import DocumentModel, Encoded, trainable
 
+#: The square of a smaller number lies below float32's normal numbers, which some devices take for zero.
+LEAST_NORM = math.sqrt(torch.finfo(torch.float32).tiny)
+
 
 @dataclass(frozen=True)
 class GradientView:
@@ -142,8 +145,14 @@ def _faults(parameters: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) ->
         elif not bool(torch.isfinite(value).all()):
             bad = int((~torch.isfinite(value)).sum())
             yield f"{name}: {bad} of {value.numel()} values are NaN or infinite (mixed precision overflow?)"
-    if _norm(gradient) == 0.0:
+    norm = _norm(gradient)
+    if norm == 0.0:
         yield "all values are zero: the client trained nothing, or the update was subtracted from itself"
+    elif norm < LEAST_NORM:
+        yield (
+            f"its norm is {norm:.0e}, whose square float32 cannot hold, so that no distance to it can be told: the "
+            "model is as good as certain of what it was asked, and learns nothing from it"
+        )
 
 
 def _norm(gradient: Mapping[str, Tensor]) -> float:
