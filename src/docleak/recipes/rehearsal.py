@@ -164,16 +164,19 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
         say(f"{rows[numbers[0]].name} ({rows[numbers[0]].model})")
         studies = [rows[number].study for number in numbers]
         measured = _measured(studies, place / TABLE / ROWS / key)
-        for weights in (place / TABLE / ROWS / key).rglob(
-            "*.safetensors"
-        ):  # of models that were trained: large, and of
-            weights.unlink()  # use to no other row
+        _drop_weights(place / TABLE / ROWS / key)
         for number, record in zip(numbers, measured, strict=True):
             rehearsals[number] = replace(rehearsals[number], **record)
     for shared in place.glob("*"):  # what a table's rows share beside it
         if shared.name != TABLE:
             shutil.rmtree(shared)
     return rehearsals
+
+
+def _drop_weights(folder: Path) -> None:
+    """Of models that a row trained: large, and of use to no other row."""
+    for weights in folder.rglob("*.safetensors"):
+        weights.unlink()
 
 
 def fewest(tables: Sequence[Sequence[TableRow]]) -> list[Sequence[TableRow]]:

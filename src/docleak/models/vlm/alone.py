@@ -101,7 +101,9 @@ def _of_lilt(model: Lilt, page: Page, question: Question) -> dict[str, Tensor]:
 
 def gradient_alone(model: VisionLanguage | Lilt, page: Page, question: Question) -> dict[str, Tensor]:
     """The gradient of the loss that ``transformers`` itself computes of this, by the network's names."""
-    loss: Tensor = model.module(**fed_alone(model, page, question), use_cache=False).loss
     named = dict(trainable(model.module))
+    device = next(iter(named.values())).device
+    fed = {name: value.to(device) for name, value in fed_alone(model, page, question).items()}
+    loss: Tensor = model.module(**fed, use_cache=False).loss
     values = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     return {name: torch.zeros_like(named[name]) if v is None else v for name, v in zip(named, values, strict=True)}

@@ -69,11 +69,12 @@ class Federation:
         for page in self.pages:
             done = train_locally(self.model, [page], plan, client="one", rng=np.random.default_rng(number))
             self._put(start)
-            sent.append(self._protected({n: torch.from_numpy(v) for n, v in done.update.delta.items()}, generator))
+            delta = {name: torch.from_numpy(value).to(start[name]) for name, value in done.update.delta.items()}
+            sent.append(self._protected(delta, generator))
         noise = c.noise_multiplier * c.clip / len(sent)
         mean = {
             name: torch.stack([one[name] for one in sent]).mean(0)
-            + noise * torch.randn(start[name].shape, generator=generator)
+            + noise * torch.randn(start[name].shape, generator=generator).to(start[name])
             for name in start
         }
         self._put({name: start[name] - value for name, value in mean.items()})
@@ -116,7 +117,8 @@ class Federation:
         return 4 * sent if share is None else round(8 * share * sent)
 
     def _input(self, page: Page) -> tuple[Tensor, list[Any]]:
-        return pixels_of(page.image)[None], [self.model.encode(page, page.questions[0])]
+        device = next(self.model.module.parameters()).device
+        return pixels_of(page.image, device)[None], [self.model.encode(page, page.questions[0])]
 
     def read(self, rounds: Sequence[Sent]) -> Words | str:
         """The words in what was sent, or why there are none."""
@@ -147,7 +149,7 @@ class Federation:
             return None
         shares = []
         for page in (self.pages[0], *self.others):
-            gradient = client_gradient(self.model, *self._input(page))[name].double()
+            gradient = client_gradient(self.model, *self._input(page))[name].to(space.directions)
             outside = (gradient - gradient @ space.directions.T @ space.directions).norm() / gradient.norm()
             shares.append(float(outside))
         return shares[0], shares[1:]

@@ -93,16 +93,17 @@ class PairStudy(TableStudy[PairConfig]):
 
     def facts(self) -> dict[str, Any]:
         """The client's model, and what the server knows."""
-        knows = list(self.setting.case(0).knowledge.sentences())
-        return {"model": self.setting.model.name, "knows": knows}
+        setting = self.setting
+        return {"model": setting.model.name, "knows": list(setting.case(0).knowledge.sentences())}
 
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
         """One attack on one batch, after the self-test: scores, texts and pictures."""
         if unit.id == PRIVACY:
             return {"privacy": privacy_of(self.setting)}, {}
         name, number = unit.what
-        case = self.setting.case(number)
-        for test in self_tests(self.setting.case(number, plain=True)).values():
+        setting = self.setting
+        case = setting.case(number)
+        for test in self_tests(setting.case(number, plain=True)).values():
             test.require()
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)
         finding = self.config.attack(name).run(
