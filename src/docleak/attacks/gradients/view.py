@@ -150,8 +150,8 @@ def _faults(parameters: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) ->
         yield "all values are zero: the client trained nothing, or the update was subtracted from itself"
     elif norm < LEAST_NORM:
         yield (
-            f"its norm is {norm:.0e}, whose square float32 cannot hold, so that no distance to it can be told: the "
-            "model is as good as certain of what it was asked, and learns nothing from it"
+            f"its norm is {norm:.0e}, whose square float32 cannot hold, and docleak compares gradients in float32: the "
+            "model is as good as certain of what it was asked. What finer arithmetic reads of it is not measured here"
         )
 
 
