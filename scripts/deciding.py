@@ -1,8 +1,9 @@
 """What it would take to decide a statement that a stored table leaves open, reckoned from its own numbers.
 
 The assumption: the difference that was seen is the true one. Then an interval narrows with the square root of the
-number of parts; one at the edge of what was seen (nothing of n, or all of n) with their number. So the reckoning is
-no promise: half of the time the true difference is smaller than the seen one, and more parts are needed.
+number of parts; one at the edge of what was seen (nothing of n, or all of n) with their number, and where it is a
+confidence sequence's, that is asked. So the reckoning is no promise: half of the time the true difference is smaller
+than the seen one, and more parts are needed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from docleak.metrics.estimate import Estimate
+from docleak.metrics.sequence import mean_over_time
 from docleak.recipes.statements import OPEN, RELATIONS, statement_of
 
 #: More parts than this are as good as none.
@@ -38,6 +40,26 @@ def parts_needed(quantity: Estimate, wanted: tuple[float, float]) -> int | None:
         times = reach / room if reach > 0 else 1.0
         growth = max(growth, times if value in (low, high) else times**2)
     return math.ceil(quantity.groups * growth)
+
+
+def all_or_none_needed(quantity: Estimate, wanted: tuple[float, float]) -> int | None:
+    """How many parts it takes for a confidence sequence to lie inside or outside of ``wanted`` if all of them are 0,
+    or all 1, as those of ``quantity`` are; None where more than MOST would not."""
+
+    def decides(count: int) -> bool:
+        low, high = mean_over_time([float(quantity.value or 0)] * count, planned=count)
+        inside = wanted[0] <= low and high <= wanted[1]
+        return inside or high < wanted[0] or low > wanted[1]
+
+    few, many = quantity.groups, quantity.groups
+    while not decides(many):
+        few, many = many, 2 * many
+        if many > 2_000:  # a sequence's time grows with its length; the interval with one over it
+            return None
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if decides(middle) else (middle, many)
+    return many
 
 
 def spent_on(table: Mapping[str, Any], said: Mapping[str, Any]) -> float | None:
@@ -67,7 +89,9 @@ def to_decide(table: Mapping[str, Any], said: Mapping[str, Any]) -> str:
     quantity = Estimate.of_json(said["quantity"])
     if quantity.value is None or quantity.low is None or quantity.high is None or quantity.low == quantity.high:
         return "no interval, too few were counted"
-    count = parts_needed(quantity, statement_of(said).wanted)
+    wanted = statement_of(said).wanted
+    sequence = str(said.get("how", "")).startswith("mean over") and quantity.value in (0.0, 1.0)
+    count = (all_or_none_needed(quantity, wanted) if sequence else None) or parts_needed(quantity, wanted)
     if count is None:
         return EFFECTLESS
     of = quantity.of.removeprefix("guesses about ").replace("parts", "")

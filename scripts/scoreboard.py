@@ -13,6 +13,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,16 @@ from docleak.recipes.statements import CONFIRMED, OPEN, REFUTED
 from scripts.deciding import to_decide
 
 VERDICTS = (CONFIRMED, REFUTED, OPEN)
+#: What a statement says of itself that is docleak's, in a table of a paper's.
+OURS = "(ours)"
 HEAD = "| statement | on | n | measured | verdict | to decide |\n|---|---|---|---|---|---|\n"
 EXPLAINED = """\
-What the papers conclude from their tables and figures, as statements that docleak's numbers confirm, refute, or cannot
-decide. **Confirmed** and **refuted** mean that the whole 95 % interval lies on that side; how each was measured (paired
-over the same pages, or two intervals that do not meet) stands on the page of its table, with command, seed, machine and
-time. Scale tiny is not the papers' models: what is refuted there is refuted there. Statements marked "(ours)" are no
-paper's.
+What the papers conclude from their tables and figures, and what docleak asks beside them, as statements that its numbers
+confirm, refute, or cannot decide. **Confirmed** and **refuted** mean that the whole 95 % interval lies on that side,
+but for "by the number itself": there is no interval then, and what one training or run gave is held against the line.
+How each was measured (paired over the same pages, or two intervals that do not meet) stands on the page of its table,
+with command, seed, machine and time. Scale tiny is not the papers' models: what is refuted there is refuted there.
+Statements marked "(ours)", and all of tables whose heading says "docleak's own question", are no paper's.
 
 **To decide** is what an open statement would take, reckoned from its own numbers: as many parts (documents, pairs,
 providers) as its interval needs to leave the line, and the time that so many more would take in its rows, by what
@@ -58,36 +62,52 @@ def lines_of(table: Mapping[str, Any]) -> list[str]:
     for one in table["statements"]:
         quantity = Estimate.of_json(one["quantity"])
         where = one["model"] + (f", {table['at']}" if table["scale"] != "tiny" else "")
-        cells = [one["says"], where, quantity.groups or "-", quantity.text(3), one["verdict"], to_decide(table, one)]
+        verdict = one["verdict"] + (" by the number itself" if one["verdict"] != OPEN and quantity.low is None else "")
+        cells = [one["says"], where, quantity.groups or "-", quantity.text(3), verdict, to_decide(table, one)]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
 
 
 def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:
     """The page as Markdown."""
-    verdicts: Counter[str] = Counter()
-    decided, parts, absent, missing = list[str](), list[str](), list[str](), 0
+    papers, ours = _Count("Of the papers' findings"), _Count("Of docleak's own questions")
+    parts, absent = list[str](), list[str]()
     for name, recipe in recipes.items():
-        tables = stored(folder, name)
-        if not tables or not any(table["statements"] for table in tables):
+        tables, count = stored(folder, name), ours if recipe.ours else papers
+        said = [(one["says"], one["verdict"]) for table in tables for one in table["statements"]]
+        count.tables += 1
+        count.missing += not tables
+        count.decided += any(verdict != OPEN for says, verdict in said if recipe.ours or OURS not in says)
+        for says, verdict in said:
+            (ours if OURS in says else count).verdicts[verdict] += 1
+        if not said:
             absent.append(f"- {_title(folder, name)}: {_why_none(recipe, tables)}")
-            missing += not tables
             continue
-        said = [one["verdict"] for table in tables for one in table["statements"]]
-        verdicts.update(said)
-        if any(verdict != OPEN for verdict in said):
-            decided.append(name)
         lines = [line for table in tables for line in lines_of(table)]
-        heading = f"### {_title(folder, name)}: {recipe.title}\n\n{recipe.paper}"
+        whose = "; docleak's own question" if recipe.ours else ""
+        heading = f"### {_title(folder, name)}: {recipe.title}\n\n{recipe.paper}{whose}"
         parts.append(f"{heading}\n\n{HEAD}" + "\n".join(lines) + "\n")
-    total = sum(verdicts.values())
-    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS)
-    whole = (
-        f"{total} statements on one model each: {counts}. Of {len(recipes)} tables and figures {len(decided)} decide "
-    )
-    whole += f"one statement or more; {missing} have no stored numbers."
     rest = "\n".join(["## Without a verdict\n", *absent]) if absent else ""
-    return "\n".join(["# Scoreboard\n", EXPLAINED, f"**{whole}**\n", *parts, rest]).rstrip() + "\n"
+    counts = [f"**{count.text()}**\n" for count in (papers, ours) if count.tables]
+    return "\n".join(["# Scoreboard\n", EXPLAINED, *counts, *parts, rest]).rstrip() + "\n"
+
+
+@dataclass
+class _Count:
+    """Verdicts, and the tables that hold at least one, of the papers or of docleak."""
+
+    of: str
+    verdicts: Counter[str] = field(default_factory=Counter)
+    tables: int = 0
+    decided: int = 0
+    missing: int = 0
+
+    def text(self) -> str:
+        counts = ", ".join(f"{self.verdicts[verdict]} {verdict}" for verdict in VERDICTS)
+        return (
+            f"{self.of}: {self.verdicts.total()} statements on one model each, {counts}. Of {self.tables} tables and "
+            f"figures {self.decided} decide one statement or more; {self.missing} have no stored numbers."
+        )
 
 
 def _title(folder: Path, name: str) -> str:

@@ -6,6 +6,7 @@ Recipes are TOML files, the shipped ones beside this module, a user's own anywhe
     kind = "trainings"                  which study a row is of (gradient, if left out)
     paper = "Ben Hemo et al. (2025), Table 1"
     finding = "..."                     what the paper concludes from it, in a sentence
+    ours = true                         if the question is nobody's but one's own: its statements are no paper's
     models = ["donut"]                  every row runs on each of these, unless it names its own
     [fixed]                             settings of every row
     [scales.tiny], base and paper       settings of a scale; models.donut = "donut-start" says which checkpoint that is,
@@ -48,7 +49,7 @@ OF_SCALE = {"models": dict, "on": list, "of": dict}
 MOST_NUMBER = 10**12
 #: key -> type, of the file and of a row; scales and ``fixed`` hold settings.
 TOP = {"title": str, "kind": str, "paper": str, "finding": str, "note": str, "models": list, "fixed": dict,
-       "rows": list, "scales": dict, "statements": list}  # fmt: skip
+       "ours": bool, "rows": list, "scales": dict, "statements": list}  # fmt: skip
 ROW = {"name": str, "models": list, "printed": dict, "scales": dict, "only": str}
 
 
@@ -73,7 +74,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table. ``scales`` maps tiny, base and paper to settings, among them ``models``: name -> checkpoint."""
+    """A table. ``scales`` maps tiny, base and paper to settings, among them ``models``: name -> checkpoint. Of one that
+    is ``ours`` the statements are no paper's."""
 
     name: str
     title: str
@@ -85,6 +87,7 @@ class Recipe:
     note: str = ""
     kind: str = USUAL
     statements: tuple[Statement, ...] = ()
+    ours: bool = False
 
     @property
     def study(self) -> type[TableStudy[Any]]:
@@ -233,6 +236,7 @@ def read_recipe(file: Path, name: str) -> Recipe:
         scales=text.get("scales", {}),
         kind=text.get("kind", USUAL),
         statements=tuple(statement_of(one) for one in text.get("statements", ())),
+        ours=text.get("ours", False),
     )
 
 
