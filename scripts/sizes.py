@@ -17,9 +17,12 @@ from docleak.recipes import Recipe
 from scripts.scoreboard import stored, write_page
 
 EXPLAINED = """\
-The same rows with docleak's tiny networks, with networks of the published size and random weights (which have learned
-nothing), and in print. What differs between the first two is size, initialisation and the number of documents; what
-differs from the third besides is training, data and budget.
+The same rows with docleak's tiny networks, with networks of the published size and random weights, and in print. No
+column differs from another in size alone. Between tiny and base differ the initialisation and the number of documents,
+too, and, as the commands below each table say, gradient evaluations (GI-DQA: 150 and 60), pages (receipts in two of its
+columns), pairs and pictures (MMGIA: 20 of NLVR at 64 x 16, 4 scenes at 32 x 32, with another network for pictures) and
+training (PFL-DocVQA: ten rounds, and one step). The printed numbers are of pretrained networks, other data and the
+paper's budget.
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 from docleak.metrics.estimate import Estimate, ratio_interval
 from docleak.metrics.sequence import mean_over_time
 from docleak.recipes.statements import CONFIRMED, OPEN
-from scripts.deciding import EFFECTLESS, parts_needed, spent_on, to_decide
+from scripts.deciding import EFFECTLESS, all_or_none_needed, parts_needed, spent_on, to_decide
 
 ABOVE = (0.0, float("inf"))
 
@@ -45,6 +45,19 @@ def test_nothing_of_n_narrows_with_n() -> None:
     assert count is not None and 360 <= count <= 368
     ends = [ratio_interval(np.zeros(n), np.ones(n, int), rng, 0.95, 100, share=True)[1] for n in (350, count + 5)]
     assert ends[0] is not None and ends[1] is not None and ends[1] <= 0.01 < ends[0]
+
+
+def test_nothing_of_n_is_asked_of_the_sequence_itself() -> None:
+    """0 of 8 pages: with 32 of them, as many as a line through 8 promises, one field in ten could still be read."""
+    low, high = mean_over_time([0.0] * 8, planned=8)
+    seen = Estimate(0.0, low, high, 8, 8, of="documents")
+    open_one = said(seen, how="mean over documents: april", between=[0, 0.1])
+    del open_one["above"]
+    assert to_decide({"recipe": "t", "rows": []}, open_one) == "about 39 documents"
+    ends = [mean_over_time([0.0] * n, planned=n)[1] for n in (38, 39)]
+    assert ends[1] <= 0.1 < ends[0]
+    assert all_or_none_needed(seen, (0.0, 1e-4)) is None  # more than it asks for
+    assert all_or_none_needed(Estimate(1.0, 1 - high, 1.0, 8, 8), (0.9, 1.0)) == 39
 
 
 def said(quantity: Estimate, **more: Any) -> dict[str, Any]:
