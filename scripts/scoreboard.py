@@ -73,7 +73,7 @@ def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:
     papers, ours = _Count("Of the papers' findings"), _Count("Of docleak's own questions")
     parts, absent = list[str](), list[str]()
     for name, recipe in recipes.items():
-        tables, count = stored(folder, name), ours if recipe.ours else papers
+        tables, count = [_now(recipe, table) for table in stored(folder, name)], ours if recipe.ours else papers
         said = [(one["says"], one["verdict"]) for table in tables for one in table["statements"]]
         count.tables += 1
         count.missing += not tables
@@ -108,6 +108,13 @@ class _Count:
             f"{self.of}: {self.verdicts.total()} statements on one model each, {counts}. Of {self.tables} tables and "
             f"figures {self.decided} decide one statement or more; {self.missing} have no stored numbers."
         )
+
+
+def _now(recipe: Recipe, table: dict[str, Any]) -> dict[str, Any]:
+    """The table without statements that its recipe has come to make of other models alone."""
+    of = {one.says: one.models for one in recipe.statements if one.models}
+    said = [one for one in table["statements"] if one["model"] in of.get(one["says"], (one["model"],))]
+    return {**table, "statements": said}
 
 
 def _title(folder: Path, name: str) -> str:

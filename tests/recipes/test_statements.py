@@ -299,6 +299,17 @@ def test_the_scoreboard_tells_the_papers_findings_from_its_own(tmp_path: Path) -
     assert "nobody's; docleak's own question" in text and "A paper; docleak's" not in text
 
 
+def test_the_scoreboard_leaves_out_what_is_said_of_other_models_now(tmp_path: Path) -> None:
+    """A verdict that newer code is known not to give is withdrawn in the recipe, and gone from the page at once."""
+    said = stated("heads", "good", "above", "fair")
+    table(tmp_path / "run", said)
+    (tmp_path / "coins.json").write_text((tmp_path / "run/alone/table.json").read_text())
+    recipe = Recipe("coins", "Coins", "A paper", "", (), {}, {}, statements=(replace(said, models=("other",)),))
+    assert "| good above fair |" not in scoreboard(tmp_path, {"coins": recipe})
+    recipe = replace(recipe, statements=(replace(said, models=("m",)),))
+    assert "| good above fair | m |" in scoreboard(tmp_path, {"coins": recipe})
+
+
 def test_the_scoreboard_says_where_a_verdict_has_no_interval(tmp_path: Path) -> None:
     table(tmp_path / "run", stated("heads", "good", "above", "fair"))
     stored = json.loads((tmp_path / "run/alone/table.json").read_text())
