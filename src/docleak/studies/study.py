@@ -90,8 +90,6 @@ class Study(ABC, Generic[C]):
 
     #: Name of the kind, in run.json and in recipes.
     kind: ClassVar[str]
-    #: One line, for lists.
-    about: ClassVar[str] = ""
     #: The configuration's class.
     Config: ClassVar[type]
     #: Fields of the configuration that let a unit be computed but change none of its numbers.

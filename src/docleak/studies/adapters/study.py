@@ -63,7 +63,6 @@ class AdapterStudy(TableStudy[AdapterConfig]):
     """A unit is a family's whole gradient of a page, or its adapters over rounds."""
 
     kind = "adapters"
-    about = "what vision-language models and their adapters give away, family by family"
     Config = AdapterConfig
     columns = COLUMNS
     of_model = ("initialisation",)

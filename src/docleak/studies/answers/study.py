@@ -62,7 +62,6 @@ class AnswersStudy(TableStudy[AnswersConfig]):
     """A unit is a release, with all that is measured of it; what it said is kept answer by answer."""
 
     kind = "answers"
-    about = "attacks on released models"
     Config = AnswersConfig
     columns = COLUMNS
     extra: ClassVar = {

@@ -65,7 +65,6 @@ class AttentionStudy(TableStudy[AttentionConfig]):
     """A unit is a page: over how many cells the attention is spread, and how much of it falls on the answer."""
 
     kind = "attention"
-    about = "where a model looks while it answers"
     Config = AttentionConfig
     columns = COLUMNS
     of_model = ("model",)

@@ -52,7 +52,6 @@ class CanaryStudy(TableStudy[CanaryConfig]):
     """A unit is one training, with the guesses about its canaries."""
 
     kind = "canaries"
-    about = "canary providers in a private training"
     Config = CanaryConfig
     columns = ROW
     of_model = ("model",)

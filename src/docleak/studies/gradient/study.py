@@ -61,7 +61,6 @@ class GradientStudy(TableStudy[GradientConfig]):
     """Page by page, the default attack on every model first, so that pictures come early."""
 
     kind = "gradient"
-    about = "attacks on what a client sends"
     Config = GradientConfig
     permissions = ("allow_failed_self_test",)
     columns = COLUMNS

@@ -57,7 +57,6 @@ class PairStudy(TableStudy[PairConfig]):
     """A unit is one attack on one batch; where there is something to tell of the client's privacy, that is one, too."""
 
     kind = "pairs"
-    about = "attacks on clients of pictures with texts"
     Config = PairConfig
     columns = COLUMNS
     sparse = True

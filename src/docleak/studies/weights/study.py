@@ -62,7 +62,6 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     by itself, to learn how sure it can be, has units of its own. Rows of tables that ask for the same share a run."""
 
     kind = "weights"
-    about = "fields read back out of extraction models"
     Config = WeightsConfig
     permissions = ("calibrate",)
     columns, parts = weights_rows.COLUMNS, "documents"
