@@ -28,7 +28,6 @@ from docleak.studies.answers.config import (
     WITHOUT_MODEL,
     AnswersConfig,
     Release,
-    attacks_of,
 )
 from docleak.studies.answers.documents import sides_of
 from docleak.studies.answers.measures import MEASURED, Bench
@@ -357,5 +356,5 @@ def shipped_audit(seed: int) -> AnswersConfig:
     membership`` and ``memorisation`` take all of them, and everything that can be asked."""
     return AnswersConfig(
         (Release(shipped.RELEASED, shipped.RELEASED),), shipped.SHIPPED, shipped.PUBLIC, keys=("provider_name",),
-        attacks=attacks_of(("AZK", "APK")), minimum=(0,), seed=seed, providers=shipped.PROVIDERS // 3,
+        attacks=("AZK", "APK"), minimum=(0,), seed=seed, providers=shipped.PROVIDERS // 3,
     )  # fmt: skip
