@@ -175,15 +175,14 @@ def run_and_report(study: Study[Any], out: Path, how: Mapping[str, Any], json_ou
     say(page, readings, json_output=json_output)
 
 
-def say(page: Path, readings: list[Reading], *, json_output: bool, beside: Sequence[str] = ()) -> None:
-    """Print what a report says, and a line for each report ``beside`` it."""
+def say(page: Path, readings: list[Reading], *, json_output: bool) -> None:
+    """Print what a report says."""
     from docleak.report.page import RESULTS, joined, results_of
 
     verdict = joined(readings)
     lines = [f"Notice: {notice}" for reading in readings for notice in reading.notices][:2]
     lines += [f"Verdict: {verdict.label.lower()}.", f"  {verdict.sentence}"]
     lines += [line for reading in readings for line in ("", *reading.lines)]
-    lines += ["", *beside] if beside else []
     value = {"report": str(page), "results": str(page.with_name(RESULTS)), **results_of(readings)}
     emit(value, "\n".join([*lines, "", f"Report: {page}"]), json_output=json_output)
 
