@@ -13,8 +13,8 @@ import typer
 
 from docleak import spec
 from docleak.cli.output import Progress, emit, note, working_in
-from docleak.cli.settings import default_workers, pick_device
-from docleak.cli.studies import command_line
+from docleak.cli.studies import command_line, default_workers
+from docleak.models.device import pick_device
 from docleak.models.sizes import parse_size
 from docleak.spec import split_name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,9 @@ from typer.core import TyperArgument, TyperCommand, TyperOption
 from docleak.cli.guard import Bounded, Text, check_values
 from docleak.cli.output import Progress, emit, note, working_in
 from docleak.cli.ranges import range_of
-from docleak.cli.settings import default_workers, pick_device
 from docleak.documents.ranges import Range
 from docleak.errors import DocleakError
+from docleak.models.device import pick_device
 from docleak.options import Asked, options_of, refuse_idle
 from docleak.registry import resolve
 from docleak.studies.kinds import Kind
@@ -155,6 +156,13 @@ def how_of(ctx: click.Context, device: str) -> dict[str, Any]:
         with cluster_at(cluster):
             pass
     return {"workers": workers or default_workers(device), "cluster": cluster, "command": command_line()}
+
+
+def default_workers(device: str = "cpu") -> int:
+    """One worker per core this process may use; one on a GPU, whose memory each would fill with models of its own."""
+    if device != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def command_line() -> str:
