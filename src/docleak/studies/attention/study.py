@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from docleak.documents import Page, Question
 from docleak.documents.page import Image
 from docleak.errors import AttackError, RecipeError
-from docleak.metrics.estimate import Estimate, ratio_interval
+from docleak.metrics.estimate import Estimate, ratio
 from docleak.models import DocumentModel, load_model
 from docleak.models.attention import attention_maps, attention_picture, spread_of
 from docleak.report.page import Reading
@@ -214,5 +214,4 @@ def _numbers(units: Sequence[Mapping[str, Any]], rng: np.random.Generator) -> di
 
 def _mean(values: Sequence[float], rng: np.random.Generator, *, share: bool) -> Estimate:
     sums, counts = np.asarray(values, dtype=np.float64), np.ones(len(values), dtype=np.int64)
-    low, high = ratio_interval(sums, counts, rng, 0.95, 10_000, share)
-    return Estimate(float(sums.mean()), low, high, len(values), len(values), of="pages")
+    return ratio(sums, counts, rng, share=share, resamples=10_000, of="pages")

@@ -17,7 +17,7 @@ from docleak.documents import Field, Page, private_mask, repeats_of
 from docleak.documents.page import Box, Word
 from docleak.errors import AttackError
 from docleak.metrics import psnr
-from docleak.metrics.estimate import Estimate, ratio_interval
+from docleak.metrics.estimate import Estimate, ratio
 from docleak.models import DocumentModel, Encoded, Transcript, image_of
 from docleak.models.layoutlmv3 import LayoutLMv3
 from docleak.models.vlm.model import VisionLanguage
@@ -257,6 +257,5 @@ def exact_text(record: Mapping[str, Any]) -> list[float]:
 
 def mean_of(shares: Sequence[float]) -> Estimate:
     """The mean of a share of each document."""
-    sums, ones = np.array(shares), np.ones(len(shares), dtype=np.int64)
-    low, high = ratio_interval(sums, ones, np.random.default_rng(0), 0.95, 2000, share=True)
-    return Estimate(float(sums.mean()) if shares else None, low, high, len(shares), len(shares), of="documents")
+    ones = np.ones(len(shares), dtype=np.int64)
+    return ratio(np.array(shares), ones, np.random.default_rng(0), of="documents")
