@@ -8,7 +8,7 @@ from typing import Any
 from docleak.documents.blue_red_files import ISSUERS
 from docleak.documents.phrasings import PHRASINGS
 from docleak.metrics.estimate import Estimate
-from docleak.report.pictures import png_figure
+from docleak.report.pictures import new_figure, png_figure
 from docleak.report.table import Column
 from docleak.runs.run import Run
 from docleak.studies.answers.config import WITHOUT_MODEL, AnswersConfig
@@ -140,8 +140,6 @@ def _units(run: Run) -> list[dict[str, Any]]:
 def draw(rows: Sequence[TableRow]) -> bytes:
     """A PNG: a panel per column with every row's number and interval (dots), and the paper's (crosses); of documents by
     provider and questions by key, a panel per row with their numbers."""
-    from matplotlib.figure import Figure
-
     measure = rows[0].study.config.measures[0]
     if measure in COUNTED:
         parts = {row.name: record[measure]["counts"] for row in rows for record in _units(row.run)}
@@ -158,7 +156,7 @@ def draw(rows: Sequence[TableRow]) -> bytes:
     across = min(4, len(columns))
     down = -(-len(columns) // across)
     height = 0.27 * len(rows) + 0.9
-    figure = Figure(figsize=(2.6 + 2.6 * across, max(2.4, height) * down), dpi=110, layout="constrained")
+    figure = new_figure(2.6 + 2.6 * across, max(2.4, height) * down)
     axes = figure.subplots(down, across, squeeze=False, sharey=True)
     for axis in axes.flat[len(columns) :]:
         axis.set_visible(False)

@@ -8,7 +8,7 @@ from typing import Any
 from docleak.errors import RunError
 from docleak.metrics import PageScore
 from docleak.report.page import Reading, Section, run_facts
-from docleak.report.pictures import picture, svg_figure
+from docleak.report.pictures import new_figure, picture, svg_figure
 from docleak.report.severity import Part, Severity
 from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
@@ -223,9 +223,7 @@ def chart(cells: Sequence[Mapping[str, Any]]) -> str:
     steps = sorted({cell["steps"] for cell in cells})
     if len(steps) < 2:
         return ""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 2.7), layout="constrained")
+    figure = new_figure(7.2, 2.7)
     panels = (("Words: tokens told, %", _recall), ("Picture: PSNR, dB", _psnr))
     for axis, (title, value) in zip(figure.subplots(1, 2), panels, strict=True):
         for size in sorted({cell["batch_size"] for cell in cells}):
