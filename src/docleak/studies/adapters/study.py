@@ -38,7 +38,7 @@ from docleak.studies.adapters.config import AdapterConfig
 from docleak.studies.adapters.rounds import Federation
 from docleak.studies.gradient.case import Case, build_case, pages_for
 from docleak.studies.gradient.config import Exposure
-from docleak.studies.study import TableRow, TableStudy, Tell, Unit, one_of
+from docleak.studies.study import Settings, TableRow, TableStudy, Tell, Unit, one_of
 
 GRADIENT, ROUNDS, PICTURE = "gradient", "rounds", "picture"
 #: What of the columns each unit fills.
@@ -192,7 +192,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
         return {"measured": {record["unit"]: record for record in run.units()}}
 
     @classmethod
-    def of_row(cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str) -> Any:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> Any:
         """``source`` is how weights are drawn."""
         return cls(AdapterConfig(initialisation=source, **settings), device=device)
 
@@ -203,7 +203,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
         said = f"{c.rounds} rounds, LoRA of rank {c.rank} on {c.targets}, {c.optimiser} at {c.learning_rate:g}"
         facts = {"Models": f"made on the spot, language model {c.width} wide, seed {c.seed}", "Adapters": said}
         for row in rows:
-            for record in row.run.units() if (row.run.path / "run.json").is_file() else ():
+            for record in row.run.units():
                 facts |= {f"{row.name}, {what}": why for what, why in _refusals(record).items()}
         return facts
 

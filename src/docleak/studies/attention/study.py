@@ -23,18 +23,7 @@ from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
 from docleak.studies.gradient.case import pages_for, question_of
 from docleak.studies.identity import data_hash, model_title, weights_hash
-from docleak.studies.study import (
-    PLACEHOLDER,
-    Done,
-    Needed,
-    Picture,
-    TableRow,
-    TableStudy,
-    Tell,
-    Unit,
-    one_of,
-    require_named,
-)
+from docleak.studies.study import PLACEHOLDER, Done, Needed, Picture, Settings, TableRow, TableStudy, Tell, Unit, one_of
 
 COLUMNS = {
     "cells": Column("cells looked at", 1), "share": Column("of all cells", 1, percent=True),
@@ -69,6 +58,7 @@ class AttentionStudy(TableStudy[AttentionConfig]):
     columns = COLUMNS
     of_model = ("model",)
     options = ("documents", "pages", "seed")
+    wanted_at = "docs/reproduce.md"
     footnote = (
         "Means over pages with 95 % intervals in square brackets (bootstrap). Cells looked at are the exponential of "
         "the entropy of the last layer's cross-attention, heads averaged, mean over the answer's tokens; on the answer "
@@ -153,20 +143,13 @@ class AttentionStudy(TableStudy[AttentionConfig]):
         return f"{self.config.pages} documents"
 
     @classmethod
-    def of_row(
-        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
-    ) -> AttentionStudy:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> AttentionStudy:
         """``source`` is the model; of the command line's changes documents is one data set."""
         chosen, documents = dict(settings), changes.get("documents", ())
         if len(documents) > 1:
             raise RecipeError(f"the recipe shows pages of one data set, and was given {len(documents)}.")
         return cls(AttentionConfig(model=source, **{**chosen, **({"documents": documents[0]} if documents else {})}),
                    device=device)  # fmt: skip
-
-    @classmethod
-    def check_rows(cls, rows: Sequence[TableRow]) -> None:
-        """RecipeError for models and pages that are not given."""
-        require_named(rows, "docs/reproduce.md")
 
     @classmethod
     def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:
@@ -180,8 +163,7 @@ class AttentionStudy(TableStudy[AttentionConfig]):
     @classmethod
     def picture(cls, rows: Sequence[TableRow]) -> Picture | None:
         """The first page's maps under every model."""
-        done = [row.run for row in rows if (row.run.path / "run.json").is_file()]
-        first = [(run, units[0]) for run in done if (units := run.units())]
+        first = [(row.run, units[0]) for row in rows if (units := row.run.units())]
         strips = [run.read_image(unit["unit"], unit["images"][MAPS]) for run, unit in first]
         if not strips:
             return None

@@ -44,13 +44,12 @@ LIMITS = (
 
 def attacked(run: Run) -> list[dict[str, Any]]:
     """The finished units that are attacks."""
-    return [record for record in run.units() if "scores" in record] if (run.path / "run.json").is_file() else []
+    return [record for record in run.units() if "scores" in record]
 
 
 def privacy_in(run: Run) -> dict[str, Any]:
     """What the client's noise guarantees and costs; {} where nothing is to be told, or not yet."""
-    units = run.units() if (run.path / "run.json").is_file() else []
-    return next((dict(record["privacy"]) for record in units if "privacy" in record), {})
+    return next((dict(record["privacy"]) for record in run.units() if "privacy" in record), {})
 
 
 def read_run(run: Run, rng: np.random.Generator) -> Reading:

@@ -34,12 +34,12 @@ from docleak.studies.study import (
     Done,
     Needed,
     Picture,
+    Settings,
     TableRow,
     TableStudy,
     Tell,
     Unit,
     one_of,
-    require_named,
 )
 
 #: The unit that says what the client's noise guarantees and costs.
@@ -66,6 +66,7 @@ class PairStudy(TableStudy[PairConfig]):
     options = ("image_sizes", "documents", "pages", "budget", "seed")
     checkpoints = ("aligner", "language", "generator")
     sized = (SCENES, PAGES, *PAIR_FORMATS)
+    wanted_at = "docs/pairs.md"
     footnote = (
         "Ours with 95 % intervals in square brackets (bootstrap over batches, whose pairs share a gradient); the "
         "paper's value in round brackets, or in columns of its own where it prints several data sets. SSIM, ROUGE and "
@@ -166,7 +167,7 @@ class PairStudy(TableStudy[PairConfig]):
         return f"{c.count // c.batch_size} batches x {c.budget} evaluations of each modality"
 
     @classmethod
-    def of_row(cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str) -> PairStudy:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> PairStudy:
         """``source`` is "IMAGE+TEXT"; of the command line's changes documents is the data set, pages its count, and
         image_sizes are by format or model; models may name checkpoints by those of the recipe."""
         image, plus, text = source.partition("+")
@@ -193,9 +194,7 @@ class PairStudy(TableStudy[PairConfig]):
         return study
 
     @classmethod
-    def changes_of(
-        cls, settings: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], scale: str
-    ) -> Mapping[str, Any]:
+    def changes_of(cls, settings: Sequence[Settings], changes: Settings, scale: str) -> Settings:
         """RecipeError for data sets, and sizes of some, that no row has; for two of one format in rows that have each
         their own; and for the same one twice."""
         given, known = changes.get("documents", ()), {_format(one) for one in settings}
@@ -216,9 +215,7 @@ class PairStudy(TableStudy[PairConfig]):
         return changes
 
     @classmethod
-    def by_data_set(
-        cls, settings: Mapping[str, Any], of_all: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]
-    ) -> dict[str, Mapping[str, Any]]:
+    def by_data_set(cls, settings: Settings, of_all: Sequence[Settings], changes: Settings) -> dict[str, Settings]:
         """Every row on each data set that was given; or, in a recipe whose rows have different ones, on its own."""
         given = tuple(changes.get("documents", ()))
         if len({_format(one) for one in of_all}) > 1:
@@ -281,11 +278,6 @@ class PairStudy(TableStudy[PairConfig]):
         """Evaluations of a batch in full: the budget of each modality that the attack reads."""
         read = [count for count in record["evaluations"] if count > 0]
         return self.config.budget * len(read)
-
-    @classmethod
-    def check_rows(cls, rows: Sequence[TableRow]) -> None:
-        """RecipeError for pairs that are not given."""
-        require_named(rows, "docs/pairs.md")
 
     @classmethod
     def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:

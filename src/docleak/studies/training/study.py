@@ -36,12 +36,12 @@ from docleak.studies.study import (
     Done,
     Needed,
     Picture,
+    Settings,
     TableRow,
     TableStudy,
     Tell,
     Unit,
     one_of,
-    require_named,
     table_of,
 )
 from docleak.studies.training.carrying import Point, Result, read_points, results_in, rounds_done, run_training
@@ -83,6 +83,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     }
     of_model, options = ("model",), ("documents", "test_documents", "pages", "rounds", "seed")
     parts, shares = "test documents", ("score",)
+    wanted_at = "docs/reproduce.md"
     footnote = (
         "Ours with 95 % intervals over test documents in square brackets; the paper's value in round brackets. The "
         "average is that of the data sets' means (ANLS, or accuracy where all answers are verdicts). Of several "
@@ -146,9 +147,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     # -- rows of tables
 
     @classmethod
-    def of_row(
-        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
-    ) -> TrainingStudy:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> TrainingStudy:
         """Of the command line's changes documents and test_documents are those of all data sets; rounds are for both
         phases, and leave a phase out that the row leaves out."""
         given = {key: changes[key] for key in ("documents", "test_documents") if changes.get(key)}
@@ -313,7 +312,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     @classmethod
     def check_rows(cls, rows: Sequence[TableRow]) -> None:
         """RecipeError for paths that are not given, ModelError for models that are not there."""
-        require_named(rows, "docs/reproduce.md")
+        super().check_rows(rows)
         for model in dict.fromkeys(row.study.config.model for row in rows):
             config_of(model)
 

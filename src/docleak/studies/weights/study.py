@@ -26,6 +26,7 @@ from docleak.studies.study import (
     Done,
     Needed,
     Picture,
+    Settings,
     TableRow,
     TableStudy,
     Tell,
@@ -80,7 +81,7 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     _chosen: int | None = None
 
     @classmethod
-    def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> WeightsConfig:
+    def of_options(cls, given: Settings, fixed: Settings) -> WeightsConfig:
         """Epochs are by task; all pages of a finished target are played, and its public model is found by its
         vocabulary."""
         said = dict(given)
@@ -164,18 +165,14 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     # -- rows of tables
 
     @classmethod
-    def changes_of(
-        cls, settings: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], scale: str
-    ) -> dict[str, Any]:
+    def changes_of(cls, settings: Sequence[Settings], changes: Settings, scale: str) -> dict[str, Any]:
         """Pages by data set: those that no name gives stand in for data sets that no pages are given of."""
         wanted = sorted({name for asked in settings for name in weights_rows.needs(asked)}, reverse=True)
         specs = changes.get("documents") or ([] if scale == "paper" else [weights_rows.SYNTHETIC])
         return {**changes, "documents": weights_rows.assigned(wanted, specs)}
 
     @classmethod
-    def of_row(
-        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
-    ) -> WeightsStudy:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> WeightsStudy:
         """The game of a row on the model ``source``."""
         asked = weights_rows.asked_of(source, settings, changes.get("documents") or {})
         study = cls(weights_rows.game_asked(asked), device=device)
