@@ -339,6 +339,11 @@ def _made(kind: type[Study[Any]], config: Any, device: str) -> Study[Any]:
     return kind(config, device=device)
 
 
+def with_tuples(settings: Settings) -> dict[str, Any]:
+    """The settings as a configuration has them, where JSON and TOML have lists."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+
+
 def plain(value: Any) -> Any:
     """A configuration as plain values: dataclasses by their fields, objects of others by where they are and their own
     fields, so that another object of the same name is another configuration."""

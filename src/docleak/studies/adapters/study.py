@@ -38,6 +38,7 @@ from docleak.studies.adapters.config import AdapterConfig
 from docleak.studies.adapters.rounds import Federation
 from docleak.studies.gradient.case import Case, build_case, pages_for
 from docleak.studies.gradient.config import Exposure
+from docleak.studies.gradient.texts import counted
 from docleak.studies.study import Settings, TableRow, TableStudy, Tell, Unit, one_of
 
 GRADIENT, ROUNDS, PICTURE = "gradient", "rounds", "picture"
@@ -151,7 +152,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             words = recover_set(view)
         except AttackError as fault:
             return {"refused": str(fault)}
-        return {**counted(words.tokens, true), "sure": words.exact, "route": words.route}
+        return {**counted(set(words.tokens), true), "sure": words.exact, "route": words.route}
 
     def _rounds(self, base: Path, folder: Path) -> dict[str, Any]:
         c, generator = self.config, torch.Generator().manual_seed(self.config.seed)
@@ -162,7 +163,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             sent.append(federation.round(number, generator))
             reading = federation.read(sent)
             if isinstance(reading, Words):
-                read.append({"round": number + 1, **counted(reading.tokens, true), "sure": reading.exact,
+                read.append({"round": number + 1, **counted(set(reading.tokens), true), "sure": reading.exact,
                              "conditions": [vars(condition) for condition in reading.conditions]})  # fmt: skip
             else:
                 read.append({"round": number + 1, "refused": reading})
@@ -217,11 +218,6 @@ class AdapterStudy(TableStudy[AdapterConfig]):
         part = Part("adapters", Severity.UNMEASURED, said)
         return Reading("What do adapters give away?", said, (part,), said, (), (table.to_text(),), {},
                        {"adapters": table})  # fmt: skip
-
-
-def counted(found: Sequence[int], true: set[int]) -> dict[str, int]:
-    """Different tokens: found, right, and there."""
-    return {"found": len(found), "right": len(set(found) & true), "true": len(true)}
 
 
 def _of_gradient(record: Mapping[str, Any]) -> dict[str, Value]:

@@ -62,6 +62,7 @@ from docleak.studies.study import (
     TableStudy,
     Tell,
     Unit,
+    with_tuples,
 )
 
 SNAPSHOTS = 8
@@ -346,9 +347,7 @@ class GradientStudy(TableStudy[GradientConfig]):
     def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> GradientStudy:
         """A row attacks one model by one ``attack`` with ``attack_options``; settings of Exposure stand beside the
         others. Of the command line's changes documents is one data set, image_sizes are by model."""
-        chosen: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
-        }
+        chosen = with_tuples(settings)
         sizes = {**chosen.pop("image_sizes", {}), **changes.get("image_sizes", {})}
         if size := sizes.get(changes["model"]):
             chosen["image_size"] = tuple(size)

@@ -40,6 +40,7 @@ from docleak.studies.study import (
     Tell,
     Unit,
     one_of,
+    with_tuples,
 )
 
 #: The unit that says what the client's noise guarantees and costs.
@@ -173,9 +174,7 @@ class PairStudy(TableStudy[PairConfig]):
         image, plus, text = source.partition("+")
         if not plus or not image or not text:
             raise RecipeError(f"the recipe names {source!r}; expected IMAGE+TEXT.")
-        chosen: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
-        }
+        chosen = with_tuples(settings)
         show, attack = chosen.pop("show", cls.show), chosen.pop("attack", "mmgia")
         for asked, name in (("documents", "pairs"), ("pages", "count")):
             if value := changes.get(asked):

@@ -8,7 +8,7 @@ RUN/units/seed-0/     one training (see ``carrying``)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -43,6 +43,7 @@ from docleak.studies.study import (
     Unit,
     one_of,
     table_of,
+    with_tuples,
 )
 from docleak.studies.training.carrying import Point, Result, read_points, results_in, rounds_done, run_training
 from docleak.studies.training.config import TrainingConfig
@@ -361,11 +362,6 @@ def _in_a_round(config: TrainingConfig) -> list[str]:
         for federation in config.phases(config.seed).values()
         if federation.participation < 1
     ]
-
-
-def with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as the configuration has them, where JSON and TOML have lists."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
 def said_in(run: Run) -> list[str]:
