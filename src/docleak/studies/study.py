@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
@@ -102,7 +103,7 @@ class Study(ABC, Generic[C]):
         keep_float32(device)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (type(self), self.config, self.device)
+        return partial(type(self), device=self.device), (self.config,)
 
     @classmethod
     def of_options(cls, given: Settings, fixed: Settings) -> C:
@@ -333,10 +334,6 @@ def one_of(runs: Sequence[Run]) -> Run:
             "different clients or models."
         )
     return runs[0]
-
-
-def _made(kind: type[Study[Any]], config: Any, device: str) -> Study[Any]:
-    return kind(config, device=device)
 
 
 def with_tuples(settings: Settings) -> dict[str, Any]:

@@ -361,7 +361,7 @@ def summary_lines(data: ReportData) -> list[str]:
     shown = data.models[:3] if len(data.models) > 4 else data.models
     for model in shown:
         said = verdict(model, data.engines)
-        lines.append(f"{model.title}: {said.label.lower()}. {_short(model, data.engines)}")
+        lines.append(f"{model.title}: {said.severity.label.lower()}. {_short(model, data.engines)}")
         rows = [attack for attack in model.attacks if attack.counts.scored]
         best = rows[: 1 if len(data.models) > 2 else 3]
         lines += [f"  {_row(attack)}" for attack in rows if attack in best or attack.attack not in ATTACKS.entries]

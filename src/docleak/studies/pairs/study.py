@@ -119,7 +119,7 @@ class PairStudy(TableStudy[PairConfig]):
         record = {
             "attack": name,
             "batch": number,
-            "scores": [score.as_json() for score in scores],
+            "scores": [asdict(score) for score in scores],
             "quality": [finding.image_quality, finding.text_quality],
             "evaluations": [finding.image_evaluations, finding.text_evaluations],
             "seconds": [finding.image_seconds, finding.text_seconds, finding.align_seconds],

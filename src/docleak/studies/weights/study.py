@@ -78,7 +78,8 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     asked: Mapping[str, Any] = {"shows": ""}
     model = ""
     rank = 0
-    _chosen: int | None = None
+    #: The number of the settings that a search chose, by the run that was looked at last; None before.
+    chosen: int | None = None
 
     @classmethod
     def of_options(cls, given: Settings, fixed: Settings) -> WeightsConfig:
@@ -260,15 +261,10 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         """What the run says, computed anew only where there is more of it."""
         count = sum(1 for _ in (run.path / "units").glob("*/unit.json"))
         if self.config.tuning is not None and run.has(SETTINGS):
-            self._chosen = int(run.record(SETTINGS)["best"])
+            self.chosen = int(run.record(SETTINGS)["best"])
         if getattr(self, "_found", (None, -1))[1] != count:
             self._found = weights_rows.found_in(run, self.config, self.asked["shows"]), count
         return self._found[0]
-
-    @property
-    def chosen(self) -> int | None:
-        """The number of the settings that a search chose, by the run that was looked at last; None before."""
-        return self._chosen
 
     def shown(self) -> tuple[str, ...]:
         """What the recipe's rows show."""
