@@ -66,7 +66,6 @@ class ProjectionStudy(Study[ProjectionConfig]):
     """A unit is one page, asked about in its round."""
 
     kind = "projection_residual:ProjectionStudy"
-    about = "whether a page was in a client's update, by projection residual"
     Config = ProjectionConfig
 
     @cached_property

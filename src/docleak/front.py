@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-
-import docleak
 from docleak import spec
 from docleak.attacks.gradients import ATTACKS
 from docleak.documents import Page
@@ -195,7 +191,7 @@ def reproduce(
     RecipeError for an unknown recipe, scale or change.
     """
     from docleak.recipes import find_recipe
-    from docleak.recipes.rows import failures_of, rows_of, tables_of, write_table
+    from docleak.recipes.rows import facts_of_call, failures_of, rows_of, tables_of, write_table
     from docleak.recipes.rows import reproduce as compute_rows
     from docleak.runs.claim import claimed
 
@@ -213,11 +209,10 @@ def reproduce(
     lines = rows_of(recipe, study, scale, folder, chosen, device=pick_device(device), only=rows)
     shown = {"name": name, "scale": scale, "rows": rows, "models": models} | changes
     command = _call("reproduce", shown, folder)
-    version = f"docleak {docleak.__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     with claimed(folder):
         compute_rows(recipe, lines, folder, scale=scale, workers=workers, command=command, watcher=Lines(say),
                      until_decided=until_decided)  # fmt: skip
-        page = write_table(recipe, scale, lines, folder, {"Command": command, "Version": version})
+        page = write_table(recipe, scale, lines, folder, facts_of_call(command))
     return Reproduction(page, tuple(tables_of(lines)), failures_of(lines))
 
 

@@ -23,12 +23,13 @@ from docleak.cli.attack import PANELS, PARTS
 from docleak.cli.doctor import Check
 from docleak.cli.guard import commands_of
 from docleak.cli.output import Progress, _left, counter
-from docleak.cli.settings import default_workers, pick_device
+from docleak.cli.studies import default_workers
 from docleak.documents import LOADERS, Page, Question, blank_template, load_pages
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocleakError
 from docleak.models import SHIPPED
+from docleak.models.device import pick_device
 from docleak.models.shipped import SHIPPED_ENCODERS
 from docleak.models.tiny import donut_start
 from docleak.options import options_of

@@ -9,7 +9,7 @@ import pytest
 
 from docleak.documents import LOADERS, LazyPages, Page, folder, load_pages
 from docleak.documents.loaders import detect, drawn, format_and_path, page_source, source_names
-from docleak.documents.pages import data_set_names, entries_of
+from docleak.documents.pages import entries_of
 from docleak.errors import DocumentError
 
 
@@ -71,13 +71,14 @@ def test_options_behind_a_path(tmp_path: Path) -> None:
 def test_several_data_sets_are_one(shared_data: Path, tmp_path: Path) -> None:
     spec = f"wtq:{shared_data / 'wtq'}:split=val,tabfact:{shared_data / 'tabfact'}:split=test,synthetic"
     pages = load_pages(spec, seed=0, count=2)
-    assert data_set_names(pages) == ("wtq", "wtq", "tabfact", "tabfact", "synthetic", "synthetic")
+    sets = tuple(entry.data_set for entry in entries_of(pages))
+    assert sets == ("wtq", "wtq", "tabfact", "tabfact", "synthetic", "synthetic")
     assert all(entry.name.startswith(f"{entry.data_set}/") for entry in entries_of(pages))
     for number, entry in enumerate(entries_of(pages)):
         page = pages[number]
         assert (page.name, page.document, page.data_set) == (entry.name, entry.document, entry.data_set)
     again = load_pages(f"folder:{folder.save(pages, tmp_path / 'both')}", seed=0)
-    assert [page.data_set for page in again] == list(data_set_names(pages)) == list(data_set_names(again))
+    assert [page.data_set for page in again] == [entry.data_set for entry in entries_of(again)] == list(sets)
     assert source_names([spec, "synthetic"]) == ["wtq-tabfact-synthetic", "synthetic"] and drawn(spec)
     with pytest.raises(DocumentError, match="'b' is neither a format nor an existing path"):
         load_pages("synthetic,b", seed=0)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from docleak.errors import DocumentError
-from docleak.metrics import accuracy, anls, exact, fuzz_ratio, normalise, two_stage_average
+from docleak.metrics import accuracy, anls, exact, fuzz_ratio, normalise
 
 SHORT = st.text(alphabet="abAB1. é", max_size=9)
 
@@ -81,11 +81,3 @@ def test_accuracy_is_lower_case_and_stripped_but_keeps_inner_space() -> None:
 def test_answers_must_be_a_sequence_of_texts(metric: object, answers: object) -> None:
     with pytest.raises(DocumentError, match="expected a sequence"):
         metric("a", answers)  # type: ignore[operator]
-
-
-def test_a_small_data_set_counts_as_much_as_a_large_one() -> None:
-    scores = {"wtq": [1.0], "docvqa": [0.5, 0.0, 0.25, 0.25], "tabfact": [0.0, 1.0]}
-    assert two_stage_average(scores) == pytest.approx((1.0 + 0.25 + 0.5) / 3)
-    for empty in ({}, {"wtq": [1.0], "docvqa": []}):
-        with pytest.raises(DocumentError, match="expected at least one question"):
-            two_stage_average(empty)

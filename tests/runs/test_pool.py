@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from docleak.errors import RunError
-from docleak.runs.pool import OnProgress, _told_of_death, compute
+from docleak.runs.pool import OnProgress, Work, _told_of_death, results
 
 
 class Counting:
@@ -38,6 +39,14 @@ class Counting:
     def written(folder: Path) -> dict[int, tuple[int, int, int]]:
         rows = {int(file.name): file.read_text().split() for file in folder.iterdir() if file.read_text()}
         return {unit: (int(a), int(b), int(c)) for unit, (a, b, c) in rows.items()}
+
+
+def compute(work: Work[int], units: Sequence[int], *, workers: int, on_progress: OnProgress) -> None:
+    """Every unit; the first error ends them all and is raised."""
+    with closing(results(work, units, workers=workers, on_progress=on_progress)) as ended:
+        for _, error in ended:
+            if error is not None:
+                raise error
 
 
 def collect(events: list[tuple[str, int, int]]) -> Callable[[str, int, int], None]:
@@ -118,8 +127,7 @@ import sys, time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from docleak.runs.pool import compute
-from tests.runs.test_pool import Counting
+from tests.runs.test_pool import Counting, compute
 if __name__ == "__main__":
     compute(Counting(Path(sys.argv[1])), range(10_000), workers=2, on_progress=lambda *event: None)
 """

@@ -42,7 +42,7 @@ def test_a_step_is_clipped_per_modality_and_noisy() -> None:
     gradients = []
     for i in range(6):
         one = rows.rows([i])
-        gradients.append(pair_gradient(model, one.pixels, one.ids, one.mask, one.labels))
+        gradients.append(pair_gradient(model, one))
     bound = 0.5 / np.sqrt(2)
     total: dict[str, torch.Tensor] = {}
     for gradient in gradients:
@@ -77,7 +77,7 @@ def test_what_is_sent_has_bounded_sensitivity_and_the_plans_noise() -> None:
     gradients = []
     for i in range(2):
         one = rows.rows([i])
-        gradients.append(pair_gradient(model, one.pixels, one.ids, one.mask, one.labels))
+        gradients.append(pair_gradient(model, one))
     quiet = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=0.0))
     generator = torch.Generator().manual_seed(0)
     mean = sent(model, gradients, quiet, generator)
@@ -106,7 +106,7 @@ def test_of_a_large_model_few_gradients_are_in_memory_and_the_result_is_the_same
         monkeypatch.setattr(private_pairs, "AT_ONCE", at_once)
         model = fresh()
         pairs = (rows.rows([i]) for i in range(12))
-        gradients = (pair_gradient(model, one.pixels, one.ids, one.mask, one.labels) for one in pairs)
+        gradients = (pair_gradient(model, one) for one in pairs)
         mean = sent(model, gradients, plan, torch.Generator().manual_seed(0))
         train_pairs(
             model, rows, steps=2, batch_size=6, learning_rate=1e-2, plan=plan, randomness=Randomness.seeded("noise")
@@ -125,7 +125,7 @@ def test_a_private_client_sends_what_an_adversary_that_imitates_clipping_can_mat
     side = case.view.side("image")
     assert side.imitate is not None and case.view.noise > 0
     one = encodings_of(model, PAIRS[:1])
-    plain = pair_gradient(model, one.pixels, one.ids, one.mask, one.labels)
+    plain = pair_gradient(model, one)
     clipped = side.as_sent({n: plain[n] for n in side.names})
     rest = torch.cat([(side.gradient[n] - clipped[n]).flatten() for n in side.names])
     assert float(rest.std()) == pytest.approx(case.view.noise, rel=0.1)

@@ -63,7 +63,9 @@ class AttackGroup(TyperGroup):
         super().__init__(
             name="attack", commands=commands, no_args_is_help=True, rich_help_panel=PANEL,
             help="Make one attack: NAME, NAME:key=value with its own options, NAME,NAME for several of a kind, or "
-            "MODULE:OBJECT of your own.", params=[_list_option(), _json_option()],
+            "MODULE:OBJECT of your own.",
+            params=[_list_option(), TyperOption(param_decls=["json_output", "--json"], is_flag=True, expose_value=False,
+                                                help="With --list: JSON.")],
         )  # fmt: skip
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -137,10 +139,4 @@ def _list_if_asked(ctx: click.Context, args: list[str], rows: Callable[[], Mappi
 def _list_option() -> TyperOption:
     return TyperOption(
         param_decls=["show_list", "--list"], is_flag=True, expose_value=False, help="List what there is."
-    )
-
-
-def _json_option() -> TyperOption:
-    return TyperOption(
-        param_decls=["json_output", "--json"], is_flag=True, expose_value=False, help="With --list: JSON."
     )

@@ -13,8 +13,8 @@ import typer
 
 from docleak import spec
 from docleak.cli.output import Progress, emit, note, working_in
-from docleak.cli.settings import default_workers, pick_device
-from docleak.cli.studies import command_line
+from docleak.cli.studies import command_line, default_workers
+from docleak.models.device import pick_device
 from docleak.models.sizes import parse_size
 from docleak.spec import split_name
 
@@ -163,7 +163,7 @@ def reproduce(
         emit({key: title for key, (title, _) in known.items()}, "\n".join(lines), json_output=json_output)
         return
     from docleak.recipes import find_recipe
-    from docleak.recipes.rows import failures_of, rows_of, write_table
+    from docleak.recipes.rows import facts_of_call, failures_of, rows_of, write_table
     from docleak.recipes.rows import reproduce as compute_rows
 
     settings = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
@@ -194,7 +194,7 @@ def reproduce(
                 command=command_line(), until_decided=until_decided, watcher=watcher,
             )  # fmt: skip
         page = write_table(
-            recipe, scale, planned, folder, {**_facts(command_line()), "Wall time of this call": _wall(began)}
+            recipe, scale, planned, folder, {**facts_of_call(command_line()), "Wall time of this call": _wall(began)}
         )
     lost, units = failures_of(planned), sum(len(row.study.units()) for row in planned)
     text = (folder / "table.md").read_text()
@@ -215,7 +215,7 @@ def _rehearse(
     from docleak.recipes import find_recipe, list_recipes
     from docleak.recipes.rehearsal import PARTS, fewest, keep_ended, rehearse
     from docleak.recipes.rehearsed import write_rehearsal
-    from docleak.recipes.rows import chosen_labels
+    from docleak.recipes.rows import chosen_labels, facts_of_call
 
     known = list_recipes()
     several = {key: recipe for key, recipe in known.items() if name in ("all", key.partition("/")[0])}
@@ -247,7 +247,7 @@ def _rehearse(
                 note(f"rehearsing {name}: {text}")
 
             tables.append((recipe, list(zip(planned, rehearse(planned, place, say), strict=True))))
-            facts = _facts(command_line())
+            facts = facts_of_call(command_line())
             if len(tables) < len(recipes):
                 facts["So far"] = f"{len(tables)} of {len(recipes)} tables and figures"
             page = write_rehearsal(tables, scale, folder, facts)
@@ -294,19 +294,6 @@ def _show_plan(rows: Sequence[TableRow], json_output: bool) -> None:
     lines = [f"{row['row']!s:45} {row['model']!s:20} {row['words']}" for row in plan]
     lines.append(f"{sum(row['units'] for row in plan)} units; how long they take is told while it runs")
     emit({"plan": plan}, "\n".join(lines), json_output=json_output)
-
-
-def _facts(command: str) -> dict[str, str]:
-    import platform
-
-    import torch
-
-    import docleak
-
-    return {
-        "Command": command,
-        "Version": f"docleak {docleak.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-    }
 
 
 def _wall(began: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,9 @@ from typer.core import TyperArgument, TyperCommand, TyperOption
 from docleak.cli.guard import Bounded, Text, check_values
 from docleak.cli.output import Progress, emit, note, working_in
 from docleak.cli.ranges import range_of
-from docleak.cli.settings import default_workers, pick_device
 from docleak.documents.ranges import Range
 from docleak.errors import DocleakError
+from docleak.models.device import pick_device
 from docleak.options import Asked, options_of, refuse_idle
 from docleak.registry import resolve
 from docleak.studies.kinds import Kind
@@ -157,6 +158,13 @@ def how_of(ctx: click.Context, device: str) -> dict[str, Any]:
     return {"workers": workers or default_workers(device), "cluster": cluster, "command": command_line()}
 
 
+def default_workers(device: str = "cpu") -> int:
+    """One worker per core this process may use; one on a GPU, whose memory each would fill with models of its own."""
+    if device != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def command_line() -> str:
     """The command as it was typed, to be typed again."""
     return "docleak " + shlex.join(sys.argv[1:])
@@ -175,15 +183,14 @@ def run_and_report(study: Study[Any], out: Path, how: Mapping[str, Any], json_ou
     say(page, readings, json_output=json_output)
 
 
-def say(page: Path, readings: list[Reading], *, json_output: bool, beside: Sequence[str] = ()) -> None:
-    """Print what a report says, and a line for each report ``beside`` it."""
+def say(page: Path, readings: list[Reading], *, json_output: bool) -> None:
+    """Print what a report says."""
     from docleak.report.page import RESULTS, joined, results_of
 
     verdict = joined(readings)
     lines = [f"Notice: {notice}" for reading in readings for notice in reading.notices][:2]
     lines += [f"Verdict: {verdict.label.lower()}.", f"  {verdict.sentence}"]
     lines += [line for reading in readings for line in ("", *reading.lines)]
-    lines += ["", *beside] if beside else []
     value = {"report": str(page), "results": str(page.with_name(RESULTS)), **results_of(readings)}
     emit(value, "\n".join([*lines, "", f"Report: {page}"]), json_output=json_output)
 

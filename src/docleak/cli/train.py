@@ -14,10 +14,10 @@ from typer.core import TyperCommand, TyperGroup
 from docleak.cli.guard import check_values
 from docleak.cli.output import counter, emit, note, working_in
 from docleak.cli.phases import of_phase
-from docleak.cli.settings import pick_device
 from docleak.cli.studies import RUN, command_line, parameter, typed
 from docleak.documents.ranges import COUNT, Range
 from docleak.errors import FederationError
+from docleak.models.device import pick_device
 from docleak.options import Need, configured, only, option, options_of, refuse_idle
 from docleak.training.settings import FEDERATED, PRIVATE, TrainingSettings
 

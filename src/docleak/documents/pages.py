@@ -133,11 +133,6 @@ def document_names(pages: Sequence[Page]) -> tuple[str, ...]:
     return tuple(entry.document for entry in entries_of(pages))
 
 
-def data_set_names(pages: Sequence[Page]) -> tuple[str, ...]:
-    """The data set of each page, where it is known, without decoding an image where the pages are lazy."""
-    return tuple(entry.data_set for entry in entries_of(pages))
-
-
 def page_names(pages: Sequence[Page]) -> tuple[str, ...]:
     """The name of each page, without decoding an image where the pages are lazy."""
     return tuple(entry.name for entry in entries_of(pages))

@@ -4,7 +4,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.metrics.image import PSNR_CAP_DB, fft2d_distance, mse, psnr, ssim
 from docleak.metrics.ocr import ENGINES, OcrEngine, Reading, has_ink, load_engine
 from docleak.metrics.score import FieldScore, PageScore, aggregate, page_values, read_fields, score_page
-from docleak.metrics.text import accuracy, anls, exact, fuzz_ratio, normalise, two_stage_average
+from docleak.metrics.text import accuracy, anls, exact, fuzz_ratio, normalise
 
 __all__ = [
     "ENGINES",
@@ -29,5 +29,4 @@ __all__ = [
     "read_fields",
     "score_page",
     "ssim",
-    "two_stage_average",
 ]

@@ -106,6 +106,23 @@ def ratio_interval(
     return float(low), float(high)
 
 
+def ratio(
+    sums: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    rng: np.random.Generator,
+    *,
+    share: bool = True,
+    level: float = 0.95,
+    resamples: int = 2000,
+    **more: Any,
+) -> Estimate:
+    """sum(sums) / sum(counts) over groups with its ``ratio_interval``; no value of no groups. ``more`` are other fields
+    of the estimate."""
+    low, high = ratio_interval(sums, counts, rng, level, resamples, share)
+    value = float(sums.sum() / counts.sum()) if len(sums) else None
+    return Estimate(value, low, high, int(counts.sum()), len(sums), **more)
+
+
 def expanded_tail(n: int, level: float) -> float:
     """The percentile at which an interval of ``level`` over n >= 2 resampled groups begins (Hesterberg, 2015, 4.3)."""
     return float(ndtr(-np.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 + level) / 2)))

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from docleak.metrics.estimate import Estimate, ratio_interval
+from docleak.metrics.estimate import Estimate, ratio
 
 
 @dataclass(frozen=True)
@@ -113,5 +113,4 @@ def _mean(values: Sequence[tuple[str, float]], rng: np.random.Generator, level: 
         grouped.setdefault(provider, []).append(value)
     sums = np.array([sum(group) for group in grouped.values()], dtype=np.float64)
     counts = np.array([len(group) for group in grouped.values()], dtype=np.int64)
-    low, high = ratio_interval(sums, counts, rng, level, resamples, share=True)
-    return Estimate(float(sums.sum() / counts.sum()) if values else None, low, high, len(values), len(grouped))
+    return ratio(sums, counts, rng, level=level, resamples=resamples)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rapidfuzz import fuzz
@@ -63,18 +63,6 @@ def accuracy(prediction: str, answers: Sequence[str]) -> float:
     Raises DocumentError if there are no answers.
     """
     return float(_folded(prediction) in _folded_answers(answers))
-
-
-def two_stage_average(scores: Mapping[str, Sequence[float]]) -> float:
-    """Mean over data sets of the mean over each one's questions (Nguyen & Karatzas, 2024, section 5.1).
-
-    ``scores`` holds, per data set, one score per question (ANLS, or accuracy for yes-no data); a small data set counts
-    as much as a large one. Raises DocumentError if there is no data set, or one without questions.
-    """
-    empty = [name for name, values in scores.items() if not len(values)]
-    if empty or not scores:
-        raise DocumentError(f"data sets without scores: {empty or 'all'}; expected at least one question of each")
-    return sum(sum(values) / len(values) for values in scores.values()) / len(scores)
 
 
 def _folded(text: str) -> str:

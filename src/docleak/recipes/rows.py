@@ -7,6 +7,7 @@ OUT/table.md, .json, .html, .csv  the table; pictures.png what stands beside it
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import docleak
 from docleak.documents.visible import in_markdown, without_html
 from docleak.errors import DocleakError, RecipeError
 from docleak.files import TEMPORARY, read_stored, reported, write_atomically, write_json
@@ -258,6 +260,14 @@ def _row(row: TableRow, told: Mapping[str, Column]) -> Row:
     named = {"model": row.model, **({"data_set": row.data_set} if row.data_set else {})}
     facts = {**named, **(row.study.row_values(row.run) if begun else {})}
     return Row(row.name, {**numbers, **apart}, printed, row.run.failures() if begun else {}, facts)
+
+
+def facts_of_call(command: str) -> dict[str, str]:
+    """What stands under a table of how it was computed: the ``command``, and versions."""
+    import torch
+
+    python = platform.python_version()
+    return {"Command": command, "Version": f"docleak {docleak.__version__}, torch {torch.__version__}, Python {python}"}
 
 
 def write_table(recipe: Recipe, scale: str, rows: Sequence[TableRow], out: Path, facts: Mapping[str, str]) -> Path:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from docleak.metrics.estimate import Estimate
-from docleak.report.pictures import png_figure
+from docleak.report.pictures import new_figure, png_figure
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#c4570a", "#888888"
 #: (round, value).
@@ -18,9 +18,7 @@ def learning_curves(silos: Iterable[Points], mean: Points, kept: Mapping[int, Es
 
     Without ``mean`` the losses are private; ``noised`` ANLS is named so. What is not known is left out of ``kept``.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6) if kept else (4.8, 3.6), dpi=120, layout="constrained")
+    figure = new_figure(9 if kept else 4.8, 3.6, dpi=120)
     axes = figure.subplots(1, 2 if kept else 1, squeeze=False)[0]
     for points in silos:
         axes[0].plot(*zip(*points, strict=True), color=GREY, linewidth=0.8, alpha=0.7)
@@ -47,9 +45,7 @@ def learning_curves(silos: Iterable[Points], mean: Points, kept: Mapping[int, Es
 
 def budget_curves(curves: Mapping[str, Points], target: tuple[int, float], label: str, statement: str) -> bytes:
     """A PNG of epsilon (``label``) over rounds, ``target`` as a point and its ``statement`` below."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 5.0), dpi=110)
+    figure = new_figure(7.2, 5.0, layout=None)
     axes = figure.add_axes((0.1, 0.29, 0.86, 0.63))
     for style, (name, points) in zip(("-", "--", ":"), curves.items(), strict=False):
         axes.plot(*zip(*points, strict=True), style, label=name)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from docleak.metrics.estimate import Estimate, expanded_tail, number_text, ratio_interval
+from docleak.metrics.estimate import Estimate, expanded_tail, number_text, ratio
 
 RESAMPLES, LEVEL = 2000, 0.95
 #: By document or provider: (sum, count) of what was measured of it.
@@ -116,11 +116,8 @@ def measured(groups: Sequence[tuple[str, float, int]]) -> dict[str, tuple[float,
 def share_of(groups: Groups, rng: np.random.Generator, *, of: str = "fields", share: bool = True) -> Estimate:
     """Sum over count with its interval, bootstrapped over the groups; no value where nothing was counted."""
     sums, counts = (np.array([pair[i] for pair in groups.values() if pair[1]]) for i in (0, 1))
-    if not len(sums):
-        return Estimate(None, of=of, why="nothing could be counted")
-    low, high = ratio_interval(sums.astype(float), counts.astype(np.int64), rng, LEVEL, RESAMPLES, share)
-    why = "" if low is not None else "one document or provider gives no interval"
-    return Estimate(float(sums.sum() / counts.sum()), low, high, int(counts.sum()), len(sums), of=of, why=why)
+    why = ("nothing could be counted", "one document or provider gives no interval", "")[min(len(sums), 2)]
+    return ratio(sums.astype(float), counts.astype(np.int64), rng, share=share, of=of, why=why)
 
 
 def shift(estimate: Estimate, by: float) -> Estimate:

@@ -75,11 +75,6 @@ class Reading:
     measures: tuple[Measure, ...] = ()
     scope: Scope | None = None
 
-    @property
-    def verdict(self) -> Overall:
-        """The worst of the parts, and what was counted."""
-        return overall(self.parts, self.counted)
-
 
 def joined(readings: Sequence[Reading]) -> Overall:
     """One verdict over several readings: the first one's headline, all parts."""

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import io
 import re
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import PIL.Image
@@ -69,6 +69,15 @@ def enlarged(image: Image, width: int) -> Image:
     """The picture enlarged by whole pixels until it is about ``width`` wide."""
     times = max(1, width // image.shape[1])
     return np.repeat(np.repeat(image, times, axis=0), times, axis=1)
+
+
+def new_figure(
+    width: float, height: float, *, dpi: int = 110, layout: Literal["constrained"] | None = "constrained"
+) -> Any:
+    """An empty matplotlib figure of that size in inches, without the state that pyplot keeps."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=dpi, layout=layout)
 
 
 def png_figure(figure: Any) -> bytes:

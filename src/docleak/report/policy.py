@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from docleak.errors import PolicyError
 from docleak.report.measure import CLAIMED, EXPLAINED, FIELDS, MEASURES, SHOWN, Measure, number_of
+from docleak.report.schema import MeasureName
 from docleak.report.severity import Overall, Severity
 
 VERDICT = "verdict"
@@ -45,9 +46,7 @@ class Rule(BaseModel):
     stands for anything, | for either)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    measure: Literal["fields-read", "gradient-explained", "membership", "memorisation", "document-auc",
-                     "document-tpr-at-10-fpr", "document-tpr-at-1-fpr", "document-fields-known", "epsilon-measured",
-                     "epsilon-claimed", "verdict"]  # fmt: skip
+    measure: Literal[MeasureName, "verdict"]
     of: str = "*"
     at_most: Annotated[float, Field(allow_inf_nan=False, strict=True)] | None = None
     at_worst: Literal["partial", "none"] | None = None

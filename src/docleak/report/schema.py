@@ -19,6 +19,10 @@ from docleak.metrics.estimate import Estimate
 SCHEMA = "docleak-results-1"
 Json = dict[str, JsonValue]
 Level = Literal["severe", "partial", "untold", "unmeasured", "none"]
+#: Keys of ``docleak.report.measure.MEASURES``.
+MeasureName = Literal["fields-read", "gradient-explained", "membership", "memorisation", "document-auc",
+                      "document-tpr-at-10-fpr", "document-tpr-at-1-fpr", "document-fields-known", "epsilon-measured",
+                      "epsilon-claimed"]  # fmt: skip
 
 
 class Strict(BaseModel):
@@ -55,9 +59,7 @@ class Verdict(Strict):
 class Measured(Strict):
     """A number that a policy can bound; ``doubts`` say why a low one is no all-clear."""
 
-    measure: Literal["fields-read", "gradient-explained", "membership", "memorisation", "document-auc",
-                     "document-tpr-at-10-fpr", "document-tpr-at-1-fpr", "document-fields-known", "epsilon-measured",
-                     "epsilon-claimed"]  # fmt: skip
+    measure: MeasureName
     of: str
     unbounded: bool
     doubts: list[str]

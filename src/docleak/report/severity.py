@@ -67,8 +67,24 @@ OUTSIDE = (Cell.UNSCORED, Cell.UNSEEN)
 NO_FINDING = (*OUTSIDE, Cell.GIVEN, Cell.PUBLIC)
 
 
+class Counted:
+    """Counts over ``cells``, one for each private field."""
+
+    cells: tuple[Cell, ...]
+
+    @property
+    def read(self) -> int:
+        """Fields whose value was given: by this route, or by at least one of all."""
+        return self.cells.count(Cell.READ)
+
+    @property
+    def of(self) -> int:
+        """Fields that were tried and that can be counted."""
+        return sum(cell not in OUTSIDE for cell in self.cells)
+
+
 @dataclass(frozen=True)
-class Route:
+class Route(Counted):
     """One way in which values may leave, for instance "picture", "words", "answer": a cell per private field, in the
     order of the fields; ``limit`` says why some are UNSEEN ("behind its 256 tokens"), ``handed`` what the attacker had
     from the start ("the OCR words")."""
@@ -77,16 +93,6 @@ class Route:
     cells: tuple[Cell, ...]
     limit: str = ""
     handed: str = ""
-
-    @property
-    def read(self) -> int:
-        """Fields whose value this route gives."""
-        return self.cells.count(Cell.READ)
-
-    @property
-    def of(self) -> int:
-        """Fields that this route was tried on and that can be counted."""
-        return sum(cell not in OUTSIDE for cell in self.cells)
 
     def sentence(self) -> str:
         """ "picture 0 of 6", "picture 5 of 6 (1 more was given beforehand)", or "words 58 of 58 that the model saw (20
@@ -111,22 +117,12 @@ def union(routes: Sequence[Route]) -> tuple[Cell, ...]:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgement(Counted):
     """Counts over the fields of ``union``, how bad that is, and the ``doubts`` that forbid an all-clear."""
 
     severity: Severity
     cells: tuple[Cell, ...]
     doubts: tuple[str, ...] = ()
-
-    @property
-    def read(self) -> int:
-        """Fields whose value at least one route gives."""
-        return self.cells.count(Cell.READ)
-
-    @property
-    def of(self) -> int:
-        """Fields that at least one route was tried on and that can be counted."""
-        return sum(cell not in OUTSIDE for cell in self.cells)
 
     @property
     def could(self) -> int:

@@ -117,3 +117,8 @@ def _measures(scopes: Sequence[Scope]) -> tuple[str, ...]:
         if scope.remedy and not scope.remedies
     ))  # fmt: skip
     return (*done, *missing) or ("Not measured in this run.",)
+
+
+def counted_words(number: int, what: str) -> str:
+    """ "1 page", "2 pages"."""
+    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for
@@ -72,14 +72,6 @@ def results(
         _one_thread()
         for task in tasks:
             yield task, _error(work, task, on_progress)
-
-
-def compute(work: Work[Task], tasks: Sequence[Task], *, workers: int, on_progress: OnProgress) -> None:
-    """Every task; the first error ends them all and is raised."""
-    with closing(results(work, tasks, workers=workers, on_progress=on_progress)) as ended:
-        for _, error in ended:
-            if error is not None:
-                raise error
 
 
 def _error(work: Work[Task], task: Task, on_progress: OnProgress) -> Exception | None:

@@ -134,7 +134,7 @@ def compute(
     """Every unit that is missing, in turns over all assignments, whose runs the caller has claimed. ``settled`` is
     asked after each turn which assignments, by number, need no more of theirs."""
     work, tasks = Computing(assignments), tasks_of(assignments)
-    finished = {task.label for task in tasks if _finished(assignments[task.number], task)}
+    finished = {task.label for task in tasks if assignments[task.number].run.has(task.unit.id)}
     watcher.began({task.label: task.unit.size for task in tasks}, finished)
     for task in tasks:
         if task.label not in finished:
@@ -180,10 +180,6 @@ def tasks_of(assignments: Sequence[Assignment]) -> list[Task]:
     return sorted(tasks, key=lambda task: task.unit.turn)
 
 
-def _finished(assignment: Assignment, task: Task) -> bool:
-    return assignment.run.has(task.unit.id)
-
-
 def _name(assignment: Assignment, task: Task) -> str:
     return task.unit.id + assignment.study.progress(task.unit, assignment.run)
 
@@ -203,7 +199,7 @@ def _forget(assignment: Assignment, task: Task, *, failures: bool) -> None:
 
 def _over(assignment: Assignment, task: Task) -> bool:
     """Whether the unit is finished, or has to be given up."""
-    if _finished(assignment, task) or task.unit.id in assignment.run.failures():
+    if assignment.run.has(task.unit.id) or task.unit.id in assignment.run.failures():
         return True
     attempts = _attempts(assignment, task)
     if len(attempts) < ATTEMPTS:

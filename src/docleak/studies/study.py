@@ -8,8 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from docleak.runs.run import Run
 
 #: A frozen dataclass: everything that changes a number of the study, and nothing else.
 C = TypeVar("C")
+#: Names and values: fields of a configuration, a recipe's settings, what the command line changes.
+Settings: TypeAlias = Mapping[str, Any]
 #: Told how far a unit is, of its ``size``.
 Tell = Callable[[int], None]
 #: In the folder of a table: its rows, each a run.
@@ -90,8 +93,6 @@ class Study(ABC, Generic[C]):
 
     #: Name of the kind, in run.json and in recipes.
     kind: ClassVar[str]
-    #: One line, for lists.
-    about: ClassVar[str] = ""
     #: The configuration's class.
     Config: ClassVar[type]
     #: Fields of the configuration that let a unit be computed but change none of its numbers.
@@ -102,10 +103,10 @@ class Study(ABC, Generic[C]):
         keep_float32(device)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (type(self), self.config, self.device)
+        return partial(type(self), device=self.device), (self.config,)
 
     @classmethod
-    def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> C:
+    def of_options(cls, given: Settings, fixed: Settings) -> C:
         """The configuration of the options that were ``given``, and of what the command has ``fixed``, by field
         ("exposure.defense" of a nested one). What depends on several options is decided here."""
         return configured(cls.Config, {**fixed, **given})  # type: ignore[no-any-return]
@@ -185,25 +186,23 @@ class TableStudy(Study[C]):
     shares: ClassVar[tuple[str, ...]] = ()
     #: Whether the units of one turn are one part under every row, so that a table can stop after any turn.
     stoppable: ClassVar[bool] = False
+    #: The page that says where to get what only the user can name; "" where rows are not held back for it.
+    wanted_at: ClassVar[str] = ""
     footnote: ClassVar[str] = "Ours with 95 % intervals in square brackets; the paper's value in round brackets."
 
     @classmethod
     @abstractmethod
-    def of_row(cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str) -> Any:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> Any:
         """The study that a row asks for: ``source`` is the model's checkpoint. Of ``changes``, the command line's,
         those that are fields of the configuration are in ``settings`` already."""
 
     @classmethod
-    def changes_of(
-        cls, settings: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], scale: str
-    ) -> Mapping[str, Any]:
+    def changes_of(cls, settings: Sequence[Settings], changes: Settings, scale: str) -> Settings:
         """The command line's ``changes`` as each row takes them, where that depends on the settings of all rows."""
         return changes
 
     @classmethod
-    def by_data_set(
-        cls, settings: Mapping[str, Any], of_all: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]
-    ) -> Mapping[str, Mapping[str, Any]]:
+    def by_data_set(cls, settings: Settings, of_all: Sequence[Settings], changes: Settings) -> Mapping[str, Settings]:
         """The ``changes`` of each data set that a row with these ``settings`` is run on, by its name in tables ("" for
         the one that nobody has to tell from others); ``of_all`` are the settings of all rows."""
         return {"": changes}
@@ -288,7 +287,11 @@ class TableStudy(Study[C]):
 
     @classmethod
     def check_rows(cls, rows: Sequence[TableRow]) -> None:
-        """RecipeError where rows do not make a table, or something that all of them need is missing."""
+        """RecipeError where rows do not make a table, or wait for paths that only the user can name."""
+        needed = [need for row in rows for need in row.study.needed(row.model)] if cls.wanted_at else []
+        options = dict.fromkeys(need.option for need in needed if PLACEHOLDER in need.source)
+        if options:
+            raise RecipeError(f"the recipe needs {' '.join(options)}; {cls.wanted_at} says where to get them.")
 
     @classmethod
     def row_facts(cls, rows: Sequence[TableRow]) -> Mapping[str, str]:
@@ -318,14 +321,6 @@ class TableRow:
         return ", ".join(filter(None, (self.model, self.data_set)))
 
 
-def require_named(rows: Sequence[TableRow], page: str) -> None:
-    """RecipeError where rows wait for paths that only the user can name; says which options do, and the ``page``."""
-    needed = [need for row in rows for need in row.study.needed(row.model)]
-    options = dict.fromkeys(need.option for need in needed if PLACEHOLDER in need.source)
-    if options:
-        raise RecipeError(f"the recipe needs {' '.join(options)}; {page} says where to get them.")
-
-
 def table_of(run: Run) -> Path:
     """The folder of the table of which the run is a row, where rows keep what they share; of any other run its own."""
     return run.path.parents[1] if run.path.parent.name == ROWS else run.path
@@ -341,8 +336,9 @@ def one_of(runs: Sequence[Run]) -> Run:
     return runs[0]
 
 
-def _made(kind: type[Study[Any]], config: Any, device: str) -> Study[Any]:
-    return kind(config, device=device)
+def with_tuples(settings: Settings) -> dict[str, Any]:
+    """The settings as a configuration has them, where JSON and TOML have lists."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
 def plain(value: Any) -> Any:

@@ -13,7 +13,6 @@ from docleak.attacks.answers.features import FeatureTable, Reply, provider_featu
 from docleak.attacks.registries import ANSWERS
 from docleak.errors import AttackError
 from docleak.privacy.empirical import COINS, INDEPENDENT
-from docleak.studies.answers.config import attacks_of
 from docleak.studies.answers.membership import guessed, measure, measured_epsilon, without_public
 
 SEEDS = range(5)
@@ -79,7 +78,8 @@ def test_every_attack_is_evaluated_on_the_providers_that_apk_was_not_told(monkey
         return guess
 
     monkeypatch.setattr(MembershipAttack, "run", noting)
-    for attack in attacks_of(known=0.2):
+    for name in ANSWERS:
+        attack = replace(ANSWERS.load(name), known=0.2)
         measure(table, members, attack, 0, seeds=SEEDS)
     assert len(seen) == 4 and len({tuple(draws) for draws in seen.values()}) == 1
     counted = Counter(name for providers in next(iter(seen.values())) for name in providers)
@@ -141,7 +141,7 @@ def test_a_measured_epsilon_grows_with_the_leak_and_is_no_more_than_the_truth_wi
 def test_what_each_attack_says_of_every_provider() -> None:
     target, public, members = case(0.5, 40, 4)
     table = provider_features(target, public)
-    attacks = attacks_of(("AZK", "APK"))
+    attacks = [ANSWERS.load(name) for name in ("AZK", "APK")]
     guesses = guessed(table, members, attacks, 0)
     assert list(guesses) == ["AZK", "APK"]
     assert all(len(set(table.providers) - set(guess.providers)) == 6 for guess in guesses.values()), (

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import RunError
 from docleak.metrics.memorisation import remembered
 from docleak.models import DocumentModel, load_model
+from docleak.studies.answers import replies
 from docleak.studies.answers.memorisation import (
     Trained,
     disclosed_values,
@@ -47,23 +49,26 @@ def items() -> list[Item]:
     return [Item(page, question) for page in make_pages(4, seed=5) for question in page.questions[:3]]
 
 
-class Counter:
-    """Hears how many questions were asked anew."""
+@contextmanager
+def in_groups_of(group: int) -> Iterator[list[int]]:
+    """Replies are kept after so many items; told is how many were asked anew, time by time."""
+    asked: list[int] = []
 
-    def __init__(self) -> None:
-        self.heard: list[tuple[int, int]] = []
+    def counting(view: AnswersView, items: Iterable[Item]) -> list[Spoken]:
+        new = list(items)
+        asked.append(len(new))
+        return ask(view, new)
 
-    def __call__(self, done: int, asked: int) -> None:
-        self.heard.append((done, asked))
-
-    @property
-    def asked(self) -> int:
-        return self.heard[-1][1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replies, "ask", counting)
+        patch.setattr(replies, "GROUP", group)
+        yield asked
 
 
-def run(view: AnswersView, folder: Path, asked: list[Item], group: int = 64) -> tuple[list[Spoken], int]:
-    count = Counter()
-    return remembering(view, folder, group=group, on_progress=count)(asked), count.asked
+def run(view: AnswersView, folder: Path, items: list[Item], group: int = 64) -> tuple[list[Spoken], int]:
+    """The answers, and how many questions were asked anew."""
+    with in_groups_of(group) as asked:
+        return remembering(view, folder)(items), sum(asked)
 
 
 def test_what_was_asked_once_comes_from_disk_exactly(tmp_path: Path) -> None:
@@ -89,12 +94,10 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
         yield from asked[:7]
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        remembering(view, tmp_path, group=3)(broken())
-    count = Counter()
-    answers = remembering(view, tmp_path, group=3, on_progress=count)(asked)
-    assert count.asked == len(asked) - 6, "two whole groups of three were saved"
-    assert count.heard[-1] == (len(asked), len(asked) - 6)
+    with pytest.raises(KeyboardInterrupt), in_groups_of(3):
+        remembering(view, tmp_path)(broken())
+    answers, count = run(view, tmp_path, asked, group=3)
+    assert count == len(asked) - 6, "two whole groups of three were saved"
     assert [said.text for said in answers] == [said.text for said in ask(view, asked)]
     assert not list(tmp_path.rglob(".docleak-*"))
 

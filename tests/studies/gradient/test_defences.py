@@ -12,9 +12,10 @@ import pytest
 
 from docleak.errors import AttackError
 from docleak.metrics import Estimate
+from docleak.report.page import joined
 from docleak.runs.run import Run
 from docleak.studies.engine import carry_out
-from docleak.studies.gradient import choices, defences
+from docleak.studies.gradient import choices, defences, utility
 from docleak.studies.gradient.choices import Choice, chart, choices_of
 from docleak.studies.gradient.comparison import DefenceConfig
 from docleak.studies.gradient.config import GradientConfig
@@ -69,10 +70,11 @@ def test_bytes_of_an_update() -> None:
     assert sent_bytes("freeze", "layoutlmv3-start") < 0.8 * whole
 
 
-def test_utility_is_reproducible_and_noise_costs_some() -> None:
-    plain = utility_under("none", "layoutlmv3-start", steps=4, seed=0, test_pages=1)
-    again = utility_under("none", "layoutlmv3-start", steps=4, seed=0, test_pages=1)
-    noisy = utility_under("noise:sigma=10", "layoutlmv3-start", steps=4, seed=0, test_pages=1)
+def test_utility_is_reproducible_and_noise_costs_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utility, "TEST_PAGES", 1)
+    plain = utility_under("none", "layoutlmv3-start", steps=4, seed=0)
+    again = utility_under("none", "layoutlmv3-start", steps=4, seed=0)
+    noisy = utility_under("noise:sigma=10", "layoutlmv3-start", steps=4, seed=0)
     assert plain.loss == again.loss and plain.anls == again.anls
     assert noisy.loss > plain.loss
 
@@ -90,7 +92,7 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     text = page.read_text()
     assert "not measured" in text and "clean on the left" in text and f"{ssim:.3f}" in text
     assert "None of the 2 defences measured here would have stopped it." in reading.lines
-    assert reading.verdict.severity == "severe", "what is said first is how bad it is without a defence"
+    assert joined([reading]).severity == "severe", "what is said first is how bad it is without a defence"
     assert [row["spec"] for row in reading.results["defences"]] == list(config.defenses)
 
 

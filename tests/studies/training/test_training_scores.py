@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from docleak.metrics import Estimate, two_stage_average
+from docleak.metrics import Estimate
 from docleak.metrics.estimate import ratio_interval
 from docleak.studies.training.carrying import Result, SetScores
 from docleak.studies.training.scores import row_scores, two_stage
@@ -23,11 +23,10 @@ def result(**sets: SetScores) -> Result:
     return Result(sets, 0, {}, 0.0)
 
 
-def test_the_average_is_the_metrics_own() -> None:
-    questions = {"a": [1.0, 0.0, 0.5, 0.75], "b": [1.0, 0.0]}
+def test_a_small_data_set_counts_as_much_as_a_large_one() -> None:
     one = result(a=scores("anls", [1.0, 1.25], [2, 2]), b=scores("accuracy", [1.0], [2]))
     row = row_scores([one], rng=np.random.default_rng(0))
-    assert row.average.value == pytest.approx(two_stage_average(questions), abs=1e-15)
+    assert row.average.value == pytest.approx((2.25 / 4 + 1 / 2) / 2, abs=1e-15)
     assert row.loss.value == pytest.approx(3) and one.average == row.average.value
     assert row.average.low is None, "one document has no interval, so the average has none"
     assert (row.average.n, row.average.groups) == (6, 3)

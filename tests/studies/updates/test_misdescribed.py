@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from docleak.report.page import joined
 from docleak.report.severity import Severity
 from docleak.studies.registry import report_on
 from docleak.studies.updates import sight
@@ -50,7 +51,7 @@ def audited(case: Any, model: Path, folder: Path, optimiser: str) -> tuple[dict[
     record, run = captures.audited(case, optimiser, model, folder)
     page, (said,) = report_on([run.path])
     results = json.loads((run.path / "results.json").read_text())
-    return record, "\n".join([said.verdict.sentence, *said.lines]), page.read_text(), results
+    return record, "\n".join([joined([said]).sentence, *said.lines]), page.read_text(), results
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", pytest.param("adamw", marks=pytest.mark.slow)])

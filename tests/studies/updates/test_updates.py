@@ -20,7 +20,7 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
 from docleak.metrics import Reading as Read
 from docleak.models import load_model
-from docleak.report.page import Reading
+from docleak.report.page import Reading, joined
 from docleak.report.severity import Overall, Severity, overall
 from docleak.runs.run import Run
 from docleak.studies.engine import Silence, carry_out
@@ -455,11 +455,12 @@ def test_an_interrupted_audit_is_no_all_clear_of_the_whole(tmp_path: Path) -> No
     run.write_unit("a", {**record, **described}, {})
     planned = [{"unit": client, "round": 1, "client": client} for client in "ab"]
     run.write_info("planned", planned[:1])
-    assert read_run(run).verdict.severity == "none"
+    assert joined([read_run(run)]).severity == "none"
     run.write_info("planned", planned)
     run.write_info("cells", 3)
     said, text, page = reported(run)
-    assert said.verdict.severity == "unmeasured" and "1 of 2 parts: Round 1, client b." in said.verdict.sentence
+    verdict = joined([said])
+    assert verdict.severity == "unmeasured" and "1 of 2 parts: Round 1, client b." in verdict.sentence
     for shown in (text, page):
         assert "Not finished: Round 1, client b." in shown and "3 of 3 cells are not finished" in shown
 

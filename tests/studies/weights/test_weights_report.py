@@ -204,6 +204,6 @@ def test_curves_are_the_papers() -> None:
     both = table(RIGHT, WRONG, (2.0, 1.5, 2.5))
     shares, values = points(both.fields, 0)
     perfect = np.array([field.match.perfect for field in both.fields])
-    assert values.tolist() == [at(p, perfect) for p in shares] == [1.0, 0.5]
+    assert values.tolist() == [float(at(p, perfect)) for p in shares] == [1.0, 0.5]
     assert points(both.baseline, 1)[1].tolist() == pytest.approx([1 / 3, 1 / 3])
     assert draw_curves(both) == draw_curves(both) and draw_curves(both).startswith(b"\x89PNG")

@@ -10,9 +10,10 @@ import pytest
 
 from docleak.models.shipped import CHECKPOINTS
 from docleak.runs.artefact import card_of
+from docleak.studies import shipped
 from docleak.studies.engine import Silence, carry_out
 from docleak.studies.registry import report_on
-from docleak.studies.weights import reading, shipped
+from docleak.studies.weights import reading
 from docleak.studies.weights.study import WeightsStudy
 from docleak.studies.weights.table import read_table
 from docleak.training.extraction import kept

@@ -38,7 +38,8 @@ from docleak.studies.adapters.config import AdapterConfig
 from docleak.studies.adapters.rounds import Federation
 from docleak.studies.gradient.case import Case, build_case, pages_for
 from docleak.studies.gradient.config import Exposure
-from docleak.studies.study import TableRow, TableStudy, Tell, Unit, one_of
+from docleak.studies.gradient.texts import counted
+from docleak.studies.study import Settings, TableRow, TableStudy, Tell, Unit, one_of
 
 GRADIENT, ROUNDS, PICTURE = "gradient", "rounds", "picture"
 #: What of the columns each unit fills.
@@ -63,7 +64,6 @@ class AdapterStudy(TableStudy[AdapterConfig]):
     """A unit is a family's whole gradient of a page, or its adapters over rounds."""
 
     kind = "adapters"
-    about = "what vision-language models and their adapters give away, family by family"
     Config = AdapterConfig
     columns = COLUMNS
     of_model = ("initialisation",)
@@ -152,7 +152,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             words = recover_set(view)
         except AttackError as fault:
             return {"refused": str(fault)}
-        return {**counted(words.tokens, true), "sure": words.exact, "route": words.route}
+        return {**counted(set(words.tokens), true), "sure": words.exact, "route": words.route}
 
     def _rounds(self, base: Path, folder: Path) -> dict[str, Any]:
         c, generator = self.config, torch.Generator().manual_seed(self.config.seed)
@@ -163,7 +163,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
             sent.append(federation.round(number, generator))
             reading = federation.read(sent)
             if isinstance(reading, Words):
-                read.append({"round": number + 1, **counted(reading.tokens, true), "sure": reading.exact,
+                read.append({"round": number + 1, **counted(set(reading.tokens), true), "sure": reading.exact,
                              "conditions": [vars(condition) for condition in reading.conditions]})  # fmt: skip
             else:
                 read.append({"round": number + 1, "refused": reading})
@@ -193,7 +193,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
         return {"measured": {record["unit"]: record for record in run.units()}}
 
     @classmethod
-    def of_row(cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str) -> Any:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> Any:
         """``source`` is how weights are drawn."""
         return cls(AdapterConfig(initialisation=source, **settings), device=device)
 
@@ -204,7 +204,7 @@ class AdapterStudy(TableStudy[AdapterConfig]):
         said = f"{c.rounds} rounds, LoRA of rank {c.rank} on {c.targets}, {c.optimiser} at {c.learning_rate:g}"
         facts = {"Models": f"made on the spot, language model {c.width} wide, seed {c.seed}", "Adapters": said}
         for row in rows:
-            for record in row.run.units() if (row.run.path / "run.json").is_file() else ():
+            for record in row.run.units():
                 facts |= {f"{row.name}, {what}": why for what, why in _refusals(record).items()}
         return facts
 
@@ -218,11 +218,6 @@ class AdapterStudy(TableStudy[AdapterConfig]):
         part = Part("adapters", Severity.UNMEASURED, said)
         return Reading("What do adapters give away?", said, (part,), said, (), (table.to_text(),), {},
                        {"adapters": table})  # fmt: skip
-
-
-def counted(found: Sequence[int], true: set[int]) -> dict[str, int]:
-    """Different tokens: found, right, and there."""
-    return {"found": len(found), "right": len(set(found) & true), "true": len(true)}
 
 
 def _of_gradient(record: Mapping[str, Any]) -> dict[str, Value]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from docleak import spec
-from docleak.attacks.answers.attack import AnswersAttack, MembershipAttack
 from docleak.attacks.registries import ANSWERS
 from docleak.documents.ranges import COUNT, SEED, Range
 from docleak.errors import AttackError
@@ -53,18 +51,6 @@ def parse_release(text: str) -> Release:
         return Release("released model", text)
     return Release(*spec.pair(text, what="--release", expected="LABEL=MODEL, as in 'FL+DP 8=runs/private'",
                               error=AttackError))  # fmt: skip
-
-
-def attacks_of(
-    names: Iterable[str] = ANSWERS.entries, *, known: float = 0.15, searched: int = 0
-) -> tuple[AnswersAttack, ...]:
-    """Attacks of those names, with the share of the providers they are told of, and of so many ``searched`` forests
-    where they are the paper's; others have their own. By default those of Table 4 that are no ablation."""
-    loaded = [ANSWERS.load(name) for name in names]
-    return tuple(
-        replace(attack, known=known, searched=searched) if isinstance(attack, MembershipAttack) else attack
-        for attack in loaded
-    )
 
 
 OF_DIVISION = Need(lambda config: not config.members, "--division, and --members names documents")
@@ -115,9 +101,11 @@ class AnswersConfig:
         need=Need(asks_for_keys, "attacks that vote"),
     )
     attacks: tuple[Choice, ...] = option(
-        attacks_of(), "Attacks on membership, comma-separated: AZK, APK:known=0.3,searched=10, AZK+CLS1+CLS2, ... "
-        "(known: share of the providers it is told about; searched: forests it compares).", need=OF_DIVISION,
-    )  # fmt: skip
+        tuple(ANSWERS.entries),
+        "Attacks on membership, comma-separated: AZK, APK:known=0.3,searched=10, AZK+CLS1+CLS2, ... (known: share "
+        "of the providers it is told about; searched: forests it compares).",
+        need=OF_DIVISION,
+    )
     minimum: tuple[int, ...] = option((0, 5, 10), "Providers with more than so many questions; several numbers.",
                                       need=OF_DIVISION)  # fmt: skip
     seeds: int = option(5, "Draws of whom APK knows; results are means.", range=Range(1, 10_000), need=OF_DIVISION)

@@ -16,7 +16,7 @@ from docleak.documents.page import Page
 from docleak.documents.pages import document_names, joined, picked, provider_names
 from docleak.errors import RecipeError
 from docleak.metrics.estimate import Estimate
-from docleak.report.pictures import png_figure
+from docleak.report.pictures import new_figure, png_figure
 
 #: All clients together, and the providers of the test documents apart: members, and others.
 TRAINING, TEST_POSITIVE, TEST_NEGATIVE = "training", "test-positive", "test-negative"
@@ -94,9 +94,7 @@ def _asked(pages: Iterable[Page]) -> Counter[str]:
 
 def draw_providers(parts: Mapping[str, Sequence[int]]) -> bytes:
     """A PNG: a panel per part with a bar for each provider, its documents, the most first."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 1.1 * len(parts) + 0.6), dpi=110, layout="constrained")
+    figure = new_figure(9.0, 1.1 * len(parts) + 0.6)
     axes = figure.subplots(len(parts), 1, squeeze=False, sharey=True)[:, 0]
     for axis, (name, counts) in zip(axes, parts.items(), strict=True):
         axis.bar(range(len(counts)), counts, width=1.0, color="#1f5fa8")
@@ -109,11 +107,9 @@ def draw_providers(parts: Mapping[str, Sequence[int]]) -> bytes:
 
 def draw_keys(parts: Mapping[str, Mapping[str, int]]) -> bytes:
     """A PNG: a panel per part with a bar for each key, its questions, the commonest first."""
-    from matplotlib.figure import Figure
-
     shown = {name: _cut(counts) for name, counts in parts.items()}
     heights = [0.2 * len(counts) + 0.5 for counts in shown.values()]
-    figure = Figure(figsize=(7.0, sum(heights) + 0.4), dpi=110, layout="constrained")
+    figure = new_figure(7.0, sum(heights) + 0.4)
     axes = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (name, counts) in zip(axes, shown.items(), strict=True):
         axis.barh(list(counts), list(counts.values()), color="#1f5fa8")

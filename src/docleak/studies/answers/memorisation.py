@@ -15,7 +15,7 @@ from docleak.attacks.answers.disclosure import Disclosed
 from docleak.attacks.answers.memorisation import Case
 from docleak.documents.locate import letters
 from docleak.documents.page import Image, Page
-from docleak.documents.redaction import THOROUGH, Removal, blue, redact
+from docleak.documents.redaction import THOROUGH, blue, redact
 from docleak.metrics.memorisation import Outcome
 from docleak.metrics.text import accuracy, anls
 
@@ -109,9 +109,9 @@ def skew(name: str, found: Disclosed) -> str:
     )
 
 
-def example(page: Page, case: Case, said: Spoken, *, removal: Removal = THOROUGH) -> Image:
+def example(page: Page, case: Case, said: Spoken) -> Image:
     """The page before and as it was asked about (blurred places in blue), and under them question, truth and answer."""
-    redacted = redact(page, case.question.answers, removal)
+    redacted = redact(page, case.question.answers, THOROUGH)
     both = [PILImage.fromarray(picture) for picture in (page.image, blue(redacted.page, redacted.boxes))]
     factor = max(1, -(-PICTURE_WIDTH // page.width))
     width, height = page.width * factor, page.height * factor

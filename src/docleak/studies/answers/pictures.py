@@ -8,7 +8,7 @@ import numpy as np
 
 from docleak.attacks.answers.features import FeatureTable
 from docleak.documents.page import Image
-from docleak.report.pictures import decoded, png_figure
+from docleak.report.pictures import decoded, new_figure, png_figure
 from docleak.studies.answers.membership import Subset
 
 INSIDE, OUTSIDE = "#c4570a", "#1f5fa8"
@@ -16,12 +16,10 @@ INSIDE, OUTSIDE = "#c4570a", "#1f5fa8"
 
 def draw_scores(table: FeatureTable, members: Mapping[str, bool], found: Mapping[str, Sequence[Subset]]) -> Image:
     """A histogram per feature over providers, members and others apart, and the accuracies with intervals."""
-    from matplotlib.figure import Figure
-
     inside = np.array([members[name] for name in table.providers])
     across = min(4, len(table.columns))
     down = -(-len(table.columns) // across)
-    figure = Figure(figsize=(2.7 * across, 2.2 * down + 0.5 * len(found) + 1.4), dpi=110, layout="constrained")
+    figure = new_figure(2.7 * across, 2.2 * down + 0.5 * len(found) + 1.4)
     parts = figure.subfigures(2, 1, squeeze=False, height_ratios=[2.2 * down, 0.5 * len(found) + 1.4])
     axes = parts[0, 0].subplots(down, across, squeeze=False)
     for axis in axes.flat[len(table.columns) :]:

@@ -13,7 +13,7 @@ from docleak.documents.blue_red_files import ISSUERS
 from docleak.errors import RunError
 from docleak.metrics.estimate import Estimate
 from docleak.report.page import PAGE, Reading, Section, run_facts
-from docleak.report.pictures import picture, svg_figure
+from docleak.report.pictures import new_figure, picture, svg_figure
 from docleak.report.severity import Part, Severity
 from docleak.report.statement import Scope
 from docleak.report.table import Column, Row, Table
@@ -218,9 +218,7 @@ def chart(records: Sequence[Record]) -> str:
              and useful.value is not None and attack.value is not None]  # fmt: skip
     if len(shown) < 2:
         return ""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+    figure = new_figure(7.2, 3.4)
     axis = figure.subplots()
     for number, (label, useful, attack) in enumerate(shown):
         accuracy = attack.value or 0.0

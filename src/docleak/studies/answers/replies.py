@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 
@@ -30,22 +30,16 @@ from docleak.studies.identity import weights_hash
 Key = tuple[str, str]
 #: Attributes of an adapter that do not change its answers.
 UNHASHED = ("name", "_layout")
+#: Items whose replies are written at once.
+GROUP = 64
 
 
-def remembering(
-    view: AnswersView,
-    folder: Path,
-    *,
-    batch_size: int = 32,
-    group: int = 64,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Asker:
-    """``ask`` of this view that looks into ``folder`` first, and writes there after each ``group`` of items.
+def remembering(view: AnswersView, folder: Path) -> Asker:
+    """``ask`` of this view that looks into ``folder`` first, and writes there after each GROUP of items.
 
-    ``on_progress`` hears after each group how many items are done, and how many of these had to be asked. The model is
-    hashed now: make another asker once its weights have changed. A view of text alone also reads what one with scores
-    has left. Of processes that ask the same model one does so at a time, and the others find its replies. Raises
-    RunError if a file of the folder is damaged, or nothing can be written there.
+    The model is hashed now: make another asker once its weights have changed. A view of text alone also reads what one
+    with scores has left. Of processes that ask the same model one does so at a time, and the others find its replies.
+    Raises RunError if a file of the folder is damaged, or nothing can be written there.
     """
     digest = model_digest(view.model)
     home = folder / _place(digest, view.scores, view.dropout_seed)
@@ -62,19 +56,15 @@ def remembering(
 
     def answered(items: Iterable[Item]) -> list[Spoken]:
         answers: list[Spoken] = []
-        done = asked = 0
-        for part in batches(items, group):
+        for part in batches(items, GROUP):
             keys = [key_of(item, scores=view.scores) for item in part]
             replies = {key: said for key in keys if (said := known.get(key))}
             new = {key: item for key, item in zip(keys, part, strict=True) if key not in replies}
             if new:
-                replies.update(zip(new, ask(view, new.values(), batch_size=batch_size), strict=True))
+                replies.update(zip(new, ask(view, new.values()), strict=True))
                 files.add(_write(home, new, replies))
                 known.update(replies)
             answers += [replies[key] for key in keys]
-            done, asked = done + len(part), asked + len(new)
-            if on_progress:
-                on_progress(done, asked)
         return answers
 
     return asker

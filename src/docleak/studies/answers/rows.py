@@ -8,7 +8,7 @@ from typing import Any
 from docleak.documents.blue_red_files import ISSUERS
 from docleak.documents.phrasings import PHRASINGS
 from docleak.metrics.estimate import Estimate
-from docleak.report.pictures import png_figure
+from docleak.report.pictures import new_figure, png_figure
 from docleak.report.table import Column
 from docleak.runs.run import Run
 from docleak.studies.answers.config import WITHOUT_MODEL, AnswersConfig
@@ -96,7 +96,7 @@ def facts_of(rows: Sequence[TableRow], store: str) -> dict[str, str]:
         facts["Targets"] = f"in {store}, beside this folder, for all tables"
         for row, release in zip(rows, releases, strict=True):
             if (target := release.to_train) is not None:
-                bill = next((record.get("bill") for record in _units(row.run)), None)
+                bill = next((record.get("bill") for record in row.run.units()), None)
                 took = f"; {bill['seconds']:.0f} s" if bill else ""
                 facts[target.name] = target.training.sentence(bool(target.epsilon)) + took
     remarks = {
@@ -110,7 +110,7 @@ def remarks_of(config: AnswersConfig, run: Run) -> dict[str, str]:
     its target claims."""
     measure, release = config.measures[0], config.releases[0]
     remarks: dict[str, str] = {}
-    for record in _units(run):
+    for record in run.units():
         remarks |= record[measure]["remarks"]
         for of in numbers_in(record, measure).values() if measure == "membership" else ():
             spread = [f"s = {least}: {_spread(of, least)}" for least in config.minimum]
@@ -133,22 +133,16 @@ def _spread(numbers: dict[str, Estimate], least: int) -> str:
     return f"{'-' if std is None else format(100 * std, '.1f')}, n = {providers:g}"
 
 
-def _units(run: Run) -> list[dict[str, Any]]:
-    return run.units() if (run.path / "run.json").is_file() else []
-
-
 def draw(rows: Sequence[TableRow]) -> bytes:
     """A PNG: a panel per column with every row's number and interval (dots), and the paper's (crosses); of documents by
     provider and questions by key, a panel per row with their numbers."""
-    from matplotlib.figure import Figure
-
     measure = rows[0].study.config.measures[0]
     if measure in COUNTED:
-        parts = {row.name: record[measure]["counts"] for row in rows for record in _units(row.run)}
+        parts = {row.name: record[measure]["counts"] for row in rows for record in row.run.units()}
         return COUNTED[measure](parts)
     estimates = [
         {name: value for name, value in row.study.numbers(row.run).items() if isinstance(value, Estimate)}
-        if _units(row.run)
+        if row.run.units()
         else {}
         for row in rows
     ]
@@ -158,7 +152,7 @@ def draw(rows: Sequence[TableRow]) -> bytes:
     across = min(4, len(columns))
     down = -(-len(columns) // across)
     height = 0.27 * len(rows) + 0.9
-    figure = Figure(figsize=(2.6 + 2.6 * across, max(2.4, height) * down), dpi=110, layout="constrained")
+    figure = new_figure(2.6 + 2.6 * across, max(2.4, height) * down)
     axes = figure.subplots(down, across, squeeze=False, sharey=True)
     for axis in axes.flat[len(columns) :]:
         axis.set_visible(False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +28,6 @@ from docleak.studies.answers.config import (
     WITHOUT_MODEL,
     AnswersConfig,
     Release,
-    attacks_of,
 )
 from docleak.studies.answers.documents import sides_of
 from docleak.studies.answers.measures import MEASURED, Bench
@@ -44,12 +43,12 @@ from docleak.studies.study import (
     Done,
     Needed,
     Picture,
+    Settings,
     TableRow,
     TableStudy,
     Tell,
     Unit,
     one_of,
-    require_named,
 )
 
 #: Beside the folders of tables: their divisions, targets and replies.
@@ -62,7 +61,6 @@ class AnswersStudy(TableStudy[AnswersConfig]):
     """A unit is a release, with all that is measured of it; what it said is kept answer by answer."""
 
     kind = "answers"
-    about = "attacks on released models"
     Config = AnswersConfig
     columns = COLUMNS
     extra: ClassVar = {
@@ -72,6 +70,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
     }  # fmt: skip
     options = ("documents", "rounds", "issuers", "per_issuer", "seed")
     parts, shares = "providers", ("anls", "accuracy", *(name for name in COLUMNS if name.startswith("accuracy_s")))
+    wanted_at = "docs/release.md"
     footnote = (
         "Ours with 95 % intervals over providers in square brackets; the paper's value in round brackets. Attack "
         "accuracies are means over seeds, rates and AUC are those of the smallest s. ε measured is a lower bound with "
@@ -82,7 +81,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
     turn = 0
 
     @classmethod
-    def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> AnswersConfig:
+    def of_options(cls, given: Settings, fixed: Settings) -> AnswersConfig:
         """Without a release, docleak's own example with its public model; AttackError for half of what is needed."""
         said, fixed = dict(given), dict(fixed)
         public = said.pop("public", "")
@@ -251,9 +250,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         return {**work, "questions": Done(asked, seconds - spent, asked_on(red))}
 
     @classmethod
-    def of_row(
-        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
-    ) -> AnswersStudy:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> AnswersStudy:
         """A row measures one thing of one target: ``target`` and ``epsilon`` (0: none) say how it is trained from
         ``source``, ``preset`` with which settings; ``data`` and ``training`` change single ones of those. ``attack`` is
         "azk" or "apk", and "+cls1+cls2" for the vote."""
@@ -301,7 +298,7 @@ class AnswersStudy(TableStudy[AnswersConfig]):
     def check_rows(cls, rows: Sequence[TableRow]) -> None:
         """RecipeError where rows measure different things, or wait for a path of the user's. Of rows with the same
         target, one comes first."""
-        require_named(rows, "docs/release.md")
+        super().check_rows(rows)
         if len({row.study.shown() for row in rows}) > 1:
             measures = ", ".join(dict.fromkeys(row.study.config.measures[0] for row in rows))
             raise RecipeError(f"the rows measure different things ({measures}); give them tables apart.")
@@ -358,5 +355,5 @@ def shipped_audit(seed: int) -> AnswersConfig:
     membership`` and ``memorisation`` take all of them, and everything that can be asked."""
     return AnswersConfig(
         (Release(shipped.RELEASED, shipped.RELEASED),), shipped.SHIPPED, shipped.PUBLIC, keys=("provider_name",),
-        attacks=attacks_of(("AZK", "APK")), minimum=(0,), seed=seed, providers=shipped.PROVIDERS // 3,
+        attacks=("AZK", "APK"), minimum=(0,), seed=seed, providers=shipped.PROVIDERS // 3,
     )  # fmt: skip

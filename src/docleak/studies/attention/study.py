@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from docleak.documents import Page, Question
 from docleak.documents.page import Image
 from docleak.errors import AttackError, RecipeError
-from docleak.metrics.estimate import Estimate, ratio_interval
+from docleak.metrics.estimate import Estimate, ratio
 from docleak.models import DocumentModel, load_model
 from docleak.models.attention import attention_maps, attention_picture, spread_of
 from docleak.report.page import Reading
@@ -23,18 +23,7 @@ from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
 from docleak.studies.gradient.case import pages_for, question_of
 from docleak.studies.identity import data_hash, model_title, weights_hash
-from docleak.studies.study import (
-    PLACEHOLDER,
-    Done,
-    Needed,
-    Picture,
-    TableRow,
-    TableStudy,
-    Tell,
-    Unit,
-    one_of,
-    require_named,
-)
+from docleak.studies.study import PLACEHOLDER, Done, Needed, Picture, Settings, TableRow, TableStudy, Tell, Unit, one_of
 
 COLUMNS = {
     "cells": Column("cells looked at", 1), "share": Column("of all cells", 1, percent=True),
@@ -65,11 +54,11 @@ class AttentionStudy(TableStudy[AttentionConfig]):
     """A unit is a page: over how many cells the attention is spread, and how much of it falls on the answer."""
 
     kind = "attention"
-    about = "where a model looks while it answers"
     Config = AttentionConfig
     columns = COLUMNS
     of_model = ("model",)
     options = ("documents", "pages", "seed")
+    wanted_at = "docs/reproduce.md"
     footnote = (
         "Means over pages with 95 % intervals in square brackets (bootstrap). Cells looked at are the exponential of "
         "the entropy of the last layer's cross-attention, heads averaged, mean over the answer's tokens; on the answer "
@@ -154,20 +143,13 @@ class AttentionStudy(TableStudy[AttentionConfig]):
         return f"{self.config.pages} documents"
 
     @classmethod
-    def of_row(
-        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
-    ) -> AttentionStudy:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> AttentionStudy:
         """``source`` is the model; of the command line's changes documents is one data set."""
         chosen, documents = dict(settings), changes.get("documents", ())
         if len(documents) > 1:
             raise RecipeError(f"the recipe shows pages of one data set, and was given {len(documents)}.")
         return cls(AttentionConfig(model=source, **{**chosen, **({"documents": documents[0]} if documents else {})}),
                    device=device)  # fmt: skip
-
-    @classmethod
-    def check_rows(cls, rows: Sequence[TableRow]) -> None:
-        """RecipeError for models and pages that are not given."""
-        require_named(rows, "docs/reproduce.md")
 
     @classmethod
     def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:
@@ -181,8 +163,7 @@ class AttentionStudy(TableStudy[AttentionConfig]):
     @classmethod
     def picture(cls, rows: Sequence[TableRow]) -> Picture | None:
         """The first page's maps under every model."""
-        done = [row.run for row in rows if (row.run.path / "run.json").is_file()]
-        first = [(run, units[0]) for run in done if (units := run.units())]
+        first = [(row.run, units[0]) for row in rows if (units := row.run.units())]
         strips = [run.read_image(unit["unit"], unit["images"][MAPS]) for run, unit in first]
         if not strips:
             return None
@@ -215,5 +196,4 @@ def _numbers(units: Sequence[Mapping[str, Any]], rng: np.random.Generator) -> di
 
 def _mean(values: Sequence[float], rng: np.random.Generator, *, share: bool) -> Estimate:
     sums, counts = np.asarray(values, dtype=np.float64), np.ones(len(values), dtype=np.int64)
-    low, high = ratio_interval(sums, counts, rng, 0.95, 10_000, share)
-    return Estimate(float(sums.mean()), low, high, len(values), len(values), of="pages")
+    return ratio(sums, counts, rng, share=share, resamples=10_000, of="pages")

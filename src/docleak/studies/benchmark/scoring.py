@@ -18,7 +18,7 @@ from docleak.documents.scrub import blank_template
 from docleak.errors import DocleakError, RunError
 from docleak.files import parse_json, read_json_object, shaped
 from docleak.metrics import Estimate, OcrEngine, exact, score_page
-from docleak.metrics.estimate import ratio_interval
+from docleak.metrics.estimate import ratio
 from docleak.metrics.membership import membership_rates
 from docleak.studies.benchmark.files import ANSWER, ENTRY, KEY, Benchmark
 from docleak.studies.gradient.texts import words_in
@@ -233,10 +233,8 @@ def _mean(cases: Sequence[Sequence[float]], of: str, *, share: bool = True) -> E
     kept = [values for values in cases if values]
     sums = np.array([sum(values) for values in kept], dtype=np.float64)
     counts = np.array([len(values) for values in kept], dtype=np.int64)
-    if not kept:
-        return Estimate(None, of=of, why="nothing was there to measure")
-    low, high = ratio_interval(sums, counts, np.random.default_rng(0), 0.95, 2000, share)
-    return Estimate(float(sums.sum() / counts.sum()), low, high, int(counts.sum()), len(kept), of=of)
+    why = "" if kept else "nothing was there to measure"
+    return ratio(sums, counts, np.random.default_rng(0), share=share, of=of, why=why)
 
 
 def _membership(benchmark: Benchmark, given: HandedIn, key: Key, name: str) -> dict[str, Estimate]:

@@ -24,7 +24,7 @@ from docleak.runs.run import Run
 from docleak.studies.canaries.audit import Bench, audit_canaries
 from docleak.studies.canaries.config import DIRAC, PAGE, USUAL, WITHOUT_NOISE, CanaryConfig
 from docleak.studies.identity import model_title
-from docleak.studies.study import Done, Needed, TableStudy, Tell, Unit, one_of
+from docleak.studies.study import Done, Needed, Settings, TableStudy, Tell, Unit, one_of
 
 COLUMNS = {"right": Column("right guesses", 0), "measured": Column("ε measured, at least", 2),
            "claimed": Column("ε claimed, at most", 2)}  # fmt: skip
@@ -52,7 +52,6 @@ class CanaryStudy(TableStudy[CanaryConfig]):
     """A unit is one training, with the guesses about its canaries."""
 
     kind = "canaries"
-    about = "canary providers in a private training"
     Config = CanaryConfig
     columns = ROW
     of_model = ("model",)
@@ -65,16 +64,14 @@ class CanaryStudy(TableStudy[CanaryConfig]):
     )
 
     @classmethod
-    def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> CanaryConfig:
+    def of_options(cls, given: Settings, fixed: Settings) -> CanaryConfig:
         """How many canaries there are, and are guessed about, follows from their kind, if nothing else is said."""
         asked = {"canaries": USUAL.get(given.get("canary", ""), CanaryConfig.canaries), **fixed, **given}
         config = super().of_options({"guesses": 2, **asked}, {})
         return config if "guesses" in asked else replace(config, guesses=config.planned_guesses)
 
     @classmethod
-    def of_row(
-        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
-    ) -> CanaryStudy:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> CanaryStudy:
         """A row's settings are options."""
         return cls(cls.of_options({**settings, "model": source}, {}), device=device)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from docleak.defenses import DEFENSES, TemplateDefense
 from docleak.errors import RunError
-from docleak.report.pictures import svg_figure
+from docleak.report.pictures import new_figure, svg_figure
 from docleak.report.severity import Severity, routes_sentence
 from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
@@ -251,9 +251,7 @@ def chart(choices: Sequence[Choice]) -> str:
     shown = [c for c in choices if c.leakage is not None and c.benefit is not None]
     if not shown:
         return ""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    figure = new_figure(7.5, 4.6)
     axes = figure.add_subplot()
     for place, numbers in _places(choices).items():
         colour = "#9aa3af" if all(choices[n].dominated for n in numbers) else "#0b6e4f"

@@ -44,7 +44,6 @@ class DefenceStudy(Study[DefenceConfig]):
     """A unit is an attack on one page under one defence, or what that defence costs."""
 
     kind = "defences"
-    about = "what defences leave of the leak, and what they cost"
     Config = DefenceConfig
 
     @cached_property

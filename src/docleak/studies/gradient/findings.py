@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from docleak.metrics import Estimate
-from docleak.metrics.estimate import ratio_interval
+from docleak.metrics.estimate import ratio
 from docleak.report.severity import OUTSIDE, Cell, Judgement, Route, judge, union
 from docleak.studies.fields import cell_of
 
@@ -209,7 +209,4 @@ def _share(fields: Sequence[FieldFound], rng: np.random.Generator) -> Estimate:
             by_document.setdefault(field.document, []).append(float(field.cell is Cell.READ))
     sums = np.array([sum(values) for values in by_document.values()])
     counts = np.array([len(values) for values in by_document.values()])
-    low, high = ratio_interval(sums, counts, rng, 0.95, 2000, share=True)
-    value = float(sums.sum() / counts.sum()) if len(sums) else None
-    total = int(counts.sum()) if len(sums) else 0
-    return Estimate(value, low, high, total, len(sums), len(fields) - total)
+    return ratio(sums, counts, rng, missing=len(fields) - int(counts.sum()))

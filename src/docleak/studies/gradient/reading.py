@@ -13,7 +13,7 @@ from docleak.attacks.registries import ATTACKS
 from docleak.metrics import PSNR_CAP_DB, Estimate
 from docleak.report.page import LINES, Reading, Section, run_facts
 from docleak.report.severity import Cell, Part, Route, Severity, judge, routes_sentence
-from docleak.report.statement import Scope
+from docleak.report.statement import Scope, counted_words
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
@@ -86,7 +86,7 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
         measures=tuple(one for model in data.models for one in measures_of(model)),
         scope=Scope(
             system=f"Training of {'; '.join(model.title for model in data.models)}, shared as gradients",
-            material=" with ".join(_counted_words(counts[f"{what}s"], f"{'private ' * (what == 'field')}{what}")
+            material=" with ".join(counted_words(counts[f"{what}s"], f"{'private ' * (what == 'field')}{what}")
                                    for what in ("page", "field")),
             adversary="whoever receives one client's gradient",
             categories=categories_of(data.models),
@@ -129,16 +129,12 @@ def _lead(counts: dict[str, int]) -> str:
         if counts["namesakes"] else ""
     )  # fmt: skip
     return (
-        f"{_counted_words(counts['attacks'], 'attack')} tried to rebuild "
-        f"{_counted_words(counts['pages'], 'private page')} ({_counted_words(counts['fields'], 'private field')}) from "
+        f"{counted_words(counts['attacks'], 'attack')} tried to rebuild "
+        f"{counted_words(counts['pages'], 'private page')} ({counted_words(counts['fields'], 'private field')}) from "
         "what a client would send to the server of a joint "
         f"training{models}.{namesakes} A gradient is what a client sends instead of its page: a list of numbers, "
         "computed from the page, that says how the model should change."
     )
-
-
-def _counted_words(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def table_of(model: ModelResult, engines: Sequence[str]) -> Table:
@@ -151,11 +147,11 @@ def table_of(model: ModelResult, engines: Sequence[str]) -> Table:
             values["psnr"] = "identical"
         return Row(name, values, note=note, quiet=True)
 
-    pages, documents = _counted_words(len(model.best.units), "page"), model.documents
+    pages, documents = counted_words(len(model.best.units), "page"), model.documents
     reader = f", read by {', '.join(engines)}" if engines else ""
     interval = "95 % intervals over documents" if documents > 1 else "one document gives no interval"
     caption = (
-        f"n = {pages} of {_counted_words(documents, 'document')}, {model.best.counts.scored} private fields{reader}. "
+        f"n = {pages} of {counted_words(documents, 'document')}, {model.best.counts.scored} private fields{reader}. "
         "This table is about pictures; words, question and answer are in the verdict. In brackets or small: "
         f"{interval}; of what is explained, and of evaluations, the least and the greatest of a page."
     )
@@ -365,7 +361,7 @@ def summary_lines(data: ReportData) -> list[str]:
     shown = data.models[:3] if len(data.models) > 4 else data.models
     for model in shown:
         said = verdict(model, data.engines)
-        lines.append(f"{model.title}: {said.label.lower()}. {_short(model, data.engines)}")
+        lines.append(f"{model.title}: {said.severity.label.lower()}. {_short(model, data.engines)}")
         rows = [attack for attack in model.attacks if attack.counts.scored]
         best = rows[: 1 if len(data.models) > 2 else 3]
         lines += [f"  {_row(attack)}" for attack in rows if attack in best or attack.attack not in ATTACKS.entries]

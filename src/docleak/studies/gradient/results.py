@@ -355,7 +355,7 @@ def check_comparable(units: Sequence[Unit], runs: Sequence[Run]) -> None:
     budgets = {name: sorted({unit.record["finding"].get("budget") for unit in group}) for name, group in groups.items()}
     faults = [f"{name}: a page occurs in more than one run" for name, p in pages.items() if len(set(p)) < len(p)]
     compared: dict[str, Mapping[str, Sequence[object]]] = {
-        "pages": pages, "budgets": budgets, "OCR engines": {"all": engines_of(units)}
+        "pages": pages, "budgets": budgets, "OCR engines": {"all": sorted({str(unit.score.engine) for unit in units})}
     }  # fmt: skip
     for what, values in compared.items():
         if len({str(value) for value in values.values()}) > 1 or (what == "OCR engines" and len(values["all"]) > 1):
@@ -378,11 +378,6 @@ def _exposed(run: Run) -> dict[str, Any]:
     settings = {name: run.config[name] for name in ("batch_size", "rounds", "round_steps", "fine_tune_steps")
                 if name in run.config}  # fmt: skip
     return {**settings, **{k: v for k, v in (run.config.get("exposure") or {}).items() if k != "gradient_file"}}
-
-
-def engines_of(units: Sequence[Unit]) -> list[str]:
-    """The OCR engines that read the units' pictures."""
-    return sorted({str(unit.score.engine) for unit in units})
 
 
 def _short(values: Sequence[object]) -> str:

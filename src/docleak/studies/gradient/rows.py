@@ -30,7 +30,7 @@ def sheet_of(tables: Mapping[str, Sequence[tuple[str, Run]]]) -> bytes | None:
 
 
 def _strips(rows: Sequence[tuple[str, Run]]) -> list[tuple[str, Image]]:
-    finished = [(name, run, {str(unit["page"]): unit for unit in _units(run)}) for name, run in rows]
+    finished = [(name, run, {str(unit["page"]): unit for unit in run.units()}) for name, run in rows]
     finished = [row for row in finished if row[2]]
     shared = set.intersection(*(set(units) for _, _, units in finished)) if finished else set()
     if not shared:
@@ -44,10 +44,6 @@ def _strips(rows: Sequence[tuple[str, Run]]) -> list[tuple[str, Image]]:
             image = run.read_image(str(unit["unit"]), unit["images"][kind])
             strips.append((title, np.asarray(image[y0:y1, x0:x1])))
     return strips
-
-
-def _units(run: Run) -> list[dict[str, Any]]:
-    return run.units() if (run.path / "run.json").is_file() else []
 
 
 def _region(fields: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -51,7 +51,19 @@ from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.rows import sheet_of
 from docleak.studies.gradient.texts import exact_text, mean_of, text_obstacle, text_record
 from docleak.studies.identity import data_hash, model_key, model_title, title_key, weights_hash
-from docleak.studies.study import EVALUATIONS, PLACEHOLDER, Done, Needed, Picture, TableRow, TableStudy, Tell, Unit
+from docleak.studies.study import (
+    EVALUATIONS,
+    PLACEHOLDER,
+    Done,
+    Needed,
+    Picture,
+    Settings,
+    TableRow,
+    TableStudy,
+    Tell,
+    Unit,
+    with_tuples,
+)
 
 SNAPSHOTS = 8
 EXPOSURE = frozenset(field.name for field in fields(Exposure))
@@ -61,7 +73,6 @@ class GradientStudy(TableStudy[GradientConfig]):
     """Page by page, the default attack on every model first, so that pictures come early."""
 
     kind = "gradient"
-    about = "attacks on what a client sends"
     Config = GradientConfig
     permissions = ("allow_failed_self_test",)
     columns = COLUMNS
@@ -77,7 +88,7 @@ class GradientStudy(TableStudy[GradientConfig]):
     )
 
     @classmethod
-    def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> GradientConfig:
+    def of_options(cls, given: Settings, fixed: Settings) -> GradientConfig:
         """Beside attacks that are asked for, the closed form is tried; in a batch it is not, unless it is asked for."""
         chosen, batch = dict(given), given.get("batch_size", 1)
         if "attacks" not in fixed and ("attacks" in given or batch > 1):
@@ -333,14 +344,10 @@ class GradientStudy(TableStudy[GradientConfig]):
         return f"{self.config.pages} documents x {self.config.budget} evaluations"
 
     @classmethod
-    def of_row(
-        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
-    ) -> GradientStudy:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> GradientStudy:
         """A row attacks one model by one ``attack`` with ``attack_options``; settings of Exposure stand beside the
         others. Of the command line's changes documents is one data set, image_sizes are by model."""
-        chosen: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
-        }
+        chosen = with_tuples(settings)
         sizes = {**chosen.pop("image_sizes", {}), **changes.get("image_sizes", {})}
         if size := sizes.get(changes["model"]):
             chosen["image_size"] = tuple(size)

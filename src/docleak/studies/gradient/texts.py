@@ -17,7 +17,7 @@ from docleak.documents import Field, Page, private_mask, repeats_of
 from docleak.documents.page import Box, Word
 from docleak.errors import AttackError
 from docleak.metrics import psnr
-from docleak.metrics.estimate import Estimate, ratio_interval
+from docleak.metrics.estimate import Estimate, ratio
 from docleak.models import DocumentModel, Encoded, Transcript, image_of
 from docleak.models.layoutlmv3 import LayoutLMv3
 from docleak.models.vlm.model import VisionLanguage
@@ -59,8 +59,8 @@ def _of_answers(case: Case, model: Any, found: Answers) -> dict[str, object]:
     }
     untried = f"The question and the words of a {model.architecture} were not tried: they have no closed form"
     if len(case.inputs) > 1:
-        tokens = _counted({t for answer in read for t in answer}, {t for answer in true for t in answer})
-        return {"batch": {**told, "pages": len(case.inputs), "tokens": tokens, "answers": _counted(read, true),
+        tokens = counted({t for answer in read for t in answer}, {t for answer in true for t in answer})
+        return {"batch": {**told, "pages": len(case.inputs), "tokens": tokens, "answers": counted(read, true),
                           "route": "the decoder's first layer"}, "untried": untried}  # fmt: skip
     (answer,), best = true, max(found.tokens, key=len)
     said = str(model.tokenizer.decode(list(best), skip_special_tokens=True)).strip()
@@ -84,7 +84,7 @@ def _as_set(case: Case, model: VisionLanguage, unordered: str) -> dict[str, obje
     return {
         "batch": {
             "pages": len(case.inputs),
-            "tokens": _counted(set(token_set.tokens), true),
+            "tokens": counted(set(token_set.tokens), true),
             "believed_exact": token_set.exact,
             "route": token_set.route,
             "unordered": unordered,
@@ -135,12 +135,12 @@ def _of_batch(case: Case, found: BatchText) -> dict[str, object]:
     name = cast(LayoutLMv3, case.view.model).tokenizer.convert_ids_to_tokens
     return {
         "pages": len(ids),
-        "tokens": _counted(set(found.tokens), {token for page in ids for token in page}),
-        "coordinates": _counted(read, coordinates),
-        "places": _counted(
+        "tokens": counted(set(found.tokens), {token for page in ids for token in page}),
+        "coordinates": counted(read, coordinates),
+        "places": counted(
             {(t, *some) for t, some in found.places.items()}, {(t, *sorted(p)) for t, p in places.items()}
         ),
-        "boxes": _counted({(t, token, *box) for (t, token), box in found.boxes.items()}, words),
+        "boxes": counted({(t, token, *box) for (t, token), box in found.boxes.items()}, words),
         "read": {str(t): name(list(some)) for t, some in found.places.items()},
         "conditions": [vars(condition) for condition in found.conditions],
         "seconds": found.seconds,
@@ -180,7 +180,8 @@ def _same_tokens(true: Encoded, found: Encoded) -> int:
     return sum(int(a) == int(b) for a, b in zip(true.tensors["input_ids"], found.tensors["input_ids"], strict=False))
 
 
-def _counted(found: set[Any], true: set[Any]) -> dict[str, int]:
+def counted(found: set[Any], true: set[Any]) -> dict[str, int]:
+    """Different things: found, right, and there."""
     return {"found": len(found), "right": len(found & true), "true": len(true)}
 
 
@@ -257,6 +258,5 @@ def exact_text(record: Mapping[str, Any]) -> list[float]:
 
 def mean_of(shares: Sequence[float]) -> Estimate:
     """The mean of a share of each document."""
-    sums, ones = np.array(shares), np.ones(len(shares), dtype=np.int64)
-    low, high = ratio_interval(sums, ones, np.random.default_rng(0), 0.95, 2000, share=True)
-    return Estimate(float(sums.mean()) if shares else None, low, high, len(shares), len(shares), of="documents")
+    ones = np.ones(len(shares), dtype=np.int64)
+    return ratio(np.array(shares), ones, np.random.default_rng(0), of="documents")

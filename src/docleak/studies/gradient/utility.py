@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from docleak.training.pretrain import PretrainConfig, pretrain
 
 #: A LayoutLMv3 learns from words and boxes first, as in its recorded recipe; others see everything at once.
 TEXT_ONLY_SHARE = 0.9
+TEST_PAGES = 20
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Utility:
     bytes_per_round: int
 
 
-def utility_under(spec: str, source: str, *, steps: int, seed: int, test_pages: int = 20) -> Utility:
+def utility_under(spec: str, source: str, *, steps: int, seed: int) -> Utility:
     """Train ``source`` on synthetic invoices for ``steps`` under the defence and ask it about unseen ones.
 
     The same seed gives the same pages and order under every defence. A template defence leaves training alone.
@@ -58,7 +59,7 @@ def utility_under(spec: str, source: str, *, steps: int, seed: int, test_pages: 
         protect=hook,
     )  # fmt: skip
     seconds = (time.perf_counter() - began) / steps
-    unseen: Sequence[Page] = make_pages(test_pages, seed=seed, split="validation", size=model.image_size)
+    unseen: Sequence[Page] = make_pages(TEST_PAGES, seed=seed, split="validation", size=model.image_size)
     quality = float(measure(model, unseen)["anls"])
     return Utility(quality, float(np.mean(losses[-max(1, steps // 10) :])), steps, seconds, sent_bytes(spec, source))
 
@@ -77,8 +78,3 @@ def sent_bytes(spec: str, source: str) -> int:
         kept = int((value != 0).sum())
         total += 4 * value.numel() if 2 * kept >= value.numel() else 8 * kept
     return total
-
-
-def undefended(utility: Utility, spec: str, source: str) -> Utility:
-    """The utility of a defence that leaves training alone, given that of no defence."""
-    return replace(utility, bytes_per_round=sent_bytes(spec, source))

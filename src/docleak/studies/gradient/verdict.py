@@ -23,11 +23,6 @@ class Verdict:
     how: str
     meaning: tuple[str, ...]
 
-    @property
-    def label(self) -> str:
-        """The words beside the colour."""
-        return self.severity.label
-
 
 def verdict(model: ModelResult, engines: Sequence[str]) -> Verdict:
     """What the server got of this model's pages by any route, how, and what it means."""

@@ -88,12 +88,11 @@ def share(estimate: Estimate) -> str:
     return "not measured" if estimate.value is None else f"{100 * estimate.value:.0f}\N{NO-BREAK SPACE}%"
 
 
-def between(estimate: Estimate, *, percent: bool = True) -> str:
+def between(estimate: Estimate) -> str:
     """The interval in words, or why there is none."""
     if estimate.low is None or estimate.high is None:
         return "no interval from one document"
-    factor, unit = (100, " %") if percent else (1, "")
-    return f"95 % interval {factor * estimate.low:.0f} to {factor * estimate.high:.0f}{unit}"
+    return f"95 % interval {100 * estimate.low:.0f} to {100 * estimate.high:.0f} %"
 
 
 def duration(seconds: float) -> str:

@@ -15,16 +15,15 @@ from docleak.attacks.gradients.selftest import TOLERANCE, SelfTest, self_test
 from docleak.attacks.gradients.view import GradientView
 from docleak.attacks.pairs.view import PairKnowledge, PairView, inputs_of, words_in
 from docleak.defenses.noise import GradientNoise
-from docleak.documents.pairs import Pair, resized
+from docleak.documents.pairs import Pair
 from docleak.errors import DocumentError
-from docleak.models.base import DocumentModel, Encoded, pixels_of, trainable
+from docleak.models.base import DocumentModel, Encoded, trainable
 from docleak.models.pair.aligner import Aligner
 from docleak.models.pair.language import LanguageModel
 from docleak.models.pair.model import MODALITIES, Modality, PairModel
-from docleak.studies.pairs.privacy import PairPrivacy, noise_of, sent
+from docleak.studies.pairs.privacy import LONGEST, PairPrivacy, encodings_of, noise_of, sent
+from docleak.training.private.pairs import Encodings
 
-#: Tokens with special ones after which a text is cut.
-LONGEST = 40
 #: A client without privacy.
 OPEN = PairPrivacy()
 
@@ -59,7 +58,6 @@ def build_pair_case(
     *,
     aligner: Aligner | None = None,
     language: LanguageModel | None = None,
-    longest: int = LONGEST,
     privacy: PairPrivacy = OPEN,
     sigma: float = 0.0,
     noise: torch.Generator | None = None,
@@ -73,36 +71,30 @@ def build_pair_case(
     """
     if not pairs:
         raise DocumentError("no pair was given; expected a batch of 1 or more.")
-    sizes = [int(model.token_ids([pair.text], longest=longest)[1].sum()) for pair in pairs]
+    sizes = [int(model.token_ids([pair.text], longest=LONGEST)[1].sum()) for pair in pairs]
     ordered = [pairs[i] for i in sorted(range(len(pairs)), key=lambda i: -sizes[i])]
-    pixels = torch.stack([pixels_of(resized(pair, model.image_size).image, model.device) for pair in ordered])
-    ids, mask = model.token_ids([pair.text for pair in ordered], longest=longest)
-    first, second = ([model.class_of(pair.labels[side]) for pair in ordered] for side in (0, 1))
-    labels = torch.tensor(first, device=model.device), torch.tensor(second, device=model.device)
+    batch = encodings_of(model, ordered)
     plan = privacy.plan(len(ordered))
     if noise is None and (plan is not None or sigma):
         raise DocumentError("the client adds noise, and there is no stream to draw it from; expected a Generator.")
     if plan is None:
-        gradient, std = pair_gradient(model, pixels, ids, mask, labels), sigma
+        gradient, std = pair_gradient(model, batch), sigma
         if noise is not None and sigma:
             gradient = GradientNoise(sigma).protect(gradient, cast(DocumentModel, model), generator=noise)
     else:
         assert noise is not None
-        rows = ([i] for i in range(len(ordered)))
-        gradients = (pair_gradient(model, pixels[i], ids[i], mask[i], (labels[0][i], labels[1][i])) for i in rows)
+        gradients = (pair_gradient(model, batch.rows([i])) for i in range(len(ordered)))
         gradient, std = sent(model, gradients, plan, noise), noise_of(plan)
     view = PairView(model, gradient, len(ordered), noise=std, imitate=privacy.imitate())
-    lengths = tuple(int(n) - 2 for n in mask.sum(1))
+    lengths = tuple(int(n) - 2 for n in batch.mask.sum(1))
     knowledge = PairKnowledge(lengths, aligner, language, words_in(view), told)
-    return PairCase(tuple(ordered), pixels, ids, mask, labels, view, knowledge)
+    return PairCase(tuple(ordered), batch.pixels, batch.ids, batch.mask, batch.labels, view, knowledge)
 
 
-def pair_gradient(
-    model: PairModel, pixels: Tensor, ids: Tensor, mask: Tensor, labels: tuple[Tensor, Tensor]
-) -> dict[str, Tensor]:
+def pair_gradient(model: PairModel, batch: Encodings) -> dict[str, Tensor]:
     """What the client sends: the gradient of the batch's mean loss over named parameters, without dropout."""
     chosen = dict(trainable(model.module))
-    loss = model.loss(pixels, ids, mask, labels).mean()
+    loss = model.loss(batch.pixels, batch.ids, batch.mask, batch.labels).mean()
     values = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
     return {
         name: torch.zeros_like(parameter) if value is None else value.detach().clone()

@@ -21,10 +21,10 @@ from docleak.models.pair.language import LanguageModel, fit_trigrams, load_causa
 from docleak.models.pair.model import PairModel
 from docleak.models.pair.shapes import build_pair
 from docleak.runs.identity import digest_of
-from docleak.studies.pairs.case import LONGEST, PairCase, build_pair_case
+from docleak.studies.pairs.case import PairCase, build_pair_case
 from docleak.studies.pairs.config import PairConfig
 from docleak.studies.pairs.oracle import oracle_for
-from docleak.studies.pairs.privacy import UTILITY_SEED, noise_of, train_on_scenes, utility
+from docleak.studies.pairs.privacy import LONGEST, UTILITY_SEED, noise_of, train_on_scenes, utility
 
 #: Scenes whose sentences are public, and the seed they are made with: none that is attacked (those have others).
 PUBLIC_SCENES, PUBLIC_SEED = 1000, 7919

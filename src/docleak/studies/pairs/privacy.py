@@ -25,6 +25,8 @@ from docleak.training.private.pairs import SHARE, Encodings, accuracy_of, at_onc
 #: Seeds of scenes: those on which the measured classifiers are trained, and those that networks saw before the step
 #: that the server sees. None is attacked, public, or in both.
 UTILITY_SEED, SEED = 104_729, 1_299_709
+#: Tokens with special ones after which a text is cut.
+LONGEST = 40
 #: Scenes that networks saw before, and how they are trained on them.
 SCENES, BATCH_SIZE, LEARNING_RATE = 1000, 16, 1e-3
 
@@ -103,10 +105,10 @@ def _clipped(model: PairModel, gradient: dict[str, Tensor], norm: float) -> dict
     return {name: whole[name] for name in gradient}
 
 
-def encodings_of(model: PairModel, pairs: Sequence[Pair], *, longest: int = 40) -> Encodings:
+def encodings_of(model: PairModel, pairs: Sequence[Pair]) -> Encodings:
     """Pairs as the model takes them."""
     pixels = torch.stack([pixels_of(resized(pair, model.image_size).image, model.device) for pair in pairs])
-    ids, mask = model.token_ids([pair.text for pair in pairs], longest=longest)
+    ids, mask = model.token_ids([pair.text for pair in pairs], longest=LONGEST)
     image, text = ([model.class_of(pair.labels[side]) for pair in pairs] for side in (0, 1))
     labels = torch.tensor(image, device=model.device), torch.tensor(text, device=model.device)
     return Encodings(pixels, ids, mask, labels)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import binom
 
 from docleak.errors import RunError
-from docleak.metrics.estimate import Estimate, ratio_interval
+from docleak.metrics.estimate import Estimate, ratio
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import enlarged, picture
 from docleak.report.severity import Part, Severity
@@ -44,13 +44,12 @@ LIMITS = (
 
 def attacked(run: Run) -> list[dict[str, Any]]:
     """The finished units that are attacks."""
-    return [record for record in run.units() if "scores" in record] if (run.path / "run.json").is_file() else []
+    return [record for record in run.units() if "scores" in record]
 
 
 def privacy_in(run: Run) -> dict[str, Any]:
     """What the client's noise guarantees and costs; {} where nothing is to be told, or not yet."""
-    units = run.units() if (run.path / "run.json").is_file() else []
-    return next((dict(record["privacy"]) for record in units if "privacy" in record), {})
+    return next((dict(record["privacy"]) for record in run.units() if "privacy" in record), {})
 
 
 def read_run(run: Run, rng: np.random.Generator) -> Reading:
@@ -119,8 +118,7 @@ def means(units: Sequence[Mapping[str, Any]], rng: np.random.Generator) -> dict[
     cells = {}
     for column in SCORES:
         sums = np.array([sum(float(score[column]) for score in unit["scores"]) for unit in units])
-        low, high = ratio_interval(sums, counts, rng, 0.95, 2000, column != "psnr")
-        cells[column] = Estimate(float(sums.sum() / counts.sum()), low, high, int(counts.sum()), len(units), of="pairs")
+        cells[column] = ratio(sums, counts, rng, share=column != "psnr", of="pairs")
     return cells
 
 
@@ -134,9 +132,8 @@ def cost_of(units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def gain(
-    units: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], column: str, rng: np.random.Generator,
-    *, level: float = 0.95, resamples: int = 2000,
-) -> Estimate:  # fmt: skip
+    units: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], column: str, rng: np.random.Generator
+) -> Estimate:
     """By how much ``units`` are better than ``other`` on the same batches; those that one lacks are left out."""
     sums: dict[int, list[float]] = {}
     counts: dict[int, int] = {}
@@ -146,12 +143,9 @@ def gain(
             sums.setdefault(batch, []).append(sum(float(score[column]) for score in unit["scores"]))
             counts[batch] = len(unit["scores"])
     both = sorted(batch for batch, values in sums.items() if len(values) == 2)
-    if not both:
-        return Estimate(None)
     differences = np.array([sums[batch][0] - sums[batch][1] for batch in both])
     sizes = np.array([counts[batch] for batch in both])
-    low, high = ratio_interval(differences, sizes, rng, level, resamples, False)
-    return Estimate(float(differences.sum() / sizes.sum()), low, high, int(sizes.sum()), len(both))
+    return ratio(differences, sizes, rng, share=False)
 
 
 def verdict(attacks: Sequence[str], units: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from docleak.attacks.pairs import PairAttack
 from docleak.models.pair.generator import generator_told
-from docleak.report.pictures import png_figure
+from docleak.report.pictures import new_figure, png_figure
 from docleak.runs.run import Run
 from docleak.spec import split_name
 from docleak.studies.pairs.config import GIFD, PairConfig
@@ -95,13 +95,11 @@ def _alike(base: TableRow, row: TableRow) -> bool:
 def draw(rows: Sequence[TableRow]) -> bytes:
     """A PNG: the first pairs' pictures in columns, originals on top, a row per attack, its texts below each; of the
     rows on the first row's model and data set."""
-    from matplotlib.figure import Figure
-
     first_of = (rows[0].target, rows[0].study.config.pairs)
     shown = [row for row in rows if (row.target, row.study.config.pairs) == first_of][:MOST_ROWS]
     pairs = [_firsts(row.run) for row in shown]
     first = next((cells for cells in pairs if cells), [])
-    figure = Figure(figsize=(2.7 * max(1, len(first)) + 1.5, 0.98 * (len(shown) + 1)), dpi=110, layout="constrained")
+    figure = new_figure(2.7 * max(1, len(first)) + 1.5, 0.98 * (len(shown) + 1))
     axes = figure.subplots(len(shown) + 1, max(1, len(first)), squeeze=False)
     for axis in axes.flat:
         axis.set_xticks([])

@@ -34,12 +34,13 @@ from docleak.studies.study import (
     Done,
     Needed,
     Picture,
+    Settings,
     TableRow,
     TableStudy,
     Tell,
     Unit,
     one_of,
-    require_named,
+    with_tuples,
 )
 
 #: The unit that says what the client's noise guarantees and costs.
@@ -57,7 +58,6 @@ class PairStudy(TableStudy[PairConfig]):
     """A unit is one attack on one batch; where there is something to tell of the client's privacy, that is one, too."""
 
     kind = "pairs"
-    about = "attacks on clients of pictures with texts"
     Config = PairConfig
     columns = COLUMNS
     sparse = True
@@ -67,6 +67,7 @@ class PairStudy(TableStudy[PairConfig]):
     options = ("image_sizes", "documents", "pages", "budget", "seed")
     checkpoints = ("aligner", "language", "generator")
     sized = (SCENES, PAGES, *PAIR_FORMATS)
+    wanted_at = "docs/pairs.md"
     footnote = (
         "Ours with 95 % intervals in square brackets (bootstrap over batches, whose pairs share a gradient); the "
         "paper's value in round brackets, or in columns of its own where it prints several data sets. SSIM, ROUGE and "
@@ -118,7 +119,7 @@ class PairStudy(TableStudy[PairConfig]):
         record = {
             "attack": name,
             "batch": number,
-            "scores": [score.as_json() for score in scores],
+            "scores": [asdict(score) for score in scores],
             "quality": [finding.image_quality, finding.text_quality],
             "evaluations": [finding.image_evaluations, finding.text_evaluations],
             "seconds": [finding.image_seconds, finding.text_seconds, finding.align_seconds],
@@ -167,15 +168,13 @@ class PairStudy(TableStudy[PairConfig]):
         return f"{c.count // c.batch_size} batches x {c.budget} evaluations of each modality"
 
     @classmethod
-    def of_row(cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str) -> PairStudy:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> PairStudy:
         """``source`` is "IMAGE+TEXT"; of the command line's changes documents is the data set, pages its count, and
         image_sizes are by format or model; models may name checkpoints by those of the recipe."""
         image, plus, text = source.partition("+")
         if not plus or not image or not text:
             raise RecipeError(f"the recipe names {source!r}; expected IMAGE+TEXT.")
-        chosen: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
-        }
+        chosen = with_tuples(settings)
         show, attack = chosen.pop("show", cls.show), chosen.pop("attack", "mmgia")
         for asked, name in (("documents", "pairs"), ("pages", "count")):
             if value := changes.get(asked):
@@ -194,9 +193,7 @@ class PairStudy(TableStudy[PairConfig]):
         return study
 
     @classmethod
-    def changes_of(
-        cls, settings: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], scale: str
-    ) -> Mapping[str, Any]:
+    def changes_of(cls, settings: Sequence[Settings], changes: Settings, scale: str) -> Settings:
         """RecipeError for data sets, and sizes of some, that no row has; for two of one format in rows that have each
         their own; and for the same one twice."""
         given, known = changes.get("documents", ()), {_format(one) for one in settings}
@@ -217,9 +214,7 @@ class PairStudy(TableStudy[PairConfig]):
         return changes
 
     @classmethod
-    def by_data_set(
-        cls, settings: Mapping[str, Any], of_all: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]
-    ) -> dict[str, Mapping[str, Any]]:
+    def by_data_set(cls, settings: Settings, of_all: Sequence[Settings], changes: Settings) -> dict[str, Settings]:
         """Every row on each data set that was given; or, in a recipe whose rows have different ones, on its own."""
         given = tuple(changes.get("documents", ()))
         if len({_format(one) for one in of_all}) > 1:
@@ -282,11 +277,6 @@ class PairStudy(TableStudy[PairConfig]):
         """Evaluations of a batch in full: the budget of each modality that the attack reads."""
         read = [count for count in record["evaluations"] if count > 0]
         return self.config.budget * len(read)
-
-    @classmethod
-    def check_rows(cls, rows: Sequence[TableRow]) -> None:
-        """RecipeError for pairs that are not given."""
-        require_named(rows, "docs/pairs.md")
 
     @classmethod
     def row_facts(cls, rows: Sequence[TableRow]) -> dict[str, str]:

@@ -79,7 +79,6 @@ class PresenceStudy(Study[PresenceConfig]):
     """A unit is one round: an update, the pages in it, as many others, and controls."""
 
     kind = "presence"
-    about = "whether a page was in a client's update"
     Config = PresenceConfig
 
     @cached_property

@@ -51,7 +51,6 @@ class ServersStudy(Study[ServersConfig]):
     """See ``ServersConfig``."""
 
     kind = "servers"
-    about = "what an active server reads"
     Config = ServersConfig
 
     def units(self) -> list[Unit]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from docleak.metrics import Estimate
-from docleak.report.pictures import png_figure
+from docleak.report.pictures import new_figure, png_figure
 from docleak.studies.training.carrying import Point
 from docleak.studies.training.config import FINETUNING, PRETRAINING
 
@@ -30,11 +30,9 @@ def draw(rows: Sequence[Drawn]) -> bytes:
 
     Curves are means over the data sets; a lone row has a line per data set too.
     """
-    from matplotlib.figure import Figure
-
     panels = _panels(rows)
     height = max(3.2, 0.26 * len(rows) + 1.4)
-    figure = Figure(figsize=(6.4 + 4.2 * len(panels), height), dpi=110, layout="constrained")
+    figure = new_figure(6.4 + 4.2 * len(panels), height)
     axes = figure.subplots(1, 1 + len(panels), squeeze=False, width_ratios=[1.4, *[1] * len(panels)])[0]
     _scores(axes[0], rows)
     for axis, (title, phase, shown) in zip(axes[1:], panels, strict=True):

@@ -45,7 +45,6 @@ class RoundsStudy(Study[Federation]):
     """A federated or central training, read; ``docleak train`` carries it out."""
 
     kind = KIND
-    about = "federated and central trainings"
     Config = Federation
 
     def units(self) -> NoReturn:

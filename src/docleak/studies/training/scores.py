@@ -7,13 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from docleak.metrics import Estimate
-from docleak.metrics.estimate import ratio_interval
+from docleak.metrics.estimate import ratio
 from docleak.studies.training.carrying import Result
-
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -38,19 +35,9 @@ def row_scores(results: Sequence[Result], *, rng: np.random.Generator) -> RowSco
     counts = {name: np.array(results[0].scores[name].questions) for name in names}
     reached = {name: np.array([result.scores[name].sums for result in results]) for name in names}
     losses = {name: np.mean([result.scores[name].loss for result in results], axis=0) for name in names}
-    sets = {name: _set_estimate(reached[name].mean(axis=0), counts[name], rng, share=True) for name in names}
-    loss = two_stage(
-        {name: _set_estimate(losses[name], counts[name], rng, share=False) for name in names}, top=math.inf
-    )
+    sets = {name: ratio(reached[name].mean(axis=0), counts[name], rng) for name in names}
+    loss = two_stage({name: ratio(losses[name], counts[name], rng, share=False) for name in names}, top=math.inf)
     return RowScores(sets, two_stage(sets), loss)
-
-
-def _set_estimate(
-    sums: NDArray[np.float64], counts: NDArray[np.int64], rng: np.random.Generator, *, share: bool
-) -> Estimate:
-    """Mean over the questions of a data set, with the 95 % interval over its documents."""
-    interval = ratio_interval(sums, counts, rng, 0.95, RESAMPLES, share=share)
-    return Estimate(float(sums.sum() / counts.sum()), *interval, int(counts.sum()), len(counts))
 
 
 def two_stage(sets: Mapping[str, Estimate], *, top: float = 1.0) -> Estimate:

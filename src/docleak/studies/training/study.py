@@ -8,7 +8,7 @@ RUN/units/seed-0/     one training (see ``carrying``)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -36,13 +36,14 @@ from docleak.studies.study import (
     Done,
     Needed,
     Picture,
+    Settings,
     TableRow,
     TableStudy,
     Tell,
     Unit,
     one_of,
-    require_named,
     table_of,
+    with_tuples,
 )
 from docleak.studies.training.carrying import Point, Result, read_points, results_in, rounds_done, run_training
 from docleak.studies.training.config import TrainingConfig
@@ -83,6 +84,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     }
     of_model, options = ("model",), ("documents", "test_documents", "pages", "rounds", "seed")
     parts, shares = "test documents", ("score",)
+    wanted_at = "docs/reproduce.md"
     footnote = (
         "Ours with 95 % intervals over test documents in square brackets; the paper's value in round brackets. The "
         "average is that of the data sets' means (ANLS, or accuracy where all answers are verdicts). Of several "
@@ -146,9 +148,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     # -- rows of tables
 
     @classmethod
-    def of_row(
-        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
-    ) -> TrainingStudy:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> TrainingStudy:
         """Of the command line's changes documents and test_documents are those of all data sets; rounds are for both
         phases, and leave a phase out that the row leaves out."""
         given = {key: changes[key] for key in ("documents", "test_documents") if changes.get(key)}
@@ -313,7 +313,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
     @classmethod
     def check_rows(cls, rows: Sequence[TableRow]) -> None:
         """RecipeError for paths that are not given, ModelError for models that are not there."""
-        require_named(rows, "docs/reproduce.md")
+        super().check_rows(rows)
         for model in dict.fromkeys(row.study.config.model for row in rows):
             config_of(model)
 
@@ -362,11 +362,6 @@ def _in_a_round(config: TrainingConfig) -> list[str]:
         for federation in config.phases(config.seed).values()
         if federation.participation < 1
     ]
-
-
-def with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as the configuration has them, where JSON and TOML have lists."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
 def said_in(run: Run) -> list[str]:

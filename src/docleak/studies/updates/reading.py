@@ -8,9 +8,9 @@ from typing import Any
 from docleak.errors import RunError
 from docleak.metrics import PageScore
 from docleak.report.page import Reading, Section, run_facts
-from docleak.report.pictures import picture, svg_figure
+from docleak.report.pictures import new_figure, picture, svg_figure
 from docleak.report.severity import Part, Severity
-from docleak.report.statement import Scope
+from docleak.report.statement import Scope, counted_words
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import percent, render
 from docleak.runs.run import Run
@@ -75,7 +75,7 @@ def read_run(run: Run) -> Reading:
     said = [line for one in shown for line in (f"{one['name']}: {one['label']}", *(f"  {s}" for s in one["sentences"]))]
     return Reading(
         question="What did the clients' updates give away?",
-        lead=f"{_count(len(updates), 'update')} that a federated server received from clients training "
+        lead=f"{counted_words(len(updates), 'update')} that a federated server received from clients training "
         f"{info.get('model', {}).get('name', 'the model')}, attacked with nothing that the server does not have.",
         parts=(*map(part_of, updates),
                *(Part(name, Severity.UNMEASURED, "No unit of it is finished.") for name in unfinished)),
@@ -101,7 +101,7 @@ def read_run(run: Run) -> Reading:
         measures=fields_measured(updates),
         scope=Scope(
             system=f"Federated training of {info.get('model', {}).get('name', 'the model')}",
-            material=_count(len(updates), "update") + " as the server received them",
+            material=counted_words(len(updates), "update") + " as the server received them",
             adversary="the server of the training, or whoever reads its traffic", remedies=tuple(falls(cells)),
             remedy="docleak audit updates --steps 1,4,16 --batch-sizes 1,4",
         ),
@@ -200,12 +200,8 @@ def _compared(least: Mapping[str, Any], other: Mapping[str, Any], what: str) -> 
             f"the first page's picture from {one.psnr:.1f} to {two.psnr:.1f} dB, fields read exactly from {one.exact} "
             f"of {one.scored} to {two.exact} of {two.scored}"
         )
-    ends = (f"{_count(c['steps'], 'step')} of {_count(c['batch_size'], 'page')}" for c in (least, other))
+    ends = (f"{counted_words(c['steps'], 'step')} of {counted_words(c['batch_size'], 'page')}" for c in (least, other))
     return f"With more {what} ({' to '.join(ends)}): {'; '.join(parts) or 'nothing was measured'}."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def _recall(cell: Mapping[str, Any]) -> float | None:
@@ -223,9 +219,7 @@ def chart(cells: Sequence[Mapping[str, Any]]) -> str:
     steps = sorted({cell["steps"] for cell in cells})
     if len(steps) < 2:
         return ""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 2.7), layout="constrained")
+    figure = new_figure(7.2, 2.7)
     panels = (("Words: tokens told, %", _recall), ("Picture: PSNR, dB", _psnr))
     for axis, (title, value) in zip(figure.subplots(1, 2), panels, strict=True):
         for size in sorted({cell["batch_size"] for cell in cells}):

@@ -55,7 +55,6 @@ class UpdatesStudy(Study[UpdatesConfig]):
     """Each process trains the clients of its units again, so that more than one pays where pictures are attacked."""
 
     kind = "updates"
-    about = "what the server of a federated training received"
     Config = UpdatesConfig
     permissions = ("allow_failed_self_test",)
     _case: UpdateCase | None = None

@@ -9,7 +9,7 @@ import numpy as np
 
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import Floats, as_array, curve
-from docleak.report.pictures import png_figure
+from docleak.report.pictures import new_figure, png_figure
 from docleak.studies.weights.factors import Found, Level
 from docleak.studies.weights.table import GameTable, Ranked
 
@@ -30,7 +30,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
 def draw_curves(*tables: GameTable, names: Sequence[str] = ("",)) -> bytes:
     """A PNG: AccAt(p) and HamAt(p) of the attack and of public data alone (Dentan et al., 2024, eqs. 7 and 9), a line
     of panels for each table."""
-    figure = _figure(9.4, 3.1 * max(1, len(tables[:MOST_CURVES])) + 0.3)
+    figure = new_figure(9.4, 3.1 * max(1, len(tables[:MOST_CURVES])) + 0.3)
     axes = figure.subplots(max(1, len(tables[:MOST_CURVES])), 2, squeeze=False)
     parts = (("fields read exactly, % (AccAt)", 0), ("tokens wrong, % (HamAt)", 1))
     for line, table, name in zip(axes, tables, names, strict=False):
@@ -56,7 +56,7 @@ def points(fields: Sequence[Ranked], column: int) -> tuple[Floats, Floats]:
 
 def draw_reliability(answers: Mapping[str, Any]) -> bytes:
     """A PNG: what the adversary stated against what came true, a point per fifth of the tokens or fields."""
-    figure = _figure(4.6, 3.6)
+    figure = new_figure(4.6, 3.6)
     axis = figure.subplots()
     axis.plot([0, 100], [0, 100], color="#999", linewidth=1, linestyle="--")
     for event, colour, words in (("token", PAPER, "a token is right"), ("half", OURS, "half of a field is")):
@@ -73,7 +73,7 @@ def draw_numbers(
     neutral: float | None,
 ) -> bytes:  # fmt: skip
     """A PNG: ``metric`` of every row (dots with intervals) beside the paper's (crosses); then means by factor."""
-    figure = _figure(15 if levels else 6.5, max(2.6, 0.2 * max(len(rows), len(levels)) + 1.3))
+    figure = new_figure(15 if levels else 6.5, max(2.6, 0.2 * max(len(rows), len(levels)) + 1.3))
     axes = figure.subplots(1, 3 if levels else 1, squeeze=False)[0]
     ours = [findings.estimates.get(metric, NOTHING) if findings else NOTHING for findings, _ in rows.values()]
     _dots(axes[0], list(rows), ours, [printed.get(metric) for _, printed in rows.values()], neutral)
@@ -91,7 +91,7 @@ def draw_numbers(
 def draw_epochs(rows: Sequence[Found]) -> bytes:
     """A PNG: validation, one-shot and multi-shot numbers against the epoch that is attacked (figure 7)."""
     done = sorted(rows, key=lambda found: found.estimates["epoch"].value or 0)
-    figure = _figure(13, 3.4)
+    figure = new_figure(13, 3.4)
     axes = figure.subplots(1, 4)
     card = done[0].card if done else {"epochs": [], "best": {}}
     numbers = [e["number"] for e in card["epochs"]]
@@ -154,9 +154,3 @@ def _dots(
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(alpha=0.25)
     axis.tick_params(axis="x", labelsize=7)
-
-
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), dpi=110, layout="constrained")

@@ -188,8 +188,8 @@ def exhibit(run: Run, number: int, unit: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _guesses(unit: Mapping[str, Any], side: str, *, most: int = 3) -> list[dict[str, Any]]:
-    """The different readings, the adversary's surest first; ``times`` of how many attempts each was made."""
+def _guesses(unit: Mapping[str, Any], side: str) -> list[dict[str, Any]]:
+    """The different readings, the adversary's surest three; ``times`` of how many attempts each was made."""
     readings: dict[tuple[int, ...], dict[str, Any]] = {}
     for attempt in unit[side]:
         pieces = [
@@ -201,4 +201,4 @@ def _guesses(unit: Mapping[str, Any], side: str, *, most: int = 3) -> list[dict[
             "right": sum(piece["right"] for piece in pieces),
         })  # fmt: skip
         guess["times"] += 1
-    return sorted(readings.values(), key=lambda guess: (-guess["times"], -guess["confidence"]))[:most]
+    return sorted(readings.values(), key=lambda guess: (-guess["times"], -guess["confidence"]))[:3]

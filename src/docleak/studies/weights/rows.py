@@ -212,7 +212,7 @@ def check(studies: Sequence[WeightsStudy]) -> None:
 
 def found_in(run: Run, config: WeightsConfig, shows: str) -> Found | None:
     """What a row's run says so far; None while it says nothing."""
-    units = run.units() if (run.path / "run.json").is_file() else []
+    units = run.units()
     card = next((unit for unit in units if unit["unit"] == "target"), None)
     if card is None:
         return None

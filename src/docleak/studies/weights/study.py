@@ -26,6 +26,7 @@ from docleak.studies.study import (
     Done,
     Needed,
     Picture,
+    Settings,
     TableRow,
     TableStudy,
     Tell,
@@ -62,7 +63,6 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     by itself, to learn how sure it can be, has units of its own. Rows of tables that ask for the same share a run."""
 
     kind = "weights"
-    about = "fields read back out of extraction models"
     Config = WeightsConfig
     permissions = ("calibrate",)
     columns, parts = weights_rows.COLUMNS, "documents"
@@ -78,10 +78,11 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     asked: Mapping[str, Any] = {"shows": ""}
     model = ""
     rank = 0
-    _chosen: int | None = None
+    #: The number of the settings that a search chose, by the run that was looked at last; None before.
+    chosen: int | None = None
 
     @classmethod
-    def of_options(cls, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> WeightsConfig:
+    def of_options(cls, given: Settings, fixed: Settings) -> WeightsConfig:
         """Epochs are by task; all pages of a finished target are played, and its public model is found by its
         vocabulary."""
         said = dict(given)
@@ -165,18 +166,14 @@ class WeightsStudy(TableStudy[WeightsConfig]):
     # -- rows of tables
 
     @classmethod
-    def changes_of(
-        cls, settings: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], scale: str
-    ) -> dict[str, Any]:
+    def changes_of(cls, settings: Sequence[Settings], changes: Settings, scale: str) -> dict[str, Any]:
         """Pages by data set: those that no name gives stand in for data sets that no pages are given of."""
         wanted = sorted({name for asked in settings for name in weights_rows.needs(asked)}, reverse=True)
         specs = changes.get("documents") or ([] if scale == "paper" else [weights_rows.SYNTHETIC])
         return {**changes, "documents": weights_rows.assigned(wanted, specs)}
 
     @classmethod
-    def of_row(
-        cls, source: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, device: str
-    ) -> WeightsStudy:
+    def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> WeightsStudy:
         """The game of a row on the model ``source``."""
         asked = weights_rows.asked_of(source, settings, changes.get("documents") or {})
         study = cls(weights_rows.game_asked(asked), device=device)
@@ -264,15 +261,10 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         """What the run says, computed anew only where there is more of it."""
         count = sum(1 for _ in (run.path / "units").glob("*/unit.json"))
         if self.config.tuning is not None and run.has(SETTINGS):
-            self._chosen = int(run.record(SETTINGS)["best"])
+            self.chosen = int(run.record(SETTINGS)["best"])
         if getattr(self, "_found", (None, -1))[1] != count:
             self._found = weights_rows.found_in(run, self.config, self.asked["shows"]), count
         return self._found[0]
-
-    @property
-    def chosen(self) -> int | None:
-        """The number of the settings that a search chose, by the run that was looked at last; None before."""
-        return self._chosen
 
     def shown(self) -> tuple[str, ...]:
         """What the recipe's rows show."""

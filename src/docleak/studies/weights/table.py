@@ -45,8 +45,7 @@ class GameTable:
 
 def fields_of(run: Run, *, shadow: bool = False) -> list[dict[str, Any]]:
     """The finished fields of a game, or of the adversary's own one beside it."""
-    units = run.units() if (run.path / "run.json").is_file() else []
-    return [unit for unit in units if "attempts" in unit and unit["shadow"] == shadow]
+    return [unit for unit in run.units() if "attempts" in unit and unit["shadow"] == shadow]
 
 
 def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
