@@ -28,9 +28,9 @@ VERDICTS = (CONFIRMED, REFUTED, OPEN)
 OURS = "(ours)"
 HEAD = "| statement | on | n | measured | verdict | to decide |\n|---|---|---|---|---|---|\n"
 EXPLAINED = """\
-What the papers conclude from their tables and figures, and what docleak asks beside them, as statements that its numbers
-confirm, refute, or cannot decide. **Confirmed** and **refuted** mean that the whole 95 % interval lies on that side,
-but for "by the number itself": there is no interval then, and what one training or run gave is held against the line.
+What the papers conclude from their tables and figures, and what docleak asks beside them, as statements that its
+numbers confirm, refute, or cannot decide. **Confirmed** and **refuted** mean that the whole 95 % interval lies on that
+side, but for "by the number itself": there is no interval then, and what one training or run gave is held to the line.
 How each was measured (paired over the same pages, or two intervals that do not meet) stands on the page of its table,
 with command, seed, machine and time. Scale tiny is not the papers' models: what is refuted there is refuted there.
 Statements marked "(ours)", and all of tables whose heading says "docleak's own question", are no paper's.

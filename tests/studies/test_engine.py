@@ -57,7 +57,8 @@ class StandIn(Study[StandInConfig]):
         tell(1)
         file = run.path / f"count-{unit.id}"
         number = int(file.read_text()) + 1 if file.is_file() else 1
-        file.write_text(str(number))
+        with drafted(file) as draft:  # whole, also where the worker is ended here
+            draft.write_text(str(number))
         if self.config.how == "fails-beside" and unit.id == "0":
             with drafted(run.path / "pictures" / "of-0") as draft:
                 draft.write_text("half")
