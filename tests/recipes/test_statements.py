@@ -390,3 +390,16 @@ def test_a_statement_may_take_chance_off_first() -> None:
         beyond = _decided(replace(said, beyond="chance"), "x", [planned])
     assert beyond.verdict == OPEN and beyond.quantity.text(2) == "0.00 [-0.10, 0.09]"
     assert beyond.to_json()["beyond"] == "chance"
+
+
+def test_what_is_taken_off_may_be_uncertain_itself() -> None:
+    """0 of the surest 8, up to 22 %, is not below 23 % [16, 29] of all: 22 % and 16 % are both possible."""
+    row = {"surest": Estimate(0.0, 0.0, 0.222, 8, 59), "all": Estimate(0.228, 0.161, 0.293, 167, 59)}
+    study = SimpleNamespace(stoppable=False, shares=(), numbers=lambda run: row, measured=lambda run, column: {})
+    planned: Any = SimpleNamespace(study=study, run=SimpleNamespace(path=Path(__file__).parent))
+    text = {"says": "the surest are", "column": "surest", "row": "a", "between": [0, 1], "beyond": "all"}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("docleak.recipes.statements._begun", lambda row: True)
+        decided = _decided(statement_of(text), "x", [planned])
+    assert decided.verdict == OPEN and decided.quantity.text(3) == "-0.228 [-0.293, 0.061]"
+    assert decided.quantity.groups == 59

@@ -24,7 +24,7 @@ themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -208,8 +208,8 @@ def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate,
         return Estimate(float(differences.mean()), 2 * low - 1, 2 * high - 1, n, n, of=of), how
     numbers = [_number(row, statement.column) for row in rows]
     if statement.beyond:
-        less = _number(rows[0], statement.beyond).value
-        numbers = [Estimate(None) if less is None else shift(numbers[0], -less)]
+        less = _number(rows[0], statement.beyond)
+        numbers = [Estimate(None) if less.value is None else _beyond(numbers[0], less)]
     if any(number.value is None for number in numbers):
         return Estimate(None, why="nothing was measured yet"), "nothing was measured yet"
     if len(numbers) == 1:
@@ -233,6 +233,14 @@ def _apart(first: Estimate, second: Estimate, sign: int) -> tuple[Estimate, str]
     assert low is not None and high is not None and lower is not None and higher is not None
     n = min(first.groups, second.groups)
     return Estimate(value, low - higher, high - lower, n, n), "the table's two intervals, not paired"
+
+
+def _beyond(number: Estimate, less: Estimate) -> Estimate:
+    """The number less another of its row; where that has an interval, too, as wide as both allow."""
+    assert less.value is not None
+    if None in (number.value, number.low, number.high, less.low, less.high):
+        return shift(number, -less.value)
+    return replace(_apart(number, less, 1)[0], n=number.n, groups=number.groups, of=number.of)
 
 
 def _begun(row: TableRow) -> bool:
