@@ -14,6 +14,7 @@ import torch
 
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Image, Page, Question
+from docleak.documents.silos import read_silo
 from docleak.errors import FederationError, RunError
 from docleak.models.loading import load_model
 from docleak.recipes import Recipe, Row
@@ -80,6 +81,18 @@ def test_a_training_leaves_scores_costs_and_curves(finished: tuple[Path, Result]
     points = read_points(whole)
     assert {(p.phase, p.round) for p in points} == {("pretraining", 1), ("finetuning", 1), ("finetuning", 2)}
     assert all((p.score is None) == (p.phase == "pretraining") and p.loss > 0 for p in points)
+    for point in points:
+        pages = load_pages(f"folder:{places.validation[point.source]}", seed=0)
+        assert len(point.losses) == len({page.document for page in pages}), "of each document"
+        assert len(point.scores) == (len(point.losses) if point.score is not None else 0)
+        assert min(point.losses) <= point.loss <= max(point.losses)
+        if point.score is not None:
+            assert min(point.scores) <= point.score <= max(point.scores)
+    took = {p.source for p in points if p.phase == "pretraining" and p.trained}
+    assert len(took) == 1, "one of two clients pretrains"
+    (silo,) = (client.silo for client in load_run(whole / "pretraining").rows()[0].clients)
+    assert took == {read_silo(places.silos[silo]).source}
+    assert all(p.trained for p in points if p.phase == "finetuning")
 
 
 def test_fine_tuning_begins_where_self_pretraining_ends(whole: Path) -> None:

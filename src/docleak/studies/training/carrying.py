@@ -7,29 +7,30 @@ UNIT/validation/finetuning-0003.json    loss and scores of round 3 on the valida
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from operator import truediv
 from pathlib import Path
 
 import numpy as np
 
 from docleak.documents.loaders import load_pages
-from docleak.documents.page import Page
+from docleak.documents.silos import read_silo
 from docleak.errors import RunError
 from docleak.files import read_stored, reported, shaped, write_json
 from docleak.models.base import DocumentModel
 from docleak.models.loading import load_model
 from docleak.runs.run import Run
-from docleak.studies.study import Tell
+from docleak.studies.study import Tell, with_tuples
 from docleak.studies.training.config import FINETUNING, TrainingConfig
-from docleak.studies.training.data import Places
+from docleak.studies.training.data import CENTRAL, Places
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.local import parameters_of, set_parameters
 from docleak.training.federated.party import ANSWERED_TOGETHER, evaluate, model_of
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.silo import Party
 from docleak.training.federated.summary import save_model
-from docleak.training.federated.validation import mean_loss, metric_of
+from docleak.training.federated.validation import document_losses, metric_of
 from docleak.training.objectives.tasks import QUESTIONS
 
 VALIDATION = "validation"
@@ -59,13 +60,20 @@ class SetScores:
 @dataclass(frozen=True)
 class Point:
     """A round of a phase on the validation documents of one data set; loss per example, ``score`` in 0..1 by its metric
-    (None while the objective is no answering)."""
+    (None while the objective is no answering).
+
+    ``losses`` and ``scores`` are the documents' means, (D,) each, ``scores`` () where ``score`` is None; ``trained``
+    says whether a client that holds documents of this data set took part in the round.
+    """
 
     phase: str
     round: int
     source: str
     loss: float
     score: float | None
+    losses: tuple[float, ...] = ()
+    scores: tuple[float, ...] = ()
+    trained: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ def run_training(
     runs: dict[str, FederatedRun] = {}
     for phase, federation in config.phases(seed).items():
         run = FederatedRun.open(out / phase, replace(federation, model=source))
-        watch = Watch(config, phase, run, places.validation, out / VALIDATION, device, before, tell)
+        watch = Watch(config, phase, run, places, out / VALIDATION, device, before, tell)
         watch.look()  # at the last round, which a killed process may have left unscored
         train_embedded(run, places.silos, device=device, evaluate_every=0, on_round=watch)
         source, runs[phase], before = str(save_model(run, device).absolute()), run, before + federation.rounds
@@ -128,26 +136,16 @@ def score(model: DocumentModel, places: Mapping[str, Path]) -> dict[str, SetScor
     for name, folder in places.items():
         pages = load_pages(f"folder:{folder}", seed=0)
         documents = evaluate(Party(name, name, (), pages), model, weights)
+        rng = np.random.default_rng(0)  # answering draws nothing
+        losses = document_losses(model, pages, QUESTIONS, batch_size=ANSWERED_TOGETHER, rng=rng)
         scores[name] = SetScores(
             metric_of(pages),
             tuple(d.anls for d in documents),
             tuple(d.accuracy for d in documents),
-            document_losses(model, pages),
+            tuple(total for total, _ in losses.values()),
             tuple(d.questions for d in documents),
         )
     return scores
-
-
-def document_losses(model: DocumentModel, pages: Sequence[Page]) -> tuple[float, ...]:
-    """The sums of the losses of each document's questions, in the order of ``evaluate``."""
-    losses: dict[str, float] = {}
-    for number, page in enumerate(pages):
-        asked = sum(bool(question.answers) for question in page.questions)
-        if asked:
-            key, rng = page.document or f"page {number}", np.random.default_rng(0)  # answering draws nothing
-            loss = mean_loss(model, [page], QUESTIONS, batch_size=ANSWERED_TOGETHER, rng=rng)
-            losses[key] = losses.get(key, 0.0) + asked * loss
-    return tuple(losses.values())
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ class Watch:
     config: TrainingConfig
     phase: str
     run: FederatedRun
-    places: Mapping[str, Path]
+    places: Places
     out: Path
     device: str
     before: int
@@ -178,24 +176,30 @@ class Watch:
         assert state is not None  # a round is done
         model = model_of(self.run.federation, self.device)
         set_parameters(model, {name: value.astype(np.float32) for name, value in state.parameters.items()})
-        points = [self._point(model, name, number) for name in self.places]
+        sources = {read_silo(self.places.silos[client.silo]).source for client in self.run.rows()[-1].clients}
+        points = [self._point(model, name, number, not sources.isdisjoint({name, CENTRAL}))
+                  for name in self.places.validation]  # fmt: skip
         with reported(self.out):
             write_json(file, [asdict(point) for point in points])
 
-    def _point(self, model: DocumentModel, name: str, number: int) -> Point:
+    def _point(self, model: DocumentModel, name: str, number: int, trained: bool) -> Point:
+        folder = self.places.validation[name]
         if self.phase == FINETUNING:
-            scores = score(model, {name: self.places[name]})[name]
-            asked = sum(scores.questions)
-            return Point(self.phase, number, name, sum(scores.loss) / asked, sum(scores.sums) / asked)
-        pages = load_pages(f"folder:{self.places[name]}", seed=0)
-        loss = mean_loss(
-            model, pages, self.run.federation.local.objective, batch_size=self.config.batch_size,
-            rng=np.random.default_rng((self.config.seed, MASKS)),
-        )  # fmt: skip
-        return Point(self.phase, number, name, loss, None)
+            of = score(model, {name: folder})[name]
+            losses, sums, counts = of.loss, of.sums, of.questions
+        else:
+            by_document = document_losses(
+                model, load_pages(f"folder:{folder}", seed=0), self.run.federation.local.objective,
+                batch_size=self.config.batch_size, rng=np.random.default_rng((self.config.seed, MASKS)),
+            ).values()  # fmt: skip
+            losses, sums = tuple(total for total, _ in by_document), ()
+            counts = tuple(count for _, count in by_document)
+        scored = sum(sums) / sum(counts) if sums else None
+        per_loss, per_score = (tuple(map(truediv, totals, counts)) for totals in (losses, sums))
+        return Point(self.phase, number, name, sum(losses) / sum(counts), scored, per_loss, per_score, trained)
 
 
 def read_points(out: Path) -> list[Point]:
     """Every validation of a unit, phase by phase and round by round."""
     files = sorted((out / VALIDATION).glob("*.json"))
-    return [Point(**point) for file in files for point in read_stored(file)]
+    return [Point(**with_tuples(point)) for file in files for point in read_stored(file)]

@@ -9,7 +9,7 @@ from docleak.errors import FederationError, RecipeError
 from docleak.privacy.mechanism import Mechanism, Unit, choice
 from docleak.privacy.phases import Phase, mechanisms, noise_for_phases
 from docleak.privacy.plan import DpPlan
-from docleak.training.federated.federation import Federation
+from docleak.training.federated.federation import Federation, drawn
 from docleak.training.federated.fedopt import FedOpt
 from docleak.training.federated.local_plan import LocalPlan
 
@@ -20,6 +20,7 @@ SERVERS = {
     "fedavgm": FedOpt("fedavgm", beta1=0.9),
     "fedadam": FedOpt("fedadam", learning_rate=1e-3, beta1=0.9, beta2=0.99, epsilon=1e-5),
 }
+OPTIMISER_NAMES = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 
 
 @dataclass(frozen=True)
@@ -154,3 +155,20 @@ def server_of(text: str) -> FedOpt:
     except FederationError as fault:
         raise RecipeError(f"server optimiser {text!r}: {fault}") from fault
     return server
+
+
+def optimiser_said(config: TrainingConfig) -> str:
+    """The clients' optimiser with its settings."""
+    return (
+        f"{OPTIMISER_NAMES[config.optimiser]}, learning rate {config.learning_rate:g}, weight decay "
+        f"{config.weight_decay:g}"
+    )
+
+
+def rounds_said(config: TrainingConfig) -> list[str]:
+    """How many clients train in a round of each phase, where it is not all of them."""
+    return [
+        f"K = {config.clients}, C = {federation.participation:g}: {drawn(federation, config.clients)}"
+        for federation in config.phases(config.seed).values()
+        if federation.participation < 1
+    ]

@@ -40,12 +40,12 @@ def row_scores(results: Sequence[Result], *, rng: np.random.Generator) -> RowSco
     return RowScores(sets, two_stage(sets), loss)
 
 
-def two_stage(sets: Mapping[str, Estimate], *, top: float = 1.0) -> Estimate:
+def two_stage(sets: Mapping[str, Estimate], *, bottom: float = 0.0, top: float = 1.0) -> Estimate:
     """The mean over data sets of their means (Nguyen and Karatzas, 2024, section 5.1), and its 95 % interval.
 
     The data sets are independent, so the limits of the mean are found from those of each (Zou and Donner, 2008: squared
-    distances from value to limit add up, here over the number of sets squared), and kept in 0..``top``. No interval if
-    one of the sets has none.
+    distances from value to limit add up, here over the number of sets squared), and kept in ``bottom``..``top``. No
+    interval if one of the sets has none.
     """
     values = [e.value for e in sets.values() if e.value is not None]
     fields, documents = (sum(getattr(e, name) for e in sets.values()) for name in ("n", "groups"))
@@ -55,4 +55,4 @@ def two_stage(sets: Mapping[str, Estimate], *, top: float = 1.0) -> Estimate:
     if len(distances) < len(sets):
         return Estimate(mean, None, None, fields, documents)
     down, up = (math.hypot(*side) / len(sets) for side in zip(*distances, strict=True))
-    return Estimate(mean, max(0.0, mean - down), min(top, mean + up), fields, documents)
+    return Estimate(mean, max(bottom, mean - down), min(top, mean + up), fields, documents)

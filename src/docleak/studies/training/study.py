@@ -46,11 +46,13 @@ from docleak.studies.study import (
     with_tuples,
 )
 from docleak.studies.training.carrying import Point, Result, read_points, results_in, rounds_done, run_training
-from docleak.studies.training.config import TrainingConfig
+from docleak.studies.training.config import TrainingConfig, optimiser_said, rounds_said
 from docleak.studies.training.curves import Drawn, draw
 from docleak.studies.training.data import divide, divided
 from docleak.studies.training.rounds import reading_of
 from docleak.studies.training.scores import RowScores, row_scores
+from docleak.studies.training.validated import COLUMNS as VALIDATED
+from docleak.studies.training.validated import EXPLAINED, ByDocument, average, validated
 from docleak.training.federated.cost import Cost
 from docleak.training.federated.federation import drawn
 from docleak.training.lineage import lineage_of, write_lineage
@@ -58,7 +60,6 @@ from docleak.training.objectives.table import objective_of
 
 DATA, MODELS = "data", "models"
 SPREAD = ("lowest", "highest")
-OPTIMISER_NAMES = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 #: Pages of each data set in a rehearsal.
 REHEARSED = 8
 #: Of a training whose record does not say it.
@@ -78,6 +79,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         "lowest": Column("lowest training", 1, percent=True),
         "highest": Column("highest training", 1, percent=True),
         "loss": Column("loss", 2),
+        **VALIDATED,
         "trainings": Column("trainings", 0),
         "mib": Column("MiB", 0),
         "seconds": Column("s", 0),
@@ -89,8 +91,8 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         "Ours with 95 % intervals over test documents in square brackets; the paper's value in round brackets. The "
         "average is that of the data sets' means (ANLS, or accuracy where all answers are verdicts). Of several "
         "trainings of a row each document counts with its mean, and the lowest and highest average is given. Loss is "
-        "that of the right answers, averaged likewise. MiB and seconds are those of one training, both phases, all "
-        "clients one after the other, without evaluation."
+        f"that of the right answers, averaged likewise. {EXPLAINED} MiB and seconds are those of one training, both "
+        "phases, all clients one after the other, without evaluation."
     )
 
     def units(self) -> list[Unit]:
@@ -174,12 +176,17 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             **{name: Estimate.exactly(value) for name, value in zip(SPREAD, spread, strict=False)},
             **{f"score_{name}": estimate for name, estimate in scores.sets.items()},
             "loss": scores.loss,
+            **{name: average(documents) for name, documents in self._validated(run).items()},
             **{name: Estimate.exactly(value) for name, value in cost.items()},
         }
 
     def measured(self, run: Run, column: str) -> dict[str, float]:
-        """A test document's mean over its questions and the trainings: its score, or the loss of the right answers."""
+        """A test document's mean over its questions and the trainings: its score, or the loss of the right answers; or
+        a validation document's number."""
         results = results_in(run)
+        if column in VALIDATED:
+            means = self._validated(run).get(column, {})
+            return {f"{name} {number}": float(mean) for name, of in means.items() for number, mean in enumerate(of)}
         if not results or not (column in ("score", "loss") or column.startswith("score_")):
             return {}
         by_document: dict[str, float] = {}
@@ -201,9 +208,11 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             for name, of in result.scores.items()
         }
         alone = all(len(trainings) < 2 for trainings in results)
+        there = {name for row in rows if isinstance(row.study, cls) for name in row.study._validated(row.run)}
         first = {name: column for name, column in cls.columns.items() if name == "score" or name in SPREAD}
         columns = {**first, **sets, **cls.columns}
-        return {name: column for name, column in columns.items() if not (alone and name in SPREAD)}
+        left_out = {*(SPREAD if alone else ()), *(name for name in VALIDATED if name not in there)}
+        return {name: column for name, column in columns.items() if name not in left_out}
 
     def row_values(self, run: Run) -> dict[str, Any]:
         """Of each training its average, bytes, seconds and claim; the points of the first one's curves."""
@@ -215,8 +224,12 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             "seconds": [dict(result.seconds) for result in results],
             "claims": [result.claim for result in results],
             "said": said_in(run),
-            "points": [asdict(point) for point in self.points(run)],
+            "points": [replace(point, losses=(), scores=()).__dict__ for point in self.points(run)],
         }
+
+    def _validated(self, run: Run) -> dict[str, ByDocument]:
+        """Column -> numbers of validation documents, of those that this run has."""
+        return validated([read_points(run.folder(unit.id)) for unit in self.units()])
 
     def points(self, run: Run) -> list[Point]:
         """The curves of the first training that has some."""
@@ -326,9 +339,9 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             "Models": ", ".join(dict.fromkeys(row.study.config.model for row in rows)),
             "Seed": f"{c.seed}" + (f" to {c.seed + c.seeds - 1}" if c.seeds > 1 else ""),
             "Documents": ", ".join(c.documents),
-            "Optimiser of the clients": "; ".join(dict.fromkeys(_client_said(row.study.config) for row in rows)),
+            "Optimiser of the clients": "; ".join(dict.fromkeys(optimiser_said(row.study.config) for row in rows)),
         }
-        if parts := dict.fromkeys(said for row in rows for said in _in_a_round(row.study.config)):
+        if parts := dict.fromkeys(said for row in rows for said in rounds_said(row.study.config)):
             facts["Clients in a round"] = f"C x K without its fraction, at least one: {'; '.join(parts)}"
         if said := dict.fromkeys(sentence for row in rows for sentence in said_in(row.run)):
             facts["Test and validation pages"] = " ".join(said)
@@ -346,22 +359,6 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             drawn.append(Drawn(row.name, average, row.printed.get("score"), row.study.points(row.run)))
         shows = "Scores of every row beside the paper's, and curves over rounds"
         return Picture(draw(drawn), "The same as a picture", shows)
-
-
-def _client_said(config: TrainingConfig) -> str:
-    return (
-        f"{OPTIMISER_NAMES[config.optimiser]}, learning rate {config.learning_rate:g}, weight decay "
-        f"{config.weight_decay:g}"
-    )
-
-
-def _in_a_round(config: TrainingConfig) -> list[str]:
-    """How many clients train in a round of each phase, where it is not all of them."""
-    return [
-        f"K = {config.clients}, C = {federation.participation:g}: {drawn(federation, config.clients)}"
-        for federation in config.phases(config.seed).values()
-        if federation.participation < 1
-    ]
 
 
 def said_in(run: Run) -> list[str]:

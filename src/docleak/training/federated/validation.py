@@ -11,6 +11,7 @@ from docleak.documents.page import Page
 from docleak.errors import FederationError
 from docleak.models.base import DocumentModel
 from docleak.training.federated.local import batch_loss
+from docleak.training.objectives.objective import Example, Objective
 from docleak.training.objectives.table import objective_of
 
 #: Answers to questions that are statements to confirm or refute, as data sets spell them.
@@ -26,9 +27,7 @@ def mean_loss(
     FederationError if there is no example.
     """
     task = objective_of(objective)
-    examples = task.examples(pages)
-    if not examples:
-        raise FederationError(f"{len(pages)} pages have no {task.needs} to validate on.")
+    examples = _examples(task, pages)
     training = model.module.training
     model.module.eval()
     total = 0.0
@@ -38,6 +37,32 @@ def mean_loss(
             total += len(batch) * float(batch_loss(model, pages, batch, task, rng))
     model.module.train(training)
     return total / len(examples)
+
+
+def document_losses(
+    model: DocumentModel, pages: Sequence[Page], objective: str, *, batch_size: int, rng: np.random.Generator
+) -> dict[str, tuple[float, int]]:
+    """Document -> the sum of its examples' losses, and how many they are, in the order of ``pages`` and without
+    documents that have no example; otherwise as ``mean_loss``."""
+    task, examples = objective_of(objective), dict[str, list[Example]]()
+    for example in _examples(task, pages):
+        examples.setdefault(pages[example.page].document or f"page {example.page}", []).append(example)
+    training = model.module.training
+    model.module.eval()
+    losses = {}
+    with torch.no_grad():
+        for document, of in examples.items():
+            batches = [of[start : start + batch_size] for start in range(0, len(of), batch_size)]
+            total = sum(len(batch) * float(batch_loss(model, pages, batch, task, rng)) for batch in batches)
+            losses[document] = (total, len(of))
+    model.module.train(training)
+    return losses
+
+
+def _examples(task: Objective, pages: Sequence[Page]) -> Sequence[Example]:
+    if examples := task.examples(pages):
+        return examples
+    raise FederationError(f"{len(pages)} pages have no {task.needs} to validate on.")
 
 
 def metric_of(pages: Sequence[Page]) -> str:

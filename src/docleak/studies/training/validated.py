@@ -1,0 +1,75 @@
+"""What the validations of trainings come to: columns that a table has where a row was validated after its rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from docleak.metrics import Estimate
+from docleak.metrics.estimate import ratio
+from docleak.report.table import Column
+from docleak.studies.training.carrying import Point
+from docleak.studies.training.config import FINETUNING, PRETRAINING
+from docleak.studies.training.scores import two_stage
+
+COLUMNS = {
+    "pretraining_loss": Column("validation loss of self-pretraining", 2),
+    "swing": Column("score after its own round", 1, percent=True),
+    "loss_swing": Column("loss after its own round", 2),
+}
+EXPLAINED = (
+    "Of validation documents: the loss of self-pretraining after its last round; and how much more score and loss "
+    "change in a round that a client of the document's own data set took part in than in the others."
+)
+#: Data set -> a number of each of its validation documents, (D,), the mean over the trainings.
+ByDocument = Mapping[str, NDArray[np.float64]]
+
+
+def validated(trainings: Sequence[Sequence[Point]]) -> dict[str, ByDocument]:
+    """Column -> what it is the mean of, of those that these trainings have."""
+    columns = {
+        "pretraining_loss": _means([last_losses(points) for points in trainings]),
+        "swing": _means([swings(points, scores=True) for points in trainings]),
+        "loss_swing": _means([swings(points, scores=False) for points in trainings]),
+    }
+    return {name: documents for name, documents in columns.items() if documents}
+
+
+def last_losses(points: Sequence[Point]) -> ByDocument:
+    """The losses after the last round of self-pretraining."""
+    of = [point for point in points if point.phase == PRETRAINING]
+    last = max((point.round for point in of), default=0)
+    return {point.source: np.array(point.losses) for point in of if point.round == last}
+
+
+def swings(points: Sequence[Point], *, scores: bool) -> ByDocument:
+    """How much more a document's score (else its loss) changes in a round of fine-tuning that a client of its data set
+    took part in than in one that none did, from the round before; means over rounds.
+
+    Data sets whose clients take part in all rounds after the first, or in none, are left out.
+    """
+    swung = {}
+    rounds = sorted((point for point in points if point.phase == FINETUNING), key=lambda point: point.round)
+    for name in dict.fromkeys(point.source for point in rounds):
+        here = [point for point in rounds if point.source == name]
+        changes = np.diff([point.scores if scores else point.losses for point in here], axis=0)  # (rounds - 1, D)
+        took = np.array([point.trained for point in here[1:]], dtype=bool)
+        if took.any() and not took.all():
+            swung[name] = changes[took].mean(axis=0) - changes[~took].mean(axis=0)
+    return swung
+
+
+def average(documents: ByDocument) -> Estimate:
+    """The mean over data sets of their means over documents, of any sign, every time with the same interval."""
+    rng = np.random.default_rng(0)
+    sets = {name: ratio(of, np.ones(len(of), dtype=np.int64), rng, share=False) for name, of in documents.items()}
+    return two_stage(sets, bottom=-math.inf, top=math.inf)
+
+
+def _means(trainings: Sequence[ByDocument]) -> ByDocument:
+    """Means over the trainings that have the data set."""
+    names = dict.fromkeys(name for of in trainings for name in of)
+    return {name: np.mean([of[name] for of in trainings if name in of], axis=0) for name in names}
