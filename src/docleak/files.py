@@ -127,6 +127,21 @@ def write_atomically(file: Path, content: bytes) -> None:
         draft.write_bytes(content)
 
 
+def require_place(file: Path) -> None:
+    """RunError where ``write_atomically`` could not put a file: a folder lies there, a file lies where a folder should,
+    or one may not write. Makes nothing."""
+    there = next(place for place in (file.absolute(), *file.absolute().parents) if place.exists())
+    with reported(file):
+        if there == file.absolute():
+            if there.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+            there = there.parent
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+
+
 @contextmanager
 def drafted(file: Path) -> Iterator[Path]:
     """A path to write to, which takes the place of ``file`` at the end, unless an exception came. What is no file (a
@@ -213,9 +228,9 @@ def reported(path: Path) -> Iterator[None]:
             yield
     except OSError as fault:
         if fault.errno in (errno.EEXIST, errno.ENOTDIR):
-            what = f"there is a file in the way ({fault}). Pass another --out"
+            what = f"there is a file in the way ({fault}). Name another path"
         else:
-            what = f"{fault}. Pass an --out that you may write to"
+            what = f"{fault}. Name a path that you may write to"
         raise RunError(f"cannot write {path}: {what}.") from fault
 
 

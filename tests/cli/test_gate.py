@@ -144,6 +144,20 @@ def test_a_redacted_edition_is_alone_and_prints_no_value(call: Call, runs: Path)
     assert str(runs) not in page and not any(str(unit["page"]) in page for unit in Run(runs / "plain").units())
 
 
+@pytest.mark.parametrize("option", ["--markdown", "--units", "--model-card"])
+def test_a_place_that_takes_no_file_is_refused_before_anything_is_written(call: Call, runs: Path, option: str) -> None:
+    page = runs / "plain" / "report.html"
+    call("report", "plain")
+    (runs / "folder.csv").mkdir(exist_ok=True)
+    before = page.stat().st_mtime_ns
+    for place in ("folder.csv", "plain/run.json/t.csv"):
+        code, out, err = call("report", "plain", option, place)
+        assert code == 1 and not out and f"cannot write {place}" in err and "Name" in err and "--out" not in err
+    assert page.stat().st_mtime_ns == before, "no report was written again"
+    code, _, _ = call("report", "plain", option, "below/there/t.csv")
+    assert code == 0 and (runs / "below" / "there" / "t.csv").is_file()
+
+
 def test_the_first_page(call: Call, runs: Path) -> None:
     import hashlib
 
