@@ -69,10 +69,14 @@ def test_a_killed_run_goes_on(example: ModuleType, tmp_path: Path) -> None:
 
 
 def test_docleak_report_joins_it_with_other_runs(example: ModuleType, tmp_path: Path) -> None:
-    """By the command line, which finds the study by the kind that the runs noted."""
+    """By the command line, which is told the study: files of a run are data, and name no code to carry out."""
     for batch_size in (1, 2):
         docleak.audit(study=example.ProjectionStudy, count=8, batch_size=batch_size, out=tmp_path / str(batch_size))
     command = [sys.executable, "-c", "from docleak.cli import main; main()", "report", "1", "2", "--out", "both"]
+    run = subprocess.run(command, env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, check=False)
+    named = "--study projection_residual:ProjectionStudy"
+    assert run.returncode == 1 and named in run.stderr and not (tmp_path / "both").exists()
+    command += named.split()
     run = subprocess.run(command, env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     page = (tmp_path / "both" / "report.html").read_text()

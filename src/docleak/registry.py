@@ -14,6 +14,8 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, Self, TypeAlias, TypeVar
@@ -172,6 +174,10 @@ class Registry(Generic[T]):
 
     def _own(self, module: str, attribute: str) -> Any:
         """An object of somebody's own file, in the current folder too."""
+        if _READING.get():
+            raise self.error(
+                f"a run that is being read names the {self.noun} {module}:{attribute}, and reading imports nothing."
+            )
         if os.getcwd() not in sys.path and "" not in sys.path:
             sys.path.append(os.getcwd())  # for good: worker processes are given these folders
         try:
@@ -232,6 +238,26 @@ class _Registered(Entry):
     """An entry of this process only."""
 
     thing: Any = None
+
+
+#: Whether files of runs are being read, which anybody may have written.
+_READING: ContextVar[bool] = ContextVar("reading", default=False)
+
+
+@contextmanager
+def importing_nothing() -> Iterator[None]:
+    """While files of runs are read, no module that they name is imported: whoever wrote them chose the names."""
+    before = _READING.set(True)
+    try:
+        yield
+    finally:
+        _READING.reset(before)
+
+
+def may_import(target: str) -> bool:
+    """Whether the module of ``"module:object"`` may be imported now: always, but while runs are read, when it must have
+    been imported before by who reads them."""
+    return not _READING.get() or spec.split_name(target)[0] in sys.modules
 
 
 def resolve(target: str) -> Any:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import docleak
+from docleak.attacks.registries import ATTACKS
+from docleak.errors import AttackError
+from docleak.registry import importing_nothing
+from docleak.report.page import Reading
 from docleak.runs.run import Run
 from docleak.studies import registry
 
@@ -33,3 +42,47 @@ def test_naming_another_run_hides_no_run_within_one(tmp_path: Path) -> None:
     both = registry.runs_at([tmp_path / "first", tmp_path / "second", tmp_path / "first" / "weights"])
     assert [run.path.name for run in alone] == ["first", "weights"]
     assert [run.path.name for run in both] == ["first", "second", "weights"]
+
+
+@pytest.mark.parametrize("how", ["load_run", "report", "check", "compare"])
+def test_reading_a_run_imports_nothing_that_its_files_name(how: str, tmp_path: Path) -> None:
+    """Whoever hands over a run chooses what stands in it; code that lies beside it stays a file."""
+    run = Run.open(tmp_path / "run", {}, kind="handed_over:Study")
+    (run.path / "handed_over.py").write_text("import pathlib; pathlib.Path('ran').touch()")
+    (run.path / "policy.toml").write_text('[[rule]]\nmeasure = "verdict"\nat_worst = "none"\n')
+    code = "import docleak; print(docleak.load_run('.').verdict)" if how == "load_run" else (
+        f"import sys; sys.argv = {['docleak', how, '.', *HOW[how]]!r}; from docleak.cli import main; main()"
+    )  # fmt: skip
+    ended = subprocess.run([sys.executable, "-c", code], cwd=run.path, env=ENVIRONMENT, capture_output=True, text=True)
+    assert ended.returncode != 0 and not (run.path / "ran").exists()
+    assert "reading a run imports no file that it names" in ended.stderr and "--study handed_over:Study" in ended.stderr
+
+
+HOW = {"report": [], "check": ["--policy", "policy.toml"], "compare": ["."]}
+#: Paths absolute, and nothing of the test's own folder.
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(map(str, map(Path.absolute, map(Path, filter(None, sys.path))))),
+}
+
+
+def test_an_attack_that_a_run_names_is_not_imported_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "named_attack.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    with importing_nothing(), pytest.raises(AttackError, match="reading imports nothing"):
+        ATTACKS.load("named_attack:ATTACK")
+    with pytest.raises(SystemExit, match="imported"):
+        ATTACKS.load("named_attack:ATTACK")
+
+
+def test_who_computed_a_run_of_another_version_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading("?", "", (), "", (), (), {})
+    monkeypatch.setattr(
+        registry, "load_study", lambda kind: SimpleNamespace(read=lambda *a, **k: reading, asks=lambda run: "")
+    )
+    run = Run.open(tmp_path / "run", {}, kind="a")
+    assert registry.read_runs([run])[0].notices == ()
+    file = run.path / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "docleak": "9.9"}))
+    (notice,) = registry.read_runs([run])[0].notices
+    assert notice == f"{run.path}: computed by docleak 9.9, and read by {docleak.__version__}."

@@ -18,6 +18,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for ma
 About = Annotated[Path | None, typer.Option(help="TOML file that says who audited what and why, for the first page.")]
 Redacted = Annotated[bool, typer.Option("--redacted", help="An edition beside it without pictures and true values.")]
 Card = Annotated[Path | None, typer.Option(help="Also put a section on the audit into this model card (README.md).")]
+Studies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--study",
+        help="MODULE:CLASS of your own study, of runs of which "
+        "one is; reading a run imports no file that only it names.",
+    ),
+]
 Units = Annotated[Path | None, typer.Option(help="Also write a row per finished unit here: .csv or .parquet.")]
 
 
@@ -29,6 +37,7 @@ def report(
     markdown: Annotated[Path | None, typer.Option(help="Also write the numbers as Markdown tables here.")] = None,
     model_card: Card = None,
     units: Units = None,
+    study: Studies = None,
     json_output: Json = False,
 ) -> None:
     """Write (again) the HTML report of one or several finished runs, from what is on disk."""
@@ -36,9 +45,11 @@ def report(
     from docleak.report.about import read_about
     from docleak.report.card import write_card
     from docleak.report.page import digest_of, joined, write_markdown
-    from docleak.studies.registry import report_on
+    from docleak.studies.registry import load_study, report_on
     from docleak.studies.results import load_run, table_file
 
+    for name in study or ():
+        load_study(name)
     if redacted and (whole := [name for name, file in (("--markdown", markdown), ("--units", units)) if file]):
         raise DocleakError(
             f"{' and '.join(whole)} would hold what --redacted leaves out. Write them in a call without --redacted."
@@ -67,6 +78,7 @@ def check(
     policy: Annotated[Path, typer.Option(help="TOML file with the rules.")],
     junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML here.")] = None,
     sarif: Annotated[Path | None, typer.Option(help="Also write SARIF 2.1.0 here.")] = None,
+    study: Studies = None,
     json_output: Json = False,
 ) -> None:
     """Hold finished runs against a policy: exit code 0 if it holds, 1 for a finding, 2 where it could not be told."""
@@ -75,7 +87,7 @@ def check(
     from docleak.report.page import joined
     from docleak.report.policy import check as check_policy
     from docleak.report.policy import overall, read_policy
-    from docleak.studies.registry import read_runs, runs_at
+    from docleak.studies.registry import load_study, read_runs, runs_at
 
     named = " ".join(map(str, runs))
 
@@ -87,6 +99,8 @@ def check(
 
     try:
         rules = read_policy(policy)
+        for name in study or ():
+            load_study(name)
         readings = read_runs(runs_at(runs))
         checked = check_policy(rules, [one for reading in readings for one in reading.measures], joined(readings))
     except DocleakError as error:  # neither a pass nor a finding
@@ -108,12 +122,16 @@ def compare(
     first: Annotated[Path, typer.Argument(help="Run directory.")],
     second: Annotated[Path, typer.Argument(help="Run directory of the same kind.")],
     markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown here.")] = None,
+    study: Studies = None,
     json_output: Json = False,
 ) -> None:
     """Two runs side by side: what a change of model, defence or data did, with intervals over the same documents."""
     from docleak.files import reported, require_place, write_atomically
     from docleak.studies.comparing import compare as compared
+    from docleak.studies.registry import load_study
 
+    for name in study or ():
+        load_study(name)
     if markdown is not None:
         require_place(markdown)
     comparison = compared(first, second)

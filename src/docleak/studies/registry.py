@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from docleak import __version__
 from docleak.errors import RunError
 from docleak.files import undamaged
-from docleak.registry import resolve
+from docleak.registry import importing_nothing, may_import, resolve
 from docleak.report.about import About
 from docleak.report.page import Reading, write_report
 from docleak.report.redaction import places, private_values
@@ -39,6 +41,12 @@ def load_study(kind: str) -> type[Study[Any]]:
     place = STUDIES[kind].place if kind in STUDIES else kind
     if not split_name(place)[1]:
         raise RunError(f"there is no study {kind!r}; known: {', '.join(STUDIES)}, or MODULE:CLASS of one's own.")
+    if kind not in STUDIES and not may_import(place):
+        raise RunError(
+            f"the run names {kind!r} as its study, and reading a run imports no file that it names: whoever wrote the "
+            f"run could have any code carried out. If you trust it, name it yourself: --study {kind}, or import "
+            f"{split_name(place)[0]} in Python before."
+        )
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())  # for good: worker processes are given these folders
     try:
@@ -54,16 +62,26 @@ def read_runs(runs: Sequence[Run]) -> list[Reading]:
     """What the runs say, kind by kind in the order in which they come, all but the first one briefly; intervals are
     drawn by the seed of each kind's first run. Runs of a kind with other questions (``Study.asks``) are read apart."""
     kinds: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        kinds.setdefault((run.kind, load_study(run.kind).asks(run)), []).append(run)
+    with importing_nothing():
+        for run in runs:
+            kinds.setdefault((run.kind, load_study(run.kind).asks(run)), []).append(run)
     where = Path(os.path.commonpath([run.path.absolute() for run in runs])) if len(runs) > 1 else runs[0].path
-    with undamaged(where):
+    with undamaged(where), importing_nothing():
         return [
-            load_study(kind).read(
+            _with_versions(load_study(kind).read(
                 group, np.random.default_rng(int(group[0].config.get("seed") or 0)), beside=number > 0
-            )
+            ), group)
             for number, ((kind, _), group) in enumerate(kinds.items())
-        ]
+        ]  # fmt: skip
+
+
+def _with_versions(reading: Reading, runs: Sequence[Run]) -> Reading:
+    """The reading, with a notice where another version of docleak computed what this one reads."""
+    others = dict.fromkeys(str(run.manifest()["docleak"]) for run in runs if run.manifest()["docleak"] != __version__)
+    if not others:
+        return reading
+    said = f"computed by docleak {', '.join(others)}, and read by {__version__}"
+    return replace(reading, notices=(f"{', '.join(str(run.path) for run in runs)}: {said}.", *reading.notices))
 
 
 def runs_at(paths: Sequence[Path]) -> list[Run]:
