@@ -97,7 +97,7 @@ def test_without_noise_there_is_no_number(budget: Any) -> None:
         (("--unit", "client", "--rate", 0.5), "give the client rate instead"),
         (("--accountant", "gdp"), "accountant is 'gdp'; expected pld or prv or rdp"),
         (("--accountant", "rdp", "--relation", "replace-one"), "use pld for replace-one"),
-        (("--plot", "curve.pdf"), "expected a name that ends in .png"),
+        (("--plot", "curve.pdf"), "expected a file that ends in .png"),
         (("--noise", 0.3, "--epsilon", 0.5), "one round costs epsilon"),
     ],
 )

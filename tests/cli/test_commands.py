@@ -487,6 +487,15 @@ def test_data_inspect_of_a_page_that_does_not_exist(number: int, said: str, docl
     failed(docleak("data", "inspect", "pages", "--page", number), f"page {number} does not exist", said)
 
 
+def test_data_inspect_draws_over_nothing_of_the_data(docleak: Docleak, tmp_path: Path) -> None:
+    docleak("data", "make", "pages", "--count", 1)
+    before = {file: file.read_bytes() for file in (tmp_path / "pages").iterdir()}
+    picture = next(file for file in before if file.suffix == ".png")
+    failed(docleak("data", "inspect", "pages", "--out", picture), "it would take its place")
+    failed(docleak("data", "inspect", "pages", "--out", "pages/pages.jsonl"), "expected a file that ends in .png")
+    assert {file: file.read_bytes() for file in (tmp_path / "pages").iterdir()} == before
+
+
 def test_data_inspect_of_a_corrupt_image(docleak: Docleak, tmp_path: Path) -> None:
     save(make_pages(1, seed=0), tmp_path / "pages")
     (image,) = (tmp_path / "pages").glob("*.png")

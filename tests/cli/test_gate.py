@@ -18,7 +18,9 @@ import pandas
 import pytest
 import yaml
 
+import docleak
 from docleak.cli import main
+from docleak.errors import RunError
 from docleak.report.redaction import private_values
 from docleak.report.schema import Results
 from docleak.runs.run import Run
@@ -144,18 +146,53 @@ def test_a_redacted_edition_is_alone_and_prints_no_value(call: Call, runs: Path)
     assert str(runs) not in page and not any(str(unit["page"]) in page for unit in Run(runs / "plain").units())
 
 
-@pytest.mark.parametrize("option", ["--markdown", "--units", "--model-card"])
-def test_a_place_that_takes_no_file_is_refused_before_anything_is_written(call: Call, runs: Path, option: str) -> None:
+@pytest.mark.parametrize(("option", "ending"), [("--markdown", ".md"), ("--units", ".csv"), ("--model-card", ".md")])
+def test_a_place_that_takes_no_file_is_refused_before_anything_is_written(
+    call: Call, runs: Path, option: str, ending: str
+) -> None:
     page = runs / "plain" / "report.html"
     call("report", "plain")
-    (runs / "folder.csv").mkdir(exist_ok=True)
+    (runs / f"folder{ending}").mkdir(exist_ok=True)
     before = page.stat().st_mtime_ns
-    for place in ("folder.csv", "plain/run.json/t.csv"):
+    for place in (f"folder{ending}", f"plain/run.json/t{ending}"):
         code, out, err = call("report", "plain", option, place)
         assert code == 1 and not out and f"cannot write {place}" in err and "Name" in err and "--out" not in err
     assert page.stat().st_mtime_ns == before, "no report was written again"
-    code, _, _ = call("report", "plain", option, "below/there/t.csv")
-    assert code == 0 and (runs / "below" / "there" / "t.csv").is_file()
+    code, _, _ = call("report", "plain", option, f"below/there/t{ending}")
+    assert code == 0 and (runs / "below" / "there" / f"t{ending}").is_file()
+
+
+TAKEN = {
+    "report plain --markdown plain/run.json": "expected a file that ends in .md",
+    "report plain --markdown plain/report.html": "expected a file that ends in .md",
+    "report plain --model-card plain/results.json": "expected a file that ends in .md",
+    "report plain --markdown same.md --model-card same.md": "--markdown and --model-card are the same file",
+    "compare plain defended --markdown plain/units/x/unit.json": "expected a file that ends in .md",
+    "check plain --policy p.toml --junit plain/run.json": "expected a file that ends in .xml",
+    "check plain --policy p.toml --sarif plain/run.json": "it would take its place",
+    "check plain --policy p.toml --sarif p.toml": "expected a file that ends in .sarif or .json",
+    "check plain --policy p.json --sarif p.json": "--sarif and --policy are the same file",
+}
+
+
+@pytest.mark.parametrize("line", TAKEN)
+def test_no_output_takes_the_place_of_what_is_there(call: Call, runs: Path, line: str) -> None:
+    for name in ("p.toml", "p.json"):
+        (runs / name).write_text('[[rule]]\nmeasure = "verdict"\nat_worst = "none"\n')
+    before = {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()}
+    code, out, err = call(*line.split())
+    assert code == (2 if line.startswith("check") else 1) and TAKEN[line] in err and not out
+    assert {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()} == before
+
+
+def test_a_report_goes_into_no_other_run(call: Call, runs: Path) -> None:
+    before = (runs / "defended" / "run.json").read_bytes()
+    code, _, err = call("report", "plain", "--out", "defended")
+    assert code == 1 and "defended holds another run" in err
+    with pytest.raises(RunError, match="holds another run"):
+        docleak.load_run(runs / "plain").report(runs / "defended")
+    assert (runs / "defended" / "run.json").read_bytes() == before
+    assert call("report", "plain", "--out", "plain")[0] == 0
 
 
 def test_the_first_page(call: Call, runs: Path) -> None:

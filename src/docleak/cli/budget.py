@@ -94,8 +94,6 @@ def budget(
 
 
 def _check_plot(plot: Path | None) -> None:
-    if plot is not None and plot.suffix.lower() != ".png":
-        raise PrivacyError(f"the plot would be {plot.name!r}; expected a name that ends in .png.")
     if plot is not None and not plot.parent.is_dir():
         raise PrivacyError(f"the plot would be in {str(plot.parent)!r}, and there is no such folder. Make it first.")
 

@@ -1,4 +1,4 @@
-"""What is checked of every command line at one place, before its command runs: ranges, unused options, folders.
+"""What is checked of every command line at one place, before its command runs: ranges, unused options, folders, files.
 
 ``Guarded`` is the group at the root of the command line. It walks over all commands when it is made, so a new one is
 guarded without a word; ``ranges``, ``modes`` and ``folders`` hold the tables. Commands of studies, whose options come
@@ -18,7 +18,8 @@ from typer.core import TyperGroup
 
 from docleak.cli.folders import refuse_foreign
 from docleak.cli.modes import refuse_unused
-from docleak.cli.output import note
+from docleak.cli.output import fail, note
+from docleak.cli.outputs import refuse_places
 from docleak.cli.ranges import range_of
 from docleak.documents.ranges import Range, check_range
 from docleak.errors import DocleakError, DocumentError
@@ -28,6 +29,8 @@ OCR = "rapidocr"
 #: Options that name pages, and commands in which they are a number, or folders by client.
 PAGES = ("--documents", "documents", "--public-documents", "--test-documents")
 PAGES_APART = ("train federated", "audit updates")
+#: Commands whose exit code 1 is a finding, so that what cannot be told is 2.
+TELLING = ("check",)
 
 
 class Guarded(TyperGroup):
@@ -77,7 +80,12 @@ def _guard(path: str, command: click.Command) -> None:
 def _guarded(path: str, command: click.Command, body: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(body)
     def run(**values: Any) -> Any:
-        check_values(path, command, click.get_current_context())
+        try:
+            check_values(path, command, click.get_current_context())
+        except DocleakError as error:
+            if path in TELLING:
+                fail(str(error), json_output=bool(values.get("json_output")), code=2)
+            raise
         return body(**values)
 
     return run
@@ -90,6 +98,7 @@ def check_values(path: str, command: click.Command, context: click.Context) -> N
     values = _named(command, context.params)
     refuse_unused(path, given, values)
     refuse_foreign(path, values)
+    refuse_places(path, values)
     _check_sources(path, values)
 
 

@@ -41,7 +41,6 @@ def report(
     json_output: Json = False,
 ) -> None:
     """Write (again) the HTML report of one or several finished runs, from what is on disk."""
-    from docleak.files import require_place
     from docleak.report.about import read_about
     from docleak.report.card import write_card
     from docleak.report.page import digest_of, joined, write_markdown
@@ -56,8 +55,6 @@ def report(
         )
     if units is not None:
         table_file(units)
-    for file in filter(None, (markdown, model_card, units)):
-        require_place(file)
     page, readings = report_on(runs, out, about=read_about(about) if about else None, redacted=redacted)
     if markdown is not None:
         write_markdown(readings, markdown)
@@ -126,14 +123,12 @@ def compare(
     json_output: Json = False,
 ) -> None:
     """Two runs side by side: what a change of model, defence or data did, with intervals over the same documents."""
-    from docleak.files import reported, require_place, write_atomically
+    from docleak.files import reported, write_atomically
     from docleak.studies.comparing import compare as compared
     from docleak.studies.registry import load_study
 
     for name in study or ():
         load_study(name)
-    if markdown is not None:
-        require_place(markdown)
     comparison = compared(first, second)
     if markdown is not None:
         with reported(markdown):

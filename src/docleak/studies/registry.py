@@ -102,6 +102,8 @@ def report_on(
     are to be joined and ``out`` does not say where. ``about`` and ``redacted`` as of ``write_report``."""
     if len(paths) > 1 and out is None:
         raise RunError(f"{len(paths)} runs are to be joined; say with --out into which folder the report goes.")
+    if out is not None and (out / "run.json").is_file() and out.resolve() not in [path.resolve() for path in paths]:
+        raise RunError(f"{out} holds another run, whose report it would take the place of. Pass another --out.")
     runs = runs_at(paths)
     readings = read_runs(runs)
     private = None
