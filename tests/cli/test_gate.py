@@ -21,6 +21,7 @@ import yaml
 import docleak
 from docleak.cli import main
 from docleak.errors import RunError
+from docleak.report.card import BEGIN, END
 from docleak.report.redaction import private_values
 from docleak.report.schema import Results
 from docleak.runs.run import Run
@@ -219,6 +220,15 @@ def test_the_first_page(call: Call, runs: Path) -> None:
     (runs / "wrong.toml").write_text("organization = 'x'\ndata = 'x'\n")
     code, _, err = call("report", "defended", "--about", "wrong.toml")
     assert code == 1 and "organization" in err and "data" in err
+
+
+@pytest.mark.parametrize("marks", ["{begin}", "{end}", "{end} {begin}", "{begin} {begin} {end}", "{begin} {end} {end}"])
+def test_a_model_card_with_marks_that_are_no_pair_stays_as_it_is(call: Call, runs: Path, marks: str) -> None:
+    card = runs / "unpaired.md"
+    text = "# x\n" + marks.format(begin=BEGIN, end=END) + "\n# Important\n"
+    card.write_text(text)
+    code, _, err = call("report", "plain", "--model-card", "unpaired.md")
+    assert code == 1 and "expected one of each, in this order" in err and card.read_text() == text
 
 
 def test_a_model_card_is_renewed_and_keeps_what_it_said(call: Call, runs: Path) -> None:

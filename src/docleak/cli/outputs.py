@@ -44,8 +44,8 @@ def refuse_places(command: str, values: Mapping[str, Any]) -> None:
         owners = [mark for folder in folders for mark in OWNERS if (folder / mark).is_file()]
         if owners and file.is_file() and file.suffix.lower() in WRITTEN:
             raise RunError(
-                f"{name} is {file}, which is there, in a folder of {OWNERS[owners[0]]} ({owners[0]} is in it): it would "
-                "take its place. Name another file."
+                f"{name} is {file}, which is there, in a folder of {OWNERS[owners[0]]} ({owners[0]} is in it): it "
+                "would take its place. Name another file."
             )
         require_place(file)
 

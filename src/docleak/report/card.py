@@ -18,7 +18,8 @@ TAG = "privacy-audit"
 
 def model_card(readings: Sequence[Reading], digest: str, before: str = "") -> str:
     """The card ``before`` ("" for a new one) with the section on this audit put in or renewed, and its front matter
-    with the tag and the verdict. RunError for a card whose front matter cannot be read."""
+    with the tag and the verdict. RunError for a card whose front matter cannot be read, or whose marks of the section
+    are not one pair."""
     from huggingface_hub import ModelCard
     from yaml import YAMLError
 
@@ -40,8 +41,14 @@ def model_card(readings: Sequence[Reading], digest: str, before: str = "") -> st
     }  # fmt: skip
     card.data["docleak"] = audit
     text, section = card.text.strip("\n"), "\n".join([BEGIN, *_section(readings, digest), END])
-    head, _, rest = text.partition(BEGIN)
-    text = head + section + rest.partition(END)[2] if END in rest else f"{text}\n\n{section}".strip("\n")
+    head, begun, rest = text.partition(BEGIN)
+    marks = text.count(BEGIN), text.count(END)
+    if marks not in ((0, 0), (1, 1)) or (begun and END not in rest):
+        raise RunError(
+            f"the model card has {BEGIN} {marks[0]} times and {END} {marks[1]} times; expected one of each, in this order, "
+            "around the section, or none: nobody can tell what of the card is docleak's. Mend it, or name a new file."
+        )
+    text = head + section + rest.partition(END)[2] if begun else f"{text}\n\n{section}".strip("\n")
     return f"---\n{card.data.to_yaml()}\n---\n\n{text}\n"
 
 
