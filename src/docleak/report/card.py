@@ -46,7 +46,8 @@ def model_card(readings: Sequence[Reading], digest: str, before: str = "") -> st
     if marks not in ((0, 0), (1, 1)) or (begun and END not in rest):
         raise RunError(
             f"the model card has {BEGIN} {marks[0]} times and {END} {marks[1]} times; expected one of each, in this "
-            "order, around the section, or none: nobody can tell what of the card is docleak's. Mend it, or name a new file."
+            "order, around the section, or none: nobody can tell what of the card is docleak's. Mend it, or name a new "
+            "file."
         )
     text = head + section + rest.partition(END)[2] if begun else f"{text}\n\n{section}".strip("\n")
     return f"---\n{card.data.to_yaml()}\n---\n\n{text}\n"
