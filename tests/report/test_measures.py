@@ -37,7 +37,9 @@ def fields(value: float | None, low: float | None = None, high: float | None = N
     [
         (fields(0.1, 0.05, 0.2), 0.2, Outcome.PASS),
         (fields(0.1, 0.05, 0.21), 0.2, Outcome.UNTOLD),
-        (fields(0.3, 0.15, 0.4), 0.2, Outcome.UNTOLD),
+        (fields(0.3, 0.15, 0.4), 0.2, Outcome.FINDING),  # of the audited pages, whatever of others
+        (fields(1.0, 0.16, 1.0), 0.5, Outcome.FINDING),  # as of one page: more pages take no finding back
+        (fields(1.0), 1.0, Outcome.PASS),  # no more can be, on one page or many
         (fields(0.3, 0.21, 0.4), 0.2, Outcome.FINDING),
         (fields(0.0, 0.0, 0.1, doubts=("The self-test failed.",)), 0.2, Outcome.UNTOLD),
         (fields(0.3, 0.21, 0.4, doubts=("The self-test failed.",)), 0.2, Outcome.FINDING),

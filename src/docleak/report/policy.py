@@ -183,11 +183,13 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
         return Checked(rule, one.of, Outcome.FINDING, page)
     if low is not None and low > bound:
         return Checked(rule, one.of, Outcome.FINDING, f"{one.text}: above the bound.")
-    if one.what == FIELDS and estimate.value > bound and (low is None or bound <= 0):
+    if one.what == FIELDS and estimate.value > bound:
         # What was read was read, on however few pages; only how many of others would be needs an interval.
         return Checked(
             rule, one.of, Outcome.FINDING, f"{one.text} of {estimate.n} fields were read on the audited pages."
         )
+    if one.what == FIELDS and high is None:
+        high = 1.0  # of however many others, no more can be
     if one.most is not None and bound >= one.most:
         why = f"No more than {number_of(one.most, one.what)} could have been shown on so few, whatever is true."
         return Checked(rule, one.of, Outcome.UNTOLD, why)
