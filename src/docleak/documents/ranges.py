@@ -15,24 +15,29 @@ MOST_PIXELS = 40_000_000
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``least`` to ``most``, both included; ``above`` leaves ``least`` itself out."""
+    """Numbers from ``least`` to ``most``, both included; ``above`` leaves ``least`` itself out, ``below`` ``most``."""
 
     least: float
     most: float
     above: bool = False
+    below: bool = False
 
     def holds(self, number: float) -> bool:
         """Whether the number lies in it; nan and infinities do not, unless they are an end."""
-        return (self.least < number if self.above else self.least <= number) and number <= self.most
+        after = self.least < number if self.above else self.least <= number
+        return after and (number < self.most if self.below else number <= self.most)
 
     def __str__(self) -> str:
-        least = f"above {_shown(self.least)} and" if self.above else f"{_shown(self.least)} to"
-        return f"{least} at most {_shown(self.most)}" if self.above else f"{least} {_shown(self.most)}"
+        if not self.above and not self.below:
+            return f"{_shown(self.least)} to {_shown(self.most)}"
+        least = f"{'above' if self.above else 'at least'} {_shown(self.least)}"
+        return f"{least} and {'below' if self.below else 'at most'} {_shown(self.most)}"
 
 
 SEED = Range(0, MOST_SEED)
 COUNT, SOME, SHARE = Range(0, 1_000_000), Range(1, 1_000_000), Range(0, 1)
 BUDGET = Range(1, 10_000_000)
+DELTA = Range(0, 1, above=True, below=True)
 
 
 def _shown(number: float) -> str:
