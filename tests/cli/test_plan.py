@@ -48,7 +48,7 @@ def test_another_architecture_is_sent_to_the_audits(plan: Any, model: str) -> No
     assert "--width" not in told
 
 
-@pytest.mark.parametrize("words, said", [
+@pytest.mark.parametrize(("words", "said"), [
     (("--rank", 0, "--frozen-a"), "--frozen-a belongs to adapters"),
     (("--adapted", 0, "--frozen-a"), "--frozen-a belongs to adapters"),
     (("--tower-patches", 100), "--tower-patches belongs to a trained tower (--tower-width"),

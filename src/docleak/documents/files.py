@@ -207,10 +207,11 @@ def require_folder(path: Path, inner: Sequence[str], parts: Sequence[str], expec
 
 def require_split(path: Path, split: str, known: Sequence[str]) -> None:
     """DocumentError unless ``split`` is one of the splits ``known`` at ``path``."""
+    if not known:
+        raise DocumentError(f"{path}: has no splits, and {split!r} was asked for. Give the path alone.")
     if split not in known:
         raise DocumentError(
-            f"{path}: there is no split {split!r}; expected {', '.join(known) or 'none'}. Name one, or give the path "
-            "alone."
+            f"{path}: there is no split {split!r}; expected {', '.join(known)}. Name one, or give the path alone."
         )
 
 

@@ -16,8 +16,8 @@ def shape_of(source: str) -> dict[str, Any]:
     """Fields of ``privacy.channels.Shape`` that the configuration of a model, or of LoRA on it, says.
 
     ``patches`` is there where the configuration counts a page's picture vectors, the tower's size where it is SigLIP's
-    and trained. ModelError for models that are no decoder of pictures and words, for targets that are a pattern, and for
-    adapters beside which modules are trained whole.
+    and trained. ModelError for models that are no decoder of pictures and words, for targets that are a pattern, and
+    for adapters beside which modules are trained whole.
     """
     from docleak.models.lora import ADAPTER, adapter_file
 
