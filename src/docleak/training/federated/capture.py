@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 import docleak
-from docleak.errors import FederationError
+from docleak.errors import FederationError, denied
 from docleak.files import TEMPORARY, json_values, private_folder, read_json_object, shaped, write_atomically, write_json
 
 if TYPE_CHECKING:
@@ -306,6 +306,8 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     try:
         with safe_open(file, framework="numpy") as arrays:
             return {name: tuple(arrays.get_slice(name).get_shape()) for name in arrays.keys()}  # noqa: SIM118
+    except PermissionError as fault:
+        raise FederationError(denied(file)) from fault
     except (OSError, SafetensorError) as fault:
         raise FederationError(f"{file} cannot be read ({fault}). {AGAIN}") from fault
 
@@ -319,5 +321,7 @@ def _loaded(file: Path) -> dict[str, NDArray[Any]]:
         from safetensors.torch import load_file as load_tensors  # numpy has no bfloat16; float32 holds all of them
 
         return {name: value.float().numpy() for name, value in load_tensors(file).items()}
+    except PermissionError as fault:
+        raise FederationError(denied(file)) from fault
     except (OSError, SafetensorError) as fault:
         raise FederationError(f"{file} cannot be read ({fault}). {AGAIN}") from fault
