@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
+from numbers import Integral
+from types import UnionType
 
 from docleak.errors import DocleakError
 
@@ -11,6 +14,10 @@ from docleak.errors import DocleakError
 MOST_SEED = 2**32 - 1
 #: Pixels of a picture that are decoded or drawn at most: A4 at 600 dots per inch has 35 million.
 MOST_PIXELS = 40_000_000
+
+
+#: The type of what names a file or a folder.
+PATH = str | os.PathLike  # type: ignore[type-arg]  # with its argument no value could be checked
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,21 @@ def short(value: object, *, longest: int = 60) -> str:
         return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     text = repr(value)
     return text if len(text) <= longest else f"{text[: longest // 2]} ... {text[-longest // 4 :]}"
+
+
+def check_kind(
+    name: str, value: object, kind: type | UnionType, expected: str, error: type[DocleakError] = DocleakError
+) -> None:
+    """``error`` if ``value`` is not of the ``kind``, and for truth values, which are no numbers; ``name`` says what it
+    is, and ``expected`` what it may be."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise error(f"{name} is {short(value)}; expected {expected}.")
+
+
+def check_whole(name: str, value: object, allowed: Range, error: type[DocleakError] = DocleakError) -> None:
+    """``error`` if ``value`` is no whole number of the range."""
+    check_kind(name, value, Integral, "a whole number", error)
+    check_range(name, value, allowed, error)  # type: ignore[arg-type]
 
 
 def check_range(name: str, value: float, allowed: Range, error: type[DocleakError] = DocleakError) -> None:
