@@ -26,7 +26,7 @@ ADAMW_ROUNDS = 9
 #: Of which models a plan holds, for whoever reads its verdict alone.
 HOLDS_FOR = (
     "a decoder of pictures and words (LLaVA, PaliGemma, Qwen2-VL and the like) with adapters (LoRA), or parts of it "
-    "trained whole; of encoders (LayoutLMv3, LiLT, BROS) and encoder-decoders (VT5, Donut, UDOP) it says nothing: run "
+    "trained whole; of encoders (LayoutLMv3, LiLT) and encoder-decoders (VT5, Donut, UDOP) it says nothing: run "
     "`docleak audit gradient` or `docleak audit updates` on those"
 )
 OPTIMISERS, AGGREGATIONS, PRECISIONS = ("sgd", "adamw"), ("plain", "secure", "dp"), ("float32", "bfloat16")
