@@ -141,6 +141,70 @@ def test_what_is_given_is_checked(pages: list[docleak.Page], tmp_path: Path) -> 
         docleak.load_pages("synthetic")
 
 
+Calls = list[tuple[str, str]]
+#: What is called, with OUT for a new folder and PAGES for two pages, and what is said of it.
+REFUSED: Calls = [
+    ("load_run(None)", "the run is None; expected its folder, or several"),
+    ("load_run([5])", "the run is 5; expected its folder"),
+    ("load_pages(None)", "pages is None; expected 'synthetic', a folder or FORMAT:PATH"),
+    ("load_pages('synthetic', count='2', seed=1)", "count is '2'; expected a whole number"),
+    ("load_pages('synthetic', seed=1.5)", "seed is 1.5; expected a whole number"),
+    ("load_pages('nope')", "'nope' is neither a format nor an existing path"),
+    ("load_pages('nope', seed=1)", "'nope' is neither a format nor an existing path"),
+    ("load_model(None)", "the model is None; expected a name, a directory"),
+    ("load_model('vt5-start', device='banana')", "device 'banana' cannot be used here"),
+    ("load_model('vt5-start', device='cuda:99')", "device 'cuda:99' cannot be used here"),
+    ("load_model('donut-start', image_size='big')", "image size 'big' is not WIDTHxHEIGHT"),
+    ("load_model('donut-start', image_size=(320,))", r"image_size is \(320,\); expected \(width, height\)"),
+    ("load_model('donut-start', image_size=(-1, 5))", r"image_size is \(-1, 5\); expected \(width, height\)"),
+    ("reproduce(None)", "the recipe is None; expected its name"),
+    ("reproduce('gi-dqa/table1', rows=5)", "rows is 5; expected a text"),
+    ("reproduce('gi-dqa/table1', rows='Random', pages='two', out=OUT)", "pages is 'two'; expected a whole number"),
+    ("reproduce('gi-dqa/table1', rows='Random', seed=-1, out=OUT)", "seed is -1; expected 0 to"),
+    ("reproduce('gi-dqa/table1', rows='Random', workers=-3, out=OUT)", "workers is -3; expected 1 to 512"),
+    ("reproduce('gi-dqa/table1', rows='Random', pages=1, out=5)", "out is 5; expected a folder"),
+    ("train(silos=2, documents='many', out=OUT)", "documents is 'many'; expected a whole number"),
+    ("train(silos=2.5, out=OUT)", "silos is 2.5; expected"),
+    ("train(pages=5, out=OUT)", "the pages are of the type int; expected"),
+    ("train(silos=2, out=None)", "out is None; expected a folder"),
+    ("Results(()).report(5)", "out is 5; expected a folder"),
+    ("Results(()).write(5)", "the file is 5; expected a name"),
+    ("tap_client(None)", "the directory is None; expected a folder"),
+    ("audit([], out=OUT)", "no model is named"),
+    ("audit('vt5-start', attacks=[], out=OUT)", "no attack is named"),
+    ("audit('vt5-start', PAGES, count=5, out=OUT)", "count is 5, and 2 pages were given"),
+    ("audit('vt5-start', PAGES, out=None)", "out is None; expected a folder"),
+    ("audit('vt5-start', 5, out=OUT)", "the pages are of the type int; expected"),
+    ("audit(study=5, out=OUT)", "the study is 5; expected"),
+    ("audit('vt5-start', workers=-1, out=OUT)", "workers is -1; expected 1 to 512"),
+    ("audit('vt5-start', workers='2', out=OUT)", "workers is '2'; expected a whole number"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), REFUSED, ids=[call for call, _ in REFUSED])
+def test_a_value_of_another_type_is_a_sentence(
+    call: str, said: str, pages: list[docleak.Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DocleakError, match=said):
+        eval(f"docleak.{call}", {"docleak": docleak, "OUT": "new", "PAGES": pages[:2]})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_size_as_the_command_line_writes_it_and_a_directory() -> None:
+    assert docleak.load_model("donut-start", image_size="320x608").image_size == (320, 608)
+    assert docleak.load_model(MODEL, device="auto").architecture == "layoutlmv3"
+
+
+def test_no_run_is_loaded_twice(pages: list[docleak.Page], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    docleak.audit(MODEL, pages[:1], attacks="random", out=run, budget=1, seed=1)
+    assert len(docleak.load_run(run).to_frame()) == 2
+    for twice in ([run, run], [run, tmp_path / "." / "run" / ""]):
+        with pytest.raises(DocleakError, match="is named twice"):
+            docleak.load_run(twice)
+
+
 def test_settings_reach_the_part_of_the_configuration_that_has_them(tmp_path: Path) -> None:
     values = {"models": [MODEL], "documents": tmp_path, "train_mode": True, "stages": ["text"]}
     config = configured(GradientConfig, values, what="a study")

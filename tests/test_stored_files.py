@@ -87,6 +87,19 @@ def test_a_damaged_file_of_a_run_is_a_sentence(tmp_path: Path, text: str) -> Non
         read_json_object(tmp_path / "run.json", error=RunError, advice="Delete it.")
 
 
+def refused(*_: object, **__: object) -> None:
+    """What opening a file that one may not read raises; as root nothing does."""
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "x")
+
+
+def test_a_file_that_one_may_not_read_is_not_to_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_json(tmp_path / "run.json", {})
+    monkeypatch.setattr(Path, "read_text", refused)
+    with pytest.raises(RunError, match=r"run\.json may not be read .*the right to read it") as told:
+        read_json_object(tmp_path / "run.json", error=RunError, advice="Delete it and rerun the audit.")
+    assert "Delete" not in str(told.value)
+
+
 def test_records_of_another_shape_name_their_folder_and_other_errors_pass(tmp_path: Path) -> None:
     record: dict[str, int] = {}
     with pytest.raises(RunError, match=r"holds records that .* cannot read .KeyError: 'score'"), undamaged(tmp_path):

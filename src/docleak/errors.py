@@ -59,3 +59,8 @@ class PrivacyError(DocleakError):
 
 class ContradictionError(DocleakError):
     """An attack measured more leakage than the accounting allows: one of the two is wrong, and neither may be used."""
+
+
+def denied(file: object) -> str:
+    """The sentence about a file that is there, and that this user may not read."""
+    return f"{file} may not be read by this user (permission denied). Give this user the right to read it."

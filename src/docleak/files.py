@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from docleak.errors import DocleakError, RunError
+from docleak.errors import DocleakError, RunError, denied
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,6 +91,8 @@ def read_stored(
     """The JSON value that docleak wrote at ``file``; ``error``, ending with ``advice``, where it cannot be read."""
     try:
         return parse_json(file.read_text(encoding="utf-8"), strict=False)
+    except PermissionError as fault:
+        raise error(denied(file)) from fault
     except (OSError, ValueError) as fault:
         raise error(f"{file} cannot be read ({fault}). {advice}") from fault
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,15 +18,16 @@ from docleak.attacks.gradients import ATTACKS
 from docleak.documents import Page
 from docleak.documents import load_pages as open_pages
 from docleak.documents.folder import load, save
-from docleak.documents.loaders import SYNTHETIC, drawn
+from docleak.documents.loaders import SYNTHETIC, drawn, page_source, page_specs
 from docleak.documents.names import one_spelling
-from docleak.errors import DocumentError, FederationError, ModelError, RecipeError, RunError
+from docleak.documents.ranges import BUDGET, COUNT, PATH, SEED, Range, check_kind, check_whole, short
+from docleak.errors import AttackError, DocumentError, FederationError, ModelError, RecipeError, RunError
 from docleak.models import DocumentModel
 from docleak.models.device import pick_device
 from docleak.registry import Choice, Given
 from docleak.report.table import Table
 from docleak.studies.engine import Silence, carry_out
-from docleak.studies.given import configured, given_model, given_pages, settings_of
+from docleak.studies.given import PAGES, configured, given_model, given_pages, settings_of
 from docleak.studies.gradient.config import with_closed_form
 from docleak.studies.identity import data_hash
 from docleak.studies.registry import load_study, remember
@@ -42,6 +44,10 @@ AnyPath: TypeAlias = str | os.PathLike[str]
 Model: TypeAlias = AnyPath | DocumentModel
 #: "synthetic", a folder, FORMAT:PATH, or the pages themselves.
 Pages: TypeAlias = AnyPath | Sequence[Page]
+#: How many processes compute.
+WORKERS = Range(1, 512)
+#: What ``reproduce`` changes that is a whole number.
+NUMBERS = {"pages": COUNT, "rounds": COUNT, "issuers": COUNT, "budget": BUDGET, "seed": SEED}
 #: Is told lines for people.
 Say: TypeAlias = Callable[[str], None]
 
@@ -49,7 +55,12 @@ Say: TypeAlias = Callable[[str], None]
 def load_pages(pages: AnyPath, *, count: int | None = None, seed: int | None = None, **options: Any) -> Sequence[Page]:
     """Pages of "synthetic", a folder or FORMAT:PATH, the first ``count`` of them; see ``docleak.documents.load_pages``
     for ``options``. ``seed`` belongs to pages that docleak draws; DocumentError where those have none."""
+    check_kind("pages", pages, PATH, "'synthetic', a folder or FORMAT:PATH", DocumentError)
+    check_kind("count", count, Integral | None, "a whole number", DocumentError)
+    check_kind("seed", seed, Integral | None, "a whole number", DocumentError)
     text = os.fspath(pages)
+    for part in page_specs(text):
+        _ = part == SYNTHETIC or page_source(part)  # refuses what is not there
     if seed is None and drawn(text):
         raise DocumentError(f"{text!r}: docleak draws these pages. Give a seed; expected seed=0, say.")
     return open_pages(text, count=count, seed=seed or 0, **options)
@@ -81,6 +92,8 @@ def audit(
 
     Raises DocleakError for what cannot be measured, as far as can be known before anything is computed.
     """
+    check_kind("out", out, PATH, "a folder", RunError)
+    check_whole("workers", workers, WORKERS, RunError)
     asked: dict[str, Any] = {"model": model, "pages": pages, "attacks": attacks, "defense": defense, "count": count}
     asked |= {"seed": seed}
     named = {name: value for name, value in asked.items() if value is not None} | settings
@@ -93,6 +106,8 @@ def audit(
         measured, shown = study, named | {"study": study}
     else:
         kind = load_study(study) if isinstance(study, str) else study
+        if not (isinstance(kind, type) and issubclass(kind, Study)):
+            raise RunError(f"the study is {short(study)}; expected a kind, 'module:Class', a class, or an instance.")
         config: Any = configured(kind.Config, _of_study(kind, named), what=f"the study {kind.kind!r}")
         measured = kind(config, device=pick_device(device))
         shown = ({} if study == "gradient" else {"study": kind.kind}) | named
@@ -133,6 +148,7 @@ def train(
     from docleak.training.federated.training import train as train_rounds
     from docleak.training.private.record_run import train_records
 
+    check_kind("out", out, PATH, "a folder", RunError)
     if silos is not None and pages is not None:
         raise FederationError("silos and pages are both given; expected silos, or pages for a central training.")
     folder, chosen = Path(out), _settings(config, settings)
@@ -195,10 +211,16 @@ def reproduce(
     from docleak.recipes.rows import reproduce as compute_rows
     from docleak.runs.claim import claimed
 
+    check_kind("the recipe", name, str, "its name, or a .toml file", RecipeError)
+    check_kind("rows", rows, str, "a text", RecipeError)
+    check_kind("out", out, PATH | None, "a folder", RecipeError)
+    check_whole("workers", workers, WORKERS, RecipeError)
     recipe = find_recipe(name)
     study = recipe.study
     if unknown := [key for key in changes if key not in study.options]:
         raise RecipeError(spec.unknown("change", unknown[0], study.options))
+    for key in changes.keys() & NUMBERS.keys():
+        check_whole(key, changes[key], NUMBERS[key], RecipeError)
     known = [*recipe.models, *study.checkpoints, *recipe.checkpoints]
     if unknown := [model for model in models or {} if model not in known]:
         raise RecipeError(spec.unknown("model", unknown[0], known))
@@ -245,18 +267,28 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
     values = dict(named)
     if "model" in values:
         models = tuple(given_model(model) for model in _tuple(values.pop("model")))
+        if not models:
+            raise ModelError("no model is named; expected a name, a directory, or what docleak.load_model returns.")
         values |= {"models": models} if "models" in names else {"model": models[0]}
         if "models" not in names and len(models) != 1:
             raise ModelError(f"the study {kind.kind!r} takes one model; found {len(models)}.")
     count = values.pop("count", None)
     if "pages" in values:
         values["documents"] = given_pages(values.pop("pages"))
-        count = len(open_pages(values["documents"], seed=0)) if count is None and _is_given(values) else count
+        if _is_given(values):
+            there = len(open_pages(values["documents"], seed=0))
+            count = there if count is None else count
+            if isinstance(count, int) and count > there:
+                raise DocumentError(
+                    f"count is {count}, and {there} pages were given. Give more pages, or leave it out."
+                )
     if count is not None:
         values["pages"] = count
     if "attacks" in values and "attacks" not in names:
         values["attack"] = values.pop("attacks")
     elif "attacks" in values:
+        if not _tuple(values["attacks"]):
+            raise AttackError("no attack is named; expected a name or an object, or several.")
         values["attacks"] = ATTACKS.all_chosen(_tuple(values["attacks"]))
         if kind.kind == "gradient":  # as docleak audit: it costs nothing, and leaving it out could hide a leak
             values["attacks"] = with_closed_form(values["attacks"], batch_size=values.get("batch_size", 1))
@@ -289,6 +321,12 @@ def _silos(
     """Finds or makes the silos' folders, new ones in ``made``, once the run is open."""
     from docleak.training.federated.silo_folders import find_silos, one_silo, synthetic_silos
 
+    check_kind("documents", documents, Integral | None, "a whole number", FederationError)
+    if not isinstance(silos, Mapping):
+        check_kind("silos", silos, Integral | PATH | None, "how many to make, a folder of them, or pages by name",
+                   FederationError)  # fmt: skip
+    if pages is not None and not isinstance(pages, PATH | Iterable):
+        raise DocumentError(f"the pages are of the type {type(pages).__name__}; expected {PAGES}.")
     if documents is not None and (not isinstance(silos, int | None) or pages not in (None, SYNTHETIC)):
         raise FederationError(f"documents={documents} is how many to make, and pages are given. Leave it out.")
     number = 240 if documents is None else documents

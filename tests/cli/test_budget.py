@@ -38,6 +38,25 @@ def test_the_three_questions_agree(budget: Any) -> None:
     assert json.loads(out)["noise_multiplier"] == pytest.approx(0.9, abs=2e-4) and json.loads(out)["asked"] == "noise"
 
 
+def test_two_numbers_of_one_accountant_say_what_either_was_allowed_to_err_by(budget: Any) -> None:
+    _, out, _ = budget("--noise", 0.8313)
+    beside, itself = out.splitlines()[2], next(line for line in out.splitlines() if line.startswith("  - "))
+    assert "PRV accountant of opacus" in beside and ", allowed an error of 0.08" in beside
+    assert "PRV accountant of opacus" in itself and ", allowed an error of 0.01" in itself
+
+
+@pytest.mark.parametrize("delta", [0.5, 0.9])
+def test_no_epsilon_is_below_0(budget: Any, delta: float) -> None:
+    _, out, _ = budget("--noise", 2, "--delta", delta)
+    assert "epsilon -" not in out and "counts -" not in out and "WARNING" not in out and "inf" not in out
+    rows = json.loads(budget("--noise", 2, "--delta", delta, "--json")[1])["otherwise"]
+    assert all(row["epsilon"] >= 0 for row in rows if "epsilon" in row)
+
+
+def test_help_says_which_deltas_there_are(budget: Any) -> None:
+    assert "above 0 and below 1" in budget("--help")[1].replace("\n", " ")
+
+
 def test_drawn_clients_are_counted_as_known_unless_asked(budget: Any) -> None:
     words = ("--noise", 0.771484375, "--rounds", 10, "--rate", 1, "--client-rate", 0.2, "--json")
     known, published = (json.loads(budget(*words, *more)[1]) for more in ((), ("--published",)))
@@ -93,6 +112,8 @@ def test_without_noise_there_is_no_number(budget: Any) -> None:
         (("--client-rate", "few"), "client rate is 'few'"),
         (("--rounds", 0), "rounds is 0"),
         (("--delta", 0), "delta is 0.0"),
+        (("--delta", 1), "delta is 1.0; expected above 0 and below 1"),
+        (("--epsilon", 8, "--phases", ""), "--phases is empty; expected NAME:ROUNDS"),
         (("--unit", "page"), "unit is 'page'; expected provider or document or client"),
         (("--unit", "client", "--rate", 0.5), "give the client rate instead"),
         (("--accountant", "gdp"), "accountant is 'gdp'; expected pld or prv or rdp"),
@@ -105,3 +126,8 @@ def test_what_makes_no_sense_is_refused_plainly_and_as_json(budget: Any, words: 
     code, out, err = budget(*words, "--json")
     assert code == 1 and said in json.loads(out)["error"] and "Traceback" not in err
     assert not list(Path().iterdir())
+
+
+def test_empty_phases_train_no_unphased_training(command: Any) -> None:
+    code, _, err = command("train", "central", "--phases", "", "--epsilon", 8)
+    assert code == 1 and "--phases given without a text" in err and not list(Path().iterdir())

@@ -230,7 +230,7 @@ def test_a_path_that_cannot_be_read_is_one_json_object_too(docleak: Docleak, tmp
 
 def test_an_out_that_is_a_file(docleak: Docleak, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
-    failed(docleak("attack", "random", "--out", "taken"), "there is a file in the way", "another --out")
+    failed(docleak("attack", "random", "--out", "taken"), "there is a file in the way", "another path")
     assert (tmp_path / "taken").read_text() == "mine"
 
 

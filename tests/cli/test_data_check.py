@@ -77,9 +77,10 @@ def test_what_is_probably_not_meant(command: Command, tmp_path: Path) -> None:
         "p: field 'open', 'x': has no place on the page",
         "p: another page has this name",
         "p: the same picture as",
+        "1 of 2 pages have no private field with a place",
     ):
         assert any(line.startswith("warning") and said in line for line in out.splitlines()), (said, out)
-    assert "2 pages can be read: 0 faults, 9 warnings" in out
+    assert "2 pages can be read: 0 faults, 10 warnings" in out
 
 
 def test_a_value_printed_on_another_page_of_its_document(command: Command, tmp_path: Path) -> None:
@@ -99,6 +100,29 @@ def test_a_value_printed_on_another_page_of_its_document(command: Command, tmp_p
     assert code == 0 and len(told) == 2, out
     assert "a: field 'name', 'Jane Roe': is printed on 1 other page(s) of its document, first b" in told[0]
     assert "d: field" in told[1] and "first b" in told[1]
+
+
+def test_pages_that_are_passed_over_are_counted(command: Command, tmp_path: Path) -> None:
+    """A page without fields by an audit, one without a question by a training; no word where all are alike."""
+    assert command("data", "make", "pages", "--count", 3)[0] == 0
+    lines = (tmp_path / "pages" / folder.INDEX).read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert "0 warnings" in command("data", "check", "pages")[1]
+    index(tmp_path / "pages", rows[0], {**rows[1], "fields": [], "questions": []}, {**rows[2], "questions": []})
+    _, out, _ = command("data", "check", "pages")
+    assert "1 of 3 pages have no private field with a place; docleak audit gradient passes over them" in out
+    assert "2 of 3 pages have no question with an answer; trainings that ask questions pass over them" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [("split=nope", "has no splits, and 'nope' was asked for. Give the path alone"), ("boxes=pixels", "Leave it out")],
+)
+def test_options_that_no_command_takes_are_faults(command: Command, options: str, said: str) -> None:
+    assert command("data", "make", "pages", "--count", 1)[0] == 0
+    code, out, err = command("data", "check", f"pages:{options}")
+    assert code == 1 and said in out and "1 fault(s)" in err and "0 pages can be read" in out
+    assert said in command("data", "convert", f"pages:{options}", "new")[2]
 
 
 @pytest.mark.parametrize(

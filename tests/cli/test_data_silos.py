@@ -77,7 +77,7 @@ def test_by_provider(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         (("--partition", "0"), "--partition is 0; expected 1 to"),
         (("--partition", "2", "--by", "pages"), "expected one of documents, providers, clients"),
         (("--partition", "2", "--width", "300"), "--width cannot be combined with --partition"),
-        (("--documents", "nowhere"), "--documents belongs to --pdf or --blue-red with --documents or --partition"),
+        (("--documents", "nowhere"), "--documents belongs to --pdf, --blue-red or --partition: give"),
         (("--partition", "2", "--documents", "nowhere"), "neither a format nor an existing path"),
         (("--partition", "2", "--count", "0"), "--count is 0; expected 1 to"),
     ],

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from docleak.documents.files import describe_folder, images_by_stem, read_image, read_json, read_json_lines
+from docleak.documents.files import describe_folder, images_by_stem, read_image, read_json, read_json_lines, require_new
 from docleak.errors import DocumentError
 
 
@@ -59,6 +60,26 @@ def test_images_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     frame.save(tmp_path / "two.tif", save_all=True, append_images=[frame])
     with pytest.raises(DocumentError, match="2 frames"):
         read_image(tmp_path / "two.tif")
+
+
+def test_a_picture_that_one_may_not_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "a.png")
+
+    monkeypatch.setattr(Image, "open", refused)
+    with pytest.raises(DocumentError, match=r"a\.png may not be read .*the right to read it") as told:
+        read_image(tmp_path / "a.png")
+    assert "Restore" not in str(told.value)
+
+
+def test_a_folder_that_may_not_be_written_to_is_not_replaced(tmp_path: Path) -> None:
+    """Also as root, who may write anywhere: whoever took that right from all wanted nothing written."""
+    (tmp_path / "read-only").mkdir(mode=0o555)
+    with pytest.raises(DocumentError, match=r"read-only is a folder .*not be written to"):
+        require_new(tmp_path / "read-only", "pages")
+    (tmp_path / "mine").mkdir()
+    require_new(tmp_path / "mine", "pages")
+    require_new(tmp_path / "new", "pages")
 
 
 def test_photos_are_turned_only_if_asked(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_tables_that_do_not_fit_together(tmp_path: Path, columns: dict[str, Any]
 def test_damaged_files_and_wrong_options(tmp_path: Path) -> None:
     path = saved(tmp_path / "a", table())
     for spec, said in ((f"{path}:boxes=7", "expected pixels, 1000 or 1"), (f"{path}:public=x", "expected answer, head"),
-                       (f"{path}:split=val", "there is no split"), ("x:boxes=1", "neither a format")):  # fmt: skip
+                       (f"{path}:split=val", "has no splits"), ("x:boxes=1", "neither a format")):  # fmt: skip
         with pytest.raises(DocumentError, match=said):
             load_pages(spec, seed=0)
     for name in ("x.parquet", "x.arrow"):

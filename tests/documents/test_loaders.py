@@ -64,7 +64,7 @@ def test_options_behind_a_path(tmp_path: Path) -> None:
     assert len(load_pages(f"folder:{odd}", seed=0)) == len(load_pages(str(odd), seed=0)) == 1
     with pytest.raises(DocumentError, match=r"cannot be told 'splt=val'; it takes split=(.|\n)*Did you mean 'split'"):
         load_pages(f"wtq:{tmp_path}:splt=val", seed=0)
-    with pytest.raises(DocumentError, match="there is no split 'val'; expected none"):
+    with pytest.raises(DocumentError, match="has no splits, and 'val' was asked for"):
         load_pages(f"folder:{odd}:split=val", seed=0)
 
 

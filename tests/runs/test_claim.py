@@ -70,6 +70,15 @@ def test_the_second_process_is_refused_and_told_who_is_there_and_a_killed_one_le
     assert {f.name for f in folder.parent.iterdir()} == left
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no /proc")
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_place_that_takes_no_files_is_not_somebody_at_work(wait: bool) -> None:
+    place = Path("/proc/docleak-none")
+    with pytest.raises(RunError, match=r"^cannot write .*none") as told, claimed(place, whole=True, wait=wait):
+        raise AssertionError("let in")
+    assert "another docleak" not in str(told.value)
+
+
 def test_drafts_stay_where_nobody_was_killed(tmp_path: Path) -> None:
     """A folder that was never claimed may be anybody's: another command may be writing there right now."""
     (tmp_path / ".docleak-1-ab").write_text("being written")

@@ -290,6 +290,17 @@ def test_bad_pictures_and_records_are_refused(tmp_path: Path) -> None:
         run.units()
 
 
+def test_a_picture_that_one_may_not_read_is_not_to_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "truth.png")
+
+    run = Run.open(tmp_path, CONFIG)
+    write(run, "a")
+    monkeypatch.setattr("PIL.Image.open", refused)
+    with pytest.raises(RunError, match=r"may not be read .*the right to read it"):
+        run.read_image("a", "truth.png")
+
+
 def test_files_are_plain_json(tmp_path: Path) -> None:
     run = Run.open(tmp_path, CONFIG)
     write(run, "é \ud800")

@@ -75,7 +75,7 @@ def test_arrays_are_read_only_when_asked_for(tmp_path: Path) -> None:
     for file in tmp_path.rglob("*.safetensors"):
         file.unlink()
     assert update.examples == 7
-    with pytest.raises(FederationError, match="cannot be read"):
+    with pytest.raises(FederationError, match="is missing"):
         update.start()
 
 
@@ -163,8 +163,18 @@ def test_what_was_damaged_is_said_all_at_once(tmp_path: Path) -> None:
     with pytest.raises(FederationError) as caught:
         read_updates(tmp_path)
     said = str(caught.value)
-    assert "a.safetensors cannot be read" in said and "b.json cannot be read" in said and "(9,)" in said
+    assert "a.safetensors is missing" in said and "b.json cannot be read" in said and "(9,)" in said
     assert "d." not in said
+
+
+def test_weights_of_a_round_that_are_not_there_are_said_once(tmp_path: Path) -> None:
+    for client in ("a", "b"):
+        write(tmp_path, client=client)
+    (tmp_path / "round-0001" / "start.safetensors").unlink()
+    with pytest.raises(FederationError) as told:
+        read_updates(tmp_path)
+    assert str(told.value).count("start.safetensors") == 1 and "is missing" in str(told.value)
+    assert "finite" not in str(told.value) and "record the training anew" in str(told.value)
 
 
 def test_not_a_number_on_disk_is_noticed_when_read(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def budget(
     accountant: Annotated[str, typer.Option(help="pld (the reference), prv (as in the paper), rdp.")] = "pld",
     published: Annotated[bool, typer.Option("--published", help="Count drawn clients as the paper does: as if every "
                                             "provider were drawn on its own. No bound.")] = False,
-    phases: Annotated[str, typer.Option(help="Plan several trainings of one model together: NAME:ROUNDS or "
-                                        "NAME:ROUNDS:RATE, separated by commas.")] = "",
+    phases: Annotated[str | None, typer.Option(help="Plan several trainings of one model together: NAME:ROUNDS or "
+                                        "NAME:ROUNDS:RATE, separated by commas.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw epsilon over the rounds into this PNG.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:  # fmt: skip
@@ -73,7 +73,9 @@ def budget(
     warning = delta_warning(delta, units, unit) if units else ""
     if warning:
         print(f"Warning: {warning}", file=sys.stderr)
-    if phases:
+    if phases is not None:
+        if not phases.strip():
+            raise PrivacyError("--phases is empty; expected NAME:ROUNDS or NAME:ROUNDS:RATE, or no --phases.")
         if rounds is not None or plot is not None or rate != RATE or accountant != "pld":
             raise PrivacyError("--phases says rounds and rate, and is counted by pld; leave out what it says.")
         plan, said = together(phases, mechanism, epsilon, noise, delta)

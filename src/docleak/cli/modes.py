@@ -132,8 +132,13 @@ def refuse_unused(command: str, given: Collection[str], values: Values) -> None:
 def _sentence(command: str, mode: Mode, idle: list[str]) -> str:
     """Which options do nothing in the mode, and to which others they belong."""
     them = "it" if len(idle) == 1 else "them"
-    homes = [other.named for other in MODES[command] if all(option in other.options for option in idle)]
+    beside = [f" with {option}" for option in idle]  # a mode that an idle option itself would choose
+    homes = list(dict.fromkeys(
+        next((other.named.removesuffix(end) for end in beside if other.named.endswith(end)), other.named)
+        for other in MODES[command] if all(option in other.options for option in idle)
+    ))  # fmt: skip
     if mode is MODES[command][-1] and homes:
         verb = "belongs" if len(idle) == 1 else "belong"
-        return f"{', '.join(idle)} {verb} to {' or '.join(homes)}: give that too, or leave {them} out."
+        them_all = " or ".join(part for part in (", ".join(homes[:-1]), homes[-1]) if part)
+        return f"{', '.join(idle)} {verb} to {them_all}: give that too, or leave {them} out."
     return f"{', '.join(idle)} cannot be combined with {mode.named}: {mode.why}. Leave {them} out."

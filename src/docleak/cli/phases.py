@@ -18,6 +18,8 @@ def of_phase(settings: TrainingSettings, phases: str, name: str, said: Mapping[s
     from docleak.privacy.mechanism import Mechanism, Unit, choice, probability
     from docleak.privacy.phases import noise_for_phases, phase_of, phases_of
 
+    if empty := [said[one] for one, text in (("phases", phases), ("phase", name)) if one in said and not text.strip()]:
+        raise PrivacyError(f"{' and '.join(empty)} given without a text; name trainings, or leave it out.")
     if not phases and not name:
         return settings
     if not phases or not name:

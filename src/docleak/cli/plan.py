@@ -9,7 +9,9 @@ import typer
 from click.core import ParameterSource
 
 from docleak.cli.output import emit
-from docleak.privacy.channels import Shape, as_text
+from docleak.errors import PrivacyError
+from docleak.options import said_idle
+from docleak.privacy.channels import HOLDS_FOR, Shape, as_text
 from docleak.privacy.channels import plan as planned
 
 DEFAULT = Shape()
@@ -24,7 +26,8 @@ def plan(
     words: Annotated[int, typer.Option(help="Different words a page, prompt and answer included.")] = DEFAULT.words,
     patches: Annotated[int, typer.Option(help="Picture vectors a page that the language model reads.")]
     = DEFAULT.patches,
-    rank: Annotated[int, typer.Option(help="LoRA's rank; 0 trains whole weights.")] = DEFAULT.rank,
+    rank: Annotated[int, typer.Option(help="LoRA's rank; 0 trains whole weights, of which no channel but "
+                                 "a tower's is closed.")] = DEFAULT.rank,
     adapted: Annotated[int, typer.Option(help="How many of the first layer's query, key, value are trained.")]
     = DEFAULT.adapted,
     frozen_a: Annotated[bool, typer.Option("--frozen-a", help="LoRA's A stays as drawn.")] = False,
@@ -45,6 +48,8 @@ def plan(
 ) -> None:  # fmt: skip
     """Say before a training which channels are open to its server: words, pages, pictures.
 
+    Of adapters (LoRA) of decoders of pictures and words; of an encoder, or an encoder-decoder, it says nothing.
+
     Open or closed is about the exact attacks of docleak: what is closed to them may be open to others.
     """
     shape = Shape(
@@ -56,10 +61,29 @@ def plan(
         from docleak.models.vlm.shape import shape_of
 
         read = {name: value for name, value in shape_of(model).items()
-                if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE}  # fmt: skip
+                if not _said(context, name)}  # fmt: skip
         shape = replace(shape, **read)
+    _refuse_idle(context, shape)
     channels = planned(shape)
-    value = {"shape": asdict(shape), "channels": [asdict(channel) for channel in channels]}
+    value = {"holds_for": HOLDS_FOR, "shape": asdict(shape), "channels": [asdict(channel) for channel in channels]}
     said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in read.items())
     text = f"Read from {model}: {said}.\n{as_text(channels)}" if read else as_text(channels)
     emit(value, text, json_output=json_output)
+
+
+def _said(context: typer.Context, name: str) -> bool:
+    """Whether the option was written in the command."""
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _refuse_idle(context: typer.Context, shape: Shape) -> None:
+    """PrivacyError for options that change nothing in this plan."""
+    needs = {
+        "adapters (--rank and --adapted above 0)": (("frozen_a",), shape.rank and shape.adapted),
+        "a trained tower (--tower-width above 0)": (("tower_patches", "tiles"), shape.tower_width),
+        "--aggregation secure": (("clients",), shape.aggregation == "secure"),
+    }
+    for what, (names, met) in needs.items():
+        idle = [f"--{name.replace('_', '-')}" for name in names if _said(context, name)]
+        if idle and not met:
+            raise PrivacyError(said_idle(idle, what))

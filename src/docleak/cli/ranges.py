@@ -3,7 +3,7 @@ of studies have theirs beside the fields of their configurations."""
 
 from __future__ import annotations
 
-from docleak.documents.ranges import BUDGET, COUNT, MOST_SEED, SEED, SOME, Range
+from docleak.documents.ranges import BUDGET, COUNT, DELTA, MOST_SEED, SEED, SOME, Range
 
 #: Option -> range, for every command that has no line of its own below.
 RANGES: dict[str, Range] = {
@@ -19,7 +19,7 @@ RANGES: dict[str, Range] = {
     "--clip-norm": Range(0, 1e6, above=True),
     "--epsilon": Range(0, 1e9, above=True),
     "--noise": Range(0, 1e9),
-    "--delta": Range(0, 1, above=True),
+    "--delta": DELTA,
     "--units": Range(0, 10**12),
     "--denominator": Range(0, 10**12),
     "--secure-threshold": Range(0, 1_000),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from docleak.documents.folder import read_index
-from docleak.documents.loaders import SYNTHETIC, load_pages, page_source, page_specs
+from docleak.documents.loaders import SYNTHETIC, load_pages, options_for, page_source, page_specs
 from docleak.documents.locate import WordStream, letters, places_of, repeats_of, spelling
 from docleak.documents.page import Field, Page
 from docleak.documents.pages import LazyPages, entries_of
@@ -50,12 +50,13 @@ def check_pages(
     """Read every page of ``spec`` (as for ``load_pages``), also those beside faulty ones.
 
     Faults are what no command takes: lines, pictures, boxes. Warnings are boxes of another scale or without ink,
-    values unlike the words of their field, the same page or field twice, private values without a place, and those
-    that a page, or another page of its document, prints again elsewhere.
+    values unlike the words of their field, the same page or field twice, private values without a place, those that a
+    page, or another page of its document, prints again elsewhere, and how many pages audits and trainings pass over.
     """
     seen, pages = Seen(), _opened(spec, findings := list[Finding](), seed)
     seen.findings += findings
-    scale, pictures, names, audited = BoxScale(), dict[str, str](), set[str](), False
+    scale, pictures, names = BoxScale(), dict[str, str](), set[str]()
+    audited = asked = 0
     printed: dict[tuple[str, str], list[_Printed]] = {}
     for number, entry in enumerate(entries := entries_of(pages)):
         on_page(number, len(entries), entry.name)
@@ -68,7 +69,8 @@ def check_pages(
             seen.findings.append(Finding(entry.name, str(error), fault=True))
             continue
         seen.pages += 1
-        audited |= bool(page.private_fields)
+        audited += bool(page.private_fields)
+        asked += any(question.answers and question.answers[0].strip() for question in page.questions)
         scale.add(page.words, (page.width, page.height))
         seen.findings += [Finding(entry.name, what) for what in page_doubts(page)]
         digest = hashlib.sha256(repr(page.image.shape).encode() + page.image.tobytes()).hexdigest()
@@ -80,17 +82,29 @@ def check_pages(
     seen.findings += [finding for pages_of in printed.values() for finding in _elsewhere(pages_of)]
     told = {finding.what for finding in seen.findings}
     seen.findings += [Finding("", note) for note in scale.notes() if note not in told]
-    if seen.pages and not audited:
-        seen.findings.append(Finding("", "no page has a private field with a place; an audit needs one (data mark)"))
+    seen.findings += [Finding("", doubt) for doubt in _passed_over(seen.pages, audited, asked)]
     if not seen.pages and not seen.of(fault=True):
         seen.findings.append(Finding("", "there is no page", fault=True))
     return seen
+
+
+def _passed_over(pages: int, audited: int, asked: int) -> Iterator[str]:
+    """Of how many pages an audit, or a training, makes nothing."""
+    if pages and not audited:
+        yield "no page has a private field with a place; an audit needs one (data mark)"
+    elif audited < pages:
+        yield (f"{pages - audited} of {pages} pages have no private field with a place; docleak audit gradient passes "
+               "over them (data mark)")  # fmt: skip
+    if 0 < asked < pages:
+        yield (f"{pages - asked} of {pages} pages have no question with an answer; trainings that ask questions pass "
+               "over them")  # fmt: skip
 
 
 def _opened(spec: str, findings: list[Finding], seed: int) -> Sequence[Page]:
     """The pages that can be opened; what keeps others from it, and the loader's doubts, are added to ``findings``."""
     try:
         if spec != SYNTHETIC and len(page_specs(spec)) == 1 and (source := page_source(spec)).format == "folder":
+            options_for(source, spec)
             entries, faults, notes = read_index(source.path)
             pages: Sequence[Page] = LazyPages(source.path, entries, notes=notes)
             findings += [Finding("", fault, fault=True) for fault in faults]

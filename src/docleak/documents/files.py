@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,12 +16,14 @@ from PIL import Image as Pillow
 
 from docleak.documents.page import Box, Image, fault_list
 from docleak.documents.ranges import MOST_PIXELS, short
-from docleak.errors import DocumentError
+from docleak.errors import DocumentError, denied
 from docleak.files import parse_json
 
 #: File names that are looked at as page images, in order of preference.
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 
+#: The mode's bits for writing, of owner, group and others.
+ANYBODY_WRITES = 0o222
 _EIGHT_BIT_MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV"}
 
 
@@ -84,6 +87,8 @@ def read_image(path: Path, *, upright: bool = False, content: bytes | None = Non
             picture.load()
     except FileNotFoundError as error:
         raise DocumentError(f"{path}: there is no such image. Restore it, or take it out of the data set.") from error
+    except PermissionError as error:
+        raise DocumentError(denied(path)) from error
     except DocumentError:
         raise
     except (OSError, SyntaxError, ValueError, OverflowError, MemoryError, Pillow.DecompressionBombError) as error:
@@ -207,15 +212,22 @@ def require_folder(path: Path, inner: Sequence[str], parts: Sequence[str], expec
 
 def require_split(path: Path, split: str, known: Sequence[str]) -> None:
     """DocumentError unless ``split`` is one of the splits ``known`` at ``path``."""
+    if not known:
+        raise DocumentError(f"{path}: has no splits, and {split!r} was asked for. Give the path alone.")
     if split not in known:
         raise DocumentError(
-            f"{path}: there is no split {split!r}; expected {', '.join(known) or 'none'}. Name one, or give the path "
-            "alone."
+            f"{path}: there is no split {split!r}; expected {', '.join(known)}. Name one, or give the path alone."
         )
 
 
 def require_new(path: Path, what: str) -> None:
-    """DocumentError unless there is nothing at ``path``, or an empty folder; ``what`` was to be written there."""
+    """DocumentError unless there is nothing at ``path``, or an empty folder that may be written to; ``what`` was to be
+    written there."""
+    if path.is_dir() and not (path.stat().st_mode & ANYBODY_WRITES and os.access(path, os.W_OK)):
+        raise DocumentError(
+            f"{path} is a folder that may not be written to (mode {path.stat().st_mode & 0o777:o}); {what} would take "
+            "its place. Name another folder, or give the right to write to this one."
+        )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise DocumentError(f"{path} {describe_folder(path)}; {what} are only written to a new folder.")
 

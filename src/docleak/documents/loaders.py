@@ -184,18 +184,9 @@ def _load_one(spec: str, count: int | None, seed: int, image_root: Path | None) 
         return made
     source = page_source(spec)
     loader = LOADERS[source.format]
-    load = loader.function()
+    load = partial(loader.function(), **options_for(source, spec))
     if loader.drawn:
         load = partial(load, seed=seed)
-    if source.options.split:
-        require_split(source.path, source.options.split, source.splits())
-        load = partial(load, split=source.options.split)
-    more = {key: value for key in ("boxes", "public") if (value := getattr(source.options, key))}
-    if idle := sorted(more.keys() - set(loader.takes)):
-        raise DocumentError(
-            f"{spec!r}: {', '.join(idle)} is for datasets:PATH; {source.format} has its own. Leave it out."
-        )
-    load = partial(load, **more)
     if image_root is not None:
         if source.format != "folder":
             raise DocumentError(
@@ -204,6 +195,19 @@ def _load_one(spec: str, count: int | None, seed: int, image_root: Path | None) 
         load = partial(load, image_root=image_root)
     pages: Sequence[Page] = load(source.path, limit=count)
     return pages
+
+
+def options_for(source: PageSource, spec: str) -> dict[str, str]:
+    """What the loader is told beside the path; DocumentError for a split that is not there, and for what it does not
+    take."""
+    if source.options.split:
+        require_split(source.path, source.options.split, source.splits())
+    options = {key: value for key, value in vars(source.options).items() if value}
+    if idle := sorted(options.keys() - {"split", *LOADERS[source.format].takes}):
+        raise DocumentError(
+            f"{spec!r}: {', '.join(idle)} is for datasets:PATH; {source.format} has its own. Leave it out."
+        )
+    return options
 
 
 def page_specs(spec: str) -> tuple[str, ...]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
+from numbers import Integral
+from types import UnionType
 
 from docleak.errors import DocleakError
 
@@ -13,26 +16,35 @@ MOST_SEED = 2**32 - 1
 MOST_PIXELS = 40_000_000
 
 
+#: The type of what names a file or a folder.
+PATH = str | os.PathLike  # type: ignore[type-arg]  # with its argument no value could be checked
+
+
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``least`` to ``most``, both included; ``above`` leaves ``least`` itself out."""
+    """Numbers from ``least`` to ``most``, both included; ``above`` leaves ``least`` itself out, ``below`` ``most``."""
 
     least: float
     most: float
     above: bool = False
+    below: bool = False
 
     def holds(self, number: float) -> bool:
         """Whether the number lies in it; nan and infinities do not, unless they are an end."""
-        return (self.least < number if self.above else self.least <= number) and number <= self.most
+        after = self.least < number if self.above else self.least <= number
+        return after and (number < self.most if self.below else number <= self.most)
 
     def __str__(self) -> str:
-        least = f"above {_shown(self.least)} and" if self.above else f"{_shown(self.least)} to"
-        return f"{least} at most {_shown(self.most)}" if self.above else f"{least} {_shown(self.most)}"
+        if not self.above and not self.below:
+            return f"{_shown(self.least)} to {_shown(self.most)}"
+        least = f"{'above' if self.above else 'at least'} {_shown(self.least)}"
+        return f"{least} and {'below' if self.below else 'at most'} {_shown(self.most)}"
 
 
 SEED = Range(0, MOST_SEED)
 COUNT, SOME, SHARE = Range(0, 1_000_000), Range(1, 1_000_000), Range(0, 1)
 BUDGET = Range(1, 10_000_000)
+DELTA = Range(0, 1, above=True, below=True)
 
 
 def _shown(number: float) -> str:
@@ -45,6 +57,21 @@ def short(value: object, *, longest: int = 60) -> str:
         return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     text = repr(value)
     return text if len(text) <= longest else f"{text[: longest // 2]} ... {text[-longest // 4 :]}"
+
+
+def check_kind(
+    name: str, value: object, kind: type | UnionType, expected: str, error: type[DocleakError] = DocleakError
+) -> None:
+    """``error`` if ``value`` is not of the ``kind``, and for truth values, which are no numbers; ``name`` says what it
+    is, and ``expected`` what it may be."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise error(f"{name} is {short(value)}; expected {expected}.")
+
+
+def check_whole(name: str, value: object, allowed: Range, error: type[DocleakError] = DocleakError) -> None:
+    """``error`` if ``value`` is no whole number of the range."""
+    check_kind(name, value, Integral, "a whole number", error)
+    check_range(name, value, allowed, error)  # type: ignore[arg-type]
 
 
 def check_range(name: str, value: float, allowed: Range, error: type[DocleakError] = DocleakError) -> None:

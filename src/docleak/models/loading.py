@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from difflib import get_close_matches
@@ -11,11 +11,14 @@ from typing import Any, cast
 
 import torch
 
+from docleak.documents.ranges import check_kind, short
 from docleak.errors import DocleakError, ModelError
 from docleak.files import parse_json
 from docleak.models.base import DocumentModel
+from docleak.models.device import pick_device
 from docleak.models.published.made import asked_for, made_at
 from docleak.models.shipped import CHECKPOINTS, SHIPPED
+from docleak.models.sizes import parse_size
 from docleak.models.vlm.families import is_vision_language
 from docleak.registry import Given, resolve
 
@@ -38,22 +41,24 @@ FILES = "the files save_pretrained writes: config.json, model.safetensors, and t
 
 
 def load_model(
-    source: str, *, device: str | torch.device = "cpu", image_size: tuple[int, int] | None = None, seed: int = 0
+    source: str, *, device: str | torch.device = "cpu", image_size: tuple[int, int] | str | None = None, seed: int = 0
 ) -> DocumentModel:
     """Load a model for auditing: evaluation mode, float32, eager attention (needed for double backward).
 
     ``source`` is a name of SHIPPED, a directory written by ``save_pretrained`` (or of adapters, by ``peft``: see
     ``lora``), a published checkpoint to be made with random weights (``make:donut-base``, see ``published.made``), or a
     hub name, with ``@`` and a revision (branch, tag or commit) where it is not to be the main one. A name that brings
-    its model along (``registry.Given``) gives a copy of it. ``image_size`` (width, height) is the size of the pages the
-    model is run on, by default the checkpoint's own. What a published base checkpoint lacks for question answering (a
-    head, tags in the vocabulary) is drawn with ``seed``, and the model's ``drawn`` says so.
+    its model along (``registry.Given``) gives a copy of it. ``image_size`` (width, height), or "320x608", is the size
+    of the pages the model is run on, by default the checkpoint's own. What a published base checkpoint lacks for
+    question answering (a head, tags in the vocabulary) is drawn with ``seed``, and the model's ``drawn`` says so.
 
-    Raises ModelError if there is no such thing, if it is of an architecture docleak does not know, or if its network
-    cannot take pages of that size.
+    Raises DocleakError for a device that cannot be used here, and ModelError if there is no such model, if it is of an
+    architecture docleak does not know, or if its network cannot take pages of that size.
     """
+    check_kind("the model", source, str, "a name, a directory, or a hub name", ModelError)
+    device, image_size = torch.device(pick_device(str(device))), _size(image_size)
     if isinstance(source, Given):
-        return _copy(source, torch.device(device), image_size)
+        return _copy(source, device, image_size)
     where, revision = locate(source)
     if file := resolve(ADAPTERS)(where, revision):
         return cast(
@@ -66,10 +71,21 @@ def load_model(
     transformers.utils.logging.disable_progress_bar()
     with loadable(f"model {source!r}, a {architecture} by its config.json,"):
         model = resolve(ARCHITECTURES[architecture]).load(
-            where, name=short_name(source), device=torch.device(device), revision=revision, image_size=image_size,
+            where, name=short_name(source), device=device, revision=revision, image_size=image_size,
             seed=seed,
         )  # fmt: skip
     return cast(DocumentModel, model)
+
+
+def _size(size: object) -> tuple[int, int] | None:
+    """Width and height, of two numbers or of a text such as 320x608; ModelError for anything else."""
+    if size is None:
+        return None
+    if isinstance(size, str):
+        return parse_size(size)
+    if not isinstance(size, Sequence) or len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
+        raise ModelError(f"image_size is {short(size)}; expected (width, height) in pixels, or '320x608'.")
+    return size[0], size[1]
 
 
 def _copy(source: Given, device: torch.device, image_size: tuple[int, int] | None) -> DocumentModel:

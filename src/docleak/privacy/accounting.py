@@ -18,6 +18,7 @@ import numpy as np
 from docleak.errors import PrivacyError
 from docleak.privacy.distributions import countable_delta, epsilon_of, epsilon_of_many, grid_of, library, power_of
 from docleak.privacy.mechanism import Mechanism, Relation, Unit
+from docleak.privacy.prv import PRV_ERROR
 from docleak.privacy.second import PACKAGES, Accountant, by_prv, by_rdp, quiet, second_opinion
 
 #: A group's losses are looked at in about so many places at most; a group of more units than these in closed form.
@@ -52,6 +53,7 @@ class Guarantee:
         by = f"{self.accountant.upper()} accountant of {PACKAGES[self.accountant]} {self.version}"
         if math.isinf(self.epsilon):
             return f"no differential privacy per {m.unit}: no noise bounds what {what} changes ({m.sentence()}; {by})."
+        by += f", allowed an error of {PRV_ERROR:.2g}" if self.accountant is Accountant.PRV else ""
         claim = f"epsilon {rounded_up(self.epsilon)} at delta {self.delta:.3g} per {m.unit} ({what} {change})"
         return f"{claim}; {m.sentence()}; {by}{second_opinion((m,), self.delta, self.epsilon, self.accountant)}."
 

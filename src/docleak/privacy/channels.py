@@ -23,6 +23,12 @@ SURE = 1.5
 FILLED = 4
 #: Rounds of one AdamW step each from which most words were read (docs/log.md); fewer were not measured.
 ADAMW_ROUNDS = 9
+#: Of which models a plan holds, for whoever reads its verdict alone.
+HOLDS_FOR = (
+    "a decoder of pictures and words (LLaVA, PaliGemma, Qwen2-VL and the like) with adapters (LoRA), or parts of it "
+    "trained whole; of encoders (LayoutLMv3, LiLT) and encoder-decoders (VT5, Donut, UDOP) it says nothing: run "
+    "`docleak audit gradient` or `docleak audit updates` on those"
+)
 OPTIMISERS, AGGREGATIONS, PRECISIONS = ("sgd", "adamw"), ("plain", "secure", "dp"), ("float32", "bfloat16")
 
 
@@ -51,7 +57,8 @@ class Shape:
     """What is trained, on what, and what the server gets.
 
     ``width`` and ``vocabulary`` are the language model's; ``words`` different words and ``patches`` picture vectors a
-    page. ``rank`` 0 trains whole weights; ``adapted`` of the first layer's query, key and value are trained, or carry
+    page. ``rank`` 0 trains whole weights, of which those of query, key and value alone are counted here: nothing of
+    words and pages is closed then; ``adapted`` of the first layer's query, key and value are trained, or carry
     adapters. ``table``: the table of tokens is trained, and not tied to the output layer. ``tower_width`` 0: the tower
     is frozen, or has no table of positions; ``tower_patches`` are a page's there, in ``tiles`` pictures.
     """
@@ -139,7 +146,7 @@ def _channel(shape: Shape, name: str) -> Channel:
 
 
 def _words(shape: Shape) -> Channel:
-    if shape.rank == 0 and shape.table:
+    if shape.table:
         said = "the rows of the token table that were looked up move, and no others"
         return Channel("words", State.OPEN, said, "algebra")
     return _spanned(shape, "words", CHANCE / shape.vocabulary)
@@ -155,6 +162,10 @@ def _page(shape: Shape) -> Channel:
 def _spanned(shape: Shape, name: str, chance: float) -> Channel:
     unless = f" if {shape.together} pages share no word or patch" if shape.together > 1 else ""
     said = f"{shape.rows} vectors sent, {shape.read} read{unless}, width {shape.width}"
+    if shape.rank == 0 and (not shape.adapted or shape.read >= shape.width):
+        why = "of whole weights more is sent than the first layer's query, key and value: a token table that is tied"
+        why += " to the output layer, norms, what lies behind the attention; what those give away is not planned"
+        return Channel(name, State.UNTOLD, f"{said}; {why}", "nothing known")
     if not shape.adapted and name == "page":
         said = "what is trained behind the first layer's query, key and value spans the page's own gradient there, too"
         return Channel(name, State.UNTOLD, f"{said}; one model was measured, and open", "nothing known")
@@ -166,8 +177,6 @@ def _spanned(shape: Shape, name: str, chance: float) -> Channel:
         why = f"{still}: B's gradient tells {shape.rank} numbers of each of {shape.read} vectors"
         why += "; of 91 behind rank 8 no word was read, on one model" if wide and name == "words" else ""
         return Channel(name, State.CLOSED if wide else State.UNTOLD, why, "measured" if wide else "nothing known")
-    if shape.read >= shape.width and shape.rows >= 2 * shape.width and shape.rank == 0:
-        return Channel(name, State.CLOSED, f"{said}: what was read fills the layer", "algebra")
     if shape.read >= shape.width or shape.rows < shape.read:
         why = f"{said}: some vectors may weigh more than others in what was sent"
         return Channel(name, State.UNTOLD, why, "nothing known")
@@ -191,6 +200,9 @@ def _signed(shape: Shape, name: str, said: str) -> Channel:
 
 
 def _picture(shape: Shape) -> Channel:
+    if not shape.tower_width and shape.rank == 0:
+        said = "whole weights are trained, and no tower with a table of positions was described (--tower-width)"
+        return Channel("picture", State.UNTOLD, said, "nothing known")
     if not shape.tower_width:
         said = "the tower is frozen or has no table of positions: no closed form; optimisation was not asked"
         return Channel("picture", State.CLOSED, said, "algebra")
@@ -230,8 +242,8 @@ def _cheapest(shape: Shape, channel: Channel) -> Channel:
 
 
 def as_text(channels: tuple[Channel, ...]) -> str:
-    """A line per channel, and what closes it."""
-    lines = []
+    """Of which models it holds, then a line per channel, and what closes it."""
+    lines = [f"This holds for {HOLDS_FOR}."]
     for one in channels:
         lines.append(f"{one.name:8} {one.state.upper():12} {one.condition} ({one.basis})")
         lines += [f"{'':21} closed by: {one.change}"] if one.change else []

@@ -54,10 +54,10 @@ def second_opinion(parts: Sequence[Mechanism], delta: float, epsilon: float, fir
     accountant, low, high = opinion
     by = f"{accountant.upper()} accountant of {PACKAGES[accountant]} {version(PACKAGES[accountant])}"
     room = SHARE * epsilon + BESIDE + (PRV_ERROR if first is Accountant.PRV else 0.0)
-    above = f" (about {error:.2g} too much)" if accountant is Accountant.PRV else ""
+    above = f", allowed an error of {error:.2g}" if accountant is Accountant.PRV else ""
     where = f"counts {high:.4g}{above}" if low == high else (
-        f"counts {high:.4g} at most" if not low else
         f"counts {low:.4g} at least" if math.isinf(high) else
+        f"counts {high:.4g} at most" if not low else
         f"puts it between {low:.4g} and {high:.4g}"
     )  # fmt: skip
     if low - room <= epsilon <= high + room:

@@ -8,12 +8,21 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
+from docleak.documents.ranges import short
 from docleak.errors import PolicyError
+from docleak.files import read_json_object
 
+#: Characters of a text at most.
+LONGEST = 600
+#: pydantic's names of faults, and what was expected instead.
+EXPECTED = {
+    "string_type": "a text", "tuple_type": "a list of texts", "dict_type": "a table of texts",
+    "string_too_long": f"a text of at most {LONGEST} characters",
+}  # fmt: skip
 #: Where a report keeps what it was given, for the next edition of it.
 ABOUT = "about.json"
 
-Text = Annotated[str, StringConstraints(strip_whitespace=True, max_length=600)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, max_length=LONGEST)]
 
 
 class About(BaseModel):
@@ -39,10 +48,12 @@ def kept_about(folder: Path) -> About | None:
     file = folder / ABOUT
     if not file.is_file():
         return None
+    advice = "Delete it, or pass --about."
+    values = read_json_object(file, error=PolicyError, advice=advice)
     try:
-        return About.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError) as fault:
-        raise PolicyError(f"{file} is not what a report wrote ({fault}). Delete it, or pass --about.") from fault
+        return About.model_validate(values)
+    except ValidationError as fault:
+        raise PolicyError(f"{file} is not what a report wrote: {'; '.join(_told(fault))}. {advice}") from fault
 
 
 def read_about(file: Path) -> About:
@@ -54,8 +65,21 @@ def read_about(file: Path) -> About:
     try:
         return About.model_validate(values)
     except ValidationError as fault:
-        told = "".join(f"\n  - {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors())
+        told = "".join(f"\n  - {one}" for one in _told(fault))
         known = ", ".join(About.model_fields)
         raise PolicyError(
             f"{file} does not describe an audit:{told}\nIt takes {known}; all may be left out."
         ) from fault
+
+
+def _told(fault: ValidationError) -> list[str]:
+    """Each fault as a phrase."""
+    told = []
+    for one in fault.errors(include_url=False):
+        parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in one["loc"]]
+        place = "".join(parts).removeprefix(".")
+        if one["type"] == "extra_forbidden":
+            told.append(f"{place} is an unknown key")
+            continue
+        told.append(f"{place} is {short(one['input'])}, expected {EXPECTED.get(one['type'], one['msg'])}")
+    return told

@@ -24,7 +24,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from docleak.errors import RunError
-from docleak.files import TEMPORARY, private_folder, reported
+from docleak.files import OWNERS_FILE, TEMPORARY, private_folder, reported
 
 CLAIM = f"{TEMPORARY}claim"
 #: What a file system says that has no locks: there the file itself is the lock, and names its process.
@@ -91,6 +91,8 @@ def _make(folder: Path) -> list[Path]:
 def _locked(file: Path, folder: Path, *, wait: bool) -> BaseFileLock:
     timeout = -1 if wait else 0
     with reported(folder):
+        if not file.exists():  # where no file can be made, FileLock tells of another process, or waits for ever
+            os.close(os.open(file, os.O_CREAT | os.O_RDWR, OWNERS_FILE))
         try:
             lock: BaseFileLock = FileLock(file)
             try:

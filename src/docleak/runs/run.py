@@ -32,7 +32,7 @@ import numpy as np
 import PIL.Image
 
 from docleak.documents.page import Image
-from docleak.errors import RunError
+from docleak.errors import RunError, denied
 from docleak.files import (
     TEMPORARY,
     drafted_folder,
@@ -212,6 +212,8 @@ class Run:
         try:
             with PIL.Image.open(file) as picture:
                 return np.asarray(picture.convert("RGB"), dtype=np.uint8)
+        except PermissionError as fault:
+            raise RunError(denied(file)) from fault
         except (OSError, ValueError) as fault:
             raise RunError(f"{file} cannot be read ({fault}). Delete the folder and rerun the audit.") from fault
 

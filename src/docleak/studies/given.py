@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
@@ -25,6 +25,7 @@ from docleak.registry import Given, describe
 from docleak.studies.identity import data_hash, weights_hash
 
 T = TypeVar("T")
+PAGES = "docleak.Page objects, a folder, FORMAT:PATH or 'synthetic'"
 #: Members of DocumentModel that every study uses.
 NEEDED = ("architecture", "name", "module", "image_size", "drawn", "fit", "encode", "loss", "stage")
 
@@ -57,13 +58,12 @@ def given_pages(pages: str | os.PathLike[str] | Sequence[Page]) -> str:
     """
     if isinstance(pages, str | os.PathLike):
         return pages if isinstance(pages, str) else os.fspath(pages)
+    if not isinstance(pages, Iterable):
+        raise DocumentError(f"the pages are of the type {type(pages).__name__}; expected {PAGES}.")
     items = cast("list[object]", list(pages))
     wrong = sorted({type(item).__name__ for item in items if not isinstance(item, Page)})
     if wrong or not items:
-        raise DocumentError(
-            f"the pages are {'of ' + ', '.join(wrong) if wrong else 'none'}; expected docleak.Page objects, a folder, "
-            "FORMAT:PATH or 'synthetic'."
-        )
+        raise DocumentError(f"the pages are {'of ' + ', '.join(wrong) if wrong else 'none'}; expected {PAGES}.")
     spelled = list(one_spelling(cast("list[Page]", items)))
     count = f"{len(spelled)} page{'s' * (len(spelled) != 1)}"
     return Given.of(f"{count} given ({data_hash(spelled)})", tuple(spelled))

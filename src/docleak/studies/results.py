@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from docleak.documents.ranges import PATH, check_kind
 from docleak.errors import MissingExtraError, RunError
 from docleak.files import reported, write_atomically
 from docleak.report.page import joined
@@ -79,6 +80,7 @@ class Results:
 
     def write(self, file: str | os.PathLike[str]) -> Path:
         """``to_frame`` as .csv or .parquet, for which pyarrow is needed; RunError for another name."""
+        check_kind("the file", file, PATH, "a name that ends in .csv or .parquet", RunError)
         path, kind = Path(file), table_file(Path(file))
         frame, buffer = self.to_frame(), io.BytesIO()
         if kind == ".csv":
@@ -94,14 +96,21 @@ class Results:
 
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
         """Write report.html and results.json into ``out``, which several runs need and one has; returns the page."""
+        check_kind("out", out, PATH | None, "a folder", RunError)
         return report_on(self.paths, None if out is None else Path(out))[0]
 
 
 def load_run(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Results:
-    """The results of one run's folder, or of several together; RunError for what is no run."""
-    folders = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    """The results of one run's folder, or of several together; RunError for what is no run, and one named twice."""
+    named = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+    for path in named:
+        check_kind("the run", path, PATH, "its folder, or several", RunError)
+    folders = [Path(path) for path in named]
     if not folders:
         raise RunError("no run is named; expected the folder of a run, or several.")
+    places = [folder.resolve() for folder in folders]
+    if twice := [str(folder) for folder, place in zip(folders, places, strict=True) if places.count(place) > 1]:
+        raise RunError(f"the run {twice[0]!r} is named twice, and its rows would count twice. Name it once.")
     return Results(tuple(Run.load(folder).path for folder in folders))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from docleak.documents.ranges import COUNT, SEED, SOME, Range
+from docleak.documents.ranges import COUNT, DELTA, SEED, SOME, Range
 from docleak.errors import PrivacyError
 from docleak.options import Need, option, options_of, refuse_idle
 
@@ -113,9 +113,7 @@ class TrainingSettings:
     noise: float | None = option(
         None, "The same by its noise multiplier (docleak budget).", group=PRIVATE, range=Range(0, 1e9)
     )
-    delta: float = option(
-        1e-5, "Delta that belongs to epsilon; far below 1/providers.", group=PRIVATE, range=Range(0, 1, above=True)
-    )
+    delta: float = option(1e-5, "Delta that belongs to epsilon; far below 1/providers.", group=PRIVATE, range=DELTA)
     clip_norm: float = option(
         0.5, "C: each provider's difference is clipped to this norm.", group=PRIVATE, range=Range(0, 1e6, above=True)
     )

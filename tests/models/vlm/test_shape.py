@@ -27,5 +27,8 @@ def test_a_whole_model_and_its_adapters(tmp_path: Path) -> None:
     (adapters / "adapter_config.json").write_text(json.dumps({**told, "target_modules": ".*_proj"}))
     with pytest.raises(ModelError, match="a list of names"):
         shape_of(str(adapters))
-    with pytest.raises(ModelError, match="no decoder of pictures and words"):
+    (adapters / "adapter_config.json").write_text(json.dumps({**told, "modules_to_save": ["embed_tokens"]}))
+    with pytest.raises(ModelError, match=r"embed_tokens.*docleak audit gradient"):
+        shape_of(str(adapters))
+    with pytest.raises(ModelError, match=r"decoders of pictures and words alone.*nothing of .*docleak audit gradient"):
         shape_of("donut-start")

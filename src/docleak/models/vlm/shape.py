@@ -16,7 +16,8 @@ def shape_of(source: str) -> dict[str, Any]:
     """Fields of ``privacy.channels.Shape`` that the configuration of a model, or of LoRA on it, says.
 
     ``patches`` is there where the configuration counts a page's picture vectors, the tower's size where it is SigLIP's
-    and trained. ModelError for models that are no decoder of pictures and words, and for targets that are a pattern.
+    and trained. ModelError for models that are no decoder of pictures and words, for targets that are a pattern, and
+    for adapters beside which modules are trained whole.
     """
     from docleak.models.lora import ADAPTER, adapter_file
 
@@ -30,14 +31,20 @@ def shape_of(source: str) -> dict[str, Any]:
                 f"{ADAPTER} of {source!r} has r={told.get('r')!r} and target_modules={targets!r}; expected a number, "
                 "and a list of names. Say --rank and --adapted instead of --model."
             )
+        if saved := told.get("modules_to_save"):
+            raise ModelError(
+                f"{ADAPTER} of {source!r} has modules_to_save={saved!r}: those are trained whole beside the adapters, "
+                "which a plan does not count. Run `docleak audit gradient` or `docleak audit updates` on it."
+            )
         adapted = sum(any(str(t).split(".")[-1] == name for t in targets) for name in PROJECTIONS)
         shape = {"rank": told["r"], "adapted": adapted}
     config = config_of(base)
     text, vision = config.get("text_config") or {}, config.get("vision_config") or {}
     if not all(isinstance(text.get(name), int) for name in ("hidden_size", "vocab_size")):
         raise ModelError(
-            f"config.json of {base!r} has no text_config with a hidden_size and a vocab_size: it is no decoder of "
-            "pictures and words. Say --width and --vocabulary instead of --model."
+            f"config.json of {base!r} (model_type {config.get('model_type')!r}) has no text_config with a hidden_size "
+            "and a vocab_size. A plan covers adapters (LoRA) of decoders of pictures and words alone, and says nothing "
+            "of this architecture, whatever its numbers. Run `docleak audit gradient` or `docleak audit updates` on it."
         )
     shape |= {"width": text["hidden_size"], "vocabulary": text["vocab_size"]}
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from docleak.documents.ranges import SEED, SOME, Range
+from docleak.documents.ranges import DELTA, SEED, SOME, Range
 from docleak.errors import PrivacyError
 from docleak.options import option
 from docleak.privacy.mechanism import Mechanism, probability
@@ -54,7 +54,7 @@ class CanaryConfig:
     clip_norm: float = option(
         0.5, "C: each provider's difference is clipped to this norm.", range=Range(0, 1e6, above=True)
     )
-    delta: float = option(1e-5, "Delta of both bounds; far below 1/canaries.", range=Range(0, 1, above=True))
+    delta: float = option(1e-5, "Delta of both bounds; far below 1/canaries.", range=DELTA)
     confidence: float = option(0.95, "With which the lower bounds hold.", range=Range(0.5, 0.999999))
     every_round: bool = option(False, "The adversary sees the model after every round.")
     questions: int = 4

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 import docleak
-from docleak.errors import FederationError
+from docleak.errors import FederationError, denied
 from docleak.files import TEMPORARY, json_values, private_folder, read_json_object, shaped, write_atomically, write_json
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ MANIFEST, START, ARRAYS, RECORD = "capture.json", "start", ".safetensors", ".jso
 Kind = Literal["weights", "delta", "gradient"]
 KINDS = get_args(Kind)
 AGAIN = "Capture the round again."
+FITTING = "\nExpected finite arrays of the weights that were sent, with their names and shapes."
 LONGEST_NAME = 200  # characters of a client's name once encoded; file systems end at 255
 
 T = TypeVar("T")
@@ -194,20 +195,23 @@ def read_updates(directory: Path) -> tuple[CapturedUpdate, ...]:
             "docleak train federated, or give the weights themselves with --before and --after."
         )
     _require_format(manifest)
-    updates, faults = [], []
+    updates, unread, misfits = [], list[str](), list[str]()
     for folder in sorted(directory.glob("round-[0-9]*")):
-        shapes: dict[str, tuple[int, ...]] | None = None
-        for file in sorted(folder.glob(f"*{RECORD}")):
+        files = sorted(folder.glob(f"*{RECORD}"))
+        try:
+            shapes = _shapes(folder / f"{START}{ARRAYS}") if files else {}
+        except FederationError as fault:
+            unread.append(str(fault))
+            shapes = {}
+        for file in files:
             try:
-                update = _read_update(file)
-                shapes = shapes or _shapes(folder / f"{START}{ARRAYS}")
-                misfits = _misfits(shapes, _shapes(file.with_suffix(ARRAYS)))
+                update, found = _read_update(file), _shapes(file.with_suffix(ARRAYS))
             except (FederationError, ValueError) as fault:
-                faults.append(str(fault))
+                unread.append(str(fault))
                 continue
-            faults += [f"{file.with_suffix(ARRAYS)} {fault}" for fault in misfits]
+            misfits += [f"{file.with_suffix(ARRAYS)} {fault}" for fault in (_misfits(shapes, found) if shapes else ())]
             updates.append(update)
-    _refuse(str(directory), faults)
+    _refuse(str(directory), unread + misfits, FITTING if misfits else "")
     if not updates:
         raise FederationError(f"{directory} holds no update yet: no round has ended. Wait for one and try again.")
     return tuple(sorted(updates, key=lambda update: (update.round, update.client)))
@@ -284,12 +288,10 @@ def _infinite(arrays: Arrays) -> list[str]:
     return [f"has {name!r} with values that are not finite" for name, v in arrays.items() if not np.isfinite(v).all()]
 
 
-def _refuse(what: str, faults: list[str]) -> None:
+def _refuse(what: str, faults: list[str], expected: str = FITTING) -> None:
     if faults:
         lines = "".join(f"\n  - {fault}" for fault in faults[:15])
-        raise FederationError(
-            f"{what}:{lines}\nExpected finite arrays of the weights that were sent, with their names and shapes."
-        )
+        raise FederationError(f"{what}:{lines}{expected}")
 
 
 def _read_update(file: Path) -> CapturedUpdate:
@@ -306,6 +308,10 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     try:
         with safe_open(file, framework="numpy") as arrays:
             return {name: tuple(arrays.get_slice(name).get_shape()) for name in arrays.keys()}  # noqa: SIM118
+    except FileNotFoundError as fault:
+        raise FederationError(f"{file} is missing. Put it back, or record the training anew.") from fault
+    except PermissionError as fault:
+        raise FederationError(denied(file)) from fault
     except (OSError, SafetensorError) as fault:
         raise FederationError(f"{file} cannot be read ({fault}). {AGAIN}") from fault
 
@@ -319,5 +325,9 @@ def _loaded(file: Path) -> dict[str, NDArray[Any]]:
         from safetensors.torch import load_file as load_tensors  # numpy has no bfloat16; float32 holds all of them
 
         return {name: value.float().numpy() for name, value in load_tensors(file).items()}
+    except FileNotFoundError as fault:
+        raise FederationError(f"{file} is missing. Put it back, or record the training anew.") from fault
+    except PermissionError as fault:
+        raise FederationError(denied(file)) from fault
     except (OSError, SafetensorError) as fault:
         raise FederationError(f"{file} cannot be read ({fault}). {AGAIN}") from fault
