@@ -39,7 +39,8 @@ def read_by_hand(run: Run, model: str) -> tuple[set[tuple[str, int]], int]:
     for unit in (unit for unit in run.units() if unit["model"] == model):
         for i, field in enumerate(unit["score"]["fields"]):
             here = (unit["page"], i)
-            told = unit["view"].get("answer_known") and field["value"] == unit["answer"]
+            alone = unit["attack"] == "closed-form" and not unit["finding"]["evaluations"]
+            told = unit["view"].get("answer_known") and field["value"] == unit["answer"] and not alone
             if unit["attack"] != "random" and field["exact"] is not None:
                 counted.add(here)
                 if field["exact"] and not unit["floor"]["fields"][i]["exact"] and not told:
@@ -339,6 +340,45 @@ def test_with_recovered_text_nothing_says_that_it_was_given(make_run: MakeRun, t
     (said,) = stated(run, tmp_path)
     assert "were given no text" in said["card"] and "were given them" not in said["card"]
     assert "were given question and answer" not in said["card"]
+
+
+@pytest.mark.parametrize("evaluations", [0, 40])
+def test_a_picture_read_without_any_text_says_of_no_text_that_it_was_given(
+    make_run: MakeRun, tmp_path: Path, evaluations: int
+) -> None:
+    """The closed form takes no text; only optimisation that goes on from it does."""
+    view = {"batch_size": 1, "train_mode": False, "tensors": 2, "numbers": 9, "answer_known": True, "words_known": True}
+    change = {"view": view, "attack": "closed-form"}
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",), change=change)
+    for record in run.units():
+        finding = {**record["finding"], "evaluations": evaluations}
+        run.write_unit(record["unit"], {**record, "finding": finding}, {})
+    page, card = html.unescape(write_report(run).read_text("utf-8")), only(run, tmp_path)["card"]
+    said = "picture 5 of 6 (1 more was given beforehand; with the OCR words given)" if evaluations else "picture 6 of 6"
+    for text in (card, verdict_json(run)["sentence"], summary_text(run)):
+        assert said in text and ("given beforehand" in text) is bool(evaluations)
+    assert ("were given them" in card) is bool(evaluations) and ("were given the answer" in page) is bool(evaluations)
+    assert ("closed-form used none of the text" in page) is not bool(evaluations)
+
+
+def test_of_several_attacks_the_one_that_takes_no_text_is_told_apart(make_run: MakeRun, tmp_path: Path) -> None:
+    view = {"batch_size": 1, "train_mode": False, "tensors": 2, "numbers": 9, "answer_known": True, "words_known": True}
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa", "dlg"), change={"view": view})
+    for record in run.units():
+        if record["attack"] == "dlg":
+            finding = {**record["finding"], "evaluations": 0}
+            run.write_unit(record["unit"], {**record, "attack": "closed-form", "finding": finding}, {})
+    card = only(run, tmp_path)["card"]
+    assert "the attacks on the picture were given them, closed-form aside" in card
+    assert "with the OCR words given" in card, "the closed form read none of what gi-dqa did"
+
+
+def test_where_there_is_only_a_floor_nothing_is_said_of_attacks_on_the_picture(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    view = {"batch_size": 1, "train_mode": False, "tensors": 2, "numbers": 9, "answer_known": True, "words_known": True}
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("random",), change={"view": view})
+    assert "the attacks on the picture were given" not in html.unescape(write_report(run).read_text("utf-8"))
 
 
 def test_what_was_not_tried_is_not_called_safe(trained: Run, tmp_path: Path) -> None:

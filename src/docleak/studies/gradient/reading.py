@@ -18,11 +18,11 @@ from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.fields import NEAR
-from docleak.studies.gradient.findings import FLOORS, ROUTES, FieldFound
+from docleak.studies.gradient.findings import FLOORS, ROUTES, FieldFound, answer_given
 from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.pictures import PAGES_SHOWN, pictures_of, text_of
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare
-from docleak.studies.gradient.verdict import of_batches, verdict
+from docleak.studies.gradient.verdict import of_batches, textless, verdict
 from docleak.studies.gradient.words import ADVICE, LIMITS, METRICS, duration, notices
 from docleak.studies.identity import model_key
 
@@ -242,7 +242,11 @@ def _page(model: ModelResult, name: str) -> dict[str, Any]:
             if record.get(key) and record[key] != name
         ],
         "repeats": len(record.get("repeats", ())),
-        "answer_given": bool(record["view"].get("answer_known")),
+        "answer_given": any(
+            answer_given(unit.record)
+            for unit in model.units
+            if unit.page == name and unit.record["attack"] not in FLOORS
+        ),
         "question": record.get("question"),
         "answer": record.get("answer"),
         "attacks": [pictures for pictures in shown if pictures is not None],
@@ -263,6 +267,10 @@ def _given(model: ModelResult) -> list[str]:
         lines.append("The client ran with dropout on, whose masks the attacker does not know.")
     known = dict.fromkeys(map(str, chain.from_iterable(unit.record["knowledge"] for unit in model.units)))
     lines.append(f"Known beforehand: {'; '.join(sentence.rstrip('.') for sentence in known) or 'nothing'}.")
+    if alone := textless(model):
+        lines.append(
+            f"{' and '.join(alone)} used none of the text: it works with the gradient and the blank template alone."
+        )
     skipped = [f"Not tried, since it does not apply here: {reason}." for reason in model.skipped]
     return [*lines, *skipped, *_repeats(model), *_self_tests(model)]
 

@@ -14,7 +14,7 @@ from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
 from docleak.report.severity import Severity, worst
 from docleak.runs.run import Run
 from docleak.studies.fields import mark
-from docleak.studies.gradient.findings import FLOORS, Findings, findings_of
+from docleak.studies.gradient.findings import FLOORS, Findings, answer_given, findings_of
 
 #: Share of a batch's tokens, with at least this precision, from which its words count as told though no field can be
 #: counted.
@@ -55,8 +55,8 @@ class Unit:
         return recovered if recovered and "question" in recovered else None
 
     def given(self, field: FieldScore) -> bool:
-        """Whether the field's value is the answer to the client's question, and the attacker had that."""
-        return bool(self.record["view"].get("answer_known")) and field.value == self.record.get("answer")
+        """Whether the field's value is the answer to the client's question, and the attack worked with that."""
+        return answer_given(self.record) and field.value == self.record.get("answer")
 
     @property
     def self_test_passed(self) -> bool:
