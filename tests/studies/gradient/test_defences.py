@@ -96,6 +96,15 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     assert [row["spec"] for row in reading.results["defences"]] == list(config.defenses)
 
 
+def test_only_the_text_was_attacked_and_the_page_says_what_it_told(tmp_path: Path) -> None:
+    run = carry_out(DefenceStudy(DefenceConfig(AUDIT, ("noise:sigma=0.01",), 0)), tmp_path)
+    page, (reading,) = report_on([run.path])
+    assert "whether it helps: Gaussian noise of 0.01" in reading.lines[1]
+    assert "why: no attack on the picture was made, only the floor" in reading.lines[1]
+    for text in (page.read_text(), *reading.lines):
+        assert "check failed" not in text and "have stopped it." not in text
+
+
 def test_little_of_a_sparse_or_noisy_update_arrives() -> None:
     study = DefenceStudy(DefenceConfig(AUDIT, ("top-k:share=0.01", "noise:sigma=1", "freeze"), 0))
     none, sparse, noisy, frozen = (study._cost(spec)[0]["kept"] for spec in study.config.defenses)
@@ -161,5 +170,5 @@ def test_an_audit_ends_with_the_most_exposed_model(tmp_path: Path) -> None:
     assert "No defence was measured" in report_on([run.path])[0].read_text()
     carry_out(DefenceStudy(DefenceConfig(chosen, ("clip",), 0)), run.path / DEFENCES)
     text = report_on([run.path])[0].read_text()
-    assert "None of the 1 defences measured here would have stopped it." in text
+    assert "The defence measured here would not have stopped it." in text
     assert "No defence was measured" not in text and text.count('id="advice"') == 1

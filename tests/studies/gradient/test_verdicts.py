@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from docleak.errors import RunError
 from docleak.metrics import Estimate
 from docleak.metrics.score import FieldScore
 from docleak.report.measure import EXPLAINED, Measure
-from docleak.report.severity import Cell, Route, Severity
+from docleak.report.severity import Cell, Route, Severity, judge
 from docleak.runs.run import Run
 from docleak.studies.gradient.choices import Choice, said_of
 from docleak.studies.gradient.measures import measures_of
@@ -506,17 +506,23 @@ def test_how_much_is_explained_is_said_of_the_greatest_page_by_any_attack(make_r
 # -- what to do -------------------------------------------------------------------------------------------------------
 
 
-def choice(spec: str, read: int, leakage: float | None, severity: str, anls: float | None = None) -> Choice:
+FLOOR_ONLY = "No attack on the picture was made, only the floor."
+
+
+def choice(
+    spec: str, read: int, leakage: float | None, severity: str, anls: float | None = None, failed: bool = False
+) -> Choice:
     """A defence after which so many of six fields were read."""
     utility = None if anls is None else asdict(Utility(anls, 1.0, 10, 0.1, 1000))
     cells = tuple([Cell.READ] * read + [Cell.NOT] * (6 - read))
     findings = SimpleNamespace(
-        judgement=SimpleNamespace(read=read, of=6), routes=(Route("picture", cells),),
+        judgement=judge(cells, [FLOOR_ONLY] * (severity == "untold")), routes=(Route("picture", cells),),
         share=SimpleNamespace(value=leakage),
     )  # fmt: skip
     best = SimpleNamespace(estimates={"fuzz_ratio": Estimate(leakage)})
     context: Any = SimpleNamespace(findings=findings, best=best, severity=Severity(severity))
-    return Choice(spec, None if leakage is None else context, {"kept": 0.31, "utility": utility}, {})
+    why = {"00--attack": "out of memory"} if failed else {}
+    return Choice(spec, None if leakage is None else context, {"kept": 0.31, "utility": utility}, why)
 
 
 def advised(*choices: Choice) -> str:
@@ -528,7 +534,7 @@ def test_advice_follows_from_the_defences_that_were_measured() -> None:
         choice("none", 6, 1.0, "severe", 0.8), choice("noise:sigma=1", 0, 0.0, "none", 0.45),
         choice("clip:norm=1", 6, 1.0, "severe", 0.79), choice("top-k:share=0.5", 2, 0.4, "partial", 0.7),
         choice("freeze", 0, 0.0, "untold", 0.5),
-        choice("noise:sigma=0.1", 0, 0.4, "partial", 0.7), choice("safe-template", 0, None, "none"),
+        choice("noise:sigma=0.1", 0, 0.4, "partial", 0.7), choice("safe-template", 0, None, "none", failed=True),
     )  # fmt: skip
     assert "Without a defence: 6 of 6 private fields read by any route: picture 6 of 6" in lines
     assert "Would have stopped what was tried here: Gaussian noise of 1" in lines and "ANLS 0.450" in lines
@@ -537,7 +543,11 @@ def test_advice_follows_from_the_defences_that_were_measured() -> None:
         "0 of 6 is not 'lowered'"
     )
     assert "Did not lower what was read: gradient clipped" in lines
-    assert "a check failed, so it could not be told whether it helps: vision and text" in lines
+    assert "Nothing was read, but it could not be told whether it helps: vision and text" in lines
+    assert (
+        "update kept 0.310, right answers after training, ANLS 0.500; why: no attack on the picture was made" in lines
+    )
+    assert "a check failed" not in lines
     assert "Could not be measured, so nothing is known of it: published template" in lines
     assert "was not measured here" not in lines
 
@@ -560,8 +570,43 @@ def test_more_fields_read_are_not_lowered_by_a_rounding_of_the_rest() -> None:
 
 def test_advice_says_where_nothing_stops_it() -> None:
     lines = advised(choice("none", 6, 1.0, "severe"), choice("clip:norm=1", 6, 1.0, "severe"))
-    assert "None of the 1 defences measured here would have stopped it." in lines
-    assert "was not measured here" in lines
+    assert "The defence measured here would not have stopped it." in lines
+    assert "was not measured here" in lines and "docleak defend --utility-steps 400 trains" in lines
+    several = advised(choice("none", 6, 1.0, "severe"), choice("clip:norm=1", 6, 1.0, "severe"),
+                      choice("freeze", 3, 0.5, "severe"))  # fmt: skip
+    assert "None of the 2 defences measured here would have stopped it." in several
+
+
+def test_a_defence_of_which_it_could_not_be_told_is_not_said_to_fail() -> None:
+    plain, untold = choice("none", 6, 1.0, "severe"), choice("freeze", 0, 0.0, "untold")
+    lines = advised(plain, untold)
+    assert "could not be told whether it helps" in lines and "have stopped it" not in lines
+    lines = advised(plain, untold, choice("clip:norm=1", 6, 1.0, "severe"))
+    assert "The other defence measured here would not have stopped it." in lines
+    lines = advised(plain, untold, choice("clip:norm=1", 6, 1.0, "severe"), choice("top-k:share=0.5", 6, 1.0, "severe"))
+    assert "None of the other 2 defences measured here would have stopped it." in lines
+
+
+def test_what_was_read_without_a_defence_is_said_where_there_is_no_other() -> None:
+    read = "Without a defence: 6 of 6 private fields read by any route: picture 6 of 6"
+    assert said_of([choice("none", 6, 1.0, "severe", 0.8)]) == [f"{read}; no other defence was measured."]
+    lost = choice("freeze", 0, None, "none", failed=True)
+    first, second, *_ = said_of([choice("none", 6, 1.0, "severe", 0.8), lost])
+    assert first == f"{read}; no other defence could be measured."
+    assert second.startswith("Could not be measured, so nothing is known of it: vision and text")
+    waits = replace(lost, failed={})
+    first, second, *_ = said_of([choice("none", 6, 1.0, "severe", 0.8), waits])
+    assert first == f"{read}; no other defence was measured yet."
+    assert second.startswith("Not measured yet, so nothing is known of it: vision and text")
+
+
+def test_what_was_read_under_a_defence_is_said_though_nothing_is_known_without_one() -> None:
+    (first, *_) = said_of([choice("none", 0, None, "none"), choice("clip:norm=1", 6, 1.0, "severe")])
+    assert first.startswith(
+        "The attack without a defence was not measured, so no defence could be compared. Measured: "
+    )
+    assert "gradient clipped to norm 1 (6 of 6 private fields" in first
+    assert said_of([choice("none", 0, None, "none")]) == ["Nothing was measured, with a defence or without one."]
 
 
 def test_without_a_comparison_the_page_names_the_command_for_the_most_exposed_model(

@@ -159,10 +159,14 @@ def _beside(run: Run) -> bool:
 
 
 def _parts(run: Run, choices: Sequence[Choice], sentence: str) -> tuple[Part, ...]:
-    """How bad it is without a defence; none in an audit's folder, where the audit says that of more pages."""
+    """How bad it is without a defence, or where that is not known, under each; none in an audit's folder, where the
+    audit says that of more pages."""
     plain = choices[0].context
-    if _beside(run) or plain is None:
+    if _beside(run):
         return ()
+    if plain is None:
+        return tuple(Part(f"{choice.context.title}, {choice.summary}", choice.context.severity, sentence)
+                     for choice in choices if choice.context)  # fmt: skip
     return (Part(f"{plain.title}, no defence", plain.severity, sentence),)
 
 
