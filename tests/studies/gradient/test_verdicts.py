@@ -381,6 +381,55 @@ def test_where_there_is_only_a_floor_nothing_is_said_of_attacks_on_the_picture(
     assert "the attacks on the picture were given" not in html.unescape(write_report(run).read_text("utf-8"))
 
 
+def test_a_run_that_is_not_finished_says_so_where_the_verdict_and_the_scope_stand(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "out", pages=2, models=("donut-trained",), attacks=("gi-dqa", "dlg"))
+    assert "not finished" not in summary_text(run) + html.unescape(write_report(run).read_text("utf-8"))
+    first = next(record["unit"] for record in run.units() if record["attack"] == "dlg")
+    (run.folder(first) / "unit.json").unlink()
+    said = "The run is not finished: 1 of 2 pages by dlg."
+    page = html.unescape(write_report(run).read_text("utf-8"))
+    assert said in summary_text(run).split("\n\n")[0] and said in verdict_json(run)["sentence"]
+    assert page.count(said) == 2 and "(not finished: 1 of 2 pages by dlg)" in page, "below the headline, and to quote"
+    for record in run.units():
+        if record["attack"] == "dlg":
+            (run.folder(record["unit"]) / "unit.json").unlink()
+    assert "The run is not finished: 0 of 2 pages by dlg." in summary_text(run)
+
+
+def test_what_is_not_finished_is_told_model_by_model(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", pages=2, models=("donut-start", "donut-trained"), attacks=("gi-dqa",))
+    for record in run.units():
+        if record["model"] == "donut-trained":
+            (run.folder(record["unit"]) / "unit.json").unlink()
+    said = "The run is not finished: 0 of 2 pages by gi-dqa on Donut (tiny), trained on synthetic invoices."
+    assert said in summary_text(run)
+    run.write_info("skipped", [{"model": "donut-trained", "attack": "gi-dqa", "why": "it needs another model"}])
+    assert "not finished" not in summary_text(run)
+    run = make_run(tmp_path / "other", pages=2, models=("donut-start",), attacks=("gi-dqa",))
+    run.write_info("found", 3)
+    assert "not finished" not in summary_text(reconfigured(run, pages=2)), "more were there than asked for"
+    assert "The run is not finished: 2 of 3 pages by gi-dqa." in summary_text(reconfigured(run, pages=5))
+
+
+def test_runs_of_other_attacks_on_the_same_pages_are_finished_together(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, pages=2, models=("donut-trained",), attacks=(name,)) for name in ("gi-dqa", "dlg")]
+    assert "not finished" not in summary_text(runs)
+    first = runs[1].units()[0]["unit"]
+    (runs[1].folder(first) / "unit.json").unlink()
+    with pytest.raises(RunError, match="the pages differ"):
+        summary_text(runs)
+
+
+def test_a_model_that_no_attack_applies_to_has_units_of_the_floor(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", pages=2, models=("donut-trained",), attacks=("random",))
+    run = reconfigured(run, {"skipped": [{"model": "donut-trained", "attack": "dlg", "why": "no"}]}, attacks=["dlg"])
+    assert "not finished" not in summary_text(run)
+    (run.folder(run.units()[0]["unit"]) / "unit.json").unlink()
+    assert "The run is not finished: 1 of 2 pages by random." in summary_text(run)
+
+
 def test_what_was_not_tried_is_not_called_safe(trained: Run, tmp_path: Path) -> None:
     assert only(trained, tmp_path)["severity"] == "none"
     record_of(trained, recovered={"failed": "the text of a vt5 has no closed form", "applies": False})

@@ -21,6 +21,7 @@ from docleak.studies.fields import NEAR
 from docleak.studies.gradient.findings import FLOORS, ROUTES, FieldFound, answer_given
 from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.pictures import PAGES_SHOWN, pictures_of, text_of
+from docleak.studies.gradient.progress import unfinished
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare
 from docleak.studies.gradient.verdict import of_batches, textless, verdict
 from docleak.studies.gradient.words import ADVICE, LIMITS, METRICS, duration, notices
@@ -91,6 +92,7 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
             adversary="whoever receives one client's gradient",
             categories=categories_of(data.models),
             remedy="" if _compared(runs) else _defend(data),
+            unfinished=unfinished(data.runs, [unit.record for model in data.models for unit in model.units]),
         ),
     )  # fmt: skip
 
@@ -324,9 +326,9 @@ def _silent(data: ReportData) -> list[tuple[str, str]]:
     """(title, why) of models that were asked for and of which no unit is finished."""
     there = {model.model for model in data.models}
     why = {one["model"]: one["why"] for run in data.runs for one in run.info.get("skipped", ())}
-    unfinished = "No unit of it is finished."
+    waiting = "No unit of it is finished."
     return [
-        (str(facts.get("title", key)), f"Nothing was tried: {why[key]}." if key in why else unfinished)
+        (str(facts.get("title", key)), f"Nothing was tried: {why[key]}." if key in why else waiting)
         for key, facts in data.info["models"].items() if key not in there
     ]  # fmt: skip
 

@@ -118,8 +118,8 @@ def part_of(record: Mapping[str, Any]) -> Part:
 
 
 def fields_measured(records: Sequence[Mapping[str, Any]], whose: str) -> tuple[Measure, ...]:
-    """The share of private fields that the better of the two routes gives of the updates of ``whose``, its interval
-    over clients: fields all of whose tokens are told, where that is more than chance, or that are read from pictures."""
+    """The share of private fields that the better of the two routes gives of the updates of ``whose``: fields all of
+    whose tokens are told, where that is more than chance, or that are read from pictures. Intervals over clients."""
     groups, doubts = list[tuple[str, float, int]](), list[str]()
     for record in records:
         words, seen = record["words"], Pictures.of(record["pictures"])
