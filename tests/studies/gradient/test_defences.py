@@ -105,6 +105,21 @@ def test_only_the_text_was_attacked_and_the_page_says_what_it_told(tmp_path: Pat
         assert "check failed" not in text and "have stopped it." not in text
 
 
+def test_a_comparison_that_is_not_finished_says_so_and_names_the_categories(tmp_path: Path) -> None:
+    run = carry_out(DefenceStudy(DefenceConfig(AUDIT, ("clip",), 0)), tmp_path)
+    (reading,) = report_on([run.path])[1]
+    assert reading.scope is not None and "invoice_number" in reading.scope.categories
+    assert "not finished" not in joined([reading]).sentence
+    attack, cost = (next(r["unit"] for r in run.units() if r["unit"].startswith("01") and ("cost" in r) is kind)
+                    for kind in (False, True))  # fmt: skip
+    (run.folder(attack) / "unit.json").unlink()
+    page, (reading,) = report_on([run.path])
+    assert "The run is not finished: 1 of 2 attacks on a page, 2 of 2 costs." in joined([reading]).sentence
+    assert "no other defence was measured yet" in page.read_text()
+    (run.folder(cost) / "unit.json").unlink()
+    assert "1 of 2 attacks on a page, 1 of 2 costs." in joined(report_on([run.path])[1]).sentence
+
+
 def test_little_of_a_sparse_or_noisy_update_arrives() -> None:
     study = DefenceStudy(DefenceConfig(AUDIT, ("top-k:share=0.01", "noise:sigma=1", "freeze"), 0))
     none, sparse, noisy, frozen = (study._cost(spec)[0]["kept"] for spec in study.config.defenses)

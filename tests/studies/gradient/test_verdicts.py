@@ -414,7 +414,9 @@ def test_what_is_not_finished_is_told_model_by_model(make_run: MakeRun, tmp_path
 
 
 def test_runs_of_other_attacks_on_the_same_pages_are_finished_together(make_run: MakeRun, tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / name, pages=2, models=("donut-trained",), attacks=(name,)) for name in ("gi-dqa", "dlg")]
+    runs = [
+        make_run(tmp_path / name, pages=2, models=("donut-trained",), attacks=(name,)) for name in ("gi-dqa", "dlg")
+    ]
     assert "not finished" not in summary_text(runs)
     first = runs[1].units()[0]["unit"]
     (runs[1].folder(first) / "unit.json").unlink()

@@ -446,6 +446,10 @@ def test_a_failed_self_test_of_the_pictures_is_no_all_clear() -> None:
     assert severity_of(failed) is Severity.UNTOLD and "The self-test failed" in "\n".join(sentences(failed))
 
 
+def fields_doubted(run: Run) -> tuple[str, ...]:
+    return read_run(run).measures[0].doubts
+
+
 def test_an_interrupted_audit_is_no_all_clear_of_the_whole(tmp_path: Path) -> None:
     run = Run.open(tmp_path / "run", {"updates": "captured"}, kind="updates")
     record = {**record_of(words_with()), "pictures": pictured("...."), "kind": "update",
@@ -455,12 +459,15 @@ def test_an_interrupted_audit_is_no_all_clear_of_the_whole(tmp_path: Path) -> No
     run.write_unit("a", {**record, **described}, {})
     planned = [{"unit": client, "round": 1, "client": client} for client in "ab"]
     run.write_info("planned", planned[:1])
-    assert joined([read_run(run)]).severity == "none"
+    assert joined([read_run(run)]).severity == "none" and not fields_doubted(run)
     run.write_info("planned", planned)
     run.write_info("cells", 3)
     said, text, page = reported(run)
     verdict = joined([said])
     assert verdict.severity == "unmeasured" and "1 of 2 parts: Round 1, client b." in verdict.sentence
+    missing = "1 of 2 updates, 0 of 3 cells of the table of steps and batches"
+    assert f"The run is not finished: {missing}." in verdict.sentence and f"(not finished: {missing})" in page
+    assert fields_doubted(run) == ("The run is not finished: 1 of 2 updates.",)
     for shown in (text, page):
         assert "Not finished: Round 1, client b." in shown and "3 of 3 cells are not finished" in shown
 

@@ -99,13 +99,16 @@ def read_run(run: Run) -> Reading:
         },
         tables={"falls": table},
         limits=(*SECURE_LIMITS, *LIMITS[:2], LIMITS[-1]) if secure else LIMITS,
-        measures=fields_measured(updates, _whose(run, updates, unfinished)),
+        measures=fields_measured(
+            updates, _whose(run, updates, unfinished),
+            [f"The run is not finished: {_reached(info, updates)}."] if unfinished else [],
+        ),
         scope=Scope(
             system=f"Federated training of {info.get('model', {}).get('name', 'the model')}",
             material=f"{counted_words(len(updates), 'update')} as the server received "
             f"{'it' if len(updates) == 1 else 'them'}",
             adversary="the server of the training, or whoever reads its traffic", remedies=tuple(falls(cells)),
-            remedy="" if secure else _steps_and_batches(run.config),
+            remedy="" if secure else _steps_and_batches(run.config), unfinished=_reached(info, updates, cells),
         ),
         runs=(run_facts(run.path, run.manifest()),),
     )  # fmt: skip
@@ -133,6 +136,17 @@ def _unfinished(info: Mapping[str, Any], updates: Sequence[Mapping[str, Any]]) -
     """Names of updates that were to be audited and have no record yet."""
     done = {record["unit"] for record in updates}
     return [name_of(planned) for planned in info.get("planned", []) if planned["unit"] not in done]
+
+
+def _reached(
+    info: Mapping[str, Any], updates: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]] | None = None
+) -> str:
+    """How far the audit is, in words; "" where it is finished. Without ``cells`` nothing is said of their table."""
+    planned, of = len(info.get("planned", ())), int(info.get("cells", 0))
+    parts = [f"{len(updates)} of {counted_words(planned, 'update')}"] if len(updates) < planned else []
+    if cells is not None and len(cells) < of:
+        parts.append(f"{len(cells)} of {counted_words(of, 'cell')} of the table of steps and batches")
+    return ", ".join(parts)
 
 
 def _missing(info: Mapping[str, Any], unfinished: Sequence[str], cells: Sequence[Mapping[str, Any]]) -> list[str]:
