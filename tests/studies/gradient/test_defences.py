@@ -100,6 +100,7 @@ def test_only_the_text_was_attacked_and_the_page_says_what_it_told(tmp_path: Pat
     run = carry_out(DefenceStudy(DefenceConfig(AUDIT, ("noise:sigma=0.01",), 0)), tmp_path)
     page, (reading,) = report_on([run.path])
     assert "whether it helps: Gaussian noise of 0.01" in reading.lines[1]
+    assert "1 document, 1 gradient evaluation each" in page.read_text()
     assert "why: no attack on the picture was made, only the floor" in reading.lines[1]
     for text in (page.read_text(), *reading.lines):
         assert "check failed" not in text and "have stopped it." not in text

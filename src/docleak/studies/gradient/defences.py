@@ -118,8 +118,11 @@ class DefenceStudy(Study[DefenceConfig]):
         choices = choices_of(run, rng)
         table, lines = table_of(choices), said_of(choices)
         audit = run.config["audit"]
-        documents = f"{audit['pages']} document{'s' * (audit['pages'] > 1)}"
-        how = f"{audit['attacks'][0]} on {audit['models'][0]}, {documents}, {audit['budget']} gradient evaluations each"
+        documents, spent = (
+            counted_words(audit["pages"], "document"),
+            counted_words(audit["budget"], "gradient evaluation"),
+        )
+        how = f"{audit['attacks'][0]} on {audit['models'][0]}, {documents}, {spent} each"
         templates = [
             {"name": choice.summary, **picture(run.read_image(choice.cost["unit"], choice.cost["images"][name]),
                                                f"Clean and published template side by side: {choice.summary}")}
