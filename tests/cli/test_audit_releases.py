@@ -11,6 +11,7 @@ import pytest
 
 from docleak.documents.blue_red import BlueRedPlan
 from docleak.documents.blue_red_files import open_issuers, write_blue_red
+from docleak.runs.run import Run
 from docleak.studies.answers.verdict import YARDSTICK
 
 Command = Callable[..., tuple[Any, str, str]]
@@ -57,9 +58,15 @@ def test_releases_are_compared_with_what_they_cost_and_claim(command: Command, b
     assert page.count("<img") >= 3 and "FL+DP 8" in page and "<svg" in page
     before = {f: f.stat().st_mtime_ns for f in (tmp_path / "audit").rglob("*.jsonl")}
     code, again, _ = command("audit", "answers", *asked, "--out", "audit")
-    assert code == 0 and again == out and before == {f: f.stat().st_mtime_ns for f in before}
+    assert (
+        code == 0 and again == out and "not finished" not in out and before == {f: f.stat().st_mtime_ns for f in before}
+    )
     code, out, _ = command("audit", "answers", *asked[:-2], "--public", "vt5-public", "--out", "audit", "--json")
     assert code == 1 and "another config" in json.loads(out)["error"]
+    run = Run(tmp_path / "audit")
+    for name, said in (("plain", "1 of 2 releases"), ("public model", "1 of 2 releases, no control")):
+        (run.folder(name) / "unit.json").unlink()
+        assert f"The run is not finished: {said}." in command("report", "audit")[1]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,11 @@ def test_two_runs_side_by_side(call: Call, runs: Path) -> None:
     assert read["paired"] and read["bounded"] and read["difference"]["value"] == read["difference"]["low"] == -1
     assert -0.1 < read["difference"]["high"] < 0 and "so the two differ" in " ".join(comparison["lines"])
     assert "no resample differs, so bounded by the ends of both intervals, over" in " ".join(comparison["lines"])
-    assert "| bounded by both |" in (runs / "beside.md").read_text()
+    table = (runs / "beside.md").read_text()
+    assert "| bounded by both |" in table and "| -100.0 [-100.0, " in table and "] percentage points |" in table
+    shares = next(line for line in comparison["lines"] if line.startswith("Private fields read"))
+    assert re.search(r"100\.0% .* to 0\.0% .*, by -100\.0 \[-100\.0, -\d+\.\d\] percentage points, ", shares)
+    assert not any("percentage points" in line for line in comparison["lines"] if line.startswith("Gradient explained"))
     matched = next(one for one in comparison["differences"] if one["measure"] == "gradient-explained")
     assert matched["paired"] and matched["difference"]["groups"] == matched["first"]["n"] > 1, "by the same pages"
     assert "No setting differs." in call("compare", "plain", "plain")[1]

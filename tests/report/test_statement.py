@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from docleak.report.about import About
+from docleak.report.page import Reading, joined
 from docleak.report.severity import Part, Severity, overall
 from docleak.report.statement import MEANS, Scope, Statement, statement
 
@@ -29,3 +30,22 @@ def test_a_run_alone_says_what_it_means() -> None:
     assert of((CANARIES, Severity.PARTIAL), (FIELDS, Severity.NONE)).means == CLAIMED
     assert of((FIELDS, Severity.SEVERE), (CANARIES, Severity.PARTIAL)).means == MEANS[Severity.SEVERE]
     assert of().means == MEANS[Severity.UNMEASURED]
+
+
+def test_categories_are_told_where_a_run_has_them_and_nothing_is_said_of_them_elsewhere() -> None:
+    """A run may count private fields and not keep their keys: "none" would be untrue of it."""
+    keyed = Scope("donut", "2 pages", "a server", categories=("total", "due_date"))
+    named = "Private fields audited, by category"
+    assert dict(of((keyed, Severity.PARTIAL), (CANARIES, Severity.PARTIAL)).facts)[named] == "total, due date"
+    assert named not in dict(of((FIELDS, Severity.PARTIAL)).facts)
+
+
+def test_a_run_that_is_not_finished_says_so_in_its_verdict_and_its_scope() -> None:
+    half = Scope("donut", "1 page", "a server", unfinished="1 of 2 pages")
+    said = of((half, Severity.UNTOLD))
+    assert dict(said.facts)["Scope"] == "1 page (not finished: 1 of 2 pages)"
+    unnamed = Scope("donut", "", "a server", unfinished="1 of 2 pages")
+    assert dict(of((unnamed, Severity.UNTOLD)).facts)["Scope"] == "not finished: 1 of 2 pages"
+    readings = [Reading("?", "", (), "Counted.", (), (), {}, scope=scope) for scope in (half, None, CANARIES)]
+    assert joined(readings).sentence == "Counted. The run is not finished: 1 of 2 pages."
+    assert joined(readings[1:]).sentence == "Counted."

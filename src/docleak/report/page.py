@@ -77,9 +77,10 @@ class Reading:
 
 
 def joined(readings: Sequence[Reading]) -> Overall:
-    """One verdict over several readings: the first one's headline, all parts."""
+    """One verdict over several readings: the first one's headline, all parts, and what of their runs is missing."""
     parts = [part for reading in readings for part in reading.parts]
-    return overall(parts, readings[0].counted)
+    missing = [reading.scope.unfinished for reading in readings if reading.scope and reading.scope.unfinished]
+    return overall(parts, readings[0].counted, [f"The run is not finished: {one}." for one in missing])
 
 
 def write_report(

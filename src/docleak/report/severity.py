@@ -192,14 +192,15 @@ class Overall:
         return f"{self.headline} {self.more}".strip()
 
 
-def overall(parts: Sequence[Part], counted: str) -> Overall:
+def overall(parts: Sequence[Part], counted: str, unfinished: Sequence[str] = ()) -> Overall:
     """One verdict over all parts: its colour is the worst part's. ``counted`` says what was read of all fields by any
     route ("7 of 9 private fields of 2 pages were read, by picture or answer."); the sentence adds which part is the
-    worst, and what could not be told or was not measured, so that no silence passes for an all-clear."""
+    worst, what is ``unfinished``, in sentences, and what could not be told or was not measured, so that no silence
+    passes for an all-clear."""
     severity = worst(part.severity for part in parts)
     order = list(Severity)
     ranked = tuple(sorted(parts, key=lambda part: order.index(part.severity)))
-    lines = []
+    lines = [*unfinished]
     if len(parts) > 1:
         named = [part.name for part in ranked if part.severity is severity]
         lines.append(f"{severity.label} in {len(named)} of {len(parts)} parts: {'; '.join(named)}.")

@@ -41,7 +41,8 @@ class Scope:
     """What was audited, for the page that is signed: the ``system``, the ``material`` (pages, documents, providers),
     the ``categories`` of private fields (their keys), who the ``adversary`` is, and whether a finished ``model`` is
     what gives them away. ``remedies`` are what measures of this run did, as sentences; ``remedy`` is the command that
-    measures some. ``means``: what a verdict says, where the common words do not fit what was measured."""
+    measures some. ``means``: what a verdict says, where the common words do not fit what was measured. ``unfinished``
+    says how far a run is that has not come to its end ("1 of 2 pages"); no ``categories`` say nothing of them."""
 
     system: str
     material: str
@@ -51,6 +52,15 @@ class Scope:
     remedies: tuple[str, ...] = ()
     remedy: str = ""
     means: Mapping[Severity, str] = field(default_factory=dict)
+    unfinished: str = ""
+
+    @property
+    def reached(self) -> str:
+        """The material, and how far the run is where it is not finished."""
+        if not self.unfinished:
+            return self.material
+        short = f"not finished: {self.unfinished}"
+        return f"{self.material} ({short})" if self.material else short
 
 
 @dataclass(frozen=True)
@@ -81,9 +91,9 @@ def statement(
         ("Organisation", about.organisation),
         ("System", system),
         ("Purpose of the audit", about.purpose),
-        ("Scope", _told([about.scope, *(scope.material for scope in scopes)])),
+        ("Scope", _told([about.scope, *(scope.reached for scope in scopes)])),
         ("Data", "; ".join(about.data) or made),
-        ("Private fields audited, by category", ", ".join(kinds) or "none counted by field"),
+        *([("Private fields audited, by category", ", ".join(kinds))] if kinds else []),
         ("Attacker", _told(scope.adversary for scope in scopes)),
         ("Auditor", about.auditor),
         ("Date, tool", ", ".join(filter(None, [about.date or begun, f"docleak {version}" if version else ""]))),

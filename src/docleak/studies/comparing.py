@@ -46,12 +46,11 @@ class Comparison:
         how = "paired over the same" if one.paired else "not paired: other documents or providers, or no count by them;"
         how = "no resample differs, so bounded by the ends of both intervals, over" if one.bounded else how
         ends = f"{one.first.text} to {one.second.text}"
-        moved = f"by {_signed(change.value, one)}"
+        moved = f"by {_change(one)}"
         if change.low is None or change.high is None:
             return f"{head}, {of}: {ends}, {moved}; {change.why or 'no interval'}."
         sure = "so the two differ" if change.low > 0 or change.high < 0 else "so no difference could be told"
-        between = f"[{_signed(change.low, one)}, {_signed(change.high, one)}]"
-        return f"{head}, {of}: {ends}, {moved} {between}, {how} {change.groups} documents or providers; {sure}."
+        return f"{head}, {of}: {ends}, {moved}, {how} {change.groups} documents or providers; {sure}."
 
     def table(self) -> Table:
         """A row per measure of both."""
@@ -60,7 +59,7 @@ class Comparison:
         rows = [
             Row(_named(one), {
                 "measure": MEASURES[one.first.what].head, "first": one.first.text, "second": one.second.text,
-                "change": _change(one), "paired": _kind(one),
+                "change": _changed_by(one), "paired": _kind(one),
             }) for one in self.differences
         ]  # fmt: skip
         caption = "95 % intervals, bootstrap over documents or providers; paired ones draw the same ones for both runs."
@@ -149,14 +148,22 @@ def _named(one: Difference) -> str:
 
 
 def _signed(value: float, one: Difference) -> str:
-    text = number_of(value, one.first.what)
+    text = number_of(value, one.first.what).removesuffix("%")
     return text if value < 0 else f"+{text}"
 
 
 def _change(one: Difference) -> str:
-    change = one.estimate
-    if change.value is None:
-        return change.why
-    if change.low is None or change.high is None:
-        return f"{_signed(change.value, one)} (no interval)"
-    return f"{_signed(change.value, one)} [{_signed(change.low, one)}, {_signed(change.high, one)}]"
+    """The difference with its interval; that of two shares is in percentage points, no share of the first."""
+    change, points = one.estimate, " percentage points" * MEASURES[one.first.what].percent
+    assert change.value is not None
+    between = ""
+    if change.low is not None and change.high is not None:
+        between = f" [{_signed(change.low, one)}, {_signed(change.high, one)}]"
+    return f"{_signed(change.value, one)}{between}{points}"
+
+
+def _changed_by(one: Difference) -> str:
+    """The same for its column, or why there is none."""
+    if one.estimate.value is None:
+        return one.estimate.why
+    return _change(one) + (" (no interval)" if one.estimate.low is None or one.estimate.high is None else "")

@@ -34,6 +34,7 @@ from docleak.privacy.tradeoff import Gaussian
 from docleak.recipes import find_recipe
 from docleak.recipes.rehearsal import _whole
 from docleak.recipes.rows import rows_of
+from docleak.report.page import joined
 from docleak.studies.canaries import audit as canaries
 from docleak.studies.canaries.audit import Bench, CanaryAudit, audit_canaries, release
 from docleak.studies.canaries.config import WITHOUT_NOISE, CanaryConfig
@@ -271,10 +272,14 @@ def test_a_run_says_what_both_trainings_show_and_fails_where_a_claim_is_contradi
     ):
         assert said in part.sentence, said
     assert set(study.numbers(run)) == {"canaries", "guesses", "right", "any", "measured", "claimed"}
+    assert "not finished" not in joined([reading]).sentence
     claimed = guarantee(Mechanism(50.0, 1), SMALL.delta)
     monkeypatch.setattr(DpPlan, "guarantee", lambda self: claimed)
     with pytest.raises(ContradictionError, match="contradicts the accounting"):
         study.finish(run, print)
+    (run.folder(WITHOUT_NOISE) / "unit.json").unlink()
+    half = CanaryStudy.read([run], np.random.default_rng(0))
+    assert "The run is not finished: 1 of 2 trainings." in joined([half]).sentence
 
 
 # -- canaries that send a difference of their own making

@@ -453,8 +453,10 @@ def test_the_threat_model_says_what_was_exposed(change: dict[str, Any], key: str
     json.dumps(model)
 
 
-def test_what_was_read_first_is_neither_made_up_nor_given():
-    exposure = Exposure(question_known=False, answer_known=False, recover_text=True)
+@pytest.mark.parametrize(("question", "answer"), [(True, True), (False, True), (True, False), (False, False)])
+def test_what_was_read_first_is_neither_made_up_nor_given(question: bool, answer: bool) -> None:
+    exposure = Exposure(question_known=question, answer_known=answer, recover_text=True)
+    assert not exposure.question_known and not exposure.answer_known, "it is said to know nothing of the text"
     said = " ".join(threat_model(GradientConfig(exposure=exposure))["knows"])  # type: ignore[arg-type]
     assert "random tokens" not in said and "those words" not in said
 

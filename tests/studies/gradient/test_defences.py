@@ -96,6 +96,31 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     assert [row["spec"] for row in reading.results["defences"]] == list(config.defenses)
 
 
+def test_only_the_text_was_attacked_and_the_page_says_what_it_told(tmp_path: Path) -> None:
+    run = carry_out(DefenceStudy(DefenceConfig(AUDIT, ("noise:sigma=0.01",), 0)), tmp_path)
+    page, (reading,) = report_on([run.path])
+    assert "whether it helps: Gaussian noise of 0.01" in reading.lines[1]
+    assert "1 document, 1 gradient evaluation each" in page.read_text()
+    assert "why: no attack on the picture was made, only the floor" in reading.lines[1]
+    for text in (page.read_text(), *reading.lines):
+        assert "check failed" not in text and "have stopped it." not in text
+
+
+def test_a_comparison_that_is_not_finished_says_so_and_names_the_categories(tmp_path: Path) -> None:
+    run = carry_out(DefenceStudy(DefenceConfig(AUDIT, ("clip",), 0)), tmp_path)
+    (reading,) = report_on([run.path])[1]
+    assert reading.scope is not None and "invoice_number" in reading.scope.categories
+    assert "not finished" not in joined([reading]).sentence
+    attack, cost = (next(r["unit"] for r in run.units() if r["unit"].startswith("01") and ("cost" in r) is kind)
+                    for kind in (False, True))  # fmt: skip
+    (run.folder(attack) / "unit.json").unlink()
+    page, (reading,) = report_on([run.path])
+    assert "The run is not finished: 1 of 2 attacks on a page, 2 of 2 costs." in joined([reading]).sentence
+    assert "no other defence was measured yet" in page.read_text()
+    (run.folder(cost) / "unit.json").unlink()
+    assert "1 of 2 attacks on a page, 1 of 2 costs." in joined(report_on([run.path])[1]).sentence
+
+
 def test_little_of_a_sparse_or_noisy_update_arrives() -> None:
     study = DefenceStudy(DefenceConfig(AUDIT, ("top-k:share=0.01", "noise:sigma=1", "freeze"), 0))
     none, sparse, noisy, frozen = (study._cost(spec)[0]["kept"] for spec in study.config.defenses)
@@ -161,5 +186,5 @@ def test_an_audit_ends_with_the_most_exposed_model(tmp_path: Path) -> None:
     assert "No defence was measured" in report_on([run.path])[0].read_text()
     carry_out(DefenceStudy(DefenceConfig(chosen, ("clip",), 0)), run.path / DEFENCES)
     text = report_on([run.path])[0].read_text()
-    assert "None of the 1 defences measured here would have stopped it." in text
+    assert "The defence measured here would not have stopped it." in text
     assert "No defence was measured" not in text and text.count('id="advice"') == 1

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from docleak.errors import RunError
 from docleak.metrics import Estimate
 from docleak.metrics.score import FieldScore
 from docleak.report.measure import EXPLAINED, Measure
-from docleak.report.severity import Cell, Route, Severity
+from docleak.report.severity import Cell, Route, Severity, judge
 from docleak.runs.run import Run
 from docleak.studies.gradient.choices import Choice, said_of
 from docleak.studies.gradient.measures import measures_of
@@ -39,7 +39,8 @@ def read_by_hand(run: Run, model: str) -> tuple[set[tuple[str, int]], int]:
     for unit in (unit for unit in run.units() if unit["model"] == model):
         for i, field in enumerate(unit["score"]["fields"]):
             here = (unit["page"], i)
-            told = unit["view"].get("answer_known") and field["value"] == unit["answer"]
+            alone = unit["attack"] == "closed-form" and not unit["finding"]["evaluations"]
+            told = unit["view"].get("answer_known") and field["value"] == unit["answer"] and not alone
             if unit["attack"] != "random" and field["exact"] is not None:
                 counted.add(here)
                 if field["exact"] and not unit["floor"]["fields"][i]["exact"] and not told:
@@ -341,6 +342,96 @@ def test_with_recovered_text_nothing_says_that_it_was_given(make_run: MakeRun, t
     assert "were given question and answer" not in said["card"]
 
 
+@pytest.mark.parametrize("evaluations", [0, 40])
+def test_a_picture_read_without_any_text_says_of_no_text_that_it_was_given(
+    make_run: MakeRun, tmp_path: Path, evaluations: int
+) -> None:
+    """The closed form takes no text; only optimisation that goes on from it does."""
+    view = {"batch_size": 1, "train_mode": False, "tensors": 2, "numbers": 9, "answer_known": True, "words_known": True}
+    change = {"view": view, "attack": "closed-form"}
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa",), change=change)
+    for record in run.units():
+        finding = {**record["finding"], "evaluations": evaluations}
+        run.write_unit(record["unit"], {**record, "finding": finding}, {})
+    page, card = html.unescape(write_report(run).read_text("utf-8")), only(run, tmp_path)["card"]
+    said = "picture 5 of 6 (1 more was given beforehand; with the OCR words given)" if evaluations else "picture 6 of 6"
+    for text in (card, verdict_json(run)["sentence"], summary_text(run)):
+        assert said in text and ("given beforehand" in text) is bool(evaluations)
+    assert ("were given them" in card) is bool(evaluations) and ("were given the answer" in page) is bool(evaluations)
+    assert ("closed-form used none of the text" in page) is not bool(evaluations)
+
+
+def test_of_several_attacks_the_one_that_takes_no_text_is_told_apart(make_run: MakeRun, tmp_path: Path) -> None:
+    view = {"batch_size": 1, "train_mode": False, "tensors": 2, "numbers": 9, "answer_known": True, "words_known": True}
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("gi-dqa", "dlg"), change={"view": view})
+    for record in run.units():
+        if record["attack"] == "dlg":
+            finding = {**record["finding"], "evaluations": 0}
+            run.write_unit(record["unit"], {**record, "attack": "closed-form", "finding": finding}, {})
+    card = only(run, tmp_path)["card"]
+    assert "the attacks on the picture were given them, closed-form aside" in card
+    assert "with the OCR words given" in card, "the closed form read none of what gi-dqa did"
+
+
+def test_where_there_is_only_a_floor_nothing_is_said_of_attacks_on_the_picture(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    view = {"batch_size": 1, "train_mode": False, "tensors": 2, "numbers": 9, "answer_known": True, "words_known": True}
+    run = make_run(tmp_path / "out", models=("donut-start",), attacks=("random",), change={"view": view})
+    assert "the attacks on the picture were given" not in html.unescape(write_report(run).read_text("utf-8"))
+
+
+def test_a_run_that_is_not_finished_says_so_where_the_verdict_and_the_scope_stand(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "out", pages=2, models=("donut-trained",), attacks=("gi-dqa", "dlg"))
+    assert "not finished" not in summary_text(run) + html.unescape(write_report(run).read_text("utf-8"))
+    first = next(record["unit"] for record in run.units() if record["attack"] == "dlg")
+    (run.folder(first) / "unit.json").unlink()
+    said = "The run is not finished: 1 of 2 pages by dlg."
+    page = html.unescape(write_report(run).read_text("utf-8"))
+    assert said in summary_text(run).split("\n\n")[0] and said in verdict_json(run)["sentence"]
+    assert page.count(said) == 2 and "(not finished: 1 of 2 pages by dlg)" in page, "below the headline, and to quote"
+    for record in run.units():
+        if record["attack"] == "dlg":
+            (run.folder(record["unit"]) / "unit.json").unlink()
+    assert "The run is not finished: 0 of 2 pages by dlg." in summary_text(run)
+
+
+def test_what_is_not_finished_is_told_model_by_model(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", pages=2, models=("donut-start", "donut-trained"), attacks=("gi-dqa",))
+    for record in run.units():
+        if record["model"] == "donut-trained":
+            (run.folder(record["unit"]) / "unit.json").unlink()
+    said = "The run is not finished: 0 of 2 pages by gi-dqa on Donut (tiny), trained on synthetic invoices."
+    assert said in summary_text(run)
+    run.write_info("skipped", [{"model": "donut-trained", "attack": "gi-dqa", "why": "it needs another model"}])
+    assert "not finished" not in summary_text(run)
+    run = make_run(tmp_path / "other", pages=2, models=("donut-start",), attacks=("gi-dqa",))
+    run.write_info("found", 3)
+    assert "not finished" not in summary_text(reconfigured(run, pages=2)), "more were there than asked for"
+    assert "The run is not finished: 2 of 3 pages by gi-dqa." in summary_text(reconfigured(run, pages=5))
+
+
+def test_runs_of_other_attacks_on_the_same_pages_are_finished_together(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / name, pages=2, models=("donut-trained",), attacks=(name,)) for name in ("gi-dqa", "dlg")
+    ]
+    assert "not finished" not in summary_text(runs)
+    first = runs[1].units()[0]["unit"]
+    (runs[1].folder(first) / "unit.json").unlink()
+    with pytest.raises(RunError, match="the pages differ"):
+        summary_text(runs)
+
+
+def test_a_model_that_no_attack_applies_to_has_units_of_the_floor(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out", pages=2, models=("donut-trained",), attacks=("random",))
+    run = reconfigured(run, {"skipped": [{"model": "donut-trained", "attack": "dlg", "why": "no"}]}, attacks=["dlg"])
+    assert "not finished" not in summary_text(run)
+    (run.folder(run.units()[0]["unit"]) / "unit.json").unlink()
+    assert "The run is not finished: 1 of 2 pages by random." in summary_text(run)
+
+
 def test_what_was_not_tried_is_not_called_safe(trained: Run, tmp_path: Path) -> None:
     assert only(trained, tmp_path)["severity"] == "none"
     record_of(trained, recovered={"failed": "the text of a vt5 has no closed form", "applies": False})
@@ -466,17 +557,23 @@ def test_how_much_is_explained_is_said_of_the_greatest_page_by_any_attack(make_r
 # -- what to do -------------------------------------------------------------------------------------------------------
 
 
-def choice(spec: str, read: int, leakage: float | None, severity: str, anls: float | None = None) -> Choice:
+FLOOR_ONLY = "No attack on the picture was made, only the floor."
+
+
+def choice(
+    spec: str, read: int, leakage: float | None, severity: str, anls: float | None = None, failed: bool = False
+) -> Choice:
     """A defence after which so many of six fields were read."""
     utility = None if anls is None else asdict(Utility(anls, 1.0, 10, 0.1, 1000))
     cells = tuple([Cell.READ] * read + [Cell.NOT] * (6 - read))
     findings = SimpleNamespace(
-        judgement=SimpleNamespace(read=read, of=6), routes=(Route("picture", cells),),
+        judgement=judge(cells, [FLOOR_ONLY] * (severity == "untold")), routes=(Route("picture", cells),),
         share=SimpleNamespace(value=leakage),
     )  # fmt: skip
     best = SimpleNamespace(estimates={"fuzz_ratio": Estimate(leakage)})
     context: Any = SimpleNamespace(findings=findings, best=best, severity=Severity(severity))
-    return Choice(spec, None if leakage is None else context, {"kept": 0.31, "utility": utility}, {})
+    why = {"00--attack": "out of memory"} if failed else {}
+    return Choice(spec, None if leakage is None else context, {"kept": 0.31, "utility": utility}, why)
 
 
 def advised(*choices: Choice) -> str:
@@ -488,7 +585,7 @@ def test_advice_follows_from_the_defences_that_were_measured() -> None:
         choice("none", 6, 1.0, "severe", 0.8), choice("noise:sigma=1", 0, 0.0, "none", 0.45),
         choice("clip:norm=1", 6, 1.0, "severe", 0.79), choice("top-k:share=0.5", 2, 0.4, "partial", 0.7),
         choice("freeze", 0, 0.0, "untold", 0.5),
-        choice("noise:sigma=0.1", 0, 0.4, "partial", 0.7), choice("safe-template", 0, None, "none"),
+        choice("noise:sigma=0.1", 0, 0.4, "partial", 0.7), choice("safe-template", 0, None, "none", failed=True),
     )  # fmt: skip
     assert "Without a defence: 6 of 6 private fields read by any route: picture 6 of 6" in lines
     assert "Would have stopped what was tried here: Gaussian noise of 1" in lines and "ANLS 0.450" in lines
@@ -497,7 +594,11 @@ def test_advice_follows_from_the_defences_that_were_measured() -> None:
         "0 of 6 is not 'lowered'"
     )
     assert "Did not lower what was read: gradient clipped" in lines
-    assert "a check failed, so it could not be told whether it helps: vision and text" in lines
+    assert "Nothing was read, but it could not be told whether it helps: vision and text" in lines
+    assert (
+        "update kept 0.310, right answers after training, ANLS 0.500; why: no attack on the picture was made" in lines
+    )
+    assert "a check failed" not in lines
     assert "Could not be measured, so nothing is known of it: published template" in lines
     assert "was not measured here" not in lines
 
@@ -520,8 +621,43 @@ def test_more_fields_read_are_not_lowered_by_a_rounding_of_the_rest() -> None:
 
 def test_advice_says_where_nothing_stops_it() -> None:
     lines = advised(choice("none", 6, 1.0, "severe"), choice("clip:norm=1", 6, 1.0, "severe"))
-    assert "None of the 1 defences measured here would have stopped it." in lines
-    assert "was not measured here" in lines
+    assert "The defence measured here would not have stopped it." in lines
+    assert "was not measured here" in lines and "docleak defend --utility-steps 400 trains" in lines
+    several = advised(choice("none", 6, 1.0, "severe"), choice("clip:norm=1", 6, 1.0, "severe"),
+                      choice("freeze", 3, 0.5, "severe"))  # fmt: skip
+    assert "None of the 2 defences measured here would have stopped it." in several
+
+
+def test_a_defence_of_which_it_could_not_be_told_is_not_said_to_fail() -> None:
+    plain, untold = choice("none", 6, 1.0, "severe"), choice("freeze", 0, 0.0, "untold")
+    lines = advised(plain, untold)
+    assert "could not be told whether it helps" in lines and "have stopped it" not in lines
+    lines = advised(plain, untold, choice("clip:norm=1", 6, 1.0, "severe"))
+    assert "The other defence measured here would not have stopped it." in lines
+    lines = advised(plain, untold, choice("clip:norm=1", 6, 1.0, "severe"), choice("top-k:share=0.5", 6, 1.0, "severe"))
+    assert "None of the other 2 defences measured here would have stopped it." in lines
+
+
+def test_what_was_read_without_a_defence_is_said_where_there_is_no_other() -> None:
+    read = "Without a defence: 6 of 6 private fields read by any route: picture 6 of 6"
+    assert said_of([choice("none", 6, 1.0, "severe", 0.8)]) == [f"{read}; no other defence was measured."]
+    lost = choice("freeze", 0, None, "none", failed=True)
+    first, second, *_ = said_of([choice("none", 6, 1.0, "severe", 0.8), lost])
+    assert first == f"{read}; no other defence could be measured."
+    assert second.startswith("Could not be measured, so nothing is known of it: vision and text")
+    waits = replace(lost, failed={})
+    first, second, *_ = said_of([choice("none", 6, 1.0, "severe", 0.8), waits])
+    assert first == f"{read}; no other defence was measured yet."
+    assert second.startswith("Not measured yet, so nothing is known of it: vision and text")
+
+
+def test_what_was_read_under_a_defence_is_said_though_nothing_is_known_without_one() -> None:
+    (first, *_) = said_of([choice("none", 0, None, "none"), choice("clip:norm=1", 6, 1.0, "severe")])
+    assert first.startswith(
+        "The attack without a defence was not measured, so no defence could be compared. Measured: "
+    )
+    assert "gradient clipped to norm 1 (6 of 6 private fields" in first
+    assert said_of([choice("none", 0, None, "none")]) == ["Nothing was measured, with a defence or without one."]
 
 
 def test_without_a_comparison_the_page_names_the_command_for_the_most_exposed_model(

@@ -446,6 +446,10 @@ def test_a_failed_self_test_of_the_pictures_is_no_all_clear() -> None:
     assert severity_of(failed) is Severity.UNTOLD and "The self-test failed" in "\n".join(sentences(failed))
 
 
+def fields_doubted(run: Run) -> tuple[str, ...]:
+    return read_run(run).measures[0].doubts
+
+
 def test_an_interrupted_audit_is_no_all_clear_of_the_whole(tmp_path: Path) -> None:
     run = Run.open(tmp_path / "run", {"updates": "captured"}, kind="updates")
     record = {**record_of(words_with()), "pictures": pictured("...."), "kind": "update",
@@ -455,14 +459,67 @@ def test_an_interrupted_audit_is_no_all_clear_of_the_whole(tmp_path: Path) -> No
     run.write_unit("a", {**record, **described}, {})
     planned = [{"unit": client, "round": 1, "client": client} for client in "ab"]
     run.write_info("planned", planned[:1])
-    assert joined([read_run(run)]).severity == "none"
+    assert joined([read_run(run)]).severity == "none" and not fields_doubted(run)
     run.write_info("planned", planned)
     run.write_info("cells", 3)
     said, text, page = reported(run)
     verdict = joined([said])
     assert verdict.severity == "unmeasured" and "1 of 2 parts: Round 1, client b." in verdict.sentence
+    missing = "1 of 2 updates, 0 of 3 cells of the table of steps and batches"
+    assert f"The run is not finished: {missing}." in verdict.sentence and f"(not finished: {missing})" in page
+    assert fields_doubted(run) == ("The run is not finished: 1 of 2 updates.",)
     for shown in (text, page):
         assert "Not finished: Round 1, client b." in shown and "3 of 3 cells are not finished" in shown
+
+
+def run_of(path: Path, names: str, **config: Any) -> Run:
+    """A finished audit of these clients' updates, without the table of steps and batches."""
+    run = Run.open(path, {"updates": "my captured", "documents": "my pages", **config}, kind="updates")
+    described = {"sent": "weights", "examples": 1, "pages": 1, "steps": 1, "dropout": False,
+                 "plan": asdict(PLAN), "replay": {"distance": 0.0, "why": ""}}  # fmt: skip
+    for client in names:
+        record = {**record_of(words_with()), "pictures": pictured("...."), "kind": "update", "client": client,
+                  "check": {"doubts": [], "causes": [], "self_test": None}}  # fmt: skip
+        run.write_unit(client, {**record, **described}, {})
+    run.write_info("planned", [{"unit": client, "round": 1, "client": client} for client in names])
+    return run
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"clients": ["a=pages of a"]}, "'my captured' --documents 'my pages' --client 'a=pages of a' --steps"),
+        (
+            {"round": 2, "model": "vt5-start"},
+            "'my captured' --documents 'my pages' --model vt5-start --round 2 --steps",
+        ),
+        ({"updates": "", "before": "w0", "after": "w1"}, "--before w0 --after w1 --documents 'my pages' --steps"),
+    ],
+)
+def test_the_command_that_measures_steps_and_batches_is_of_these_updates(
+    config: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    scope = read_run(run_of(tmp_path / "run", "a", **config)).scope
+    assert scope is not None and scope.remedy == f"docleak audit updates {said} 1,4,16 --batch-sizes 1,4"
+
+
+def test_where_updates_are_masked_no_table_is_offered_that_would_be_refused(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", "a")
+    run.write_unit("a", {**run.record("a"), "masked": {"failed": "no seed"}}, {})
+    scope = read_run(run).scope
+    assert scope is not None and not scope.remedy
+
+
+def test_whose_updates_were_measured_and_how_many(tmp_path: Path) -> None:
+    one, two = read_run(run_of(tmp_path / "1", "a")), read_run(run_of(tmp_path / "2", "ab"))
+    assert one.scope is not None and one.scope.material == "1 update as the server received it"
+    assert two.scope is not None and two.scope.material == "2 updates as the server received them"
+    assert two.measures[0].of == "all clients"
+    assert read_run(run_of(tmp_path / "3", "a", clients=["a=pages of a"])).measures[0].of == "client a"
+    assert read_run(run_of(tmp_path / "4", "ab", clients=["a", "b"])).measures[0].of == "clients a, b"
+    half = run_of(tmp_path / "5", "ab")
+    (half.folder("b") / "unit.json").unlink()
+    assert read_run(half).measures[0].of == "client a", "of the other nothing is known"
 
 
 def test_a_number_of_examples_unlike_the_pages_is_an_alarm(

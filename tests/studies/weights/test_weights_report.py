@@ -167,9 +167,11 @@ def test_an_interrupted_game_is_no_all_clear(played: Run) -> None:
     try:
         assert "6 of 60 fields are finished" in text_in(played)
         assert verdict_in(played).severity != "none"
+        assert "The run is not finished: 6 of 60 fields." in text_in(played)
     finally:
         played.write_info("secrets", 6)
     assert "of the others nothing is known" not in text_in(played)
+    assert "not finished" not in text_in(played)
 
 
 def test_the_verdict_follows_evidence() -> None:

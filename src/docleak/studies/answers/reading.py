@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from docleak.metrics.estimate import Estimate
 from docleak.report.page import PAGE, Reading, Section, run_facts
 from docleak.report.pictures import new_figure, picture, svg_figure
 from docleak.report.severity import Part, Severity
-from docleak.report.statement import Scope
+from docleak.report.statement import Scope, counted_words
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
@@ -168,9 +168,19 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
                                      for key in numbers_in(r, name) if key})),
             remedies=tuple(line for record in released for line in compared_with(record, released)),
             remedy="docleak train federated --epsilon 8 --denominator 20, then docleak audit answers of both releases",
+            unfinished=_unfinished(run.config, records),
         ),
         synthetic=shipped or (isinstance(division, dict) and division["documents"] == ISSUERS),
     )  # fmt: skip
+
+
+def _unfinished(config: Mapping[str, Any], records: Sequence[Record]) -> str:
+    """How far the run is, in words; "" where every release, and the control, was asked."""
+    there, planned = sum(not record["control"] for record in records), len(config["releases"])
+    lacking = bool(config.get("public") and config.get("control")) and there == len(records)
+    if there == planned and not lacking:
+        return ""
+    return f"{there} of {counted_words(planned, 'release')}{', no control' if lacking else ''}"
 
 
 def _counts(records: Sequence[Record]) -> tuple[int, int]:

@@ -48,6 +48,10 @@ MEANS = {
 }
 
 
+#: The one without noise, and the private one.
+TRAININGS = 2
+
+
 class CanaryStudy(TableStudy[CanaryConfig]):
     """A unit is one training, with the guesses about its canaries."""
 
@@ -183,6 +187,7 @@ class CanaryStudy(TableStudy[CanaryConfig]):
                 system=f"A private training of {run.config['model']}", adversary=record_threat(records),
                 material=f"{run.config['canaries']} canary providers beside {run.config['others']} others", model=True,
                 remedy="docleak budget", means=MEANS,
+                unfinished="" if len(records) == TRAININGS else f"{len(records)} of {TRAININGS} trainings",
             ),
         )  # fmt: skip
 

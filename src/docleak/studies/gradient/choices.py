@@ -15,6 +15,7 @@ from docleak.report.severity import Severity, routes_sentence
 from docleak.report.table import Column, Row, Table, Value
 from docleak.runs.run import Run
 from docleak.studies.gradient.comparison import NONE
+from docleak.studies.gradient.measures import GIVEN, ILLEGIBLE, UNCOUNTED
 from docleak.studies.gradient.results import ModelResult, model_results
 from docleak.studies.gradient.utility import Utility
 
@@ -65,8 +66,8 @@ class Choice:
         the share of fields read by any route."""
         if self.context is None:
             return None
-        fuzz = self.context.best.estimates["fuzz_ratio"].value
-        return None if fuzz is None else max(fuzz, self.context.findings.share.value or 0.0)
+        told = (self.context.best.estimates["fuzz_ratio"].value, self.context.findings.share.value)
+        return max((share for share in told if share is not None), default=None)
 
     @property
     def utility(self) -> Utility | None:
@@ -155,17 +156,39 @@ def said_of(choices: Sequence[Choice]) -> list[str]:
     """What the comparison shows, in sentences."""
     plain, tried = choices[0], [choice for choice in choices[1:] if choice.leakage is not None]
     if plain.leakage is None or not tried:
-        return ["No defence could be compared: nothing is known of the attack without one, or of any other."]
-    lines = _compared(plain, tried)
-    if lost := [choice.summary for choice in choices if choice.leakage is None]:
-        lines.append(f"Could not be measured, so nothing is known of it: {'; '.join(lost)}.")
+        return [_uncompared(plain, tried, choices[1:]), *_lost(choices[1:])]
+    lines = [*_compared(plain, tried), *_lost(choices)]
     if all(choice.utility is None for choice in choices):
         lines.append(
             "What a defence costs in right answers was not measured here: “update kept” is the share of the update's "
-            "direction that still arrives, 1 = all of it; it is no measure of the trained model. docleak defend trains "
-            "under each defence and measures it."
+            "direction that still arrives, 1 = all of it; it is no measure of the trained model. docleak defend "
+            "--utility-steps 400 trains under each defence and measures it."
         )
     return lines
+
+
+def _uncompared(plain: Choice, tried: Sequence[Choice], others: Sequence[Choice]) -> str:
+    """What is known where there are no two to compare."""
+    if plain.leakage is not None:
+        tries = "could be measured" if any(choice.failed for choice in others) else "was measured yet"
+        return f"Without a defence: {_read(plain)}; no other defence {tries if others else 'was measured'}."
+    if not tried:
+        return "Nothing was measured, with a defence or without one."
+    return f"The attack without a defence was not measured, so no defence could be compared. Measured: {_named(tried)}."
+
+
+def _lost(choices: Sequence[Choice]) -> list[str]:
+    """What was to be measured, and was not."""
+    unmeasured = [choice for choice in choices if choice.leakage is None]
+    waiting = [choice for choice in unmeasured if choice.context is None and not choice.failed]
+    return [
+        f"{words}, so nothing is known of it: {'; '.join(choice.summary for choice in group)}."
+        for words, group in (
+            ("Could not be measured", [choice for choice in unmeasured if choice not in waiting]),
+            ("Not measured yet", waiting),
+        )
+        if group
+    ]
 
 
 def effects(choices: Sequence[Choice]) -> list[str]:
@@ -179,7 +202,7 @@ def effects(choices: Sequence[Choice]) -> list[str]:
     for row in sorted(tried, key=_read_count):
         assert row.context is not None
         said = row.context.findings.judgement
-        doubt = "; a check failed, so it could not be told whether it helps" * (not said.read and _untold(row))
+        doubt = f"; it could not be told whether it helps: {_why(row)}" if not said.read and _untold(row) else ""
         summary = f"{row.summary[0].upper()}{row.summary[1:]}"
         lines.append(f"{summary}: {said.read} of {said.of} read; {_cost(row)}{doubt}.")
     return lines
@@ -198,16 +221,36 @@ def _compared(plain: Choice, tried: Sequence[Choice]) -> list[str]:
         (partly, "kept every field that counts from being read exactly, and not from being read in part"),
         (lowered, "lowered what was read, without stopping it"),
         (useless, "did not lower what was read"),
-        (unsure, "nothing was read, but a check failed, so it could not be told whether it helps"),
+        (unsure, "nothing was read, but it could not be told whether it helps"),
     ):
         if group:
-            named = "; ".join(f"{row.summary} ({_read(row)}; {_cost(row)})" for row in group)
-            lines.append(f"{words[0].upper()}{words[1:]}: {named}.")
+            lines.append(f"{words[0].upper()}{words[1:]}: {_named(group, why=group is unsure)}.")
     if not _read_count(plain):
         lines.append("Nothing was read without a defence, so this comparison cannot say what would have stopped it.")
-    elif not stopped:
-        lines.append(f"None of the {len(tried)} defences measured here would have stopped it.")
+    elif not stopped and len(tried) > len(unsure):
+        lines.append(_stopping(len(tried) - len(unsure), "other " * bool(unsure)))
     return lines
+
+
+def _stopping(count: int, other: str) -> str:
+    if count == 1:
+        return f"The {other}defence measured here would not have stopped it."
+    return f"None of the {other}{count} defences measured here would have stopped it."
+
+
+def _named(group: Sequence[Choice], *, why: bool = False) -> str:
+    """The choices with what was read under each and what it costs, and ``why`` that is no finding."""
+    return "; ".join(
+        f"{row.summary} ({_read(row)}; {_cost(row)}{f'; why: {_why(row)}' if why else ''})" for row in group
+    )
+
+
+def _why(choice: Choice) -> str:
+    """What stands against calling unread what was not read."""
+    assert choice.context is not None
+    said = choice.context.findings.judgement
+    doubts = [*said.doubts, *([ILLEGIBLE] if said.illegible else [])] or [GIVEN if said.of else UNCOUNTED]
+    return "; ".join(f"{doubt[0].lower()}{doubt[1:].rstrip('.')}" for doubt in doubts)
 
 
 def _read_count(choice: Choice) -> int:

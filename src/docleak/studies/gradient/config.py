@@ -70,7 +70,7 @@ class Exposure:
     def __post_init__(self) -> None:
         if self.defense != "none":
             object.__setattr__(self, "defense", DEFENSES.chosen(self.defense))
-        if self.recover_text and self.question_known and self.answer_known:
+        if self.recover_text:  # knows no text at all, whatever else is said of question and answer
             object.__setattr__(self, "question_known", False)
             object.__setattr__(self, "answer_known", False)
 

@@ -18,14 +18,14 @@ from docleak.models import image_of
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import picture
 from docleak.report.severity import Part
-from docleak.report.statement import Scope
+from docleak.report.statement import Scope, counted_words
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.gradient.case import build_case
 from docleak.studies.gradient.choices import Choice, chart, choices_of, effects, row_json, said_of, table_of
 from docleak.studies.gradient.comparison import NONE, DefenceConfig
 from docleak.studies.gradient.config import FLOOR, GradientConfig, least_budget
-from docleak.studies.gradient.measures import measures_of
+from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.models import audited_pages, model_of
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.study import GradientStudy
@@ -118,8 +118,11 @@ class DefenceStudy(Study[DefenceConfig]):
         choices = choices_of(run, rng)
         table, lines = table_of(choices), said_of(choices)
         audit = run.config["audit"]
-        documents = f"{audit['pages']} document{'s' * (audit['pages'] > 1)}"
-        how = f"{audit['attacks'][0]} on {audit['models'][0]}, {documents}, {audit['budget']} gradient evaluations each"
+        documents, spent = (
+            counted_words(audit["pages"], "document"),
+            counted_words(audit["budget"], "gradient evaluation"),
+        )
+        how = f"{audit['attacks'][0]} on {audit['models'][0]}, {documents}, {spent} each"
         templates = [
             {"name": choice.summary, **picture(run.read_image(choice.cost["unit"], choice.cost["images"][name]),
                                                f"Clean and published template side by side: {choice.summary}")}
@@ -148,7 +151,8 @@ class DefenceStudy(Study[DefenceConfig]):
             scope=Scope(
                 system="" if _beside(run) else f"Training of {audit['models'][0]}, shared under each defence",
                 material="" if _beside(run) else documents, adversary="whoever receives one client's gradient",
-                remedies=tuple(effects(choices)),
+                categories=categories_of([choice.context for choice in choices if choice.context]),
+                remedies=tuple(effects(choices)), unfinished=_unfinished(run, choices),
             ),
         )  # fmt: skip
 
@@ -158,11 +162,25 @@ def _beside(run: Run) -> bool:
     return (run.path.parent / "run.json").is_file()
 
 
+def _unfinished(run: Run, choices: Sequence[Choice]) -> str:
+    """How far the comparison is, in words; "" where it is finished."""
+    pages = min(int(run.config["audit"]["pages"]), int(run.info["found"]))
+    made = sum(len(choice.context.units) for choice in choices if choice.context)
+    costs, planned = sum(bool(choice.cost) for choice in choices), pages * len(choices)
+    if made >= planned and costs == len(choices):
+        return ""
+    return f"{made} of {counted_words(planned, 'attack')} on a page, {costs} of {counted_words(len(choices), 'cost')}"
+
+
 def _parts(run: Run, choices: Sequence[Choice], sentence: str) -> tuple[Part, ...]:
-    """How bad it is without a defence; none in an audit's folder, where the audit says that of more pages."""
+    """How bad it is without a defence, or where that is not known, under each; none in an audit's folder, where the
+    audit says that of more pages."""
     plain = choices[0].context
-    if _beside(run) or plain is None:
+    if _beside(run):
         return ()
+    if plain is None:
+        return tuple(Part(f"{choice.context.title}, {choice.summary}", choice.context.severity, sentence)
+                     for choice in choices if choice.context)  # fmt: skip
     return (Part(f"{plain.title}, no defence", plain.severity, sentence),)
 
 

@@ -14,7 +14,9 @@ import numpy as np
 from docleak.metrics import Estimate
 from docleak.metrics.estimate import ratio
 from docleak.report.severity import OUTSIDE, Cell, Judgement, Route, judge, union
+from docleak.spec import split_name
 from docleak.studies.fields import cell_of
+from docleak.studies.gradient.config import CLOSED_FORM
 
 if TYPE_CHECKING:
     from docleak.studies.gradient.results import Unit
@@ -28,13 +30,14 @@ ROUTES = ("picture", "words", "answer", "question")
 @dataclass(frozen=True)
 class FieldFound:
     """One private field of one audited page: what each route says of it, and all of them together. ``identity`` tells
-    it from the fields of all other pages."""
+    it from the fields of all other pages. ``words_given``: every attack whose picture says so had the OCR words."""
 
     identity: tuple[object, ...]
     page: str
     document: str
     key: str
     routes: Mapping[str, Cell]
+    words_given: bool = False
 
     @property
     def cell(self) -> Cell:
@@ -85,12 +88,10 @@ def findings_of(units: Sequence[Unit], doubts: Sequence[str], rng: np.random.Gen
     named = [name for name in ROUTES if any(field.routes.get(name, Cell.NOT) is not Cell.NOT for field in fields)]
     shown = [name for name in ROUTES if name in named or (name != "question" and any(name in f.routes for f in fields))]
     limit = next((u.text["token_limit"] for u in units if u.text is not None and u.text.get("token_limit")), None)
-    # Read out of the gradient, the words were known and not given.
-    words = any(u.record["view"].get("words_known") and not text_recovered(u.record) for u in units)
     routes = tuple(
         Route(name, tuple(field.routes.get(name, Cell.UNSCORED) for field in fields),
               f"behind its {limit} tokens" if limit else "behind its last token",
-              "the OCR words" if words and name == "picture" else "")
+              "the OCR words" if name == "picture" and any(field.words_given for field in fields) else "")
         for name in shown
     )  # fmt: skip
     untried = tuple(dict.fromkeys(reason for group in pages.values() for reason in _untried(group)))
@@ -127,16 +128,19 @@ def _fields_of(group: Sequence[Unit], ones: Sequence[Mapping[str, Any]] = ()) ->
     attacks = [unit for unit in group if unit.record["attack"] not in FLOORS]
     placed = [index for index, field in enumerate(first.score.fields) if field.mse is not None]
     for index, field in enumerate(first.score.fields):
-        routes = {}
+        routes, given = {}, False
         if attacks:
-            routes["picture"] = union([Route("picture", (picture_cell(unit, index),)) for unit in attacks])[0]
+            shown = [(picture_cell(unit, index), unit) for unit in attacks]
+            routes["picture"] = union([Route("picture", (cell,)) for cell, _ in shown])[0]
+            given = all(words_given(unit.record) for cell, unit in shown if cell is routes["picture"])
         told = [_text_cells(text, len(placed)) for text in texts] if index in placed else []
         for name in dict.fromkeys(name for cells in told for name in cells):
             at = placed.index(index)
             routes[name] = union([Route(name, (cells[name][at],)) for cells in told if name in cells])[0]
         yield FieldFound(
-            (*first.identity, index), first.page, first.score.document, field.key, routes or {"picture": Cell.UNSCORED}
-        )
+            (*first.identity, index), first.page, first.score.document, field.key,
+            routes or {"picture": Cell.UNSCORED}, given,
+        )  # fmt: skip
 
 
 def picture_cell(unit: Unit, index: int) -> Cell:
@@ -149,6 +153,23 @@ def picture_cell(unit: Unit, index: int) -> Cell:
 def text_recovered(record: Mapping[str, Any]) -> bool:
     """Whether the attacks of a unit had no text but what was read out of the gradient before."""
     return any("read out of the gradient" in str(sentence) for sentence in record["knowledge"])
+
+
+def text_taken(record: Mapping[str, Any]) -> bool:
+    """Whether the attack of a unit worked with the text that its adversary was given. What was read out of the
+    gradient before was not given; the closed form takes no text unless optimisation goes on from it."""
+    alone = split_name(str(record["attack"]))[0] == CLOSED_FORM and record["finding"].get("evaluations") == 0
+    return not (alone or text_recovered(record))
+
+
+def words_given(record: Mapping[str, Any]) -> bool:
+    """Whether the attack of a unit worked with the page's OCR words."""
+    return bool(record["view"].get("words_known")) and text_taken(record)
+
+
+def answer_given(record: Mapping[str, Any]) -> bool:
+    """Whether the attack of a unit worked with the answer to the client's question."""
+    return bool(record["view"].get("answer_known")) and text_taken(record)
 
 
 def _text_cells(text: Mapping[str, Any], count: int) -> dict[str, list[Cell]]:

@@ -17,6 +17,7 @@ from docleak.studies.gradient.verdict import of_batches
 ILLEGIBLE = "Too few fields can be read on the true pages for what was not read to mean anything."
 GIVEN = "No field could be a finding: the attacker was given them, or the blank template shows them."
 ONE = "one document gives no interval"
+UNCOUNTED = "no private field could be counted"
 UNMATCHED = "no attack matched a gradient"
 
 
@@ -26,7 +27,7 @@ def measures_of(model: ModelResult, name: str = "") -> tuple[Measure, ...]:
     doubts = [*said.doubts, *([ILLEGIBLE] if said.illegible else [])]
     doubts += of_batches(model) if model.severity is not said.severity else []
     if share.value is None or not said.could:
-        share = Estimate(None, why=(GIVEN if said.of else "no private field could be counted").rstrip("."))
+        share = Estimate(None, why=(GIVEN if said.of else UNCOUNTED).rstrip("."))
     elif share.low is None:
         share = replace(share, why=ONE)
     by = measured([

@@ -18,11 +18,12 @@ from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.fields import NEAR
-from docleak.studies.gradient.findings import FLOORS, ROUTES, FieldFound
+from docleak.studies.gradient.findings import FLOORS, ROUTES, FieldFound, answer_given
 from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.pictures import PAGES_SHOWN, pictures_of, text_of
+from docleak.studies.gradient.progress import unfinished
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare
-from docleak.studies.gradient.verdict import of_batches, verdict
+from docleak.studies.gradient.verdict import of_batches, textless, verdict
 from docleak.studies.gradient.words import ADVICE, LIMITS, METRICS, duration, notices
 from docleak.studies.identity import model_key
 
@@ -91,6 +92,7 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
             adversary="whoever receives one client's gradient",
             categories=categories_of(data.models),
             remedy="" if _compared(runs) else _defend(data),
+            unfinished=unfinished(data.runs, [unit.record for model in data.models for unit in model.units]),
         ),
     )  # fmt: skip
 
@@ -242,7 +244,11 @@ def _page(model: ModelResult, name: str) -> dict[str, Any]:
             if record.get(key) and record[key] != name
         ],
         "repeats": len(record.get("repeats", ())),
-        "answer_given": bool(record["view"].get("answer_known")),
+        "answer_given": any(
+            answer_given(unit.record)
+            for unit in model.units
+            if unit.page == name and unit.record["attack"] not in FLOORS
+        ),
         "question": record.get("question"),
         "answer": record.get("answer"),
         "attacks": [pictures for pictures in shown if pictures is not None],
@@ -263,6 +269,10 @@ def _given(model: ModelResult) -> list[str]:
         lines.append("The client ran with dropout on, whose masks the attacker does not know.")
     known = dict.fromkeys(map(str, chain.from_iterable(unit.record["knowledge"] for unit in model.units)))
     lines.append(f"Known beforehand: {'; '.join(sentence.rstrip('.') for sentence in known) or 'nothing'}.")
+    if alone := textless(model):
+        lines.append(
+            f"{' and '.join(alone)} used none of the text: it works with the gradient and the blank template alone."
+        )
     skipped = [f"Not tried, since it does not apply here: {reason}." for reason in model.skipped]
     return [*lines, *skipped, *_repeats(model), *_self_tests(model)]
 
@@ -316,9 +326,9 @@ def _silent(data: ReportData) -> list[tuple[str, str]]:
     """(title, why) of models that were asked for and of which no unit is finished."""
     there = {model.model for model in data.models}
     why = {one["model"]: one["why"] for run in data.runs for one in run.info.get("skipped", ())}
-    unfinished = "No unit of it is finished."
+    waiting = "No unit of it is finished."
     return [
-        (str(facts.get("title", key)), f"Nothing was tried: {why[key]}." if key in why else unfinished)
+        (str(facts.get("title", key)), f"Nothing was tried: {why[key]}." if key in why else waiting)
         for key, facts in data.info["models"].items() if key not in there
     ]  # fmt: skip
 

@@ -14,7 +14,8 @@ from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
 from docleak.report.severity import Severity, worst
 from docleak.runs.run import Run
 from docleak.studies.fields import mark
-from docleak.studies.gradient.findings import FLOORS, Findings, findings_of
+from docleak.studies.gradient.findings import FLOORS, Findings, answer_given, findings_of
+from docleak.studies.gradient.progress import lags
 
 #: Share of a batch's tokens, with at least this precision, from which its words count as told though no field can be
 #: counted.
@@ -55,8 +56,8 @@ class Unit:
         return recovered if recovered and "question" in recovered else None
 
     def given(self, field: FieldScore) -> bool:
-        """Whether the field's value is the answer to the client's question, and the attacker had that."""
-        return bool(self.record["view"].get("answer_known")) and field.value == self.record.get("answer")
+        """Whether the field's value is the answer to the client's question, and the attack worked with that."""
+        return answer_given(self.record) and field.value == self.record.get("answer")
 
     @property
     def self_test_passed(self) -> bool:
@@ -302,7 +303,7 @@ def _model(
         attacks=tuple(attacks),
         floor=aggregate([unit.floor for unit in pages], rng=rng),
         ceiling=aggregate([unit.ceiling for unit in pages], rng=rng),
-        findings=findings_of(units, doubts_of(units, runs, left_out), drawn),
+        findings=findings_of(units, doubts_of(units, runs), drawn),
         skipped=tuple(f"{attack}: {why}" for attack, why in left_out.items()),
     )
 
@@ -323,7 +324,7 @@ def _attack(name: str, units: Sequence[Unit], rng: np.random.Generator) -> Attac
     )
 
 
-def doubts_of(units: Sequence[Unit], runs: Sequence[Run], skipped: Mapping[str, str]) -> list[str]:
+def doubts_of(units: Sequence[Unit], runs: Sequence[Run]) -> list[str]:
     """Why what was not read of one model cannot be called unread: its self-test failed, or units are missing."""
     tests: dict[str, bool] = {}
     for unit in units:
@@ -335,16 +336,9 @@ def doubts_of(units: Sequence[Unit], runs: Sequence[Run], skipped: Mapping[str, 
             f"The self-test failed on {failed} of {len(tests)} pages: the true page does not reproduce the observed "
             "gradient, so an attack that reads nothing says nothing."
         )
-    tried = grouped(units, lambda unit: str(unit.record["attack"]))
-    configs = [run.config.get("audit", run.config) for run in runs]
-    asked = {str(attack) for config in configs for attack in config.get("attacks", ())} - set(skipped)
-    absent = sorted(asked - set(tried))
-    wanted = max(len(group) for group in tried.values())
-    pages = [min(int(c["pages"]), int(run.info["found"])) for c, run in zip(configs, runs, strict=True)]
-    wanted = max(wanted, sum(pages) // max(len(runs), 1))
-    short = [attack for attack, group in tried.items() if len(group) < wanted]
-    if absent or short:
-        doubts.append(f"The run is not finished: {', '.join([*absent, *short])} has not been tried on every page.")
+    model, records = str(units[0].record["model"]), [unit.record for unit in units]
+    if short := [lag.attack for lag in lags(runs, records) if lag.model == model]:
+        doubts.append(f"The run is not finished: {', '.join(short)} has not been tried on every page.")
     return doubts
 
 

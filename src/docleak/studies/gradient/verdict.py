@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from docleak.report.severity import LEGIBLE_SHARE, Cell, Severity, routes_sentence
-from docleak.studies.gradient.findings import FLOORS, text_recovered
+from docleak.studies.gradient.findings import FLOORS, answer_given, text_recovered, text_taken, words_given
 from docleak.studies.gradient.results import MOMENTS, ModelResult
 from docleak.studies.gradient.words import LARGER, between, duration, share
 
@@ -173,20 +173,31 @@ def _apart(model: ModelResult) -> list[str]:
 
 def _of_given(model: ModelResult) -> list[str]:
     """What the attacks on the picture were handed of the text; where they read it themselves, that."""
-    views = [unit.record["view"] for unit in model.units]
-    if any(text_recovered(unit.record) for unit in model.units):
+    records = [unit.record for unit in model.units if unit.record["attack"] not in FLOORS]
+    if any(map(text_recovered, records)):
         return ["The attacks on the picture were given no text: they had what linear algebra read before."]
-    if any(view.get("words_known") for view in views):
+    alone = textless(model)
+    aside = f", {' and '.join(alone)} aside" if alone else ""
+    if any(map(words_given, records)):
         return [
-            "This model takes OCR words beside the picture, and the attacks on the picture were given them, as in the "
-            "paper: the picture's count shows what the picture's part of the gradient alone gives away."
+            f"This model takes OCR words beside the picture, and the attacks on the picture were given them{aside}, as "
+            "in the paper: the picture's count shows what the picture's part of the gradient alone gives away."
         ]
-    if any(view.get("answer_known") for view in views):
+    if any(map(answer_given, records)):
         return [
-            "The attacks on the picture were given question and answer, as in the paper. That the answer was given is "
-            "no finding; that another route reads it without having it is."
+            f"The attacks on the picture were given question and answer{aside}, as in the paper. That the answer was "
+            "given is no finding; that another route reads it without having it is."
         ]
     return []
+
+
+def textless(model: ModelResult) -> list[str]:
+    """The attacks on the picture that could have worked with the text that was known, and did without on every page."""
+    return [
+        attack.attack for attack in model.attacks
+        if attack.attack not in FLOORS and not any(text_taken(unit.record) for unit in attack.units)
+        and not any(text_recovered(unit.record) for unit in attack.units)
+    ]  # fmt: skip
 
 
 def _of_text(model: ModelResult) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -98,21 +99,54 @@ def read_run(run: Run) -> Reading:
         },
         tables={"falls": table},
         limits=(*SECURE_LIMITS, *LIMITS[:2], LIMITS[-1]) if secure else LIMITS,
-        measures=fields_measured(updates),
+        measures=fields_measured(
+            updates, _whose(run, updates, unfinished),
+            [f"The run is not finished: {_reached(info, updates)}."] if unfinished else [],
+        ),
         scope=Scope(
             system=f"Federated training of {info.get('model', {}).get('name', 'the model')}",
-            material=counted_words(len(updates), "update") + " as the server received them",
+            material=f"{counted_words(len(updates), 'update')} as the server received "
+            f"{'it' if len(updates) == 1 else 'them'}",
             adversary="the server of the training, or whoever reads its traffic", remedies=tuple(falls(cells)),
-            remedy="docleak audit updates --steps 1,4,16 --batch-sizes 1,4",
+            remedy="" if secure else _steps_and_batches(run.config), unfinished=_reached(info, updates, cells),
         ),
         runs=(run_facts(run.path, run.manifest()),),
     )  # fmt: skip
+
+
+def _whose(run: Run, updates: Sequence[Mapping[str, Any]], unfinished: Sequence[str]) -> str:
+    """Whose updates were measured: all clients of the capture's round, or which."""
+    config, names = run.config, list(dict.fromkeys(str(record["client"]) for record in updates))
+    if not (config.get("clients") or config.get("before") or unfinished):
+        return "all clients"
+    return f"client{'s' * (len(names) > 1)} {', '.join(names)}"
+
+
+def _steps_and_batches(config: Mapping[str, Any]) -> str:
+    """The command that measures on the same updates how leakage falls with local steps and batch size."""
+    words = ["docleak", "audit", "updates", *([str(config["updates"])] if config.get("updates") else [])]
+    for name in ("before", "after", "documents", "model", "round", "local"):
+        words += [f"--{name}", str(config[name])] if config.get(name) else []
+    for client in config.get("clients", ()):
+        words += ["--client", str(client)]
+    return shlex.join([*words, "--steps", "1,4,16", "--batch-sizes", "1,4"])
 
 
 def _unfinished(info: Mapping[str, Any], updates: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names of updates that were to be audited and have no record yet."""
     done = {record["unit"] for record in updates}
     return [name_of(planned) for planned in info.get("planned", []) if planned["unit"] not in done]
+
+
+def _reached(
+    info: Mapping[str, Any], updates: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]] | None = None
+) -> str:
+    """How far the audit is, in words; "" where it is finished. Without ``cells`` nothing is said of their table."""
+    planned, of = len(info.get("planned", ())), int(info.get("cells", 0))
+    parts = [f"{len(updates)} of {counted_words(planned, 'update')}"] if len(updates) < planned else []
+    if cells is not None and len(cells) < of:
+        parts.append(f"{len(cells)} of {counted_words(of, 'cell')} of the table of steps and batches")
+    return ", ".join(parts)
 
 
 def _missing(info: Mapping[str, Any], unfinished: Sequence[str], cells: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -117,10 +117,13 @@ def part_of(record: Mapping[str, Any]) -> Part:
     return Part(name_of(record), severity_of(record), " ".join(words))
 
 
-def fields_measured(records: Sequence[Mapping[str, Any]]) -> tuple[Measure, ...]:
-    """The share of private fields that the better of the two routes gives, its interval over clients: fields all of
-    whose tokens are told, where that is more than chance, or that are read from pictures."""
-    groups, doubts = list[tuple[str, float, int]](), list[str]()
+def fields_measured(
+    records: Sequence[Mapping[str, Any]], whose: str, missing: Sequence[str] = ()
+) -> tuple[Measure, ...]:
+    """The share of private fields that the better of the two routes gives of the updates of ``whose``: fields all of
+    whose tokens are told, where that is more than chance, or that are read from pictures. Intervals over clients.
+    ``missing`` are sentences on what of the run is not there."""
+    groups, doubts = list[tuple[str, float, int]](), [*missing]
     for record in records:
         words, seen = record["words"], Pictures.of(record["pictures"])
         if "masked" in record:
@@ -136,7 +139,7 @@ def fields_measured(records: Sequence[Mapping[str, Any]]) -> tuple[Measure, ...]
             doubts.append(f"{name_of(record)}: words, pictures or both could not be told.")
     by = measured(groups)
     share = share_of(by, np.random.default_rng(0))
-    return (Measure(FIELDS, "all clients", share, tuple(dict.fromkeys(doubts)), by),) if groups else ()
+    return (Measure(FIELDS, whose, share, tuple(dict.fromkeys(doubts)), by),) if groups else ()
 
 
 def counted(records: Sequence[Mapping[str, Any]]) -> str:

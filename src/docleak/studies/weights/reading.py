@@ -115,6 +115,7 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
             system=f"The weights of {name}", adversary="whoever has the weights, and a page with a field blacked out",
             material=f"{len(table.fields)} private fields of {factor.groups} training documents",
             categories=tuple(sorted({field.key for field in table.fields})), model=True,
+            unfinished=f"{len(table.fields)} of {planned} fields" if len(table.fields) < planned else "",
             remedy="docleak budget, then docleak train central --epsilon and this audit again",
         ),
     )  # fmt: skip
