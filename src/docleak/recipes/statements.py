@@ -194,7 +194,7 @@ def _quantity(statement: Statement, rows: Sequence[TableRow]) -> tuple[Estimate,
     paired = len(rows) == 2 and (share or not statement.by)
     if shared and (paired or (share and studies[0].stoppable)):
         planned = max([len(shared), *(study.planned_parts() for study in studies)])
-        of = studies[0].parts or "parts"
+        of = studies[0].parts_of(statement.column) or "parts"
         if len(rows) == 1:
             values = [parts[0][name] for name in shared]
             low, high = mean_over_time(values, planned=planned)

@@ -225,6 +225,10 @@ class TableStudy(Study[C]):
         the column has no parts. Parts stand or fall alone: what shares a gradient is one."""
         return {}
 
+    def parts_of(self, column: str) -> str:
+        """What ``measured`` measures one by one in that column."""
+        return self.parts
+
     def planned_parts(self) -> int:
         """How many parts the finished row will have, 0 where that is not known."""
         return 0

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from docleak.studies.training.carrying import Point
+from docleak.studies.training.config import TrainingConfig
+from docleak.studies.training.study import TrainingStudy
 from docleak.studies.training.validated import average, last_losses, swings, validated
 
 
@@ -61,3 +63,8 @@ def test_a_document_counts_with_its_mean_over_the_trainings() -> None:
 def test_its_interval_may_lie_below_nought() -> None:
     mean = average({"a": np.array([-3.0, -2.5, -2.0, -4.0]), "b": np.array([-1.0, -1.5, -0.5, -1.2])})
     assert mean.high is not None and mean.high < 0
+
+
+def test_statements_name_the_documents_that_a_column_is_about() -> None:
+    study = TrainingStudy(TrainingConfig("fedocvqa-start"))
+    assert [study.parts_of(name) for name in ("loss", "swing")] == ["test documents", "validation documents"]

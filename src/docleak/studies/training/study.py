@@ -197,6 +197,10 @@ class TrainingStudy(TableStudy[TrainingConfig]):
                 by_document |= {f"{name} {number}": float(mean) for number, mean in enumerate(means)}
         return by_document
 
+    def parts_of(self, column: str) -> str:
+        """Test documents, or those of the validation."""
+        return "validation documents" if column in VALIDATED else self.parts
+
     @classmethod
     def columns_of(cls, rows: Sequence[TableRow]) -> dict[str, Column]:
         """The average, how far trainings differ where rows have several, each data set with its metric, and costs."""
