@@ -191,7 +191,8 @@ def test_an_option_of_a_study_reaches_its_work(
     words_of = ("--before", "a", "--after", "b") if option in ("--before", "--after") else WORDS.get(name, ())
     start, beside = [*name.split(), *words_of], BESIDE.get(option, "").split()
     beside = beside if not beside or beside[0] in {p.opts[0] for p in COMMANDS[name].params} else []
-    for words in ([*start, *beside], [*start, *beside, *given(name, option)]):
+    again = [word for place, word in enumerate(start) if option not in (word, start[place - 1])]
+    for words in ([*start, *beside], [*again, *beside, *given(name, option)]):
         code, _, err = command(*words)
         if option not in words and option in (
             "--division",
@@ -305,3 +306,22 @@ def test_attack_alone_shows_its_help_and_a_typing_error_is_suggested_once(comman
     assert code == 2 and err.count("Did you mean") == 1 and "audit" in err
     code, out, _ = command("attack", "gi-dqa", "--help")
     assert code == 0 and "docleak attack gi-dqa [OPTIONS]" in out.replace("-c ", "docleak ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("reproduce", "gi-dqa/table4", "--rows", "1", "--rows", "2"),
+        ("audit", "gradient", "--pages", "1", "--pages=2"),
+        ("data", "make", "new", "--count", "1", "--count", "2"),
+    ],
+)
+def test_an_option_of_one_value_given_twice_is_refused(
+    words: tuple[str, ...], command: Command, tmp_path: Path
+) -> None:
+    refused(command(*words), "is given 2 times, and takes one value. Give it once")
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_that_collect_may_be_given_twice(command: Command) -> None:
+    refused(command("report", "none", "--study", "a", "--study", "b"), "there is no study 'a'")
