@@ -98,22 +98,22 @@ def check_values(path: str, command: click.Command, context: click.Context) -> N
     given = [p.opts[0] for p in command.params
              if context.get_parameter_source(str(p.name)) is ParameterSource.COMMANDLINE]  # fmt: skip
     values = _named(command, context.params)
-    _refuse_repeated(command, sys.argv[1:])
+    _note_repeated(command, sys.argv[1:])
     refuse_unused(path, given, values)
     refuse_foreign(path, values)
     refuse_places(path, values)
     _check_sources(path, values)
 
 
-def _refuse_repeated(command: click.Command, words: Sequence[str]) -> None:
-    """DocleakError for an option of one value that is given several times: all but the last would be ignored."""
+def _note_repeated(command: click.Command, words: Sequence[str]) -> None:
+    """Say of an option of one value that is given several times that all but the last are ignored."""
     words = list(takewhile(lambda word: word != "--", words))
     for option in command.params:
         if isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.count):
             times = sum(word in option.opts or word.startswith(tuple(f"{name}=" for name in option.opts))
                         for word in words)  # fmt: skip
             if times > 1:
-                raise DocleakError(f"{option.opts[0]} is given {times} times, and takes one value. Give it once.")
+                note(f"{option.opts[0]} is given {times} times, and takes one value: the last one counts.")
 
 
 def _check_sources(path: str, values: Mapping[str, Any]) -> None:
