@@ -60,7 +60,8 @@ def load_pages(pages: AnyPath, *, count: int | None = None, seed: int | None = N
     check_kind("seed", seed, Integral | None, "a whole number", DocumentError)
     text = os.fspath(pages)
     for part in page_specs(text):
-        _ = part == SYNTHETIC or page_source(part)  # refuses what is not there
+        if part != SYNTHETIC:
+            page_source(part)  # refuses what is not there
     if seed is None and drawn(text):
         raise DocumentError(f"{text!r}: docleak draws these pages. Give a seed; expected seed=0, say.")
     return open_pages(text, count=count, seed=seed or 0, **options)

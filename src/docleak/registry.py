@@ -169,15 +169,15 @@ class Registry(Generic[T]):
             return self._loaded(self._installed[name]), name, rest
         attribute, options = spec.split_name(rest)
         if attribute.isidentifier() and all(part.isidentifier() for part in name.split(".")):
+            if _READING.get():
+                raise self.error(
+                    f"a run that is being read names the {self.noun} {name}:{attribute}, and reading imports nothing."
+                )
             return self._own(name, attribute), f"{name}:{attribute}", options
         raise self.error(spec.unknown(self.noun, name, self.names(), more=', or "module:object" of your own'))
 
     def _own(self, module: str, attribute: str) -> Any:
         """An object of somebody's own file, in the current folder too."""
-        if _READING.get():
-            raise self.error(
-                f"a run that is being read names the {self.noun} {module}:{attribute}, and reading imports nothing."
-            )
         if os.getcwd() not in sys.path and "" not in sys.path:
             sys.path.append(os.getcwd())  # for good: worker processes are given these folders
         try:

@@ -207,3 +207,8 @@ def test_the_schema_is_published_and_holds() -> None:
                   {"models": [{"model": "a"}]}, {"falls": 3}):  # fmt: skip
         with pytest.raises(RunError, match="docleak-results-1"):
             checked({**least, **wrong})
+
+
+def test_what_has_no_interval_is_not_said_to_have_one() -> None:
+    (one,) = check(Policy(rule=(Rule(measure=FIELDS, at_most=0.2),)), [fields(0.0)], NOTHING)
+    assert one.outcome is Outcome.UNTOLD and "no interval" in one.why and "the interval reaches" not in one.why

@@ -28,7 +28,7 @@ DEPTH = 3
 
 def refuse_places(command: str, values: Mapping[str, Any]) -> None:
     """RunError for a file that ends in something else than its option's, is named by another option, too, lies where
-    none can be written, or is part of a run, a model or a data set. ``values`` are the command's options."""
+    none can be written, or is part of a run or a data set. ``values`` are the command's options."""
     outputs = dict(_outputs(command, values))
     others = [(name, path) for name, value in values.items() if name not in outputs for path in _paths(value)]
     for name, file in outputs.items():

@@ -188,13 +188,13 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
         return Checked(
             rule, one.of, Outcome.FINDING, f"{one.text} of {estimate.n} fields were read on the audited pages."
         )
-    if one.what == FIELDS and high is None:
-        high = 1.0  # of however many others, no more can be
     if one.most is not None and bound >= one.most:
         why = f"No more than {number_of(one.most, one.what)} could have been shown on so few, whatever is true."
         return Checked(rule, one.of, Outcome.UNTOLD, why)
     if one.doubts:
         return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}, but: {' '.join(one.doubts)}")
+    if one.what == FIELDS and bound >= 1:
+        return Checked(rule, one.of, Outcome.PASS, _passed(one))  # of however many others, no more can be
     if high is not None and not math.isnan(high) and high <= bound:
         return Checked(rule, one.of, Outcome.PASS, _passed(one))
     why = estimate.why or "no interval" if high is None else f"the interval reaches {number_of(high, one.what)}"

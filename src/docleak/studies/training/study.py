@@ -228,7 +228,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
             "seconds": [dict(result.seconds) for result in results],
             "claims": [result.claim for result in results],
             "said": said_in(run),
-            "points": [replace(point, losses=(), scores=()).__dict__ for point in self.points(run)],
+            "points": [asdict(replace(point, losses=(), scores=())) for point in self.points(run)],
         }
 
     def _validated(self, run: Run) -> dict[str, ByDocument]:
