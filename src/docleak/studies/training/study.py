@@ -85,7 +85,7 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         "seconds": Column("s", 0),
     }
     of_model, options = ("model",), ("documents", "test_documents", "pages", "rounds", "seed")
-    parts, shares = "test documents", ("score",)
+    parts, shares, repeatable = "test documents", ("score",), True
     wanted_at = "docs/reproduce.md"
     footnote = (
         "Ours with 95 % intervals over test documents in square brackets; the paper's value in round brackets. The "
