@@ -44,10 +44,11 @@ def test_a_training_recipe_from_plan_to_table(command: Command, tmp_path: Path) 
     assert first["clients"] == 2 and first["rounds"] == [3] and second["rounds"] == [10]
     assert second["bytes"] > 3 * first["bytes"], "ten rounds, and layout tokens in the model"
     assert not (tmp_path / "docleak-mine-tiny").exists(), "a plan computes nothing"
-    code, out, err = command(
+    asked = (
         "reproduce", "mine.toml", "--rounds", "1", "--rows", "fine", "--documents", "synthetic", "--documents",
-        "synthetic", "--workers", "1", "--out", "run", "--json",
+        "synthetic", "--workers", "1", "--json", "--out",
     )  # fmt: skip
+    code, out, err = command(*asked, "run")
     assert code == 0, err
     assert json.loads(out)["units"] == 1
     saved = json.loads((tmp_path / "run" / "table.json").read_text())
@@ -58,6 +59,11 @@ def test_a_training_recipe_from_plan_to_table(command: Command, tmp_path: Path) 
     assert [point["round"] for point in row["points"]] == [1, 1]
     sentence = "synthetic_2: no official test split is here, so 1 of 4 training pages were held out for it"
     assert sentence in saved["Test and validation pages"] and sentence in (tmp_path / "run" / "table.html").read_text()
+    for name, changes, taken in (("beside", (), True), ("of-another-seed", ("--seed", "1"), False)):
+        code, _, err = command(*asked, name, *changes)
+        assert code == 0, err
+        other = json.loads((tmp_path / name / "table.json").read_text())
+        assert ("Computed before" in other) is taken and (other["rows"][0]["seconds"] == row["seconds"]) is taken
     record = next((tmp_path / "run" / "rows").glob("*/units/*/unit.json"))
     older = {key: value for key, value in json.loads(record.read_text()).items() if key != "said"}
     record.write_text(json.dumps(older))

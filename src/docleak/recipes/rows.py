@@ -155,7 +155,8 @@ def reproduce(
         for assignment in assignments:
             assignment.study.prepare(assignment.run, watcher.said)
         begun = [row for row in rows if row.run.path in studies]
-        if taken := sum((_take_over(row, out) for row in begun if row.study.repeatable), Counter[str]()):
+        repeated = [row for row in begun if row.study.stoppable or row.study.repeatable]
+        if taken := sum((_take_over(row, out) for row in repeated), Counter[str]()):
             watcher.said(f"{taken.total()} units were computed for tables beside {out.name}: taken over")
         compute(
             assignments, workers=workers, watcher=watcher, cluster=cluster, keep_going=True,

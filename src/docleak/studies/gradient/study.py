@@ -82,7 +82,6 @@ class GradientStudy(TableStudy[GradientConfig]):
     }  # fmt: skip
     options = ("models", "image_sizes", "documents", "pages", "budget", "ocr", "seed")
     parts, shares, stoppable = "documents", ("binary", "fuzz_ratio", "text_exact"), True
-    repeatable = True
     footnote = (
         "Ours with 95 % intervals over documents in square brackets; the paper's value in round brackets. MSE is the "
         "true one in 0-255 units; the paper's printed values are not comparable."

@@ -76,7 +76,6 @@ class PairStudy(TableStudy[PairConfig]):
     )
     show: tuple[str, ...] = ("ssim", "rouge_l")
     parts, shares, stoppable = "batches", tuple(name for name in SCORES if name not in ("ssim", "psnr")), True
-    repeatable = True
 
     @property
     def setting(self) -> Setting:
