@@ -186,7 +186,7 @@ class TableStudy(Study[C]):
     shares: ClassVar[tuple[str, ...]] = ()
     #: Whether the units of one turn are one part under every row, so that a table can stop after any turn.
     stoppable: ClassVar[bool] = False
-    #: Whether the configuration alone says what a unit is (as in what is stoppable): tables beside may have computed it.
+    #: Whether the configuration alone says what a unit is (as in what is stoppable): others may have computed it.
     repeatable: ClassVar[bool] = False
     #: The page that says where to get what only the user can name; "" where rows are not held back for it.
     wanted_at: ClassVar[str] = ""
