@@ -147,3 +147,27 @@ def test_bad_clients_and_plans(model: DocumentModel, pages: list) -> None:
         next(p for _, p in trainable(model.module)).fill_(float("nan"))
     with pytest.raises(FederationError, match="the loss of step 1 is nan"):
         run(model, pages)
+
+
+def test_a_round_reads_a_page_once_and_its_update_does_not_depend_on_that(
+    model: DocumentModel, pages: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    class Counted(list):
+        def __getitem__(self, number):
+            read.append(number)
+            return super().__getitem__(number)
+
+    before, plan = parameters_of(model), LocalPlan(batch_size=2, epochs=2, dropout=False)
+    kept = run(model, Counted(pages), plan)
+    steps = len(kept.batches)
+    assert sorted(read) == [0, 0, 1, 1, 2, 2] and steps > 3  # for its questions, then for its pixels
+    set_parameters(model, before)
+    read.clear()
+    monkeypatch.setattr("docleak.training.federated.local.KEPT", 224 * 224 * 3)  # room for one page
+    without = run(model, Counted(pages), plan)
+    counts = sorted(read.count(number) for number in range(3))
+    assert counts[0] == 2 < counts[1]
+    for name, delta in kept.update.delta.items():
+        np.testing.assert_array_equal(delta, without.update.delta[name])

@@ -25,6 +25,9 @@ from docleak.training.objectives.table import objective_of
 #: attend to each other, pages in patches of PATCH pixels a side: a step of FeDocVQA's published size on 16 tables does
 #: not fit into 23 GB as one, nor does one part of three long tables in pretraining, whose answers are as long.
 LARGE, AT_ONCE, PAIRS_AT_ONCE, PATCH = 50_000_000, 4096, 1 << 21, 16
+#: Bytes of pages that a round keeps as the model takes them: decoding a page for each of its questions is a third of
+#: the time of a tiny model's step.
+KEPT = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ def train_in_place(
         raise FederationError(f"client {client!r} has {len(pages)} pages and no {objective.needs} to train on.")
     named = [p for _, p in trainable(model.module)]
     optimiser = _optimiser(named, plan)
+    fitted = FittedPages(model, pages)
     losses: list[float] = []
     batches: list[tuple[int, ...]] = []
     was_training = model.module.training
@@ -111,7 +115,7 @@ def train_in_place(
             for numbers in _batches(len(examples), plan, rng):
                 optimiser.zero_grad(set_to_none=True)
                 with derived_once(model):
-                    loss = _add_gradient(model, pages, [examples[i] for i in numbers], objective, rng)
+                    loss = _add_gradient(model, fitted, [examples[i] for i in numbers], objective, rng)
                 if plan.max_norm:
                     torch.nn.utils.clip_grad_norm_(named, plan.max_norm)
                 optimiser.step()
@@ -154,16 +158,34 @@ def batch_loss(
 ) -> Tensor:
     """Mean loss of a batch, a tensor of no dimension with its graph; each of its pages is read once. ``rng`` draws
     what the objective draws."""
-    return model.loss(*_read(model, pages, batch, objective, rng)).mean()
+    return model.loss(*_read(model, FittedPages(model, pages), batch, objective, rng)).mean()
+
+
+class FittedPages:
+    """Pages as ``model`` takes them; the first KEPT bytes of them are fitted once, the others each time."""
+
+    def __init__(self, model: DocumentModel, pages: Sequence[Page]) -> None:
+        self._model, self._pages = model, pages
+        self._kept: dict[int, Page] = {}
+        self._room = KEPT
+
+    def __getitem__(self, number: int) -> Page:
+        if number in self._kept:
+            return self._kept[number]
+        page = self._model.fit(self._pages[number])
+        if page.image.nbytes <= self._room:
+            self._room -= page.image.nbytes
+            self._kept[number] = page
+        return page
 
 
 def _read(
-    model: DocumentModel, pages: Sequence[Page], batch: Sequence[Example], objective: Objective,
+    model: DocumentModel, pages: FittedPages, batch: Sequence[Example], objective: Objective,
     rng: np.random.Generator,
 ) -> tuple[Tensor, list[Encoded], list[int]]:  # fmt: skip
     """A batch as ``model.loss`` takes it."""
     numbers = sorted({example.page for example in batch})
-    fitted = {i: model.fit(pages[i]) for i in numbers}
+    fitted = {i: pages[i] for i in numbers}
     device = next(model.module.parameters()).device
     pixels = torch.stack([pixels_of(fitted[i].image, device) for i in numbers])
     encoded = [objective.encode(model, fitted[example.page], example, rng) for example in batch]
@@ -172,7 +194,7 @@ def _read(
 
 
 def _add_gradient(
-    model: DocumentModel, pages: Sequence[Page], batch: Sequence[Example], objective: Objective,
+    model: DocumentModel, pages: FittedPages, batch: Sequence[Example], objective: Objective,
     rng: np.random.Generator,
 ) -> float:  # fmt: skip
     """The mean loss of a batch, whose gradient is added to the parameters'; a large model takes a large batch in parts
