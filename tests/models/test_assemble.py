@@ -224,6 +224,8 @@ def test_base_sizes_are_the_published_ones(kind: str, trained: int, whole: int, 
     vision = t.BeitConfig(**DIT_BASE) if kind == "vt5" else t.ViTMAEConfig()
     vision.save_pretrained(tmp_path / "vision")
     sources = {"text": str(tmp_path / "t5-base"), "vision": str(tmp_path / "vision")}
+    for place in sources.values():
+        (Path(place) / "model.safetensors").touch()  # a plan looks whether weights are there, and reads none
     card = assemble(kind, tmp_path / "out", seed=0, dry_run=True, **sources)
     assert (card["trainable"], card["parameters"]) == (trained, whole)
     assert not (tmp_path / "out").exists()
@@ -243,3 +245,17 @@ def test_the_sources_may_be_at_a_revision(parts: Path, tmp_path: Path, monkeypat
     with pytest.raises(ModelError, match="could not be loaded"):
         VT5.build(ReaderConfig(str(parts / "t5"), str(parts / "dit")))
     assert asked == [("owner/t5", "v1.0"), (str(parts / "t5"), "main")]
+
+
+def test_weights_that_are_not_there_are_missed_before_anything_is_made(parts: Path, tmp_path: Path) -> None:
+    bare, torn = tmp_path / "bare", tmp_path / "torn"
+    shutil.copytree(parts / "dit", bare)
+    (bare / "model.safetensors").unlink()
+    shutil.copytree(parts / "t5-in-shards", torn)
+    shard = min(torn.glob("model-*.safetensors"))
+    shard.unlink()
+    with pytest.raises(ModelError) as refused:
+        assemble("vt5", tmp_path / "out", text=str(torn), vision=str(bare), seed=0, dry_run=True)
+    said = str(refused.value)
+    assert shard.name in said and "it has no weights; expected one of model.safetensors" in said
+    assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ from torch import nn
 from docleak.errors import ModelError
 from docleak.files import drafted_folder, reported, write_json
 from docleak.models.fedocvqa import FeDocVQA
-from docleak.models.files import tokenizer_of, values_of
+from docleak.models.files import tokenizer_of, values_of, weight_files
 from docleak.models.loading import config_of, split_revision
 from docleak.models.t5 import GIVEN, ReaderConfig, T5Reader
 from docleak.models.vt5 import VT5
@@ -61,7 +61,7 @@ def assemble(
         raise ModelError(f"unknown architecture {architecture!r}; docleak assembles {' and '.join(KINDS)}.")
     kind = KINDS[architecture]
     values = config_of(text), config_of(vision)
-    faults = [*_misfits(kind, text, vision, *values)]
+    faults = [*_misfits(kind, text, vision, *values), *_without_weights(text, vision)]
     if not faults:
         faults = [*_tokenizer_faults(text, values[0])]
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -105,6 +105,17 @@ def _misfits(kind: Kind, text: str, vision: str, t5: dict[str, Any], eye: dict[s
         yield f"{vision!r} takes {eye['num_channels']} channels, expected 3"
     if kind.adapter is FeDocVQA and width != t5.get("d_model", 512):
         yield f"{vision!r} has width {width} and the T5 {text!r} {t5.get('d_model', 512)}, expected the same"
+
+
+def _without_weights(*places: str) -> Iterator[str]:
+    """Of folders on this machine those whose weights are not there; a hub's are not downloaded for it."""
+    for place in places:
+        where, revision = split_revision(place)
+        if Path(where).is_dir():
+            try:
+                weight_files(where, revision)
+            except ModelError as fault:
+                yield str(fault).removesuffix(".")
 
 
 def _tokenizer_faults(text: str, t5: dict[str, Any]) -> Iterator[str]:

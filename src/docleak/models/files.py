@@ -254,12 +254,15 @@ def weights_in(where: str, revision: str | None) -> dict[str, Tensor]:
 
     Pickled ones are read by torch's reader of plain tensors, which runs nothing in them.
     """
+    return {key: value for file in weight_files(where, revision) for key, value in tensors_in(file).items()}
+
+
+def weight_files(where: str, revision: str | None) -> list[Path]:
+    """The files that hold a checkpoint's tensors, all there, unread; ModelError where one is missing."""
     for name in WEIGHTS:
         path = optional_file(where, name, revision=revision)
-        if path is not None and name.endswith(".index.json"):
-            return {key: value for part in _shards(where, path, revision) for key, value in tensors_in(part).items()}
         if path is not None:
-            return tensors_in(path)
+            return _shards(where, path, revision) if name.endswith(".index.json") else [path]
     raise ModelError(
         f"model {where!r} could not be loaded: it has no weights; expected one of {', '.join(WEIGHTS)}. Save it with "
         "save_pretrained."
