@@ -1,18 +1,20 @@
 """Compute published result pages anew by their own commands, and say how far the numbers agree.
 
-    python -m scripts.rerun --draw 5 --seed 0 --at-most 600 --data DATA --public PUBLIC --work WORK --out docs/results/rerun.md
+    python -m scripts.rerun --draw 5 --seed 0 --at-most 600 --data DATA --work WORK --out docs/results/rerun.md
 
-Drawn are pages of docs/results at tiny scale whose command had taken ``--at-most`` seconds; each is rerun in WORK with
-the docleak that this interpreter imports, and cut off after ``--patience`` seconds. DATA is the folder of the real
-development data, PUBLIC the model of ``scripts.public_reader``. Of every row each number is *the same* (to 1e-6),
-*agrees* (each value lies in the other's interval, or the number has none and lies within a twentieth), or *differs*;
-what a clock says is left out. Verdicts of statements are the same or not.
-"""  # noqa: E501
+Drawn are pages of docs/results at tiny scale whose command, and the training of its targets, had taken ``--at-most``
+seconds. Each is rerun in WORK with the docleak that this interpreter imports, and cut off after ``--patience`` seconds.
+DATA is the folder of the real development data; FeDocVQA's pages are drawn where ``--public`` names the model of
+``scripts.public_reader``. Of every row each number is *the same* (to 1e-6), *agrees* (each value lies in the other's
+interval, or the number has none and lies within a twentieth), or *differs*; what a clock says is left out. Verdicts of
+statements are the same or not.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import re
 import shlex
@@ -33,17 +35,21 @@ CLOSE, NEAR = 1e-6, 0.05
 
 
 def candidates(at_most: float) -> list[Path]:
-    """The tables of result pages at tiny scale whose command took so many seconds at most."""
-    tables = []
-    for file in sorted(RESULTS.glob("*/*.json")):
-        told = json.loads(file.read_text())
-        wall = re.match(r"[\d,]+", str(told.get("Wall time of this call", "")))
-        if told.get("scale") == "tiny" and "Command" in told and wall:
-            tables += [file] if float(wall[0].replace(",", "")) <= at_most else []
-    return tables
+    """The tables of result pages at tiny scale that took so many seconds at most (``cost_of``)."""
+    return [file for file in sorted(RESULTS.glob("*/*.json")) if cost_of(json.loads(file.read_text())) <= at_most]
 
 
-def command_of(told: Mapping[str, Any], out: Path, data: Path, public: Path) -> list[str]:
+def cost_of(told: Mapping[str, Any]) -> float:
+    """Seconds of a table's command, and of the training of the targets that it may have found there; infinite at other
+    scales, or where a page does not say it."""
+    wall = re.match(r"[\d,]+", str(told.get("Wall time of this call", "")))
+    if told.get("scale") != "tiny" or "Command" not in told or not wall:
+        return math.inf
+    trained = {row["target"]: row["trained"]["seconds"] or 0.0 for row in told["rows"] if row.get("trained")}
+    return float(wall[0].replace(",", "")) + sum(trained.values())
+
+
+def command_of(told: Mapping[str, Any], out: Path, data: Path, public: Path | None) -> list[str]:
     """The command of a page with this machine's folders."""
     words = shlex.split(told["Command"])[1:]
     where = words.index("--out") if "--out" in words else len(words)
@@ -106,16 +112,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-most", type=float, default=600.0)
     parser.add_argument("--patience", type=float, default=1800.0)
-    for name in ("data", "public", "work", "out"):
+    parser.add_argument("--public", type=Path)
+    for name in ("data", "work", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     given = parser.parse_args(arguments)
-    files = candidates(given.at_most)
+    files = [file for file in candidates(given.at_most) if given.public or file.parent.name != "fedocvqa"]
     drawn = random.Random(given.seed).sample(files, given.draw)
     lines, differing = [], []
     for file in drawn:
         before, name = json.loads(file.read_text()), file.relative_to(RESULTS).with_suffix("").as_posix()
         out = (given.work / name).absolute()
-        words = command_of(before, out, given.data.absolute(), given.public.absolute())
+        words = command_of(before, out, given.data.absolute(), given.public and given.public.absolute())
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=given.patience, check=False)
             ended = "" if done.returncode == 0 else f"exit code {done.returncode}: {done.stderr.strip()[-200:]}"
@@ -132,17 +139,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
                      f"{counts['missing']} | {same} of {of} |")  # fmt: skip
         differing += [f"- {name}: {sentence}" for sentence in said]
     commit = subprocess.run(["git", "log", "-1", "--format=%h"], cwd=ROOT, capture_output=True, text=True, check=True)
+    all_but = "" if given.public else ", but FeDocVQA's,"
     text = [
         "# Result pages computed anew", "",
-        f"{given.draw} of the {len(files)} pages at tiny scale whose own command had taken {given.at_most:.0f} s at "
-        f"most, drawn by seed {given.seed}; each by its command in a fresh clone of {commit.stdout.strip()}, one after "
-        "the other (a command that trains its targets anew may take longer than the one that found them there). "
-        "A number is *the same* to 1e-6, it *agrees* where each value lies in the other's interval (or, without one, "
-        "within a twentieth), else it *differs*. Columns of a clock are left out.", "",
+        f"{given.draw} of the {len(files)} pages at tiny scale{all_but} whose command had taken {given.at_most:.0f} s at "
+        "most, with the training of PFL-DocVQA's targets; "
+        f"drawn by seed {given.seed}; each by its command in a fresh clone of {commit.stdout.strip()}, one after the "
+        "other. A number is *the same* to 1e-6, it *agrees* where each value lies in the other's interval (or, without "
+        "one, within a twentieth), else it *differs*. Columns of a clock are left out.", "",
         "| page | the same | agree | differ | missing | verdicts the same |", "|---|---|---|---|---|---|", *lines, "",
         *(differing or ["Nothing differs."]), "",
         f"Command: python -m scripts.rerun --draw {given.draw} --seed {given.seed} --at-most {given.at_most:.0f} "
-        "--data DATA --public PUBLIC --work WORK --out docs/results/rerun.md",
+        f"--data DATA{' --public PUBLIC' if given.public else ''} --work WORK --out docs/results/rerun.md",
     ]  # fmt: skip
     write_atomically(given.out, ("\n".join(text) + "\n").encode())
 
