@@ -142,8 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     all_but = "" if given.public else ", but FeDocVQA's,"
     text = [
         "# Result pages computed anew", "",
-        f"{given.draw} of the {len(files)} pages at tiny scale{all_but} whose command had taken {given.at_most:.0f} s at "
-        "most, with the training of PFL-DocVQA's targets; "
+        f"{given.draw} of the {len(files)} pages at tiny scale{all_but} whose command had taken {given.at_most:.0f} s "
+        "at most, with the training of PFL-DocVQA's targets; "
         f"drawn by seed {given.seed}; each by its command in a fresh clone of {commit.stdout.strip()}, one after the "
         "other. A number is *the same* to 1e-6, it *agrees* where each value lies in the other's interval (or, without "
         "one, within a twentieth), else it *differs*. Columns of a clock are left out.", "",
