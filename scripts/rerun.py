@@ -41,7 +41,7 @@ def candidates(at_most: float) -> list[Path]:
 
 def cost_of(told: Mapping[str, Any]) -> float:
     """Seconds of a table's command, and of the training of the targets that it may have found there; infinite at other
-    scales, or where a page does not say it."""
+    scales, or where a page does not say it. Only the last call of a continued run counts, as its page says."""
     wall = re.match(r"[\d,]+", str(told.get("Wall time of this call", "")))
     if told.get("scale") != "tiny" or "Command" not in told or not wall:
         return math.inf
@@ -142,9 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     all_but = "" if given.public else ", but FeDocVQA's,"
     text = [
         "# Result pages computed anew", "",
-        f"{given.draw} of the {len(files)} pages at tiny scale{all_but} whose command had taken {given.at_most:.0f} s "
-        "at most, with the training of PFL-DocVQA's targets; "
-        f"drawn by seed {given.seed}; each by its command in a fresh clone of {commit.stdout.strip()}, one after the "
+        f"{given.draw} of the {len(files)} pages at tiny scale{all_but} whose last call had taken {given.at_most:.0f} "
+        "s at most, with the training of PFL-DocVQA's targets; "
+        f"drawn by seed {given.seed}; each by its command with the docleak of {commit.stdout.strip()}, one after the "
         "other. A number is *the same* to 1e-6, it *agrees* where each value lies in the other's interval (or, without "
         "one, within a twentieth), else it *differs*. Columns of a clock are left out.", "",
         "| page | the same | agree | differ | missing | verdicts the same |", "|---|---|---|---|---|---|", *lines, "",
