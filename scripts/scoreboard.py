@@ -31,6 +31,8 @@ EXPLAINED = """\
 What the papers conclude from their tables and figures, and what docleak asks beside them, as statements that its
 numbers confirm, refute, or cannot decide. **Confirmed** and **refuted** mean that the whole 95 % interval lies on that
 side, but for "by the number itself": there is no interval then, and what one training or run gave is held to the line.
+"Of one training": the interval is over test documents, and says nothing of what another seed would give; of five such
+verdicts on FeDocVQA's table 3, two did not outlive three trainings of twice the rounds.
 How each was measured (paired over the same pages, or two intervals that do not meet) stands on the page of its table,
 with command, seed, machine and time. Scale tiny is not the papers' models: what is refuted there is refuted there.
 Statements marked "(ours)", and all of tables whose heading says "docleak's own question", are no paper's.
@@ -62,10 +64,20 @@ def lines_of(table: Mapping[str, Any]) -> list[str]:
     for one in table["statements"]:
         quantity = Estimate.of_json(one["quantity"])
         where = one["model"] + (f", {table['at']}" if table["scale"] != "tiny" else "")
-        verdict = one["verdict"] + (" by the number itself" if one["verdict"] != OPEN and quantity.low is None else "")
+        verdict = one["verdict"]
+        if verdict != OPEN:
+            verdict += " by the number itself" if quantity.low is None else ""
+            verdict += " of one training" if of_one_training(table, one) else ""
         cells = [one["says"], where, quantity.groups or "-", quantity.text(3), verdict, to_decide(table, one)]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
+
+
+def of_one_training(table: Mapping[str, Any], statement: Mapping[str, Any]) -> bool:
+    """Whether a row that the statement is about is a training that was made once, as its table counts them."""
+    about = {statement.get(key) for key in ("row", "above", "below", "like")}
+    counts = [row["ours"].get("trainings") for row in table["rows"] if row["row"] in about]
+    return any(isinstance(count, dict) and count["value"] == 1 for count in counts)
 
 
 def scoreboard(folder: Path, recipes: Mapping[str, Recipe]) -> str:

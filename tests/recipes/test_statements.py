@@ -317,6 +317,12 @@ def test_the_scoreboard_says_where_a_verdict_has_no_interval(tmp_path: Path) -> 
     (tmp_path / "coins.json").write_text(json.dumps(stored))
     text = scoreboard(tmp_path, {"coins": Recipe("coins", "Coins", "A paper", "", (), {}, {})})
     assert "| m | - | 0.900 | confirmed by the number itself |  |" in text
+    for trainings, said in ((1.0, " of one training"), (3.0, "")):
+        row = next(row for row in stored["rows"] if row["row"] == stored["statements"][0]["row"])
+        row["ours"]["trainings"] = Estimate.exactly(trainings).to_json()
+        (tmp_path / "coins.json").write_text(json.dumps(stored))
+        text = scoreboard(tmp_path, {"coins": Recipe("coins", "Coins", "A paper", "", (), {}, {})})
+        assert f"| m | - | 0.900 | confirmed by the number itself{said} |  |" in text
 
 
 class TwoSetsStudy(CoinsStudy):
