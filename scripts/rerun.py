@@ -138,7 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines.append(f"| {link} | {counts['the same']} | {counts['agrees']} | {counts['differs']} | "
                      f"{counts['missing']} | {same} of {of} |")  # fmt: skip
         differing += [f"- {name}: {sentence}" for sentence in said]
-    commit = subprocess.run(["git", "log", "-1", "--format=%h"], cwd=ROOT, capture_output=True, text=True, check=True)
+    describe = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True)
     all_but = "" if given.public else ", but FeDocVQA's,"
     text = [
         "# Result pages computed anew", "",

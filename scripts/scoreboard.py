@@ -32,8 +32,8 @@ What the papers conclude from their tables and figures, and what docleak asks be
 numbers confirm, refute, or cannot decide. **Confirmed** and **refuted** mean that the whole 95 % interval lies on that
 side, but for "by the number itself": there is no interval then, and what one training or run gave is held to the line.
 "Of one training": the interval is over test documents, and says nothing of what another seed would give; of five such
-verdicts on FeDocVQA's table 3, two did not outlive three trainings of twice the rounds. What
-attacks trained models (CDMI, PFL-DocVQA) is said of those that its page names.
+verdicts on FeDocVQA's table 3, two did not outlive three trainings of twice the rounds. What attacks trained models
+(CDMI, PFL-DocVQA) is said of those that its page names.
 How each was measured (paired over the same pages, or two intervals that do not meet) stands on the page of its table,
 with command, seed, machine and time. Scale tiny is not the papers' models: what is refuted there is refuted there.
 Statements marked "(ours)", and all of tables whose heading says "docleak's own question", are no paper's.
