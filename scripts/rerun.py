@@ -7,7 +7,7 @@ seconds. Each is rerun in WORK with the docleak that this interpreter imports, a
 DATA is the folder of the real development data; FeDocVQA's pages are drawn where ``--public`` names the model of
 ``scripts.public_reader``. Of every row each number is *the same* (to 1e-6), *agrees* (each value lies in the other's
 interval, or the number has none and lies within a twentieth), or *differs*; what a clock says is left out. Verdicts of
-statements are the same or not.
+statements are the same or not. What stands on the page below "What it shows" is kept.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from docleak.files import write_atomically
+from scripts.publish_tables import HEADING
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -117,12 +118,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     given = parser.parse_args(arguments)
     files = [file for file in candidates(given.at_most) if given.public or file.parent.name != "fedocvqa"]
+    if not 0 < given.draw <= len(files):
+        parser.error(f"--draw is {given.draw}; expected 1 to {len(files)}, the pages that --at-most leaves")
     drawn = random.Random(given.seed).sample(files, given.draw)
     lines, differing = [], []
     for file in drawn:
-        before, name = json.loads(file.read_text()), file.relative_to(RESULTS).with_suffix("").as_posix()
+        page, name = json.loads(file.read_text()), file.relative_to(RESULTS).with_suffix("").as_posix()
         out = (given.work / name).absolute()
-        words = command_of(before, out, given.data.absolute(), given.public and given.public.absolute())
+        words = command_of(page, out, given.data.absolute(), given.public and given.public.absolute())
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=given.patience, check=False)
             ended = "" if done.returncode == 0 else f"exit code {done.returncode}: {done.stderr.strip()[-200:]}"
@@ -131,10 +134,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         link = f"[{name}]({name}.md)"
         if not (out / "table.json").is_file() or ended:
             lines.append(f"| {link} | {ended or 'no table'} | | | | |")
+            differing.append(f"- {name}: not computed, so that nothing is known of it")
             continue
         after = json.loads((out / "table.json").read_text())
-        counts, said = compared(before, after)
-        same, of = verdicts(before, after)
+        counts, said = compared(page, after)
+        same, of = verdicts(page, after)
         lines.append(f"| {link} | {counts['the same']} | {counts['agrees']} | {counts['differs']} | "
                      f"{counts['missing']} | {same} of {of} |")  # fmt: skip
         differing += [f"- {name}: {sentence}" for sentence in said]
@@ -153,7 +157,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"Command: python -m scripts.rerun --draw {given.draw} --seed {given.seed} --at-most {given.at_most:.0f} "
         f"--data DATA{' --public PUBLIC' if given.public else ''} --work WORK --out docs/results/rerun.md",
     ]  # fmt: skip
-    write_atomically(given.out, ("\n".join(text) + "\n").encode())
+    before = given.out.read_text() if given.out.is_file() else ""
+    shown = before[before.index(HEADING) :] if HEADING in before else f"{HEADING}\n\nTo be written.\n"
+    write_atomically(given.out, ("\n".join(text) + f"\n\n{shown}").encode())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scripts.rerun import candidates, command_of, compared, judged, verdicts
+import pytest
+
+from scripts.rerun import candidates, command_of, compared, judged, main, verdicts
 
 
 def number(value: float, low: float | None = None, high: float | None = None) -> dict[str, float | None]:
@@ -47,3 +49,12 @@ def test_the_command_of_a_page_with_this_machines_folders(tmp_path: Path) -> Non
 def test_pages_whose_command_is_dear_are_not_drawn() -> None:
     few, many = candidates(100), candidates(1e9)
     assert set(few) < set(many) and all("-base" not in file.name for file in many)
+
+
+def test_a_page_that_was_not_computed_is_not_said_to_agree(tmp_path: Path) -> None:
+    asked = ["--seed", "27", "--at-most", "600", "--data", str(tmp_path / "nowhere"), "--work", str(tmp_path)]
+    main([*asked, "--draw", "1", "--patience", "0.01", "--out", str(tmp_path / "page.md")])
+    said = (tmp_path / "page.md").read_text()
+    assert "cut off after" in said and "not computed" in said and "Nothing differs" not in said
+    with pytest.raises(SystemExit):
+        main([*asked, "--draw", "1000", "--out", str(tmp_path / "page.md")])
