@@ -8,7 +8,7 @@ import pytest
 from docleak.studies.training.carrying import Point
 from docleak.studies.training.config import TrainingConfig
 from docleak.studies.training.study import TrainingStudy
-from docleak.studies.training.validated import average, last_losses, swings, validated
+from docleak.studies.training.validated import average, fluctuations, last_losses, swings, validated
 
 
 def point(number: int, source: str, losses: tuple[float, ...], *, trained: bool, phase: str = "finetuning") -> Point:
@@ -42,6 +42,19 @@ def test_rounds_come_in_any_order_and_the_first_has_none_before_it() -> None:
 def test_who_always_trains_has_no_swing() -> None:
     always = [point(n, "a", (float(n),), trained=True) for n in (1, 2, 3)]
     assert swings(always, scores=False) == {} and validated([always]) == {}
+
+
+def test_a_fluctuation_is_the_spread_about_a_parabola_and_a_trend_is_none() -> None:
+    rounds = np.arange(1, 9)
+    noise = np.array([1.0, -3, 3, -1, -1, 3, -3, 1])
+    curves = np.stack([9 - rounds + 0.1 * rounds**2, 9 - rounds + noise, np.full(8, 4.0)], axis=1)
+    points = [point(int(n), "a", tuple(curve), trained=True) for n, curve in zip(rounds, curves, strict=True)]
+    spread = fluctuations(points[::-1], scores=False)["a"]
+    left = noise - np.polyval(np.polyfit(rounds, noise, 2), rounds)
+    assert spread == pytest.approx([0, np.sqrt((left**2).sum() / 5), 0], abs=1e-9)
+    assert fluctuations(points, scores=True)["a"] == pytest.approx(spread / 10, abs=1e-9), "a score of 1 - loss / 10"
+    assert fluctuations(points[:3], scores=False) == {}, "three rounds lie on a parabola"
+    assert validated([points])["loss_fluctuation"]["a"] == pytest.approx(spread)
 
 
 def test_self_pretraining_is_told_by_its_last_round_and_by_no_other_phase() -> None:

@@ -19,11 +19,16 @@ COLUMNS = {
     "pretraining_loss": Column("validation loss of self-pretraining", 2),
     "swing": Column("score after its own round", 1, percent=True),
     "loss_swing": Column("loss after its own round", 2),
+    "fluctuation": Column("fluctuation of the score", 1, percent=True),
+    "loss_fluctuation": Column("fluctuation of the loss", 2),
 }
 EXPLAINED = (
-    "Of validation documents: the loss of self-pretraining after its last round; and how much more score and loss "
-    "change in a round that a client of the document's own data set took part in than in the others."
+    "Of validation documents: the loss of self-pretraining after its last round; how much more score and loss "
+    "change in a round that a client of the document's own data set took part in than in the others; and how far from "
+    "a parabola through the rounds of fine-tuning they lie (a standard deviation), whoever took part."
 )
+#: The degree of the regression that fluctuations are told from.
+PARABOLA = 2
 #: Data set -> a number of each of its validation documents, (D,), the mean over the trainings.
 ByDocument = Mapping[str, NDArray[np.float64]]
 
@@ -34,6 +39,8 @@ def validated(trainings: Sequence[Sequence[Point]]) -> dict[str, ByDocument]:
         "pretraining_loss": _means([last_losses(points) for points in trainings]),
         "swing": _means([swings(points, scores=True) for points in trainings]),
         "loss_swing": _means([swings(points, scores=False) for points in trainings]),
+        "fluctuation": _means([fluctuations(points, scores=True) for points in trainings]),
+        "loss_fluctuation": _means([fluctuations(points, scores=False) for points in trainings]),
     }
     return {name: documents for name, documents in columns.items() if documents}
 
@@ -52,14 +59,34 @@ def swings(points: Sequence[Point], *, scores: bool) -> ByDocument:
     Data sets whose clients take part in all rounds after the first, or in none, are left out.
     """
     swung = {}
-    rounds = sorted((point for point in points if point.phase == FINETUNING), key=lambda point: point.round)
-    for name in dict.fromkeys(point.source for point in rounds):
-        here = [point for point in rounds if point.source == name]
+    for name, here in _curves(points).items():
         changes = np.diff([point.scores if scores else point.losses for point in here], axis=0)  # (rounds - 1, D)
         took = np.array([point.trained for point in here[1:]], dtype=bool)
         if took.any() and not took.all():
             swung[name] = changes[took].mean(axis=0) - changes[~took].mean(axis=0)
     return swung
+
+
+def fluctuations(points: Sequence[Point], *, scores: bool) -> ByDocument:
+    """The standard deviation of a document's scores (else its losses) about the parabola in the round that fits them
+    best, over the rounds of fine-tuning; of data sets with four or more validated rounds.
+
+    Nguyen and Karatzas (2024), Figure 3, draws its curves through such a regression; they print no number for this.
+    """
+    spread = {}
+    for name, here in _curves(points).items():
+        if len(here) > PARABOLA + 1:
+            curves = np.array([point.scores if scores else point.losses for point in here])  # (rounds, D)
+            powers = np.vander(np.array([point.round for point in here], dtype=float), PARABOLA + 1)
+            residuals = curves - powers @ np.linalg.lstsq(powers, curves, rcond=None)[0]
+            spread[name] = np.sqrt((residuals**2).sum(axis=0) / (len(here) - PARABOLA - 1))
+    return spread
+
+
+def _curves(points: Sequence[Point]) -> dict[str, list[Point]]:
+    """Data set -> its validations in the rounds of fine-tuning, in their order."""
+    rounds = sorted((point for point in points if point.phase == FINETUNING), key=lambda point: point.round)
+    return {name: [point for point in rounds if point.source == name] for name in {p.source: None for p in rounds}}
 
 
 def average(documents: ByDocument) -> Estimate:
