@@ -24,8 +24,9 @@ COLUMNS = {
 }
 EXPLAINED = (
     "Of validation documents: the loss of self-pretraining after its last round; how much more score and loss "
-    "change in a round that a client of the document's own data set took part in than in the others; and how far from "
-    "a parabola through the rounds of fine-tuning they lie (a standard deviation), whoever took part."
+    "change to a validated round that a client of the document's own data set took part in than to the others, each "
+    "from the validated round before; and how far a document's score and loss lie from its own parabola through the "
+    "validated rounds of fine-tuning (a residual standard deviation), whoever took part."
 )
 #: The degree of the regression that fluctuations are told from.
 PARABOLA = 2
@@ -54,7 +55,7 @@ def last_losses(points: Sequence[Point]) -> ByDocument:
 
 def swings(points: Sequence[Point], *, scores: bool) -> ByDocument:
     """How much more a document's score (else its loss) changes in a round of fine-tuning that a client of its data set
-    took part in than in one that none did, from the round before; means over rounds.
+    took part in than in one that none did, from the validated round before; means over rounds.
 
     Data sets whose clients take part in all rounds after the first, or in none, are left out.
     """
@@ -68,10 +69,11 @@ def swings(points: Sequence[Point], *, scores: bool) -> ByDocument:
 
 
 def fluctuations(points: Sequence[Point], *, scores: bool) -> ByDocument:
-    """The standard deviation of a document's scores (else its losses) about the parabola in the round that fits them
-    best, over the rounds of fine-tuning; of data sets with four or more validated rounds.
+    """The residual standard deviation, of n - 3 degrees of freedom, of a document's scores (else its losses) about its
+    own parabola in the round, over the n validated rounds of fine-tuning; of data sets with four or more of them.
 
-    Nguyen and Karatzas (2024), Figure 3, draws its curves through such a regression; they print no number for this.
+    Nguyen and Karatzas (2024), Figure 3, draws the curves of all documents together through such a regression and
+    prints no number; documents that move against one another fluctuate here, though their mean may not.
     """
     spread = {}
     for name, here in _curves(points).items():
