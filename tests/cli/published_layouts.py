@@ -88,15 +88,15 @@ ASKED = ("provider_name", "provider_email", "invoice_number", "total")
 
 
 def pfl_docvqa(folder: Path) -> None:
-    """imdb/*.npy of 20 providers who are members, at ten clients, and 12 who are not, and their pages."""
+    """imdb/*.npy of 12 providers who are members, at ten clients, and 8 who are not, and their pages."""
     (folder / "imdb").mkdir(parents=True)
     (folder / "images").mkdir()
-    pages = make_issuers(range(300, 332), [5] * 32, seed=0)
+    pages = make_issuers(range(300, 320), [5] * 20, seed=0)
     files: dict[str, list[dict[str, Any]]] = {}
     for number in range(len(pages)):
         page, provider, document = pages[number], number // 5, number % 5
         client, asked_of = f"train_client_{provider % 10}", "train"
-        if provider >= 20:
+        if provider >= 12:
             client, asked_of = "test", "red_test_negative"
         elif document > 1:
             client, asked_of = (("val", "val"), ("test", "test"), ("test", "red_test_positive"))[document - 2]
