@@ -88,7 +88,8 @@ def fluctuations(points: Sequence[Point], *, scores: bool) -> ByDocument:
 def _curves(points: Sequence[Point]) -> dict[str, list[Point]]:
     """Data set -> its validations in the rounds of fine-tuning, in their order."""
     rounds = sorted((point for point in points if point.phase == FINETUNING), key=lambda point: point.round)
-    return {name: [point for point in rounds if point.source == name] for name in {p.source: None for p in rounds}}
+    names = dict.fromkeys(point.source for point in rounds)
+    return {name: [point for point in rounds if point.source == name] for name in names}
 
 
 def average(documents: ByDocument) -> Estimate:
