@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from docleak.spec import split_name
+
 #: Keys under which records of any kind hold true private values, and names of pages and whose they are.
 PRIVATE = ("value", "answer", "hidden", "true", "page", "document", "provider")
 #: Keys of results that hold words of docleak's own.
@@ -53,7 +55,7 @@ def places(settings: Any) -> frozenset[str]:
         return frozenset().union(*map(places, settings))
     if not isinstance(settings, str):
         return frozenset()
-    return frozenset(text for text in (settings, settings.partition(":")[2]) if _is_place(text))
+    return frozenset(text for text in (settings, split_name(settings)[1]) if _is_place(text))
 
 
 def _is_place(text: str) -> bool:
