@@ -43,7 +43,7 @@ def draw(rows: Sequence[Drawn]) -> bytes:
         axis.set(title=title, xlabel="round")
         axis.set_xlim(left=0)
         axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.legend(fontsize=7)
+        axis.legend(**_below(figure, len(axis.lines)))
         axis.grid(alpha=0.25)
     return png_figure(figure)
 
@@ -63,8 +63,14 @@ def _scores(axis: Any, rows: Sequence[Drawn]) -> None:
     handles, labels = axis.get_legend_handles_labels()
     legend = dict(zip(labels, handles, strict=True))
     if legend:
-        axis.legend(legend.values(), legend, fontsize=7)
+        axis.legend(legend.values(), legend, **_below(axis.figure, len(legend)))
     axis.grid(alpha=0.25)
+
+
+def _below(figure: Any, entries: int) -> dict[str, Any]:
+    """Where a legend of so many entries covers no point: under the axis' name."""
+    place = (0.5, -0.8 / figure.get_figheight())
+    return {"loc": "upper center", "bbox_to_anchor": place, "ncols": min(entries, 3), "fontsize": 7}
 
 
 def _panels(rows: Sequence[Drawn]) -> list[tuple[str, str, Shown]]:
