@@ -232,7 +232,8 @@ def test_a_private_training_is_estimated_by_its_rounds(tmp_path: Path) -> None:
     rows = rows_of(recipe, recipe.study, "tiny", tmp_path / "rows", {}, only=name)
     (done,) = done_by(rows[0], tmp_path)
     config = rows[0].study.config
-    assert (done.count, done.of) == (1, config.rounds * config.participation) and config.epsilon == 8.0
+    assert config.epsilon == 8.0 and config.seeds == 3
+    assert (done.count, done.of) == (1, config.seeds * config.rounds * config.participation)
 
 
 @pytest.mark.parametrize("only", ["VT5_C", "VT5_FL", "VT5_FL+DP, epsilon 8"])
