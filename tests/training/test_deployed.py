@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -27,6 +28,7 @@ from docleak.training.federated.deploy.check import connect
 from docleak.training.federated.deploy.folders import Deployment, write_deployment
 from docleak.training.federated.deploy.keys import node_keys
 from docleak.training.federated.deploy.watch import end_with_parent
+from docleak.training.federated.federation import Federation
 from docleak.training.federated.flower.embedded import train_embedded
 from docleak.training.federated.record import FederatedRun, load_run
 from docleak.training.federated.silo_ledger import SiloLedger
@@ -40,6 +42,7 @@ from tests.training.deploying import (
     QUIET,
     free_ports,
     running,
+    smaller_model,
     wait_for_port,
 )
 
@@ -58,7 +61,9 @@ def test_a_deployment_equals_the_embedded_federation_refuses_strangers_and_bears
     ports = {SERVER: superlink, **dict(zip(silos, nodes, strict=True))}
     out, server = tmp_path / "deployment", tmp_path / "deployment" / "server"
     deployment = Deployment(tuple(silos), "127.0.0.1", gate, superlink)
-    write_deployment(deployment, FEDERATION, out)
+    model = smaller_model(tmp_path / "model")
+    plain, hidden, private = (replace(one, model=model) for one in (FEDERATION, HIDDEN, PRIVATE))
+    write_deployment(deployment, plain, out)
     first, second = silos
     with parties(out, silos, ports, {SERVER: {}, second: ANY_CODE}) as most:
         with parties(out, silos, ports, {first: {"GUARD": "true"}}):
@@ -67,15 +72,15 @@ def test_a_deployment_equals_the_embedded_federation_refuses_strangers_and_bears
             connect(f"127.0.0.1:{gate}", out / "silos" / first / "ca.crt")
             _the_control_path_is_closed(gate, server / "ca.crt")
             _strangers_are_refused(gate, strange, tmp_path)
-            _it_equals_the_embedded_federation(out, silos)
+            _it_equals_the_embedded_federation(out, silos, {"run": plain, "hidden": hidden})
             _foreign_code_is_refused(out, tmp_path / f"{first}.log")
         if not sys.platform.startswith("linux"):
             return  # the rest looks for processes in /proc
         _nothing_lives(out / "silos" / first)
         _a_killed_superlink_comes_back(out, gate, superlink)
         with parties(out, silos, ports, {first: ANY_CODE}) as other:
-            write_deployment(deployment, PRIVATE, tmp_path / "private")
-            (server / "federation.json").write_text(PRIVATE.to_json())
+            write_deployment(deployment, private, tmp_path / "private")
+            (server / "federation.json").write_text(private.to_json())
             for name in silos:
                 for file in (LIMITS, LEDGER, WITNESS):
                     shutil.copy2(tmp_path / "private" / "silos" / name / file, out / "silos" / name)
@@ -138,11 +143,13 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[str, str]:
     return out.decode(), errors.decode()
 
 
-def _it_equals_the_embedded_federation(out: Path, silos: dict[str, Path]) -> None:
+def _it_equals_the_embedded_federation(
+    out: Path, silos: dict[str, Path], federations: Mapping[str, Federation]
+) -> None:
     """Without secure aggregation and with it."""
     server, (first, second) = out / "server", silos
     logs = (out.parent / f"{first}.log", out.parent / "superlink.log")
-    for run, federation in (("run", FEDERATION), ("hidden", HIDDEN)):
+    for run, federation in federations.items():
         (server / "federation.json").write_text(federation.to_json())
         process = training(out, run)
         said = ended(process)
