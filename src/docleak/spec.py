@@ -14,6 +14,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, 
 from difflib import get_close_matches
 from enum import Enum
 from fractions import Fraction
+from functools import cache
 from types import UnionType
 from typing import Any, Literal, TypeVar
 
@@ -184,6 +185,11 @@ def _required(f: Field[Any]) -> bool:
 
 def _sayable(kind: Any) -> Mapping[str, Any]:
     """Field -> its type, of those that a text can say."""
+    return _once_sayable(kind)
+
+
+@cache
+def _once_sayable(kind: Any) -> Mapping[str, Any]:
     try:
         hints = typing.get_type_hints(kind, include_extras=True)
     except NameError:  # of an import for types alone

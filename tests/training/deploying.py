@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from docleak.models import load_model
+from docleak.models.t5 import T5Reader
 from docleak.privacy.mechanism import Mechanism
 from docleak.privacy.plan import DpPlan
 from docleak.training.federated.deploy.watch import end_with_parent
@@ -39,6 +41,17 @@ QUIET = {
     "OMP_NUM_THREADS": "1",
 }
 PATIENCE = 600.0
+
+
+def smaller_model(folder: Path) -> str:
+    """vt5-start with one layer in its encoder and one in its decoder: Flower sends each array by itself."""
+    model = load_model("vt5-start")
+    assert isinstance(model, T5Reader)
+    for part in (model.module.t5.encoder, model.module.t5.decoder):
+        del part.block[1:]
+    model.module.t5.config.update({"num_layers": 1, "num_decoder_layers": 1})
+    model.save(str(folder))
+    return str(folder)
 
 
 def free_ports(count: int) -> list[int]:

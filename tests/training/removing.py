@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -194,16 +195,24 @@ def said(silo: Path, federation: Federation, case: Case) -> Iterator[Message]:
     numbers = count()
     app = client_app(randomness=lambda: Randomness.seeded(case.seed, next(numbers)))
     grid = LocalGrid(app, {1: {"silo": str(silo), "name": silo.name}})
+    for message in _asked(federation, case):
+        yield from grid.send_and_receive([message])
+
+
+@lru_cache(maxsize=1)
+def _asked(federation: Federation, case: Case) -> tuple[Message, ...]:
+    """What a server sends to a silo of this case, whatever the silo holds; the grid hands copies on."""
     rng = np.random.default_rng(case.seed)
     start = parameters_of(TinyModel())  # type: ignore[arg-type]
     kinds = ["query", "train", *["train"] * (case.seed % 5 == 0), *["evaluate"] * (federation.holdout > 0)]
+    told, asked = federation.to_json(), []
     for number, kind in enumerate(kinds):
-        config = config_record({"federation": federation.to_json(), "round": number, "clients": case.silos})
-        content = RecordDict({"config": config})
+        content = RecordDict({"config": config_record({"federation": told, "round": number, "clients": case.silos})})
         if kind != "query":
             weights = {k: (v + 0.3 * rng.normal(size=v.shape)).astype(np.float32) for k, v in start.items()}
             content["arrays"] = array_record(weights)
-        yield from grid.send_and_receive([Message(content, 1, kind, group_id=str(number))])
+        asked.append(Message(content, 1, kind, group_id=str(number)))
+    return tuple(asked)
 
 
 def _compare(tally: Tally, case: Case, before: Message, after: Message) -> None:
