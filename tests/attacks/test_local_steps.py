@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.local_steps import CERTAIN, ImitatedSteps, Optimiser, SignedStep
+from docleak.attacks.gradients.local_steps import CERTAIN, KEPT, ImitatedSteps, Optimiser, SignedStep, Taken
 from docleak.errors import AttackError
 from docleak.models import DocumentModel, trainable
 
@@ -71,6 +71,28 @@ def test_the_models_own_weights_stay(pair: Any) -> None:
     local = ImitatedSteps(Optimiser("adamw", 0.1), BATCHES, (0, 1))
     local.simulate(pair.model, pair.pixels, pair.inputs, pair.view.names, create_graph=False)
     assert all(torch.equal(before[name], p) for name, p in pair.model.module.named_parameters())
+
+
+def test_what_is_taken_once_is_not_computed_again(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit the same as without: after a first step that another optimiser took, and after the whole way."""
+    losses, loss = [0], pair.model.loss
+
+    def counted(*given: Any) -> Tensor:
+        losses[0] += 1
+        return loss(*given)
+
+    def simulated(optimiser: Optimiser, taken: Taken | None) -> dict[str, Tensor]:
+        given = (pair.model, pair.pixels, pair.inputs, pair.view.names)
+        return ImitatedSteps(optimiser, BATCHES, (0, 1)).simulate(*given, create_graph=False, taken=taken)
+
+    monkeypatch.setattr(pair.model, "loss", counted)
+    taken, sgd, adamw = Taken(), Optimiser("sgd", 0.05), Optimiser("adamw", 1e-3, weight_decay=0.1, max_norm=0.3)
+    for optimiser, computed in ((sgd, 3), (adamw, 2), (adamw, 0), (sgd, 0), (replace(sgd, learning_rate=0.1), 2)):
+        alone, losses[0] = simulated(optimiser, None), 0
+        ours = simulated(optimiser, taken)
+        assert losses[0] == computed
+        assert all(torch.equal(ours[name], value) for name, value in alone.items())
+    assert len(taken.kept) == KEPT
 
 
 @pytest.mark.parametrize("optimiser", [Optimiser("sgd", 0.05), Optimiser("adamw", 1e-3)], ids=["sgd", "adamw"])

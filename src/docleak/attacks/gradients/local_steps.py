@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -158,19 +158,22 @@ class ImitatedSteps:
         names: Sequence[str],
         *,
         create_graph: bool,
-        first: FirstStep | None = None,
+        taken: Taken | None = None,
     ) -> dict[str, Tensor]:
         """The update of ``names`` that ``pixels`` (P, 3, H, W) and ``inputs`` give, in the units of a gradient.
 
         Every step trains all that is trainable, and is a function of the pixels through all steps before it where
-        ``create_graph`` says so. The model's own weights stay as they are. ``first`` keeps the gradient of the first
-        step for another call of the same model, pixels and inputs: other optimisers begin with the same one.
+        ``create_graph`` says so. The model's own weights stay as they are. ``taken`` keeps the gradient of the first
+        step, and where several led, for other calls of the same model, pixels and inputs without a graph: other
+        optimisers begin with the same gradient.
         """
+        if taken and (moved := taken.of(self)) is not None:
+            return {name: moved[name] / self.steps for name in names}
         start = {name: p.detach() for name, p in trainable(model.module)}
         loss, o = _Loss(model, self.batching), self.optimiser
         state = _State({name: torch.zeros_like(value) for name, value in start.items()})
         for batch in self.batches:
-            gradient = first.of(batch, self.batching) if first and not state.count else None
+            gradient = taken.of((batch, self.batching)) if taken and not state.count else None
             if gradient is None:
                 weights = {
                     name: (state.kept * value - o.learning_rate * state.moved[name]).requires_grad_(True)
@@ -183,25 +186,35 @@ class ImitatedSteps:
                     name: torch.zeros_like(p) if g is None else g
                     for (name, p), g in zip(weights.items(), grads, strict=True)
                 }
-                if first and not state.count:
-                    first.keep(batch, self.batching, gradient)
+                if taken and not state.count:
+                    taken.keep((batch, self.batching), gradient)
             state = _STEPS[o.kind](o, state, _clipped(gradient, o.max_norm))
+        if taken and self.steps > 1:
+            taken.keep(self, state.moved)
         return {name: state.moved[name] / self.steps for name in names}
 
 
+#: Of what ``Taken`` keeps.
+KEPT = 3
+Key = tuple[tuple[int, ...], Batching] | ImitatedSteps
+
+
 @dataclass
-class FirstStep:
-    """The gradient at theta_0 of the batch that was taken last as a first step; no more than one, for it is large."""
+class Taken:
+    """Gradients at theta_0 by their batch, and where several steps led by these: the last KEPT, for they are large."""
 
-    taken: tuple[tuple[int, ...], Batching] | None = None
-    gradient: Named | None = None
+    kept: dict[Key, Named] = field(default_factory=dict)
 
-    def of(self, batch: tuple[int, ...], batching: Batching) -> Named | None:
-        """The gradient of this batch, or None."""
-        return self.gradient if self.taken == (batch, batching) else None
+    def of(self, key: Key) -> Named | None:
+        """What is kept, from now on as the last, or None."""
+        if key in self.kept:
+            self.kept[key] = self.kept.pop(key)
+        return self.kept.get(key)
 
-    def keep(self, batch: tuple[int, ...], batching: Batching, gradient: Named) -> None:
-        self.taken, self.gradient = (batch, batching), gradient
+    def keep(self, key: Key, value: Named) -> None:
+        self.kept[key] = value
+        if len(self.kept) > KEPT:
+            del self.kept[next(iter(self.kept))]
 
 
 class _Loss(nn.Module):

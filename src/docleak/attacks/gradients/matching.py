@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from docleak.attacks.gradients.local_steps import Taken
 from docleak.attacks.gradients.view import GradientView
 from docleak.models.base import DocumentModel, Encoded
 
@@ -41,10 +42,15 @@ def dummy_gradient(
     }
 
 
-def dummy_of(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], *, create_graph: bool) -> dict[str, Tensor]:
-    """What the view's client would have computed from ``pixels`` and ``inputs``: one gradient, or its local steps."""
+def dummy_of(
+    view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], *, create_graph: bool, taken: Taken | None = None
+) -> dict[str, Tensor]:
+    """What the view's client would have computed from ``pixels`` and ``inputs``: one gradient, or its local steps.
+
+    ``taken`` is what is known of steps on them.
+    """
     if view.local is not None:
-        return view.local.simulate(view.model, pixels, inputs, view.names, create_graph=create_graph)
+        return view.local.simulate(view.model, pixels, inputs, view.names, create_graph=create_graph, taken=taken)
     return dummy_gradient(view.model, pixels, inputs, view.names, create_graph=create_graph)
 
 

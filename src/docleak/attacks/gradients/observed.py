@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.local_steps import CERTAIN, ImitatedSteps, Optimiser, SignedStep
+from docleak.attacks.gradients.local_steps import CERTAIN, ImitatedSteps, Optimiser, SignedStep, Taken
 from docleak.attacks.gradients.matching import informative
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.errors import GradientError
@@ -19,13 +19,15 @@ DROWNED = 0.01
 
 
 def observe(
-    model: DocumentModel, delta: Mapping[str, Tensor], local: ImitatedSteps, knowledge: Knowledge, *, train_mode: bool
-) -> GradientView:
+    model: DocumentModel, delta: Mapping[str, Tensor], local: ImitatedSteps, knowledge: Knowledge, *, train_mode: bool,
+    taken: Taken | None = None,
+) -> GradientView:  # fmt: skip
     """The view of a server that received ``delta`` = theta_0 - theta_K, where ``model`` holds theta_0.
 
     ``local`` is how the adversary believes the client trained. Left out are tensors that drown in the rounding of their
     weights, and those whose gradient is zero but for rounding, which AdamW blows up; the adversary tells these by its
-    own gradient at the template. One AdamW step is inverted (``SignedStep``). Raises GradientError if nothing is left.
+    own gradient at the template, of which ``taken`` may know. One AdamW step is inverted (``SignedStep``). Raises
+    GradientError if nothing is left.
     """
     start = {name: p.detach() for name, p in model.module.named_parameters() if name in delta}
     optimiser, steps = local.optimiser, local.steps
@@ -33,7 +35,8 @@ def observe(
     noise = optimiser.rounding(start)
     power = {name: float(value.double().square().sum()) for name, value in update.items()}
     drowned = {name: noise[name] ** 2 * update[name].numel() / power[name] for name in update if power[name] > 0}
-    known = [name for name in _alive(model, tuple(update), local, knowledge) if drowned.get(name, 1.0) < DROWNED]
+    alive = _alive(model, tuple(update), local, knowledge, taken)
+    known = [name for name in alive if drowned.get(name, 1.0) < DROWNED]
     if not known:
         raise GradientError(
             "nothing of the update rises above the rounding of the weights it was sent as. Was the learning rate tiny, "
@@ -57,7 +60,10 @@ def observe(
     )
 
 
-def _alive(model: DocumentModel, names: Sequence[str], local: ImitatedSteps, knowledge: Knowledge) -> tuple[str, ...]:
+def _alive(
+    model: DocumentModel, names: Sequence[str], local: ImitatedSteps, knowledge: Knowledge, taken: Taken | None = None
+) -> tuple[str, ...]:
     """Names whose gradient is not zero up to rounding, by the first step at the blank template."""
     first = ImitatedSteps(Optimiser("sgd", local.optimiser.learning_rate), local.batches[:1], local.owners)
-    return informative(first.simulate(model, knowledge.template, knowledge.inputs, names, create_graph=False))
+    given = (model, knowledge.template, knowledge.inputs, names)
+    return informative(first.simulate(*given, create_graph=False, taken=taken))

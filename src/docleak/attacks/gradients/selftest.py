@@ -7,14 +7,15 @@ run stops with the likely cause.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from docleak.attacks.gradients.engine import inference_mode_of
-from docleak.attacks.gradients.matching import dummy_of, informative, relative
+from docleak.attacks.gradients.local_steps import Taken
+from docleak.attacks.gradients.matching import Gradient, dummy_of, informative, relative
 from docleak.attacks.gradients.view import GradientView
 from docleak.errors import SelfTestError
 from docleak.models.base import Encoded, dropout_rate
@@ -49,44 +50,43 @@ class SelfTest:
             )
 
 
-def self_test(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> SelfTest:
+def self_test(
+    view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], *, causes: bool = True, taken: Taken | None = None
+) -> SelfTest:
     """Compare the gradient of the true batch with the observed one; ``pixels`` (B, 3, H, W) in [0, 1].
 
-    Of several rounds the one that matches worst is told.
+    Of several rounds the one that matches worst is told. Its ``causes`` cost several gradients; ``taken`` is what is
+    known of the first round's.
     """
-    return max((_of_round(one, pixels, inputs) for one in view.rounds), key=lambda test: test.distance)
+    given = zip(view.rounds, (taken, *(None for _ in view.later)), strict=True)
+    return max((_of_round(one, pixels, inputs, causes, known) for one, known in given), key=lambda test: test.distance)
 
 
-def _of_round(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> SelfTest:
-    test = measured(view, pixels, inputs)
-    if test.passed:
-        return test
+def _of_round(
+    view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], causes: bool, taken: Taken | None
+) -> SelfTest:
     with inference_mode_of(view):
-        return replace(test, causes=tuple(_causes(view, pixels, inputs, test.distance)))
-
-
-def measured(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> SelfTest:
-    """The self-test of the first round without its causes, which cost several gradients."""
-    with inference_mode_of(view):
-        return SelfTest(_distance(view, pixels, inputs), tolerance=TOLERANCE + ROUNDED * view.slack)
+        ours = view.as_sent(dummy_of(view, pixels, inputs, create_graph=False, taken=taken))
+        test = SelfTest(float(relative(view)(ours)), tolerance=TOLERANCE + ROUNDED * view.slack)
+        if test.passed or not causes:
+            return test
+        return replace(test, causes=tuple(_causes(view, pixels, inputs, ours, test.distance)))
 
 
 def _distance(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> float:
-    return float(relative(view)(_ours(view, pixels, inputs)).detach())
+    return float(relative(view)(view.as_sent(dummy_of(view, pixels, inputs, create_graph=False))))
 
 
-def _ours(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> Mapping[str, Tensor]:
-    return view.as_sent(dummy_of(view, pixels, inputs, create_graph=False))
-
-
-def _causes(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], distance: float) -> list[str]:
+def _causes(
+    view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], ours: Gradient, distance: float
+) -> list[str]:
     dropout = dropout_rate(view.model.module)
     causes = []
     if view.local is not None and len(view.local.batches) > 1:
         causes.append("other local steps: optimiser, learning rate, or the order and number of examples differ")
     if view.train_mode and dropout:
         causes.append(f"the client trained with dropout on (up to p = {dropout}); its masks cannot be known")
-    scale, left = _best_scale(view, pixels, inputs)
+    scale, left = _best_scale(view, ours)
     if scale > 0 and (left < 1e-4 * distance or left <= TOLERANCE):
         causes.append(
             f"loss scale: the observed gradient is {scale:.4g} times ours (sum instead of mean, or AMP scaling)"
@@ -98,7 +98,7 @@ def _causes(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], dista
     unmasked = _unmasked(inputs)
     if unmasked is not None and _distance(view, pixels, unmasked) < max(TOLERANCE, 0.01 * distance):
         causes.append("label mask: the client also trains on the question's tokens")
-    worst = _only_tied(view, pixels, inputs)
+    worst = _only_tied(view, ours)
     if worst:
         causes.append(f"tied weights: only {worst} differs; was a shared weight counted once per place?")
     if not causes and dropout:
@@ -107,9 +107,8 @@ def _causes(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded], dista
     return causes
 
 
-def _best_scale(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> tuple[float, float]:
+def _best_scale(view: GradientView, ours: Gradient) -> tuple[float, float]:
     """The factor s that brings s * ours closest to the observed gradient, and the relative distance left."""
-    ours = _ours(view, pixels, inputs)
     names = informative(view.gradient)
     dot = sum(float((ours[n] * view.gradient[n]).sum()) for n in names)
     power = sum(float(ours[n].square().sum()) for n in names)
@@ -142,9 +141,8 @@ def _unmasked(inputs: Sequence[Encoded]) -> list[Encoded] | None:
     return changed
 
 
-def _only_tied(view: GradientView, pixels: Tensor, inputs: Sequence[Encoded]) -> str:
+def _only_tied(view: GradientView, ours: Gradient) -> str:
     """The name of the embedding if it is the only tensor that does not match."""
-    ours = _ours(view, pixels, inputs)
     wrong = []
     for name in informative(view.gradient):
         true = view.gradient[name]

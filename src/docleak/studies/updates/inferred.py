@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from docleak.studies.updates.causes import Diagnosis
-from docleak.studies.updates.round import ImitatedRound, agreement
+from docleak.studies.updates.causes import FAR, Diagnosis
+from docleak.studies.updates.round import ImitatedRound, agreement, gap
 from docleak.training.federated.local_plan import LocalPlan
 
 #: Optimiser steps that all trials together may take.
@@ -59,10 +59,10 @@ def inferred(imitated: Callable[[LocalPlan], ImitatedRound], told: Mapping[str, 
         search = Diagnosis(trial, {}, {})
         trial = _fitted(search, trial, told)
         taken += search.taken + len(trial.batches)
-        cosine = agreement(trial.sent, trial.delta(), trial.alive)[1]
+        cosine = agreement(trial.sent, trial.replayed, trial.alive)[1]
         if cosine > closest + BETTER:
             best, closest = _values(trial.plan), cosine
-        if trial.passes:
+        if gap(trial.sent, trial.replayed, trial.alive) < FAR and trial.passes:
             values = _values(trial.plan)
             return Inferred(values, True, f"{_said(values, told)}, with which the self-test passes.")
     return Inferred(best, False, f"{_said(best, told)} (cosine {closest:.2f}); the self-test does not confirm it.")

@@ -10,10 +10,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.local_steps import Batching, FirstStep, ImitatedSteps, Optimiser
+from docleak.attacks.gradients.local_steps import Batching, ImitatedSteps, Optimiser, Taken
 from docleak.attacks.gradients.matching import informative
 from docleak.attacks.gradients.observed import observe
-from docleak.attacks.gradients.selftest import SelfTest, measured, self_test
+from docleak.attacks.gradients.selftest import SelfTest, self_test
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.documents import Page
 from docleak.documents.pages import picked
@@ -37,7 +37,7 @@ class Truth:
     pages: Sequence[Page]
     examples: Sequence[Example]
     #: Of replays without dropout: rates, decays, norms and optimisers are tried on the same first step.
-    first: FirstStep = field(default_factory=FirstStep, compare=False, repr=False)
+    taken: Taken = field(default_factory=Taken, compare=False, repr=False)
 
     @cached_property
     def fitted(self) -> tuple[Page, ...]:
@@ -109,18 +109,18 @@ class ImitatedRound:
         start = {name: p.detach() for name, p in self.truth.model.module.named_parameters()}
         return self.optimiser.as_gradient(self.sent, start, steps)
 
-    def view(self, knowledge: Knowledge, *, dropout: bool = False) -> GradientView | None:
+    def view(self, knowledge: Knowledge, *, dropout: bool = False, taken: Taken | None = None) -> GradientView | None:
         """What the server sees under this plan; None where nothing of the update rises above rounding."""
         try:
-            return observe(self.truth.model, self.sent, self.steps, knowledge, train_mode=dropout)
+            return observe(self.truth.model, self.sent, self.steps, knowledge, train_mode=dropout, taken=taken)
         except GradientError:
             return None
 
     def test(self, *, causes: bool = False) -> SelfTest | None:
         """The self-test of the true pages, with the ``causes`` that a single gradient tells; None without a view."""
-        pixels, inputs = self.truth.pixels, self.truth.inputs
-        view = self.view(Knowledge(pixels, torch.ones_like(pixels[:, 0], dtype=torch.bool), inputs))
-        return None if view is None else (self_test if causes else measured)(view, pixels, inputs)
+        pixels, inputs, taken = self.truth.pixels, self.truth.inputs, self.truth.taken
+        view = self.view(Knowledge(pixels, torch.ones_like(pixels[:, 0], dtype=torch.bool), inputs), taken=taken)
+        return None if view is None else self_test(view, pixels, inputs, causes=causes, taken=taken)
 
     @property
     def passes(self) -> bool:
@@ -165,9 +165,9 @@ class ImitatedRound:
     def _moved(self, masks: int | None) -> dict[str, Tensor]:
         truth = self.truth
         given = (truth.model, truth.pixels, truth.inputs, tuple(self.sent))
-        first = truth.first if masks is None else None
+        taken = truth.taken if masks is None else None
         with _mode(truth.model, masks):
-            return self.steps.simulate(*given, create_graph=False, first=first)
+            return self.steps.simulate(*given, create_graph=False, taken=taken)
 
 
 def optimiser_of(plan: LocalPlan) -> Optimiser:

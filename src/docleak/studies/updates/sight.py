@@ -64,10 +64,11 @@ def attacked(
     if knowledge is None:
         return unseen("none of the pages has a private field with a place")
     view = taken.view(knowledge, dropout=dropout)
-    assumption = replace(taken, batches=assumed(len(truth.examples), taken.plan)).view(knowledge, dropout=dropout)
+    order = assumed(len(truth.examples), taken.plan)
+    assumption = view if order == taken.batches else replace(taken, batches=order).view(knowledge, dropout=dropout)
     if view is None or assumption is None:
         return unseen("nothing of the update rises above the rounding of the weights it was sent as")
-    test = self_test(view, truth.pixels, truth.inputs)
+    test = self_test(view, truth.pixels, truth.inputs, taken=truth.taken)
     if not test.passed and not allow_failed:
         return unseen("the self-test failed", told_test(test))
     finding, route = _found(attack, assumption, knowledge, budget, seed, report)
