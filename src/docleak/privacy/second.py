@@ -15,6 +15,7 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
 from importlib.metadata import version
+from typing import Any
 
 from docleak.errors import MissingExtraError, PrivacyError
 from docleak.privacy.distributions import epsilon_of, library
@@ -125,12 +126,18 @@ def by_rdp(mechanism: Mechanism, delta: float) -> float:
 
 def epsilon_of_rdp(parts: Sequence[Mechanism], delta: float) -> float:
     """The upper bound of dp-accounting's RDP accountant on mechanisms of one unit, each drawn with its ``rate``."""
+    return float(_rdp_accountant(tuple(parts)).get_epsilon(delta))
+
+
+@lru_cache(maxsize=64)
+def _rdp_accountant(parts: tuple[Mechanism, ...]) -> Any:
+    """With ``parts`` composed, which takes the time; it is asked at several deltas."""
     dp = library("dp_accounting")
     accountant = dp.rdp.RdpAccountant()
     for m in parts:
         one = dp.PoissonSampledDpEvent(m.rate, dp.GaussianDpEvent(m.noise_multiplier))
         accountant.compose(dp.SelfComposedDpEvent(one, m.rounds))
-    return float(accountant.get_epsilon(delta))
+    return accountant
 
 
 def prv_fits(parts: Sequence[Mechanism], delta: float, error: float = 0.01) -> None:

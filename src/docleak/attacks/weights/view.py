@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from docleak.errors import AttackError
 from docleak.models.encoders.model import EncoderModel
@@ -51,6 +53,12 @@ class WeightsView:
         )
 
 
+@lru_cache(maxsize=8)
+def _same_pieces(ours: Any, theirs: Any) -> bool:
+    """Of two tokenizers, which nobody changes: they are compared once, and not for each field that is attacked."""
+    return bool(ours.get_vocab() == theirs.get_vocab())
+
+
 @dataclass(frozen=True, eq=False)
 class PublicKnowledge:
     """A masked language model trained on public pages like the private ones: the paper's PUB-MLM."""
@@ -64,7 +72,7 @@ class PublicKnowledge:
             raise AttackError(
                 f"the public model {self.model.name!r} was trained for {self.model.task}; expected 'mlm'."
             )
-        if ours.get_vocab() != theirs.get_vocab():
+        if not _same_pieces(ours, theirs):
             raise AttackError(
                 f"the public model has a vocabulary of {len(ours)} pieces, the target one of {len(theirs)}, and they "
                 "are not the same: a guess of one means nothing to the other. Train both from the same start."

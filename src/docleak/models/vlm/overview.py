@@ -81,8 +81,8 @@ class Overview:
             return smooth
         given = levels.detach().double()
         whole = given.round()
-        given = torch.where((given - whole).abs() < SNAP, whole, given)  # x / 255 * 255 is x but for its last bits
-        rounded = (weights.to(given) @ given + 0.5).floor().clamp(0, 255).to(levels)
+        given = torch.where((given - whole).abs_() < SNAP, whole, given)  # x / 255 * 255 is x but for its last bits
+        rounded = (weights.to(given) @ given).add_(0.5).floor_().clamp_(0, 255).to(levels)
         return smooth + (rounded - smooth.detach())
 
 

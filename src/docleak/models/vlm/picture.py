@@ -88,18 +88,18 @@ class Picture:
         shape = tuple(black[name].shape)
         values = {level: _shown(read, name, np.full((area, 3), level), size) for level in (0, 255)}
         offset, factor = values[0], values[255] - values[0]
-        seen = factor != 0
-        safe = torch.where(seen, factor, torch.ones(()))
+        unseen = factor == 0
+        safe = factor.masked_fill(unseen, 1)
 
         def levels(shown: Any) -> Tensor:
-            return torch.where(seen, (_shown(read, name, shown, size) - offset) / safe, torch.zeros(()))
+            return (_shown(read, name, shown, size) - offset).div_(safe).masked_fill_(unseen, 0)
 
-        colour = (levels(np.broadcast_to([0, 100, 200], (area, 3))) * 2.55).round().long().clamp(0, 2)
+        colour = levels(np.broadcast_to([0, 100, 200], (area, 3))).mul_(2.55).round_().clamp_(0, 2).long()
         place = torch.zeros(len(offset), dtype=torch.long)
         for digit in range(max(1, math.ceil(math.log(area, 256)))):
             spelt = np.arange(area) // 256**digit % 256
-            place += 256**digit * (levels(np.repeat(spelt[:, None], 3, 1)) * 255).round().long()
-        place = torch.where(seen, place.clamp(0, area - 1) + area * colour, 0)
+            place.add_(levels(np.repeat(spelt[:, None], 3, 1)).mul_(255).round_().long(), alpha=256**digit)
+        place.clamp_(0, area - 1).add_(colour, alpha=area).masked_fill_(unseen, 0)
         constants = {key: value for key, value in black.items() if key != name}
         picture = cls(name, shape, size, place, factor, offset, constants)
         noise = np.random.default_rng(0).integers(0, 256, (area, 3))
