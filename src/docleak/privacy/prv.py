@@ -39,7 +39,7 @@ def _accountant() -> Any:
 def _module() -> Any:
     """The module, which is not left among the imported ones where stand-ins were used."""
     if "opacus" in sys.modules:
-        return _remembering()
+        return import_module(ACCOUNTANT)
     spec = find_spec("opacus")
     if spec is None or spec.submodule_search_locations is None:
         raise MissingExtraError("the PRV accountant needs opacus: pip install 'docleak[privacy]'.")
@@ -50,22 +50,13 @@ def _module() -> Any:
         sys.modules[name] = ModuleType(name)
         vars(sys.modules[name]).update(values)
     try:
-        return _remembering()
+        return import_module(ACCOUNTANT)
     except ImportError:  # another version of Opacus, which names more
         _forget()
-        return _remembering()
+        return import_module(ACCOUNTANT)
     finally:
         if sys.modules.get("opacus") is package:
             _forget()
-
-
-def _remembering() -> Any:
-    """The module, which asks for a round's RDP once for one round and once for all, half of its time."""
-    module, rdp = import_module(ACCOUNTANT), import_module("opacus.accountants.analysis.rdp")
-    one = getattr(rdp, "_compute_rdp", None)
-    if one is not None and not hasattr(one, "cache_info"):
-        vars(rdp)["_compute_rdp"] = lru_cache(maxsize=4096)(one)
-    return module
 
 
 def _forget() -> None:
