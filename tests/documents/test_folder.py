@@ -215,6 +215,8 @@ def test_images_outside_of_the_folder_are_not_read(tmp_path: Path) -> None:
         ('{"image": "a.png"}\n{"image": "a.png"}', "line 2: the same page as line 1"),
         ('{"image": "big.png"}', "'big.png' has 8000 x 8000 pixels, expected at most 40,000,000"),
         ('{"image": "nul\\u0000.png"}', "lies outside"),
+        ('{"image": ".."}', "lies outside"),
+        ('{"image": "' + "long" * 65 + '.png"}', "lies outside"),
     ],
 )
 def test_what_python_would_stumble_over_is_one_sentence(tmp_path: Path, line: str, said: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +19,10 @@ from docleak.errors import RecipeError
 from docleak.models.base import DocumentModel
 from docleak.models.published import make
 from docleak.recipes import Recipe, Row, find_recipe, list_recipes, rehearsal
-from docleak.recipes.rehearsal import HANDED_OUT, MADE_FROM, Rehearsed, _key, _whole, fewest, rehearse
+from docleak.recipes.rehearsal import HANDED_OUT, MADE_FROM, Rehearsed, _key, _whole, fewest, keep_ended, rehearse
 from docleak.recipes.rehearsed import duration, write_rehearsal
 from docleak.recipes.rows import count_rows, rows_of
+from docleak.runs.pool import results
 from docleak.studies.engine import begin
 from docleak.studies.study import STEP, Done, TableRow, TableStudy
 from docleak.training.federated import local
@@ -180,6 +182,39 @@ def test_seconds_of_a_kind_of_work_are_scaled_by_its_count() -> None:
     assert [duration(seconds) for seconds in (1, 59, 130, 7200, 86_400 * 30)] == [
         "1.0 s", "59 s", "2.2 min", "2.0 h", "30 days",
     ]  # fmt: skip
+
+
+def test_tables_of_one_call_share_the_division_of_their_documents_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("docleak.recipes.rehearsal.results", lambda *a, apart, **more: results(*a, **more))
+    told: list[dict[str, Any]] = []
+    for name in ("pfl-docvqa/table5", "pfl-docvqa/figure2", "pfl-docvqa/table3"):
+        recipe, few = find_recipe(name), {"issuers": 60, "per_issuer": 4.0}
+        row = rows_of(recipe, recipe.study, "tiny", tmp_path / "rows", few)[0]
+        (found,) = rehearse([row], tmp_path / "place")
+        assert found.seconds is not None and not found.stops
+        (division,) = (tmp_path / "place" / "docleak-releases").iterdir()
+        assert division.name.startswith("data-"), "targets and replies are made anew: their time is the table's"
+        told.append({str(file): file.stat().st_mtime_ns for file in division.rglob("*.png")})
+    assert told[0] and told[0] == told[1] == told[2], "written once"
+    keep_ended(tmp_path / "place")
+    assert [folder.name for folder in (tmp_path / "place").iterdir()] == ["table"]
+
+
+def test_documents_are_divided_before_the_first_unit_and_not_for_what_is_finished(tmp_path: Path) -> None:
+    recipe = find_recipe("pfl-docvqa/table5")
+    few = {"issuers": 60, "per_issuer": 4.0}
+    study = rows_of(recipe, recipe.study, "tiny", tmp_path, few)[0].study
+    run = begin(study, tmp_path / "table" / "rows" / "first")
+    study.prepare(run, lambda text: None)
+    (unit,), store = study.units(), tmp_path / "docleak-releases"
+    (division,) = store.iterdir()
+    record, images = study.compute(unit, run, lambda count: None)
+    run.write_unit(unit.id, record, images)
+    shutil.rmtree(division)
+    study.prepare(run, lambda text: None)
+    assert not list(store.iterdir())
 
 
 def test_pairs_that_are_too_few_stop_a_row(tmp_path: Path) -> None:

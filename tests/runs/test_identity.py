@@ -71,6 +71,13 @@ def test_a_digest_tells_settings_and_their_files_apart(model: Path) -> None:
     assert digest_of(config) != first
 
 
+def test_files_count_in_the_order_of_the_parts_of_their_names(tmp_path: Path) -> None:
+    for name in ("a/x", "a-b", "a.b/c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    assert sources_of({"documents": str(tmp_path)}) == {str(tmp_path): "4dd54ee883"}
+
+
 def test_what_changed_is_said_by_name() -> None:
     assert changed_sources({"a": "1"}, {"a": "1"}) == ""
     told = changed_sources({"a": "1", "b": "2"}, {"a": "3", "c": "4"})

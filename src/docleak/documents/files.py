@@ -152,6 +152,8 @@ def inside(root: Path, name: str, *, also: Path | None = None) -> Path | None:
     into a report.
     """
     try:
+        if Path(name).name == name != ".." and "\0" not in name and not (root / name).is_symlink():
+            return root / name  # as nearly all are
         path = (root / name).resolve()
         homes = [folder.resolve() for folder in (root, also) if folder is not None]
     except (OSError, ValueError, RuntimeError):

@@ -30,7 +30,7 @@ from docleak.runs.pool import OnProgress, WorkerDied, results
 from docleak.runs.run import Run
 from docleak.spec import split_name
 from docleak.studies.engine import KNOWN, begin
-from docleak.studies.study import PLACEHOLDER, ROWS, Done, Needed, TableRow, TableStudy
+from docleak.studies.study import DIVIDED, PLACEHOLDER, ROWS, Done, Needed, TableRow, TableStudy
 
 #: Where data sets are handed out, by format. Each was found as the place to get that data set in public repositories or
 #: documentation (searched on 23 November 2026); none of the pages themselves was visited.
@@ -167,10 +167,16 @@ def rehearse(rows: Sequence[TableRow], place: Path, say: Callable[[str], None] =
         _drop_weights(place / TABLE / ROWS / key)
         for number, record in zip(numbers, measured, strict=True):
             rehearsals[number] = replace(rehearsals[number], **record)
-    for shared in place.glob("*"):  # what a table's rows share beside it
-        if shared.name != TABLE:
-            shutil.rmtree(shared)
+    _drop_shared(place)
     return rehearsals
+
+
+def _drop_shared(place: Path) -> None:
+    """What a table's rows share beside it, but for divisions of documents: they are in no unit's time."""
+    for folder in [*place.glob("*/*/"), *place.glob("*/")]:
+        divided = folder.name.startswith(DIVIDED) or any(folder.glob(f"{DIVIDED}*"))
+        if not divided and TABLE not in (folder.name, folder.parent.name):
+            shutil.rmtree(folder)
 
 
 def _drop_weights(folder: Path) -> None:

@@ -124,22 +124,26 @@ def _path_in(text: str) -> Path | None:
 def _hash(path: Path, away: Path | None) -> str:
     digest = hashlib.sha256()
     with reported(path):
-        for file in sorted(_files(path, away)):
-            status = file.stat()
-            name = file.relative_to(path).as_posix() if file != path else ""
-            digest.update(f"{name}\0{_file_hash(str(file), status.st_size, status.st_mtime_ns)}\n".encode(
+        for parts, file in sorted(_files(path, away)):
+            status, name = os.stat(file), "/".join(parts)
+            digest.update(f"{name}\0{_file_hash(file, status.st_size, status.st_mtime_ns)}\n".encode(
                 "utf-8", "surrogateescape"))  # fmt: skip
     return digest.hexdigest()[:10]
 
 
-def _files(path: Path, away: Path | None) -> Iterator[Path]:
+def _files(path: Path, away: Path | None) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The parts of each file's name below ``path``, and the whole of it; as texts, since folders of pages are large."""
     if path.is_file():
-        yield path
+        yield (), str(path)
         return
     for place, folders, files in os.walk(path):
-        here = Path(place)
-        folders[:] = [name for name in folders if not name.startswith(".") and (here / name).resolve() != away]
-        yield from (here / name for name in files if not name.startswith(".") and (here / name).is_file())
+        parts = Path(place).relative_to(path).parts
+        if away is not None:
+            folders[:] = [name for name in folders if Path(place, name).resolve() != away]
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            if not name.startswith(".") and os.path.isfile(file := os.path.join(place, name)):
+                yield (*parts, name), file
 
 
 @lru_cache(maxsize=100_000)

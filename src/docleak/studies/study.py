@@ -30,6 +30,8 @@ Settings: TypeAlias = Mapping[str, Any]
 Tell = Callable[[int], None]
 #: In the folder of a table: its rows, each a run.
 ROWS = "rows"
+#: What a folder of documents begins with that tables beside each other share; it is made in ``prepare``.
+DIVIDED = "data-"
 #: What stands in a recipe where the user's own directory belongs.
 PLACEHOLDER = "PATH"
 #: The kind of work that attacks on gradients count.

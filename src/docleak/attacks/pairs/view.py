@@ -47,7 +47,8 @@ class PairView:
 
         Without the word table's: it follows from tokens, not from the embeddings that are looked for; see ``words_in``.
         """
-        gradient = {n: v for n, v in self.parts[modality].items() if n != word_table(self.model)}
+        table = word_table(self.model)
+        gradient = {name: value for name, value in self.parts[modality].items() if name != table}
         # The attacks use a model's loss, module and name; a side has these, and no pages to encode.
         model = cast(DocumentModel, self.model.side(modality, other_logits))
         return GradientView(model, gradient, self.batch_size, imitate=self.imitate, noise=self.noise)

@@ -41,6 +41,7 @@ from docleak.runs.identity import digest_of
 from docleak.studies.answers.shipped import DIVISION, SHIPPED, as_trained
 from docleak.studies.answers.targets import CENTRAL, Data, Target
 from docleak.studies.identity import weights_hash
+from docleak.studies.study import DIVIDED
 from docleak.training.federated.record import FederatedRun, load_run
 from docleak.training.federated.summary import save_model
 from docleak.training.lineage import claim_for
@@ -101,7 +102,7 @@ def division_of(division: str | Data, store: Path) -> BlueRed:
     """BLUE and RED: a folder, docleak's own (SHIPPED), or divided by these settings; made if it is not there."""
     if isinstance(division, str) and division != SHIPPED:
         return read_blue_red(Path(division))
-    folder = store / (DIVISION if isinstance(division, str) else f"data-{digest_of(asdict(division))}")
+    folder = store / (DIVISION if isinstance(division, str) else f"{DIVIDED}{digest_of(asdict(division))}")
     with claimed(folder, whole=True, wait=True):
         if not folder.is_dir():
             if isinstance(division, str):

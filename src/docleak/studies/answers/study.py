@@ -131,6 +131,12 @@ class AnswersStudy(TableStudy[AnswersConfig]):
             read_blue_red(Path(division))
         return {}
 
+    def prepare(self, run: Run, say: Callable[[str], None]) -> None:
+        """Divide the documents, unless that is done, or nothing is left that reads them."""
+        c = self.config
+        if not c.members and c.measures != ("noise",) and not all(run.has(unit.id) for unit in self.units()):
+            division_of(c.division, self._place(run))
+
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], dict[str, Image]]:
         """Everything that is measured of one release, which is trained first if it is a target."""
         bench = Bench(self.config, unit.what, self._place(run), self.device)
