@@ -14,6 +14,7 @@ from pathlib import Path
 # Before any library that reads them is imported: no test may use the network or more than one core.
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
 
+import docleak.runs.collector  # noqa: F401, I001  # before PyTorch
 import numpy as np
 import PIL.Image
 import pytest
@@ -23,7 +24,6 @@ from PIL import ImageDraw, ImageFont
 from docleak.documents import Field, Page, Question, Word
 
 torch.set_num_threads(1)
-gc.set_threshold(20_000, 20, 20)
 # What a test writes need not outlive a power failure, and every file of a run would wait for the disk twice.
 os.fsync = lambda descriptor: None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import io
 import os
 import sys
@@ -21,9 +20,6 @@ os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 #: mallopt's names for the variables of the environment that set the same, and their values in bytes.
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": (-1, 1 << 30), "MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20)}
 
-#: Python's own numbers have the collector look at all that PyTorch and transformers define while it is imported.
-COLLECTED_AFTER = (20_000, 20, 20)
-
 
 def main() -> None:
     """Entry point: errors docleak raises on purpose become one message on stderr and exit code 1.
@@ -31,9 +27,9 @@ def main() -> None:
     With --json, every error is one JSON object on stdout as well, also that of a command line that cannot be parsed
     (exit code 2).
     """
-    gc.set_threshold(*COLLECTED_AFTER)
     from typer import Abort
 
+    import docleak.runs.collector  # noqa: F401
     from docleak.cli.app import command_line
     from docleak.cli.output import fail
     from docleak.errors import DocleakError

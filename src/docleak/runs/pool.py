@@ -122,7 +122,7 @@ def _context() -> BaseContext:
         return get_context("spawn")
     context = get_context("forkserver")
     there = sorted(name for name in sys.modules if name.split(".")[0] in LIBRARIES)
-    context.set_forkserver_preload(["torch", *there])
+    context.set_forkserver_preload(["docleak.runs.collector", "torch", *there])
     return context
 
 

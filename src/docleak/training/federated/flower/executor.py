@@ -20,6 +20,7 @@ CLIENT_APP = "flwr-clientapp"
 ENTRANCE = "flwr.supernode.cli.flwr_clientapp"
 #: What the process that others are forked from imports: what a message at a silo needs, whatever its model is.
 NEEDED = (
+    "docleak.runs.collector",
     ENTRANCE,
     "docleak.training.federated.flower.client",
     "transformers.modeling_utils",
