@@ -185,7 +185,7 @@ def _required(f: Field[Any]) -> bool:
 
 def _sayable(kind: Any) -> Mapping[str, Any]:
     """Field -> its type, of those that a text can say."""
-    return _once_sayable(kind)
+    return _once_sayable(kind)  # apart, as to type checkers a cached function takes no types
 
 
 @cache

@@ -194,7 +194,7 @@ class ImitatedSteps:
         return {name: state.moved[name] / self.steps for name in names}
 
 
-#: Of what ``Taken`` keeps.
+#: How many results ``Taken`` keeps.
 KEPT = 3
 Key = tuple[tuple[int, ...], Batching] | ImitatedSteps
 
