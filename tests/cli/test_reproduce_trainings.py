@@ -8,6 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from docleak.documents.folder import save
+from docleak.documents.loaders import load_pages
+
 Command = Callable[..., tuple[Any, str, str]]
 
 RECIPE = """
@@ -74,6 +77,7 @@ def test_a_training_recipe_from_plan_to_table(command: Command, tmp_path: Path) 
 
 def test_what_means_nothing_to_the_kind_is_refused(command: Command, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(RECIPE)
+    save(load_pages("synthetic", count=2, seed=0), tmp_path / "invoices")
     cases = (
         (("mine.toml", "--budget", "5"), "--budget: means nothing to recipe 'mine'"),
         (("mine.toml", "--image-size", "mine=320x640"), "--image-size: means nothing"),
@@ -86,11 +90,12 @@ def test_what_means_nothing_to_the_kind_is_refused(command: Command, tmp_path: P
             "pages of one data set, and was given 2",
         ),
         (("fedocvqa/table3", "--scale", "paper"), "--model fedocvqa=DIR"),
+        (("fedocvqa/private", "--documents", "invoices"), "the first ones of a list, which an epsilon does not cover"),
     )
     for words, said in cases:
         code, _, err = command("reproduce", *words)
         assert code == 1 and said in err, err
-    assert [item.name for item in tmp_path.iterdir()] == ["mine.toml"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["invoices", "mine.toml"]
 
 
 def test_two_phases_under_one_budget_in_miniature(command: Command, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from docleak.documents.loaders import load_pages
 from docleak.documents.partition import split_by_coin
 from docleak.errors import DocumentError, RecipeError
 from docleak.studies.training.config import TrainingConfig
-from docleak.studies.training.data import _opened, divide, divided, folder_of
+from docleak.studies.training.data import divide, divided, folder_of
 
 CONFIG = TrainingConfig(
     "m", documents=("synthetic", "synthetic"), pages=8, test_share=0.25, validation_share=0.125, clients=2
@@ -24,9 +24,10 @@ def names(folders: dict[str, Path]) -> list[str]:
     return sorted(page.name for folder in folders.values() for page in load_pages(f"folder:{folder}", seed=0))
 
 
-def test_under_an_epsilon_no_first_pages_are_taken() -> None:
+def test_under_an_epsilon_no_first_pages_are_taken(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"pages is .*, the first ones of a list, which an epsilon does not cover"):
-        _opened(replace(CONFIG, documents=("wtq:here",), epsilon=8.0), 0, "wtq")
+        divide(replace(CONFIG, documents=("synthetic", "wtq:here"), epsilon=8.0), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_under_an_epsilon_a_unit_that_leaves_stays_alone_in_its_silo_too() -> None:

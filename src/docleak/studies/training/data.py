@@ -87,7 +87,18 @@ def divide(config: TrainingConfig, out: Path) -> Places:
     return divided(config, out)
 
 
+def require_all_pages(config: TrainingConfig) -> None:
+    """RecipeError where an epsilon would be claimed of some pages of a list."""
+    if config.epsilon and config.pages and not all(spec.startswith("synthetic") for spec in config.documents):
+        raise RecipeError(
+            f"pages is {config.pages}, the first ones of a list, which an epsilon does not cover; expected 0, all of "
+            "them. A table counts the pages that it makes: with documents of your own say so from Python, "
+            "docleak.reproduce(NAME, documents=[...], pages=0)."
+        )
+
+
 def _write_parts(config: TrainingConfig, folder: Path) -> None:
+    require_all_pages(config)
     names = source_names(config.documents)
     parts = {name: _opened(config, number, name) for number, name in enumerate(names)}
     said = [sentence for name in names for sentence in parts[name].said]
@@ -110,12 +121,6 @@ def _write_parts(config: TrainingConfig, folder: Path) -> None:
 
 def _opened(config: TrainingConfig, number: int, name: str) -> Parts:
     """A data set; those made on the spot each with a seed of its own, since the same one twice were no two sets."""
-    if config.epsilon and config.pages and not config.documents[number].startswith("synthetic"):
-        raise RecipeError(
-            f"pages is {config.pages}, the first ones of a list, which an epsilon does not cover; expected 0, all of "
-            "them. A table counts the pages that it makes: with documents of your own say so from Python, "
-            "docleak.reproduce(NAME, documents=[...], pages=0)."
-        )
     return open_parts(
         config.documents[number], test=0.0 if config.test_documents else config.test_share,
         validation=config.validation_share, seed=config.seed, seed_of_pages=config.seed + number, name=name,

@@ -48,7 +48,7 @@ from docleak.studies.study import (
 from docleak.studies.training.carrying import Point, Result, read_points, results_in, rounds_done, run_training
 from docleak.studies.training.config import TrainingConfig, optimiser_said, rounds_said
 from docleak.studies.training.curves import Drawn, draw
-from docleak.studies.training.data import divide, divided
+from docleak.studies.training.data import divide, divided, require_all_pages
 from docleak.studies.training.rounds import reading_of
 from docleak.studies.training.scores import RowScores, row_scores
 from docleak.studies.training.validated import COLUMNS as VALIDATED
@@ -329,8 +329,10 @@ class TrainingStudy(TableStudy[TrainingConfig]):
 
     @classmethod
     def check_rows(cls, rows: Sequence[TableRow]) -> None:
-        """RecipeError for paths that are not given, ModelError for models that are not there."""
+        """RecipeError for paths that are not given and an epsilon over some pages, ModelError for lacking models."""
         super().check_rows(rows)
+        for row in rows:
+            require_all_pages(row.study.config)
         for model in dict.fromkeys(row.study.config.model for row in rows):
             config_of(model)
 
