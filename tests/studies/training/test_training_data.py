@@ -24,9 +24,11 @@ def names(folders: dict[str, Path]) -> list[str]:
     return sorted(page.name for folder in folders.values() for page in load_pages(f"folder:{folder}", seed=0))
 
 
-def test_under_an_epsilon_no_first_pages_are_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["wtq:here", "synthetic-invoices"])
+def test_under_an_epsilon_no_first_pages_are_taken(source: str, tmp_path: Path) -> None:
+    """Nor those of a folder whose name begins as the pages do that are made on the spot."""
     with pytest.raises(RecipeError, match=r"pages is .*, the first ones of a list, which an epsilon does not cover"):
-        divide(replace(CONFIG, documents=("synthetic", "wtq:here"), epsilon=8.0), tmp_path)
+        divide(replace(CONFIG, documents=("synthetic", source), epsilon=8.0), tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from docleak.documents.loaders import load_pages, source_names
+from docleak.documents.loaders import SYNTHETIC, load_pages, source_names
 from docleak.documents.page import Page
 from docleak.documents.pages import document_names, joined
 from docleak.documents.partition import Share, split_by_coin, split_documents
@@ -89,7 +89,7 @@ def divide(config: TrainingConfig, out: Path) -> Places:
 
 def require_all_pages(config: TrainingConfig) -> None:
     """RecipeError where an epsilon would be claimed of some pages of a list."""
-    if config.epsilon and config.pages and not all(spec.startswith("synthetic") for spec in config.documents):
+    if config.epsilon and config.pages and set(config.documents) != {SYNTHETIC}:
         raise RecipeError(
             f"pages is {config.pages}, the first ones of a list, which an epsilon does not cover; expected 0, all of "
             "them. A table counts the pages that it makes: with documents of your own say so from Python, "
