@@ -91,6 +91,8 @@ def test_what_means_nothing_to_the_kind_is_refused(command: Command, tmp_path: P
         ),
         (("fedocvqa/table3", "--scale", "paper"), "--model fedocvqa=DIR"),
         (("fedocvqa/private", "--documents", "invoices"), "the first ones of a list, which an epsilon does not cover"),
+        (("pfl-docvqa/table3", "--issuers", "1"), "1 providers were asked for; expected 2"),
+        (("pfl-docvqa/table3", "--issuers", "12"), "expected a member in every client"),
     )
     for words, said in cases:
         code, _, err = command("reproduce", *words)

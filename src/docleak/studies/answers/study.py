@@ -12,7 +12,7 @@ import numpy as np
 
 from docleak.attacks.answers.attack import MembershipAttack
 from docleak.documents.blue_red import RED_NEGATIVE, RED_POSITIVE
-from docleak.documents.blue_red_files import ISSUERS, read_blue_red
+from docleak.documents.blue_red_files import ISSUERS, open_issuers, read_blue_red
 from docleak.documents.loaders import load_pages
 from docleak.documents.page import Image, Page
 from docleak.errors import AttackError, RecipeError
@@ -302,12 +302,15 @@ class AnswersStudy(TableStudy[AnswersConfig]):
 
     @classmethod
     def check_rows(cls, rows: Sequence[TableRow]) -> None:
-        """RecipeError where rows measure different things, or wait for a path of the user's. Of rows with the same
-        target, one comes first."""
+        """RecipeError where rows measure different things, or wait for a path of the user's; DocumentError where the
+        synthetic documents cannot be divided. Of rows with the same target, one comes first."""
         super().check_rows(rows)
         if len({row.study.shown() for row in rows}) > 1:
             measures = ", ".join(dict.fromkeys(row.study.config.measures[0] for row in rows))
             raise RecipeError(f"the rows measure different things ({measures}); give them tables apart.")
+        for made in {row.study.config.division for row in rows}:
+            if isinstance(made, Data) and made.documents == ISSUERS:
+                open_issuers(made.providers, made.per_provider, made.plan, seed=made.seed)
         seen: dict[Any, int] = {}
         for row in rows:
             target = row.study.config.releases[0].target
