@@ -5,9 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
-from docleak.documents.files import describe_folder, images_by_stem, read_image, read_json, read_json_lines, require_new
+from docleak.documents.files import (
+    describe_folder,
+    image_size,
+    images_by_stem,
+    read_image,
+    read_json,
+    read_json_lines,
+    require_new,
+)
 from docleak.errors import DocumentError
 
 
@@ -88,6 +96,36 @@ def test_photos_are_turned_only_if_asked(tmp_path: Path) -> None:
     Image.new("RGB", (30, 10)).save(tmp_path / "x.jpg", exif=exif)
     assert read_image(tmp_path / "x.jpg").shape[:2] == (10, 30)
     assert read_image(tmp_path / "x.jpg", upright=True).shape[:2] == (30, 10)
+
+
+def test_a_png_tells_that_it_is_turned_in_each_way_and_a_plain_ones_pixels_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size of a page is asked of a whole folder; a PNG may say that it is turned behind its pixels."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    told = {name: PngImagePlugin.PngInfo() for name in ("raw", "xmp", "packed")}
+    told["raw"].add_text("Raw profile type exif", "\nexif\n1\n" + exif.tobytes().hex(), zip=True)
+    for name in ("xmp", "packed"):
+        told[name].add_itxt("XML:com.adobe.xmp", '<x tiff:Orientation="6"/>', zip=name == "packed")
+    picture, files = Image.new("RGB", (30, 10)), {name: tmp_path / f"{name}.png" for name in (*told, "exif", "late")}
+    for name, words in told.items():
+        picture.save(files[name], pnginfo=words)
+    picture.save(files["exif"], exif=exif)
+    content = files["exif"].read_bytes()
+    at = content.index(b"eXIf") - 4
+    chunk = content[at : at + 12 + int.from_bytes(content[at : at + 4], "big")]
+    end = content.index(b"IEND") - 4
+    files["late"].write_bytes(content[:at] + content[at + len(chunk) : end] + chunk + content[end:])
+    for file in files.values():
+        assert image_size(file, upright=True) == (10, 30) == read_image(file, upright=True).shape[1::-1], file.name
+        assert image_size(file) == (30, 10), file.name
+    picture.save(tmp_path / "plain.png")
+    content = (tmp_path / "plain.png").read_bytes()
+    (tmp_path / "short.png").write_bytes(content[: content.index(b"IDAT") + 8])
+    assert image_size(tmp_path / "short.png", upright=True) is None  # it was cut off
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", None)
+    assert image_size(tmp_path / "plain.png", upright=True) == (30, 10)
 
 
 def test_images_by_stem_prefers_lossless_and_ignores_other_files(tmp_path: Path) -> None:

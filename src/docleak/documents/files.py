@@ -24,6 +24,9 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 
 #: The mode's bits for writing, of owner, group and others.
 ANYBODY_WRITES = 0o222
+_ORIENTATION = ExifTags.Base.Orientation
+#: Of what a PNG may say that it is turned by: a chunk, or the keyword of one; and by what it ends.
+_PNG_TURNS, _PNG_END = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp"), b"IEND"
 _EIGHT_BIT_MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV"}
 
 
@@ -139,10 +142,18 @@ def image_size(path: Path, *, upright: bool = False) -> tuple[int, int] | None:
     try:
         with _opened(path) as opened:
             width, height = opened.size
-            turned = upright and opened.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+            turned = upright and _says_a_turn(path, opened) and opened.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
     except (OSError, SyntaxError, ValueError, OverflowError, MemoryError, Pillow.DecompressionBombError):
         return None
     return (height, width) if turned else (width, height)
+
+
+def _says_a_turn(path: Path, opened: Pillow.Image) -> bool:
+    """Whether the picture may say that it is turned. A PNG may behind its pixels, for which Pillow decodes them all."""
+    if opened.format != "PNG":
+        return True
+    content = path.read_bytes()
+    return _PNG_END not in content or any(word in content for word in _PNG_TURNS)
 
 
 def inside(root: Path, name: str, *, also: Path | None = None) -> Path | None:

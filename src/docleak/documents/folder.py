@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from PIL import Image as Pillow
-
 from docleak.documents.files import (
     describe_folder,
     image_size,
@@ -24,7 +22,7 @@ from docleak.documents.pages import LazyPages, PageEntry, at_most, clip_overshoo
 from docleak.documents.ranges import MOST_PIXELS, short
 from docleak.documents.scale import MOST_SHOWN, BoxScale, beyond, unit_boxes
 from docleak.errors import DocumentError
-from docleak.files import drafted_folder
+from docleak.files import drafted_folder, png_bytes
 
 INDEX = "pages.jsonl"
 
@@ -226,7 +224,7 @@ def save(pages: Iterable[Page], directory: Path, *, also: Callable[[Path], None]
         taken: set[str] = set()
         for page in pages:
             image = _file_name(page.name, taken)
-            Pillow.fromarray(page.image).save(draft / image)
+            (draft / image).write_bytes(png_bytes(page.image))
             lines.append(json.dumps(page_line(page, image), ensure_ascii=False))
         if not lines:
             raise DocumentError(f"{directory}: there are no pages to write. Give at least one.")

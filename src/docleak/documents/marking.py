@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import io
 import json
 import secrets
 import threading
@@ -21,13 +20,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from PIL import Image as Pillow
-
 from docleak.documents.files import IMAGE_SUFFIXES, describe_folder, inside, raise_faults, read_image, read_text
 from docleak.documents.folder import INDEX, line_faults, load, words_and_fields
 from docleak.documents.page import line_boxes
 from docleak.errors import DocleakError, DocumentError
-from docleak.files import parse_json, write_atomically
+from docleak.files import parse_json, png_bytes, write_atomically
 
 LOCAL = "127.0.0.1"
 #: Bytes of a request at most: thousands of fields.
@@ -122,10 +119,7 @@ class Marking:
 
     def picture(self, number: int) -> bytes:
         """The page's picture as PNG, upright."""
-        buffer = io.BytesIO()
-        image = read_image(self.folder / self.row(number)["image"], upright=True)
-        Pillow.fromarray(image).save(buffer, format="PNG")
-        return buffer.getvalue()
+        return png_bytes(read_image(self.folder / self.row(number)["image"], upright=True))
 
     def save(self, number: int, version: str, fields: list[Any]) -> None:
         """Replace the fields of a page. Raises DocumentError, and writes nothing, for fields that no page can have, or

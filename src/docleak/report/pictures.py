@@ -12,6 +12,7 @@ import numpy as np
 import PIL.Image
 
 from docleak.documents.page import Image
+from docleak.files import png_bytes
 
 #: Larger pages are shrunk to this many pixels on their longer side.
 PAGE_SIDE = 1000
@@ -36,9 +37,7 @@ def png_of(image: Image) -> bytes:
     pixels = np.ascontiguousarray(image)
     name = (pixels.shape, hashlib.sha256(pixels.data).digest())
     if (png := _PNGS.pop(name, None)) is None:
-        buffer = io.BytesIO()
-        PIL.Image.fromarray(pixels).save(buffer, format="PNG")
-        png = buffer.getvalue()
+        png = png_bytes(pixels)
     _PNGS[name] = png  # last, as the one that was asked for last
     if len(_PNGS) > KEPT:
         del _PNGS[next(iter(_PNGS))]
