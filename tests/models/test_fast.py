@@ -13,7 +13,7 @@ from transformers.activations import ACT2FN
 
 from docleak.documents.synthetic import make_pages
 from docleak.models import DocumentModel, load_model, pixels_of, trainable
-from docleak.models.fast import FASTER, Gelu, quicken
+from docleak.models.fast import FASTER, Gelu, LayoutEncoder, quicken
 
 STOCK = {ours: stock for stock, ours in FASTER.items()}
 NAMES = ("donut-start", "layoutlmv3-start")
@@ -115,3 +115,13 @@ def test_attention_maps_can_still_be_asked_for(name: str) -> None:
 def test_only_the_exact_gelu_is_replaced(name: str, replaced: bool) -> None:
     layers = nn.Sequential(nn.Linear(2, 2), ACT2FN[name])
     assert (type(quicken(layers)[1]) is Gelu) == replaced
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(("count", "farthest"), [(32, 128), (64, 256), (10, 7)])
+def test_buckets_are_those_that_transformers_computes(bidirectional: bool, count: int, farthest: int) -> None:
+    positions = torch.arange(-1500, 1501)[None]
+    ours = LayoutEncoder.relative_position_bucket(None, positions, bidirectional, count, farthest)
+    assert torch.equal(
+        ours, STOCK[LayoutEncoder].relative_position_bucket(None, positions, bidirectional, count, farthest)
+    )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.activations import GELUActivation
 from transformers.models.donut.modeling_donut_swin import DonutSwinLayer, DonutSwinSelfAttention
-from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3SelfAttention
+from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder, LayoutLMv3SelfAttention
 
 from docleak.models.derivatives import attention, gelu
 from docleak.models.recompute import recomputed, recomputing
@@ -96,6 +97,24 @@ class LayoutSelfAttention(LayoutLMv3SelfAttention):  # type: ignore[misc]
         return mixed.transpose(1, 2).flatten(2), share
 
 
+class LayoutEncoder(LayoutLMv3Encoder):  # type: ignore[misc]
+    """The bucket of each pair's relative position, (B, T, T), is looked up, where transformers takes logarithms."""
+
+    def relative_position_bucket(
+        self, relative_position: Tensor, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128
+    ) -> Tensor:
+        table = _buckets(bidirectional, num_buckets, max_distance, relative_position.device)
+        return table[relative_position.clamp(-max_distance, max_distance) + max_distance]
+
+
+@lru_cache(maxsize=16)
+def _buckets(bidirectional: bool, count: int, farthest: int, device: torch.device) -> Tensor:
+    """Of the positions from -``farthest`` to ``farthest``, the last of which stands for all that are farther."""
+    with torch.inference_mode(False):
+        positions = torch.arange(-farthest, farthest + 1, device=device)
+        return LayoutLMv3Encoder.relative_position_bucket(None, positions, bidirectional, count, farthest)  # type: ignore[no-any-return]
+
+
 def _heads(layer: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value of hidden (B, T, C), each (B, heads, T, d)."""
     shape = (*hidden.shape[:2], -1, layer.attention_head_size)
@@ -109,6 +128,7 @@ FASTER: dict[type, type] = {
     DonutSwinSelfAttention: SwinSelfAttention,
     DonutSwinLayer: SwinLayer,
     LayoutLMv3SelfAttention: LayoutSelfAttention,
+    LayoutLMv3Encoder: LayoutEncoder,
 }
 
 
