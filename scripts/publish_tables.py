@@ -4,9 +4,9 @@
 
 COMMIT is what the run was made with, by default the present one. Each RUN is a folder that ``docleak reproduce`` wrote.
 The table goes to docs/results/PAPER/TABLE.md (of another scale than tiny: TABLE-SCALE.md; a PART of one that was
-computed by several commands, over other documents, say: TABLE-SCALE-PART.md), its pictures and its
-table.json, from which the scoreboard is made, beside it; what stands on the page below the line "What it shows" is
-kept. Paths of the machine are left out.
+computed by several commands, over other documents or of other models, say: TABLE-SCALE-PART.md, tiny or not), its
+pictures and its table.json, from which the scoreboard is made, beside it; what stands on the page below the line "What
+it shows" is kept. Paths of the machine are left out.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def publish(run: Path, commit: str, part: str = "") -> Path:
     """Copy one finished table; returns the page."""
     told = json.loads((run / "recipe.json").read_text())
     recipe, scale = told["recipe"], told["scale"]
-    if part and scale == "tiny":
-        raise SystemExit(f"{run} is of scale tiny, whose table has no part {part!r}.")
-    name = "-".join([recipe, *([scale] if scale != "tiny" else []), *([part] if part else [])])
+    name = "-".join([recipe, *([scale] if scale != "tiny" or part else []), *([part] if part else [])])
     page = ROOT / "docs" / "results" / f"{name}.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     page.with_suffix(".json").write_text(placeless((run / "table.json").read_text()))

@@ -50,10 +50,9 @@ def stored(folder: Path, recipe: str) -> list[dict[str, Any]]:
     several commands computed."""
     tables = []
     for scale in ("tiny", "base", "paper"):
-        name = recipe if scale == "tiny" else f"{recipe}-{scale}"
-        parts = [folder / f"{name}.json", *(sorted(folder.glob(f"{name}-*.json")) if scale != "tiny" else ())]
-        for file in filter(Path.is_file, parts):
-            part = file.stem.removeprefix(Path(name).name).removeprefix("-")
+        whole = folder / (f"{recipe}.json" if scale == "tiny" else f"{recipe}-{scale}.json")
+        for file in filter(Path.is_file, (whole, *sorted(folder.glob(f"{recipe}-{scale}-*.json")))):
+            part = file.stem.removeprefix(f"{Path(recipe).name}-{scale}-") if file != whole else ""
             at = ", ".join(filter(None, (scale, part)))
             tables.append({**json.loads(file.read_text(encoding="utf-8")), "at": at})
     return tables
