@@ -54,6 +54,9 @@ def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "mine").chmod(0o755)
     assert private_folder(tmp_path / "mine" / "new") == tmp_path / "mine" / "new"
     assert (mode(tmp_path / "mine"), mode(tmp_path / "mine" / "new")) == (0o755, 0o700)
+    with drafted_folder(tmp_path / "mine") as draft:
+        (draft / "file").touch(0o644)
+    assert (mode(tmp_path / "mine"), mode(tmp_path / "mine" / "file")) == (0o755, 0o600)
 
 
 def test_links_are_not_followed_when_a_folder_is_made_private(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ TEMPORARY = ".docleak-"
 DEVICES = Path("/dev")
 #: Modes of files and folders that docleak makes.
 OWNERS_FILE, OWNERS_FOLDER = 0o600, 0o700
+#: The bits of a folder's mode.
+ALL_RIGHTS = 0o7777
 #: What the operating system says where nothing more fits: a full disk, a quota, a limit on the size of files.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Objects and lists within one another, at most; Python's reader fails at its own depth of calls.
@@ -184,13 +186,15 @@ def drafted(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def drafted_folder(folder: Path) -> Iterator[Path]:
-    """A new folder to write to, which takes the place of ``folder`` at the end, unless an exception came."""
+    """A new folder to write to, which takes ``folder``'s place and mode at the end, unless an exception came."""
     private_folder(folder.parent)
     draft = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{folder.name}-", dir=folder.parent))
     try:
         with reported_full(folder):
             yield draft
             make_private(draft)
+            if folder.is_dir():
+                draft.chmod(folder.stat().st_mode & ALL_RIGHTS)
             shutil.rmtree(folder, ignore_errors=True)
             draft.rename(folder)
     except BaseException:
