@@ -59,8 +59,8 @@ def fill_digits(pattern: str, rng: np.random.Generator) -> str:
     digits = rng.integers(0, 10, size=pattern.count("#"))
     if digits.size and not digits[0]:
         digits[0] = int(rng.integers(1, 10))
-    drawn = iter(digits)
-    return "".join(str(next(drawn)) if c == "#" else c for c in pattern)
+    drawn = map(str, digits.tolist())
+    return "".join(next(drawn) if c == "#" else c for c in pattern)
 
 
 def draw_person(formats: Formats, rng: np.random.Generator) -> Values:
