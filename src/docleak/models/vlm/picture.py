@@ -86,8 +86,8 @@ class Picture:
         black = read(_page(np.zeros((area, 3)), size))
         name = _pixels_in(black, family)
         shape = tuple(black[name].shape)
-        values = {level: _shown(read, name, np.full((area, 3), level), size) for level in (0, 255)}
-        offset, factor = values[0], values[255] - values[0]
+        offset = black[name].float().flatten()
+        factor = _shown(read, name, np.full((area, 3), 255), size) - offset
         unseen = factor == 0
         safe = factor.masked_fill(unseen, 1)
 
