@@ -91,10 +91,12 @@ def pfl_docvqa(folder: Path) -> None:
     """imdb/*.npy of 12 providers who are members, at ten clients, and 8 who are not, and their pages."""
     (folder / "imdb").mkdir(parents=True)
     (folder / "images").mkdir()
-    pages = make_issuers(range(300, 320), [5] * 20, seed=0)
+    documents = [5] * 12 + [2] * 8
+    pages = make_issuers(range(300, 320), documents, seed=0)
     files: dict[str, list[dict[str, Any]]] = {}
-    for number in range(len(pages)):
-        page, provider, document = pages[number], number // 5, number % 5
+    places = [(provider, document) for provider, count in enumerate(documents) for document in range(count)]
+    for number, (provider, document) in enumerate(places):
+        page = pages[number]
         client, asked_of = f"train_client_{provider % 10}", "train"
         if provider >= 12:
             client, asked_of = "test", "red_test_negative"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ from docleak.cli import main
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.models.encoders.loading import load_encoder, save_encoder
-from docleak.models.encoders.tasks import classes_of
+from docleak.models.encoders.tasks import Task, classes_of
 from docleak.report.severity import Severity
-from docleak.studies.weights.config import WeightsConfig
+from docleak.studies.weights.config import WeightsConfig, trainings
 from docleak.studies.weights.study import WeightsStudy
+from docleak.training.extraction.fit import FitConfig
 
 ATTACK = "cdmi:candidates=5"
 QUICK = ["--pages=9", "--fields=2", "--attempts=2", "--epochs=1", "--workers=1", "--seed=4"]
@@ -28,13 +30,27 @@ def run(*words: str) -> int:
     return int(stop.value.code or 0)
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings of ten epochs at most, those too whose number no option says."""
+
+    def few(task: Task, *, epochs: int, learning_rate: float) -> tuple[FitConfig, FitConfig]:
+        target, public = trainings(task, epochs=epochs, learning_rate=learning_rate)
+        return replace(target, epochs=min(10, target.epochs)), replace(public, epochs=10)
+
+    for module in ("config", "study"):
+        monkeypatch.setattr(f"docleak.studies.weights.{module}.trainings", few)
+
+
 @pytest.fixture(autouse=True)
 def argv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [])
 
 
 @pytest.mark.parametrize("task", ["ee-bio", "qa"])
-def test_a_game_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], task: str) -> None:
+def test_a_game_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], short: None, task: str
+) -> None:
     out = tmp_path / "game"
     assert run(ATTACK, *QUICK, "--task", task, "--out", str(out)) == 0
     shown = capsys.readouterr()
@@ -58,7 +74,7 @@ def test_a_game_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not stop.value.code and report.is_file() and verdict["sentence"] in capsys.readouterr().out
 
 
-def test_a_model_of_ones_own_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_of_ones_own_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str], short: None) -> None:
     pages = make_pages(5, seed=1)
     save(pages, tmp_path / "private")
     save(make_pages(3, seed=2, split="train"), tmp_path / "public")

@@ -123,8 +123,9 @@ DOCUMENTS = {
     "mmgia": ("openi:DIR", "cifar100:DIR", "flickr30k:DIR", "nlvr-true:DIR"),
     "fedocvqa": ("due:DIR/wtq/train", "due:DIR/docvqa/train", "due:DIR/tabfact/train"),
 }  # fmt: skip
-#: What else is given: pages of Donut that are not of 1920 x 2560 pixels.
+#: What else is given: pages of Donut that are not of 1920 x 2560 pixels, pictures that are not of 224 x 224.
 OTHERS = {
+    "mmgia": ["--image-size", "pair=64x64"],
     "gi-dqa": ["--ocr", "rapidocr", *(word for name in ("donut", "donut-start", "donut-trained")
                                       for word in ("--image-size", f"{name}=160x224"))],
 }  # fmt: skip

@@ -264,7 +264,7 @@ def test_a_step_of_a_training_is_rehearsed_on_few_examples_and_scaled_up(tmp_pat
 def test_a_private_training_is_estimated_by_its_rounds(tmp_path: Path) -> None:
     recipe = find_recipe("fedocvqa/private")
     name = "no self-pretraining, epsilon 8"
-    rows = rows_of(recipe, recipe.study, "tiny", tmp_path / "rows", {}, only=name)
+    rows = rows_of(recipe, recipe.study, "tiny", tmp_path / "rows", {"pages": 12}, only=name)
     (done,) = done_by(rows[0], tmp_path)
     config = rows[0].study.config
     assert config.epsilon == 8.0 and config.seeds == 3

@@ -48,7 +48,7 @@ def test_the_real_work_gives_a_table_with_the_papers_column(tmp_path: Path) -> N
 def test_more_pages_take_over_what_fewer_gave_and_it_is_what_they_would_have_computed(tmp_path: Path) -> None:
     fixed = {"pages": 1, "budget": 1, "seed": 0, "attack": "random"}
     recipe = Recipe("test", "A test", "", "", (Row("pairs", ("m",), {"batch_size": 2}),), fixed,
-                    {"tiny": {"models": {"m": "layoutlmv3-start"}}}, kind="gradient")  # fmt: skip
+                    {"tiny": {"models": {"m": "donut-start"}}}, kind="gradient")  # fmt: skip
 
     def table(name: str, pages: int) -> TableRow:
         planned = rows_of(recipe, GradientStudy, "tiny", tmp_path / name, {"pages": pages})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from docleak import spec
 from docleak.errors import PrivacyError
@@ -55,6 +56,11 @@ def noise_for_phases(phases: Sequence[Phase], like: Mechanism, epsilon: float, d
 
     PrivacyError where no noise up to MOST_NOISE is enough.
     """
+    return _noise_for(tuple(phases), like, epsilon, delta)
+
+
+@lru_cache(maxsize=64)  # a plan is asked for when it is checked, begun, trained by and written about
+def _noise_for(phases: tuple[Phase, ...], like: Mechanism, epsilon: float, delta: float) -> float:
     if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
         raise PrivacyError(f"epsilon is {epsilon} and delta {delta}; expected a number above 0, and a probability.")
 

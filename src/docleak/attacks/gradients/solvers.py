@@ -126,7 +126,7 @@ class BoundedLBFGS:
         require_above_zero(self, history=self.history, scale=self.scale)
 
     def minimise(self, objective: Objective, start: Tensor, *, budget: int) -> Tensor:
-        from scipy.optimize import minimize
+        from scipy.optimize import Bounds, minimize
 
         used, last = 0, start.detach().cpu().double().numpy()
 
@@ -139,13 +139,13 @@ class BoundedLBFGS:
             last = values.copy()
             return value * self.scale, gradient.detach().cpu().double().numpy() * self.scale
 
+        bounds = Bounds(np.zeros_like(last), np.ones_like(last))
         options = {"maxfun": 10 * budget, "maxiter": 10 * budget, "maxcor": self.history, "ftol": 0.0, "gtol": 0.0}
         try:
             # A line search that ends early (rounding) restarts with a fresh history from the last point.
             for _ in range(8):
                 optimum = minimize(
-                    function, last.clip(0, 1), jac=True, method="L-BFGS-B", bounds=[(0.0, 1.0)] * len(last),
-                    options=options,
+                    function, last.clip(0, 1), jac=True, method="L-BFGS-B", bounds=bounds, options=options
                 )  # fmt: skip
                 last = optimum.x
         except OutOfBudget:

@@ -32,7 +32,7 @@ from docleak.studies.answers.config import (
 from docleak.studies.answers.documents import sides_of
 from docleak.studies.answers.measures import MEASURED, Bench
 from docleak.studies.answers.reading import read_run
-from docleak.studies.answers.red import BY_PROVIDER, draw_providers, pages_of
+from docleak.studies.answers.red import BY_PROVIDER, draw_providers
 from docleak.studies.answers.rows import COLUMNS, MOST_MINIMUM, columns_of, draw, facts_of, remarks_of
 from docleak.studies.answers.store import division_of, rounds_done
 from docleak.studies.answers.targets import CENTRAL, Data, Target, target_of
@@ -53,6 +53,8 @@ from docleak.studies.study import (
 
 #: Beside the folders of tables: their divisions, targets and replies.
 STORE = "docleak-releases"
+#: Of a page its provider and how many questions it has with an answer.
+Asked = tuple[str, int]
 #: Providers that are asked about in a rehearsal.
 REHEARSED = 8
 
@@ -247,13 +249,13 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         if target is not None:
             full = self.config.releases[0].target
             assert full is not None
-            silos = [load_pages(f"folder:{folder}", seed=0) for folder in blue_red.silos.values()]
+            silos = [asked_on(load_pages(f"folder:{folder}", seed=0)) for folder in blue_red.silos.values()]
             spent = float(run.record(unit.id)["bill"]["seconds"])
             work["examples trained on"] = Done(_trained_on(target, silos), spent, round(_trained_on(full, silos)))
-        red = [blue_red.pages(part) for part in (RED_POSITIVE, RED_NEGATIVE)]
+        red = [page for part in (RED_POSITIVE, RED_NEGATIVE) for page in asked_on(blue_red.pages(part))]
         chosen = draw_providers(blue_red, self.config.providers or REHEARSED, seed=self.config.seed)
-        asked = asked_on([pages_of(pages, chosen) for pages in red])
-        return {**work, "questions": Done(asked, seconds - spent, asked_on(red))}
+        asked = sum(questions for provider, questions in red if provider in chosen)
+        return {**work, "questions": Done(asked, seconds - spent, sum(questions for _, questions in red))}
 
     @classmethod
     def of_row(cls, source: str, settings: Settings, changes: Settings, *, device: str) -> AnswersStudy:
@@ -328,27 +330,28 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         return Picture(draw(rows), "The same as a picture", "Every row beside the paper's")
 
 
-def asked_on(parts: Iterable[Sequence[Page]]) -> int:
-    """Questions with an answer on all pages."""
-    return sum(bool(question.answers) for pages in parts for page in pages for question in page.questions)
+def asked_on(pages: Iterable[Page]) -> list[Asked]:
+    """What there is to ask about each page; the pictures, which are large, are decoded once and not kept."""
+    return [(page.provider, sum(bool(question.answers) for question in page.questions)) for page in pages]
 
 
-def _trained_on(target: Target, silos: Sequence[Sequence[Page]]) -> float:
+def _trained_on(target: Target, silos: Sequence[Sequence[Asked]]) -> float:
     """How many examples the target's training computes gradients of: of all clients and units that it draws."""
     plan = target.training
-    parts: list[Sequence[Page]] = list(silos)
+    parts: list[Sequence[Asked]] = list(silos)
     if target.kind == CENTRAL:
         parts = [[page for pages in silos for page in pages]]
     drawn = max(1, math.floor(plan.participation * len(parts) + 1e-9)) / len(parts)
     if target.epsilon:
         drawn *= plan.unit_rate
-        by_provider: dict[tuple[int, str], list[Page]] = {}
+        by_provider: dict[tuple[int, str], list[Asked]] = {}
         for number, pages in enumerate(parts):
             for page in pages:
-                by_provider.setdefault((number, page.provider), []).append(page)
+                by_provider.setdefault((number, page[0]), []).append(page)
         parts = list(by_provider.values())
     most = plan.max_steps * plan.batch_size or math.inf
-    return plan.rounds * drawn * float(sum(min(plan.epochs * asked_on([pages]), most) for pages in parts))
+    examples = [sum(questions for _, questions in pages) for pages in parts]
+    return plan.rounds * drawn * float(sum(min(plan.epochs * count, most) for count in examples))
 
 
 def shipped_documents(seed: int) -> AnswersConfig:
