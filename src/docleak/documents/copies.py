@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from rapidfuzz import fuzz, process
 
@@ -100,16 +101,9 @@ def prints(value: str, page: PageText) -> bool:
 
 def _runs(words: Sequence[str], length: int, *, slack: int) -> set[str]:
     """Consecutive words joined, of ``length`` letters give or take ``slack``."""
-    runs = set()
-    for start in range(len(words)):
-        joined = ""
-        for word in words[start:]:
-            joined += word
-            if len(joined) > length + slack:
-                break
-            if len(joined) >= length - slack:
-                runs.add(joined)
-    return runs
+    text, ends = "".join(words), set(accumulate(map(len, words), initial=0))
+    lengths = range(length - slack, length + slack + 1)
+    return {text[start : start + long] for start in ends for long in lengths if start + long in ends}
 
 
 def _digits(text: str) -> str:

@@ -72,9 +72,9 @@ def test_bytes_of_an_update() -> None:
 
 def test_utility_is_reproducible_and_noise_costs_some(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(utility, "TEST_PAGES", 1)
-    plain = utility_under("none", "layoutlmv3-start", steps=4, seed=0)
-    again = utility_under("none", "layoutlmv3-start", steps=4, seed=0)
-    noisy = utility_under("noise:sigma=10", "layoutlmv3-start", steps=4, seed=0)
+    plain = utility_under("none", "layoutlmv3-start", steps=2, seed=0)
+    again = utility_under("none", "layoutlmv3-start", steps=2, seed=0)
+    noisy = utility_under("noise:sigma=10", "layoutlmv3-start", steps=2, seed=0)
     assert plain.loss == again.loss and plain.anls == again.anls
     assert noisy.loss > plain.loss
 
@@ -127,7 +127,8 @@ def test_little_of_a_sparse_or_noisy_update_arrives() -> None:
     assert none == pytest.approx(1) and 0.1 < sparse < 0.8 and abs(noisy) < 0.1 and 0.2 < frozen < 0.95
 
 
-def test_a_template_defence_leaves_training_alone(tmp_path: Path) -> None:
+def test_a_template_defence_leaves_training_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utility, "TEST_PAGES", 1)
     run = carry_out(DefenceStudy(DefenceConfig(AUDIT, ("safe-template:steps=1",), utility_steps=2)), tmp_path)
     none, template = choices_of(run, np.random.default_rng(0))
     assert none.utility is not None and template.utility is not None

@@ -220,8 +220,9 @@ def test_a_canary_ranks_among_the_top_5_percent(tmp_path: Path, monkeypatch: pyt
         pages=79, fields=0, attempts=1, target_training=training, public_training=training, calibrate=False
     )
     game = game_of(replace(config, attempts=2))  # the game itself is made below, with fewer fields
-    one_copy = [s for s in game.secrets if s.document != "canary" or s.page == "canary-0"]
-    monkeypatch.setattr(games, "extract", lambda page, tokens: [s for s in one_copy if s.page == page.name])
+    one_copy = [s for s in game.secrets if s.page == "canary-0"]
+    asked = one_copy + [s for s in game.secrets if s.document != "canary"][::2]
+    monkeypatch.setattr(games, "extract", lambda page, tokens: [s for s in asked if s.page == page.name])
     run = play(config, tmp_path / "a")
     ranked = read_table(run, rng=np.random.default_rng(0)).fields
     places = [place for place, field in enumerate(ranked) if field.value == CANARY]
