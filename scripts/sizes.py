@@ -31,7 +31,7 @@ def sizes(folder: Path, recipes: Mapping[str, Recipe]) -> str:
     parts = ["# Which findings depend on size\n", EXPLAINED]
     for name, recipe in recipes.items():
         tables = stored(folder, name)
-        if len(tables) > 1:
+        if len({table["scale"] for table in tables}) > 1:
             parts.append(f"## {name}: {recipe.title}\n\n{_compared(recipe, tables)}")
             for table in tables:
                 parts.append(f"Scale {table['at']}: `{table['Command']}`; {table['Models']}  ")
