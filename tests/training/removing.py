@@ -261,7 +261,7 @@ def random_case(rng: np.random.Generator, **fixed: Any) -> Case:
         learning_rate=float(10 ** rng.uniform(-3, 0)), optimiser=str(rng.choice(["adamw", "sgd"])), dropout=False,
     )  # fmt: skip
     case = Case(
-        seed=int(rng.integers(2**31)), silos=int(rng.integers(1, 4)), providers=int(rng.choice([1, 2, 2, 2, 3, 4])),
+        seed=int(rng.integers(2**31)), silos=int(rng.integers(1, 4)), providers=int(rng.choice([1, 2, 2, 2, 3, 5])),
         unit=Unit(rng.choice(["provider", "provider", "document", "client"])),
         holdout=float(rng.choice([0.0, 0.3, 0.6])), local=local, clip_norm=float(10 ** rng.uniform(-3, 1)),
         denominator=int(rng.integers(1, 9)), unit_rate=float(rng.choice([1.0, 0.6])), faults=bool(rng.random() < 0.3),

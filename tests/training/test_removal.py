@@ -51,7 +51,7 @@ LOCALS = st.builds(
     learning_rate=st.floats(1e-3, 1.0), optimiser=st.sampled_from(["adamw", "sgd"]), dropout=st.just(False),
 )  # fmt: skip
 CASES = st.builds(
-    Case, seed=st.integers(0, 2**31), silos=st.integers(1, 3), providers=st.sampled_from([1, 2, 2, 2, 3, 4]),
+    Case, seed=st.integers(0, 2**31), silos=st.integers(1, 3), providers=st.sampled_from([1, 2, 2, 2, 3, 5]),
     unit=st.sampled_from([Unit.PROVIDER, Unit.PROVIDER, Unit.DOCUMENT, Unit.CLIENT]),
     holdout=st.sampled_from([0.0, 0.3, 0.6]), local=LOCALS, clip_norm=st.floats(1e-3, 10.0),
     denominator=st.integers(1, 8), unit_rate=st.sampled_from([1.0, 0.6]), faults=st.booleans(),

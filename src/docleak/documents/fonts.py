@@ -103,7 +103,7 @@ class Type:
     @property
     def space(self) -> int:
         """Pixels the pen moves between words."""
-        return max(math.ceil(self.size * 2 / 7), round(_advances(self)[" "]))
+        return max(math.ceil(self.size * 2 / 7), round(_advance(self, " ")))
 
     def width(self, text: str) -> int:
         """Pixels from the pen to the end of the last word's ink or advance."""
@@ -112,25 +112,14 @@ class Type:
 
     def estimate(self, text: str) -> int:
         """``width`` without rendering or kerning; within a few pixels of it."""
-        words, advances = text.split(), _advances(self)
-        letters = sum(math.ceil(sum(map(advances.__getitem__, word))) for word in words)
+        words = text.split()
+        letters = sum(math.ceil(sum(_advance(self, letter) for letter in word)) for word in words)
         return letters + self.space * (len(words) - 1)
 
 
-class Advances(dict[str, float]):
-    """Of the single letters of a type, each measured when it is first asked for."""
-
-    def __init__(self, type_: Type) -> None:
-        self.type = type_
-
-    def __missing__(self, letter: str) -> float:
-        self[letter] = advance = _load(self.type.face, self.type.size).getlength(letter)
-        return advance
-
-
 @cache
-def _advances(type_: Type) -> Advances:
-    return Advances(type_)
+def _advance(type_: Type, letter: str) -> float:
+    return _load(type_.face, type_.size).getlength(letter)
 
 
 @lru_cache(maxsize=16384)
