@@ -8,8 +8,6 @@ is an estimate of the row. A row that lacks a model or documents says which, and
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import sys
 import time
@@ -27,6 +25,7 @@ from docleak.files import read_stored, write_json
 from docleak.models.loading import locate, title_of
 from docleak.models.published import PUBLISHED, published, repositories
 from docleak.models.shipped import SHIPPED, SHIPPED_ENCODERS
+from docleak.runs.identity import digest_of
 from docleak.runs.pool import OnProgress, WorkerDied, results
 from docleak.runs.run import Run
 from docleak.spec import split_name
@@ -221,7 +220,7 @@ def _key(study: TableStudy[Any]) -> str:
     in one call, and ``begin`` refuses what was begun on others."""
     least = study.least()
     told = {"kind": least.kind, "settings": least.settings(), "columns": least.shown()}
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return digest_of(told, files=False)
 
 
 def _measured(studies: Sequence[TableStudy[Any]], folder: Path) -> list[dict[str, Any]]:

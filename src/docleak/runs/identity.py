@@ -83,9 +83,9 @@ def sources_of(config: Mapping[str, object], *, apart_from: Path | None = None) 
     return hashes
 
 
-def digest_of(settings: Mapping[str, object], *, length: int = 8) -> str:
-    """Hexadecimal digits that tell settings apart, and the same settings whose files have changed."""
-    sources = sources_of(settings)
+def digest_of(settings: Mapping[str, object], *, length: int = 8, files: bool = True) -> str:
+    """Hexadecimal digits that tell settings apart, and, with ``files``, the same settings whose files have changed."""
+    sources = sources_of(settings) if files else {}
     value = {**settings, "sources": sources} if sources else settings
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:length]
 
