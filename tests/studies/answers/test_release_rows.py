@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from docleak.errors import ContradictionError, RecipeError, RunError
+from docleak.errors import ContradictionError, MissingExtraError, RecipeError, RunError
 from docleak.models.loading import load_model
 from docleak.privacy.empirical import from_counts
 from docleak.recipes import Recipe, Row
@@ -190,6 +191,14 @@ def test_rows_that_measure_different_things_are_no_table(tmp_path: Path) -> None
     mixed = replace(recipe("gap"), rows=(ROWS[0], replace(ROWS[1], settings={"measure": "utility"})))
     with pytest.raises(RecipeError, match="measure different things"):
         planned_of(mixed, tmp_path)
+
+
+def test_without_flower_a_table_with_targets_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "docleak.training.federated.flower", raising=False)
+    monkeypatch.setitem(sys.modules, "flwr.supercore.task_identity", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'docleak\[federated\]'"):
+        planned_of(recipe("gap"), tmp_path / "out")
+    assert planned_of(replace(recipe("gap"), rows=ROWS[:1]), tmp_path / "out"), "the public model alone is not trained"
 
 
 def test_a_row_of_other_settings_is_refused_and_plans_count_a_target_once(tmp_path: Path, home: Path) -> None:

@@ -156,6 +156,7 @@ def test_an_update_is_attacked_replayed_and_reported(small: Path, tmp_path: Path
         and "Round 1, client silo-a:" in told
         and "Pictures by gi-dqa: 0 of 1 private fields" in told
     )
+    assert "<dt>Private fields audited, by category</dt><dd>total</dd>" in html
 
 
 def test_what_is_finished_is_not_computed_again(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from docleak.studies.answers.reading import read_run
 from docleak.studies.answers.red import BY_PROVIDER, draw_providers
 from docleak.studies.answers.rows import COLUMNS, MOST_MINIMUM, columns_of, draw, facts_of, remarks_of
 from docleak.studies.answers.store import division_of, rounds_done
-from docleak.studies.answers.targets import CENTRAL, Data, Target, target_of
+from docleak.studies.answers.targets import CENTRAL, NONE, Data, Target, target_of
 from docleak.studies.answers.verdict import numbers_in
 from docleak.studies.study import (
     PLACEHOLDER,
@@ -305,8 +305,11 @@ class AnswersStudy(TableStudy[AnswersConfig]):
     @classmethod
     def check_rows(cls, rows: Sequence[TableRow]) -> None:
         """RecipeError where rows measure different things, or wait for a path of the user's; DocumentError where the
-        synthetic documents cannot be divided. Of rows with the same target, one comes first."""
+        synthetic documents cannot be divided; MissingExtraError for targets to be trained without Flower. Of rows with
+        the same target, one comes first."""
         super().check_rows(rows)
+        if any(row.study.config.releases[0].target.kind != NONE for row in rows):
+            import docleak.training.federated.flower  # noqa: F401
         if len({row.study.shown() for row in rows}) > 1:
             measures = ", ".join(dict.fromkeys(row.study.config.measures[0] for row in rows))
             raise RecipeError(f"the rows measure different things ({measures}); give them tables apart.")

@@ -109,6 +109,7 @@ class UpdateCase:
             "round": self.update.round, "client": self.update.client,
             "partition": next(iter(names_of(self.update)[1:]), None), "sent": self.update.kind,
             "examples": len(truth.examples), "pages": len(truth.pages), "steps": len(self.batches),
+            "categories": sorted({field.key for page in truth.pages for field in page.private_fields}),
             "plan": asdict(self.plan), "dropout": self.dropout,
             "replay": {"distance": self.replay.distance, "why": self.replay.why},
             "inferred": None if self.inferred is None else asdict(self.inferred),

@@ -107,7 +107,9 @@ def read_run(run: Run) -> Reading:
             system=f"Federated training of {info.get('model', {}).get('name', 'the model')}",
             material=f"{counted_words(len(updates), 'update')} as the server received "
             f"{'it' if len(updates) == 1 else 'them'}",
-            adversary="the server of the training, or whoever reads its traffic", remedies=tuple(falls(cells)),
+            adversary="the server of the training, or whoever reads its traffic",
+            categories=tuple(sorted({key for record in updates for key in record.get("categories", ())})),
+            remedies=tuple(falls(cells)),
             remedy="" if secure else _steps_and_batches(run.config), unfinished=_reached(info, updates, cells),
         ),
         runs=(run_facts(run.path, run.manifest()),),
