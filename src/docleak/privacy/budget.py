@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -40,14 +41,23 @@ def noise_for(mechanism: Mechanism, epsilon: float, delta: float, accountant: Ac
     def cost(noise_multiplier: float) -> float:
         return guarantee(replace(mechanism, noise_multiplier=noise_multiplier), delta, accountant).epsilon
 
+    noise = least_noise(cost, epsilon, _guess(mechanism, epsilon, delta), f"{mechanism.rounds} rounds")
+    return guarantee(replace(mechanism, noise_multiplier=noise), delta, accountant)
+
+
+def least_noise(cost: Callable[[float], float], epsilon: float, guess: float, what: str) -> float:
+    """The least noise multiplier, to ``DECIMALS``, whose ``cost`` is at most ``epsilon``; ``what`` is to keep to it.
+
+    PrivacyError where no noise up to ``MOST_NOISE`` is enough.
+    """
     step = 10.0**-DECIMALS
-    high = max(2.0 ** math.ceil(math.log2(_guess(mechanism, epsilon, delta))), step)
+    high = max(2.0 ** math.ceil(math.log2(guess)), step)
     while cost(high) > epsilon:
         high *= 2
         if high > MOST_NOISE:
             raise PrivacyError(
-                f"no noise multiplier up to {MOST_NOISE:.0f} keeps {mechanism.rounds} rounds within epsilon {epsilon}. "
-                "Ask for a larger epsilon, fewer rounds or a lower rate."
+                f"no noise multiplier up to {MOST_NOISE:.0f} keeps {what} within epsilon {epsilon}. Ask for a larger "
+                "epsilon, fewer rounds or a lower rate."
             )
     low = high / 2
     while low > step and cost(low) <= epsilon:
@@ -63,7 +73,7 @@ def noise_for(mechanism: Mechanism, epsilon: float, delta: float, accountant: Ac
         noise = round(math.ceil(math.exp(root) / step) * step, digits)
     while cost(noise) > epsilon:
         noise = round(noise + step, digits)
-    return guarantee(replace(mechanism, noise_multiplier=noise), delta, accountant)
+    return noise
 
 
 def _guess(mechanism: Mechanism, epsilon: float, delta: float) -> float:

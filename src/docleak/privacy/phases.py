@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from docleak import spec
 from docleak.errors import PrivacyError
-from docleak.privacy.budget import DECIMALS, MOST_NOISE
+from docleak.privacy.budget import least_noise
 from docleak.privacy.distributions import epsilon_of
 from docleak.privacy.mechanism import Mechanism
 
@@ -64,23 +64,10 @@ def _noise_for(phases: tuple[Phase, ...], like: Mechanism, epsilon: float, delta
     if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
         raise PrivacyError(f"epsilon is {epsilon} and delta {delta}; expected a number above 0, and a probability.")
 
-    def cost(step: int) -> float:
-        noise = round(step * 10.0**-DECIMALS, DECIMALS)
+    def cost(noise: float) -> float:
         return epsilon_of(mechanisms(phases, replace(like, noise_multiplier=noise)), delta)
 
-    high, most = 10**DECIMALS, round(MOST_NOISE * 10**DECIMALS)
-    while cost(high) > epsilon:
-        high *= 2
-        if high > most:
-            raise PrivacyError(
-                f"no noise multiplier up to {MOST_NOISE:.0f} keeps {len(phases)} phases within epsilon {epsilon}. Ask "
-                "for a larger epsilon, fewer rounds or a lower rate."
-            )
-    low = 0
-    while high - low > max(1, high >> 20):
-        middle = (low + high) // 2
-        low, high = (middle, high) if cost(middle) > epsilon else (low, middle)
-    return float(round(high * 10.0**-DECIMALS, DECIMALS))
+    return least_noise(cost, epsilon, 1.0, f"{len(phases)} phases")
 
 
 def phase_of(phases: Sequence[Phase], name: str) -> Phase:
