@@ -11,8 +11,8 @@ import PIL.Image
 import pytest
 
 from docleak.errors import DocleakError, RecipeError
-from docleak.recipes import Recipe, Row
-from docleak.recipes.rows import failures_of, reproduce, rows_of, write_table
+from docleak.recipes import Recipe, Row, find_recipe
+from docleak.recipes.rows import failures_of, reproduce, rows_of, tables_of, write_table
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.study import TableRow
 
@@ -95,6 +95,16 @@ def _error(work: object, task: object) -> Exception | None:
     except DocleakError as error:
         return error
     return None
+
+
+def test_a_table_of_pages_of_several_sizes_names_none_of_them_over_all_rows(tmp_path: Path) -> None:
+    for rows, title in {
+        "random": "Donut (tiny), start of federated training",
+        "random, 256 x 448": "Donut (tiny), start of federated training, at 256 x 448 pixels",
+    }.items():
+        few = {"documents": ("synthetic",), "pages": 1}
+        planned = rows_of(find_recipe("gi-dqa/real"), GradientStudy, "tiny", tmp_path / rows, few, only=rows)
+        assert [table.title for table in tables_of(planned)] == [title]
 
 
 def test_folders_of_others_are_refused_untouched(tmp_path: Path) -> None:

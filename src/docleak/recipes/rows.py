@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -247,10 +248,16 @@ def tables_of(rows: Sequence[TableRow]) -> list[Table]:
     tables = []
     for target in dict.fromkeys(row.target for row in rows):
         lines = [row for row in rows if row.target == target]
-        title = next(filter(None, (row.study.title() for row in lines)), lines[0].model)
+        title = _in_all([row.study.title() for row in lines]) or lines[0].model
         title = ", ".join(filter(None, (title, lines[0].data_set)))
         tables.append(Table(title, columns, [_row(line, told) for line in lines]))
     return tables
+
+
+def _in_all(titles: Sequence[str]) -> str:
+    """What all rows say of their model, from its beginning: not the size of the pages where rows have several."""
+    parts = zip(*(title.split(", ") for title in titles if title), strict=False)
+    return ", ".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, parts))
 
 
 def _row(row: TableRow, told: Mapping[str, Column]) -> Row:
