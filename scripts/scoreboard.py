@@ -63,7 +63,8 @@ def lines_of(table: Mapping[str, Any]) -> list[str]:
     lines = []
     for one in table["statements"]:
         quantity = Estimate.of_json(one["quantity"])
-        where = one["model"] + (f", {table['at']}" if table["scale"] != "tiny" else "")
+        at = str(table["at"]).removeprefix("tiny").removeprefix(", ")
+        where = ", ".join(filter(None, (one["model"], at if at != one["model"] else "")))
         verdict = one["verdict"]
         if verdict != OPEN:
             verdict += " by the number itself" if quantity.low is None else ""
@@ -130,7 +131,11 @@ def _now(recipe: Recipe, table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _title(folder: Path, name: str) -> str:
-    return f"[{name}]({name}.md)" if (folder / f"{name}.md").is_file() else name
+    """The name as a link to its page, or, where it has pages of its parts alone, with links to these."""
+    if (folder / f"{name}.md").is_file():
+        return f"[{name}]({name}.md)"
+    links = [f"[{table['at']}]({name}-{table['at'].replace(', ', '-')}.md)" for table in stored(folder, name)]
+    return f"{name} ({', '.join(links)})" if links else name
 
 
 def _why_none(recipe: Recipe, tables: Sequence[Mapping[str, Any]]) -> str:

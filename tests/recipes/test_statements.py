@@ -282,6 +282,10 @@ def test_the_scoreboard_counts_what_stored_tables_say(tmp_path: Path) -> None:
     assert (
         "4 statements on one model each, 2 confirmed" in text and "| good above fair | m, base, receipts | 30 |" in text
     )
+    (folder / "coins.json").rename(folder / "coins-tiny-forms.json")
+    text = scoreboard(folder, {"coins": recipe})
+    links = "[tiny, forms](coins-tiny-forms.md), [base, receipts](coins-base-receipts.md)"
+    assert f"### coins ({links}): Coins" in text and "| good above fair | m, forms | 30 |" in text
 
 
 def test_the_scoreboard_tells_the_papers_findings_from_its_own(tmp_path: Path) -> None:
