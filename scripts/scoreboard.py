@@ -134,7 +134,8 @@ def _title(folder: Path, name: str) -> str:
     """The name as a link to its page, or, where it has pages of its parts alone, with links to these."""
     if (folder / f"{name}.md").is_file():
         return f"[{name}]({name}.md)"
-    links = [f"[{table['at']}]({name}-{table['at'].replace(', ', '-')}.md)" for table in stored(folder, name)]
+    pages = {table["at"]: f"{name}-{table['at'].replace(', ', '-')}.md" for table in stored(folder, name)}
+    links = [f"[{at}]({page})" for at, page in pages.items() if (folder / page).is_file()]
     return f"{name} ({', '.join(links)})" if links else name
 
 

@@ -283,6 +283,8 @@ def test_the_scoreboard_counts_what_stored_tables_say(tmp_path: Path) -> None:
         "4 statements on one model each, 2 confirmed" in text and "| good above fair | m, base, receipts | 30 |" in text
     )
     (folder / "coins.json").rename(folder / "coins-tiny-forms.json")
+    for page in ("coins-tiny-forms.md", "coins-base-receipts.md"):
+        (folder / page).write_text("# Coins")
     text = scoreboard(folder, {"coins": recipe})
     links = "[tiny, forms](coins-tiny-forms.md), [base, receipts](coins-base-receipts.md)"
     assert f"### coins ({links}): Coins" in text and "| good above fair | m, forms | 30 |" in text
