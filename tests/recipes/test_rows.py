@@ -10,6 +10,8 @@ from pathlib import Path
 import PIL.Image
 import pytest
 
+from docleak.documents.folder import save
+from docleak.documents.synthetic import make_pages
 from docleak.errors import DocleakError, RecipeError
 from docleak.recipes import Recipe, Row, find_recipe
 from docleak.recipes.rows import failures_of, reproduce, rows_of, tables_of, write_table
@@ -69,6 +71,16 @@ def test_more_pages_take_over_what_fewer_gave_and_it_is_what_they_would_have_com
     assert told in (tmp_path / "more" / "table.md").read_text(), "not counted again"
     write_table(recipe, "tiny", [apart], tmp_path / "apart" / "more", {})
     assert "Computed before" not in (tmp_path / "apart" / "more" / "table.md").read_text()
+
+
+def test_pages_of_one_document_are_one_document(tmp_path: Path) -> None:
+    first, second, third = make_pages(3, seed=0, size=(224, 224))
+    save([first, replace(second, document=first.document), third], tmp_path / "pages")
+    recipe = replace(RECIPE, rows=ROWS[:1], fixed={"pages": 3, "budget": 1, "seed": 0, "attack": "random"})
+    planned = rows_of(recipe, GradientStudy, "tiny", tmp_path / "out", {"documents": (str(tmp_path / "pages"),)})
+    reproduce(recipe, planned, tmp_path / "out", scale="tiny", workers=1)
+    (table,) = tables_of(planned)
+    assert table.rows[0].values["documents"] == "2 (3 pages)"
 
 
 def test_failed_units_are_counted_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

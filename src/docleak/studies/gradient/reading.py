@@ -32,7 +32,7 @@ COLUMNS = {
     "binary": Column("Binary (picture)", 1, percent=True), "fuzz_ratio": Column("fuzz ratio"),
     "psnr": Column("PSNR, dB", 1), "fft2d": Column("FFT2D", 4), "mse": Column("MSE", 0),
     "documents": Column("documents", 0), "evaluations": Column("evaluations", 0),
-    "seconds": Column("s per document", 0), "text": Column("text tokens read"),
+    "seconds": Column("s per attack", 0), "text": Column("text tokens read"),
     "text_exact": Column("whole text exact", 1, percent=True),
 }  # fmt: skip
 #: Of a report's tables.

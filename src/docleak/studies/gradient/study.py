@@ -277,10 +277,12 @@ class GradientStudy(TableStudy[GradientConfig]):
         if not run.units():
             return {"documents": f"0 of {self.config.pages}"}
         context = prepare([run], np.random.default_rng(0)).models[0]
-        best = context.best
+        best, documents = context.best, context.documents
+        kind = "batches" if self.config.batch_size > 1 else "pages"
+        several = f"{documents} ({len(best.units)} {kind})" if documents != len(best.units) else ""
         return {
             **{name: best.estimates[name] for name in ("binary", "fuzz_ratio", "psnr", "fft2d", "mse")},
-            "documents": Estimate.exactly(len(best.units)),
+            "documents": several or Estimate.exactly(documents),
             "evaluations": Estimate.exactly(best.evaluations.value),
             "seconds": Estimate.exactly(best.seconds.value),
             "text": tokens_read(context),
