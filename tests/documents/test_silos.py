@@ -154,3 +154,18 @@ def test_official_clients_of_real_data(shared_data: Path) -> None:
         divide([spec], 10, by="clients", seed=0)
     division = divide([spec], 4, by="providers", seed=0)
     assert len(division.shares) == 4
+
+
+def test_a_data_set_is_given_once(tmp_path: Path) -> None:
+    """Twice, each of its providers would be with two clients, and whoever protects a client protects neither."""
+    tables = write_wtq(tmp_path / "wtq")
+    again = tmp_path / "other" / ".." / "wtq"
+    (tmp_path / "other").mkdir()
+    for specs in (
+        [f"wtq:{tables}", f"wtq:{again}"],
+        ["synthetic", "synthetic"],
+        [f"wtq:{tables},synthetic", f"wtq:{tables}"],
+    ):
+        with pytest.raises(DocumentError, match=r"is given twice, so that several clients .* Give each data set once"):
+            divide(specs, 2, by="documents", seed=0, count=2)
+    assert len(divide([f"wtq:{tables}", "synthetic"], 2, by="documents", seed=0, count=2).sources) == 2

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from docleak.documents.loaders import SYNTHETIC, format_and_path, load_pages, source_names
+from docleak.documents.loaders import SYNTHETIC, format_and_path, load_pages, page_source, page_specs, source_names
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
 from docleak.documents.pages import LazyPages, document_names, provider_names
@@ -33,8 +33,8 @@ def divide(specs: Sequence[str], clients: int, *, by: str, seed: int, count: int
 
     ``by`` is one of BY: "documents" of any number of data sets, one data set per client (``split_documents``);
     "providers" of one data set (``split_providers``); "clients", the official ones of PFL-DocVQA. The partition is
-    drawn from ``seed``. Raises DocumentError for another ``by``, more than one data set where only one will do, and
-    whatever cannot be opened or divided.
+    drawn from ``seed``. Raises DocumentError for another ``by``, more than one data set where only one will do, one
+    that is given twice, and whatever cannot be opened or divided.
     """
     if by not in BY:
         raise DocumentError(f"the partition is by {by!r}; expected one of {', '.join(BY)}.")
@@ -46,6 +46,7 @@ def divide(specs: Sequence[str], clients: int, *, by: str, seed: int, count: int
         raise DocumentError(f"{len(specs)} data sets to divide by {by}; expected one. Divide them by documents.")
     if by == "clients":
         return _official(specs[0], clients, count=count)
+    _require_different(specs)
     sources = {
         name: load_pages(spec, count=count, seed=seed) for name, spec in zip(source_names(specs), specs, strict=True)
     }
@@ -56,6 +57,19 @@ def divide(specs: Sequence[str], clients: int, *, by: str, seed: int, count: int
     ((name, pages),) = sources.items()
     shares = split_providers(name, provider_names(pages), document_names(pages), clients, rng=rng)
     return Division(sources, shares)
+
+
+def _require_different(specs: Sequence[str]) -> None:
+    """Of one data set that is given twice the same pages, and their providers, would be with several clients."""
+    seen = set[object]()
+    for spec in (part for several in specs for part in page_specs(several)):
+        source = spec if spec == SYNTHETIC else page_source(spec)
+        place = source if isinstance(source, str) else replace(source, path=source.path.expanduser().resolve())
+        if place in seen:
+            raise DocumentError(
+                f"{spec} is given twice, so that several clients would hold the same pages. Give each data set once."
+            )
+        seen.add(place)
 
 
 def _official(spec: str, clients: int, *, count: int | None) -> Division:
