@@ -15,6 +15,7 @@ from PIL import Image
 from docleak.documents import Field, LazyPages, Page, Question, Word, folder
 from docleak.documents.files import read_image
 from docleak.documents.loaders import load_pages
+from docleak.documents.marking import Marking
 from docleak.documents.page import Entity
 from docleak.documents.scale import blank_boxes
 from docleak.documents.synthetic import make_pages
@@ -106,6 +107,19 @@ def write(path: Path, *lines: object) -> Path:
 def test_only_the_image_is_needed(tmp_path: Path) -> None:
     (page,) = folder.load(write(tmp_path, {"image": "a.png"}))
     assert (page.name, page.width, page.words, page.fields, page.provider, page.template) == ("a", 30, (), (), "", None)
+
+
+def test_images_of_one_name_in_several_folders_are_pages_of_several_names(tmp_path: Path) -> None:
+    """So the pages, and documents that have no name, are not counted as one; two lines of one image keep its name."""
+    for image in ("x/1.png", "y/1.png", "y/1.jpg", "z/2.png"):
+        (tmp_path / image).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (30, 20), "white").save(tmp_path / image)
+    rows = [{"image": "x/1.png"}, {"image": "./y/1.png"}, {"image": "y/1.jpg"}, {"image": "y/1.png", "name": "1"}]
+    rows += [{"image": "z/2.png"}, {"image": "z/2.png", "provider": "acme"}]
+    names = [page.name for page in folder.load(write(tmp_path, *rows))]
+    assert names == ["x/1.png", "y/1.png", "y/1.jpg", "1", "2", "2"]
+    assert [page.name for page in folder.load(tmp_path, limit=1)] == ["x/1.png"]
+    assert [row["name"] for row in Marking(tmp_path).overview()] == names
 
 
 def test_a_field_given_by_a_box_gets_a_word(tmp_path: Path) -> None:

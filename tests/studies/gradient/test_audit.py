@@ -298,6 +298,19 @@ def test_other_weights_or_pages_under_the_same_name_are_refused(
 # -- what is wrong is told before anything is written ------------------------------------------------------------------
 
 
+def test_two_different_pages_of_one_name_are_refused(small_config: GradientConfig, tmp_path: Path) -> None:
+    """They would be counted as one; one picture with two lines is one page."""
+    one, other = small_page("42"), replace(small_page("17"), name=small_page("42").name)
+    asked = replace(one, questions=(Question("How much?", ("42",), "total"),))
+    configs = []
+    for name, pages in (("two", [one, other]), ("same", [one, asked])):
+        save(pages, tmp_path / name)
+        configs.append(replace(small_config, models=("layoutlmv3-start",), documents=str(tmp_path / name), pages=2))
+    with pytest.raises(DocumentError, match=f"two different pages of the name {one.name!r}"):
+        models.audited_pages("layoutlmv3-start", "cpu", configs[0])
+    assert len(models.audited_pages("layoutlmv3-start", "cpu", configs[1])) == 2
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [

@@ -131,9 +131,18 @@ def said_of_training(config: GradientConfig) -> str:
 
 @lru_cache(maxsize=4)
 def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Page, ...]:
-    """The pages with private fields that batches are made of, as the model sees them: fewer where there are fewer."""
+    """The pages with private fields that batches are made of, as the model sees them: fewer where there are fewer.
+    DocumentError for two different ones of one name, which would be counted as one."""
     model = _model(source, device, config.image_size, config.seed)
-    return tuple(pages_for(model, config.documents, count=config.pages + config.batch_size - 1, seed=config.seed))
+    pages = pages_for(model, config.documents, count=config.pages + config.batch_size - 1, seed=config.seed)
+    named = {page.name: page for page in pages}
+    for page in pages:
+        if not np.array_equal(page.image, named[page.name].image):
+            raise DocumentError(
+                f"{config.documents!r} has two different pages of the name {page.name!r}; expected a name of its own "
+                "for each, by which an audit counts them. Give them different names ('name' in pages.jsonl)."
+            )
+    return tuple(pages)
 
 
 def require_pages(config: GradientConfig, device: str) -> None:
