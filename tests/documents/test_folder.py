@@ -41,13 +41,16 @@ def pages(draw: st.DrawFn) -> Page:
         for _ in range(draw(st.integers(0, 3)))
     )
     places = st.lists(st.integers(0, len(words) - 1), max_size=3).map(tuple) if words else st.just(())
+    fields = st.builds(Field, texts, texts, places, st.booleans()).filter(
+        lambda field: bool(field.value.strip() or not field.words or not field.private)  # others are refused
+    )
     entities = tuple(draw(st.lists(st.builds(Entity, texts, places), max_size=3)))
     ends = st.integers(0, max(len(entities) - 1, 0))
     return Page(
         name=draw(texts),
         image=rng.integers(0, 256, (height, width, 3), dtype=np.uint8),
         words=words,
-        fields=tuple(draw(st.lists(st.builds(Field, texts, texts, places, st.booleans()), max_size=3))),
+        fields=tuple(draw(st.lists(fields, max_size=3))),
         questions=tuple(
             draw(st.lists(st.builds(Question, texts, st.lists(texts).map(tuple), st.none() | texts), max_size=2))
         ),
@@ -120,6 +123,19 @@ def test_images_of_one_name_in_several_folders_are_pages_of_several_names(tmp_pa
     assert names == ["x/1.png", "y/1.png", "y/1.jpg", "1", "2", "2"]
     assert [page.name for page in folder.load(tmp_path, limit=1)] == ["x/1.png"]
     assert [row["name"] for row in Marking(tmp_path).overview()] == names
+
+
+def test_a_field_without_a_value_is_refused_unless_it_is_public_or_has_no_place(tmp_path: Path) -> None:
+    fields = [{"key": "k", "value": "", "box": [0, 0, 9, 9], "private": False}, {"key": "l", "value": ""}]
+    (page,) = folder.load(write(tmp_path, {"image": "a.png", "fields": fields}))
+    assert page.private_fields == ()
+    word = {"text": "x", "box": [0, 0, 9, 9]}
+    private = [{"key": "k", "value": "", "box": [0, 0, 9, 9]}, {"key": "l", "value": " ", "words": [0]}]
+    with pytest.raises(DocumentError) as raised:
+        folder.load(write(tmp_path, {"image": "a.png", "words": [word], "fields": private}))
+    expected = "expected what the page shows there; give it, or leave the field out"
+    assert f"line 1: fields[0]: 'value' is '', {expected}" in str(raised.value)
+    assert f"line 1: fields[1]: 'value' is ' ', {expected}" in str(raised.value)
 
 
 def test_a_field_given_by_a_box_gets_a_word(tmp_path: Path) -> None:
