@@ -340,6 +340,30 @@ def test_a_file_in_the_way_of_the_directory(small_config: GradientConfig, tmp_pa
 
 @pytest.mark.usefixtures("_fake_ocr")
 @pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([True, True], ""),
+        ([True, False], "1 of 2 pages has no question with an answer; there the question that the client trains on was "
+                        "made by docleak, for the first private field."),
+    ],
+)  # fmt: skip
+def test_of_how_many_pages_the_question_was_made(
+    asked: list[bool], said: str, small_config: GradientConfig, tmp_path: Path
+) -> None:
+    """Said before the audit, and in its report."""
+    pages = [replace(page, questions=page.questions if own else ()) for page, own in
+             zip(map(small_page, ("42", "17")), asked, strict=True)]  # fmt: skip
+    save(pages, tmp_path / "pages")
+    config = replace(small_config, documents=str(tmp_path / "pages"), pages=2, attacks=("random",))
+    told: list[str] = []
+    GradientStudy(config).check(told.append)
+    assert told == [said] * bool(said)
+    page, (reading,) = report_on([run_one(config, tmp_path / "run").path])
+    assert list(reading.notices) == told and ("made by docleak" in page.read_text()) is bool(said)
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"pages": 5}, r"Asked for 5 pages; .* has 2 with private fields, so 2 are audited\."),
