@@ -298,6 +298,13 @@ def test_other_weights_or_pages_under_the_same_name_are_refused(
 # -- what is wrong is told before anything is written ------------------------------------------------------------------
 
 
+def test_fewer_pages_than_a_batch_are_told_by_the_error_alone(small_config: GradientConfig) -> None:
+    told: list[str] = []
+    with pytest.raises(DocumentError, match="has 2 pages with private fields, fewer than a batch of 5"):
+        GradientStudy(replace(small_config, attacks=("random",), batch_size=5)).check(told.append)
+    assert told == []
+
+
 def test_two_different_pages_of_one_name_are_refused(small_config: GradientConfig, tmp_path: Path) -> None:
     """They would be counted as one; one picture with two lines is one page."""
     one, other = small_page("42"), replace(small_page("17"), name=small_page("42").name)

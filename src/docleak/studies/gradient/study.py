@@ -102,6 +102,7 @@ class GradientStudy(TableStudy[GradientConfig]):
         closed form, where nobody asked for it, the report says why it is missing."""
         c = self.config
         require_applicable(c, self.device)
+        require_pages(c, self.device)
         drawn = (self._model(source).drawn for source in c.models)
         for told in filter(None, (shortage(c, self.device), questions_made(c, self.device), *drawn)):
             say(told)
