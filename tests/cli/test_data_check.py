@@ -138,3 +138,10 @@ def test_other_data_sets(command: Command, tmp_path: Path, spec: str, code: int,
     inked(tmp_path / "nothing" / "a.png", (60, 40), (5, 5, 20, 15))
     status, out, err = command("data", "check", spec)
     assert status == code and said in out + err and "Traceback" not in err, out + err
+
+
+def test_convert_takes_the_first_pages_of_each_data_set_and_says_so(command: Command) -> None:
+    for name in ("one", "two"):
+        assert command("data", "make", name, "--count", 2)[0] == 0
+    assert "2 pages written" in command("data", "convert", "one,two", "out", "--count", 1)[1]
+    assert "of several data sets those of each" in " ".join(command("data", "convert", "--help")[1].split())

@@ -140,6 +140,21 @@ def test_a_redacted_edition_holds_no_true_value(call: Call, runs: Path) -> None:
     assert (runs / "plain" / "report.html").read_text("utf-8") == full
 
 
+def test_a_kind_of_data_for_a_key_that_no_private_field_has_is_told(call: Call, runs: Path) -> None:
+    """Not refused: one description serves several reports."""
+    (runs / "about.toml").write_text('[fields]\ntotl = "amounts"\ntax_number = "numbers"\n')
+    code, out, err = call("report", "plain", "--about", "about.toml", "--json")
+    assert code == 0 and json.loads(out)
+    said = " ".join(err.split())
+    assert (
+        "Notice: about.toml: no private field reported here has the key 'totl' that [fields] names; the keys are"
+        in said
+    )
+    assert "tax_number, total. Correct it, unless" in said and "'tax_number'" not in said
+    (runs / "about.toml").write_text('fields = {total = "amounts"}\n')
+    assert "[fields]" not in call("report", "plain", "--about", "about.toml")[2]
+
+
 def test_a_redacted_edition_is_alone_and_prints_no_value(call: Call, runs: Path) -> None:
     code, out, _ = call("report", "plain", "--redacted")
     values = private_values(Run(runs / "plain").units())

@@ -15,6 +15,7 @@ from PIL import Image
 from docleak.documents import Field, LazyPages, Page, Question, Word, folder
 from docleak.documents.files import read_image
 from docleak.documents.loaders import load_pages
+from docleak.documents.marking import Marking
 from docleak.documents.page import Entity
 from docleak.documents.scale import blank_boxes
 from docleak.documents.synthetic import make_pages
@@ -40,13 +41,16 @@ def pages(draw: st.DrawFn) -> Page:
         for _ in range(draw(st.integers(0, 3)))
     )
     places = st.lists(st.integers(0, len(words) - 1), max_size=3).map(tuple) if words else st.just(())
+    fields = st.builds(Field, texts, texts, places, st.booleans()).filter(
+        lambda field: bool(field.value.strip() or not field.words or not field.private)  # others are refused
+    )
     entities = tuple(draw(st.lists(st.builds(Entity, texts, places), max_size=3)))
     ends = st.integers(0, max(len(entities) - 1, 0))
     return Page(
         name=draw(texts),
         image=rng.integers(0, 256, (height, width, 3), dtype=np.uint8),
         words=words,
-        fields=tuple(draw(st.lists(st.builds(Field, texts, texts, places, st.booleans()), max_size=3))),
+        fields=tuple(draw(st.lists(fields, max_size=3))),
         questions=tuple(
             draw(st.lists(st.builds(Question, texts, st.lists(texts).map(tuple), st.none() | texts), max_size=2))
         ),
@@ -106,6 +110,32 @@ def write(path: Path, *lines: object) -> Path:
 def test_only_the_image_is_needed(tmp_path: Path) -> None:
     (page,) = folder.load(write(tmp_path, {"image": "a.png"}))
     assert (page.name, page.width, page.words, page.fields, page.provider, page.template) == ("a", 30, (), (), "", None)
+
+
+def test_images_of_one_name_in_several_folders_are_pages_of_several_names(tmp_path: Path) -> None:
+    """So the pages, and documents that have no name, are not counted as one; two lines of one image keep its name."""
+    for image in ("x/1.png", "y/1.png", "y/1.jpg", "z/2.png"):
+        (tmp_path / image).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (30, 20), "white").save(tmp_path / image)
+    rows = [{"image": "x/1.png"}, {"image": "./y/1.png"}, {"image": "y/1.jpg"}, {"image": "y/1.png", "name": "1"}]
+    rows += [{"image": "z/2.png"}, {"image": "z/2.png", "provider": "acme"}]
+    names = [page.name for page in folder.load(write(tmp_path, *rows))]
+    assert names == ["x/1.png", "y/1.png", "y/1.jpg", "1", "2", "2"]
+    assert [page.name for page in folder.load(tmp_path, limit=1)] == ["x/1.png"]
+    assert [row["name"] for row in Marking(tmp_path).overview()] == names
+
+
+def test_a_field_without_a_value_is_refused_unless_it_is_public_or_has_no_place(tmp_path: Path) -> None:
+    fields = [{"key": "k", "value": "", "box": [0, 0, 9, 9], "private": False}, {"key": "l", "value": ""}]
+    (page,) = folder.load(write(tmp_path, {"image": "a.png", "fields": fields}))
+    assert page.private_fields == ()
+    word = {"text": "x", "box": [0, 0, 9, 9]}
+    private = [{"key": "k", "value": "", "box": [0, 0, 9, 9]}, {"key": "l", "value": " ", "words": [0]}]
+    with pytest.raises(DocumentError) as raised:
+        folder.load(write(tmp_path, {"image": "a.png", "words": [word], "fields": private}))
+    expected = "expected what the page shows there; give it, or leave the field out"
+    assert f"line 1: fields[0]: 'value' is '', {expected}" in str(raised.value)
+    assert f"line 1: fields[1]: 'value' is ' ', {expected}" in str(raised.value)
 
 
 def test_a_field_given_by_a_box_gets_a_word(tmp_path: Path) -> None:

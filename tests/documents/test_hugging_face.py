@@ -65,6 +65,12 @@ def test_a_saved_data_set(tmp_path: Path) -> None:
     assert (first.image == 50).all() and (second.image == 51).all()
 
 
+def test_tagged_words_without_text_are_no_field(tmp_path: Path) -> None:
+    path = saved(tmp_path / "blank", table(words=[["Name", "Jane", "Doe"], ["Name", "", " "]]))
+    first, second = load_pages(f"datasets:{path}:public=header", seed=0)
+    assert len(first.private_fields) == 1 and second.private_fields == () and len(second.entities) == 2
+
+
 def test_splits_of_both_layouts(tmp_path: Path) -> None:
     for split, count in (("train", 1), ("validation", 2)):
         saved(tmp_path / "disk", table(count), split=split)

@@ -178,7 +178,7 @@ def _now_and_then(report: Callable[[int, int, str], None]) -> Callable[[int, int
 def convert(
     documents: Annotated[str, typer.Argument(help="FORMAT:PATH or PATH of pages to read, or pdf:FOLDER.")],
     out: Annotated[Path, typer.Argument(help="New or empty folder to write.")],
-    count: Annotated[int | None, typer.Option(help="Only the first pages.")] = None,
+    count: Annotated[int | None, typer.Option(help="Only the first pages, of several data sets those of each.")] = None,
     image_root: Annotated[
         Path | None, typer.Option(help="Folder outside of DOCUMENTS from which its pages.jsonl may name images.")
     ] = None,

@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 
-from docleak.cli.output import emit, fail
+from docleak.cli.output import emit, fail, note
 from docleak.cli.studies import say
 from docleak.errors import DocleakError
+
+#: Keys of private fields that a notice names.
+KEYS_SHOWN = 20
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines; no progress bar.")]
 
@@ -55,7 +58,15 @@ def report(
         )
     if units is not None:
         table_file(units)
-    page, readings = report_on(runs, out, about=read_about(about) if about else None, redacted=redacted)
+    described = read_about(about) if about else None
+    page, readings = report_on(runs, out, about=described, redacted=redacted)
+    keys = sorted({key for reading in readings if reading.scope for key in reading.scope.categories})
+    if described and (idle := [key for key in described.fields if key not in keys]):
+        named = ", ".join(keys[:KEYS_SHOWN]) + f" and {len(keys) - KEYS_SHOWN} more" * (len(keys) > KEYS_SHOWN)
+        note(
+            f"Notice: {about}: no private field reported here has the key {' or '.join(map(repr, idle))} that [fields] "
+            f"names; the keys are {named or 'not known'}. Correct it, unless it is for other reports."
+        )
     if markdown is not None:
         write_markdown(readings, markdown)
     if model_card is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from docleak.documents.files import (
     require_new,
     to_box,
 )
-from docleak.documents.page import Entity, Field, Page, Question, Word, box_faults
+from docleak.documents.page import NO_VALUE, Entity, Field, Page, Question, Word, box_faults
 from docleak.documents.pages import LazyPages, PageEntry, at_most, clip_overshoot, entry_of
 from docleak.documents.ranges import MOST_PIXELS, short
 from docleak.documents.scale import MOST_SHOWN, BoxScale, beyond, unit_boxes
@@ -72,14 +73,28 @@ def read_index(
     entries: list[PageEntry] = []
     rows, faults = read_json_lines(index)
     scale, lines = BoxScale(), dict[str, int]()
+    shared = shared_stems(row for _, row in rows)
     for number, row in at_most(rows, limit):
         bad = line_faults(row, path, image_root, scale=scale)
         first = lines.setdefault(json.dumps(row, sort_keys=True), number)
         bad += [f"the same page as line {first}"] if first != number else []
         faults += [f"line {number}: {fault}" for fault in bad]
         if not bad:
-            entries.append(_entry(path, row))
+            entries.append(_entry(path, row, shared))
     return entries, faults, scale.notes()
+
+
+def shared_stems(rows: Iterable[Json]) -> set[str]:
+    """The names without folder and suffix that several images have of pages that are not given a name."""
+    images = {Path(image) for row in rows if "name" not in row and isinstance(image := row.get("image"), str)}
+    return {stem for stem, count in Counter(image.stem for image in images).items() if count > 1}
+
+
+def page_name(row: Json, shared: Collection[str]) -> str:
+    """The page's own name, else its image's without folder and suffix, or with both where the stem is ``shared``."""
+    image = Path(row["image"])
+    name: str = row.get("name", image.as_posix() if image.stem in shared else image.stem)
+    return name
 
 
 def line_faults(row: Json, path: Path, image_root: Path | None = None, *, scale: BoxScale | None = None) -> list[str]:
@@ -103,14 +118,14 @@ def _picture_faults(row: Json, path: Path, scale: BoxScale) -> list[str]:
     return told + beyond(bad, words, size)
 
 
-def _entry(path: Path, row: Json) -> PageEntry:
+def _entry(path: Path, row: Json, shared: Collection[str]) -> PageEntry:
     words, fields = words_and_fields(row)
     return entry_of(
         path / INDEX,
         path / row["image"],
         words,
         upright=True,
-        name=row.get("name", Path(row["image"]).stem),
+        name=page_name(row, shared),
         fields=fields,
         questions=tuple(Question(q["text"], tuple(q["answers"]), q.get("key")) for q in row.get("questions", [])),
         document=row.get("document", ""),
@@ -207,6 +222,9 @@ def _value_faults(item: Json, row: Json) -> list[str]:
     count = len(row["words"]) if isinstance(row.get("words"), list) else 0
     if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < count for n in numbers):
         faults.append(f"'words' is {short(numbers)}, expected a list of numbers of the page's {count} words (from 0)")
+    value, placed = item.get("value"), "box" in item or item.get("words")
+    if isinstance(value, str) and not value.strip() and placed and item.get("private") is not False:
+        faults.append(f"'value' is {value!r}, {NO_VALUE}")
     if "words" in item and "box" in item:
         faults.append("both 'words' and 'box', expected one of them")
     return faults

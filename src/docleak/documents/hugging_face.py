@@ -240,6 +240,7 @@ def _parts(
             entity.label, " ".join(texts[i] for i in entity.words), entity.words, entity.label.casefold() not in public
         )
         for entity in entities
+        if any(texts[i].strip() for i in entity.words)
     )
     return words, fields, questions, entities
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from docleak.documents.files import IMAGE_SUFFIXES, describe_folder, inside, raise_faults, read_image, read_text
-from docleak.documents.folder import INDEX, line_faults, load, words_and_fields
+from docleak.documents.folder import INDEX, line_faults, load, page_name, shared_stems, words_and_fields
 from docleak.documents.page import line_boxes
 from docleak.errors import DocleakError, DocumentError
 from docleak.files import parse_json, png_bytes, write_atomically
@@ -90,9 +90,10 @@ class Marking:
         """Name and numbers of fields, placed and not, of each page."""
         with self._lock:
             rows = [self.row(number) for number in range(len(self))]
+        shared = shared_stems(rows)
         return [
             {
-                "name": row.get("name", Path(row["image"]).stem),
+                "name": page_name(row, shared),
                 "fields": len(row.get("fields", [])),
                 "open": sum(not _placed(item) for item in row.get("fields", [])),
             }

@@ -298,6 +298,26 @@ def test_other_weights_or_pages_under_the_same_name_are_refused(
 # -- what is wrong is told before anything is written ------------------------------------------------------------------
 
 
+def test_fewer_pages_than_a_batch_are_told_by_the_error_alone(small_config: GradientConfig) -> None:
+    told: list[str] = []
+    with pytest.raises(DocumentError, match="has 2 pages with private fields, fewer than a batch of 5"):
+        GradientStudy(replace(small_config, attacks=("random",), batch_size=5)).check(told.append)
+    assert told == []
+
+
+def test_two_different_pages_of_one_name_are_refused(small_config: GradientConfig, tmp_path: Path) -> None:
+    """They would be counted as one; one picture with two lines is one page."""
+    one, other = small_page("42"), replace(small_page("17"), name=small_page("42").name)
+    asked = replace(one, questions=(Question("How much?", ("42",), "total"),))
+    configs = []
+    for name, pages in (("two", [one, other]), ("same", [one, asked])):
+        save(pages, tmp_path / name)
+        configs.append(replace(small_config, models=("layoutlmv3-start",), documents=str(tmp_path / name), pages=2))
+    with pytest.raises(DocumentError, match=f"two different pages of the name {one.name!r}"):
+        models.audited_pages("layoutlmv3-start", "cpu", configs[0])
+    assert len(models.audited_pages("layoutlmv3-start", "cpu", configs[1])) == 2
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [
@@ -323,6 +343,30 @@ def test_a_file_in_the_way_of_the_directory(small_config: GradientConfig, tmp_pa
     with pytest.raises(RunError, match="there is a file in the way"):
         run_one(small_config, tmp_path / "run")
     assert (tmp_path / "run").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([True, True], ""),
+        ([True, False], "1 of 2 pages has no question with an answer; there the question that the client trains on was "
+                        "made by docleak, for the first private field."),
+    ],
+)  # fmt: skip
+def test_of_how_many_pages_the_question_was_made(
+    asked: list[bool], said: str, small_config: GradientConfig, tmp_path: Path
+) -> None:
+    """Said before the audit, and in its report."""
+    pages = [replace(page, questions=page.questions if own else ()) for page, own in
+             zip(map(small_page, ("42", "17")), asked, strict=True)]  # fmt: skip
+    save(pages, tmp_path / "pages")
+    config = replace(small_config, documents=str(tmp_path / "pages"), pages=2, attacks=("random",))
+    told: list[str] = []
+    GradientStudy(config).check(told.append)
+    assert told == [said] * bool(said)
+    page, (reading,) = report_on([run_one(config, tmp_path / "run").path])
+    assert list(reading.notices) == told and ("made by docleak" in page.read_text()) is bool(said)
 
 
 @pytest.mark.usefixtures("_fake_ocr")

@@ -109,6 +109,9 @@ def test_only_the_text_was_attacked_and_the_page_says_what_it_told(tmp_path: Pat
 def test_a_comparison_that_is_not_finished_says_so_and_names_the_categories(tmp_path: Path) -> None:
     run = carry_out(DefenceStudy(DefenceConfig(AUDIT, ("clip",), 0)), tmp_path)
     (reading,) = report_on([run.path])[1]
+    assert reading.notices == ()
+    run.write_info("questions_made", "1 of 1 pages has no question.")
+    assert report_on([run.path])[1][0].notices == ("1 of 1 pages has no question.",)
     assert reading.scope is not None and "invoice_number" in reading.scope.categories
     assert "not finished" not in joined([reading]).sentence
     attack, cost = (next(r["unit"] for r in run.units() if r["unit"].startswith("01") and ("cost" in r) is kind)

@@ -137,6 +137,7 @@ class DefenceStudy(Study[DefenceConfig]):
             lead=f"The same attack under each defence: {how}.",
             parts=_parts(run, choices, lines[0]),
             counted=lines[0],
+            notices=tuple(filter(None, [run.info.get("questions_made")])),
             sections=(Section("advice", "What to do", "What to do about it", body),),
             lines=(*lines, "", table.to_text()),
             results={"defences": [row_json(choice) for choice in choices], "measured": lines},

@@ -17,7 +17,7 @@ from docleak.errors import AttackError, DocumentError
 from docleak.models import DocumentModel, load_model, trainable
 from docleak.models.vlm.model import VisionLanguage
 from docleak.spec import split_name
-from docleak.studies.gradient.case import pages_for
+from docleak.studies.gradient.case import own_question, pages_for
 from docleak.studies.gradient.config import CLOSED_FORM, GradientConfig
 from docleak.studies.gradient.texts import text_obstacle
 from docleak.studies.gradient.training import TrainingPages
@@ -61,6 +61,18 @@ def shortage(config: GradientConfig, device: str) -> str:
     return (
         f"Asked for {config.pages} pages{batches}; {config.documents} has {count} with private fields, so {audited} "
         f"{'is' if audited == 1 else 'are'} audited."
+    )
+
+
+def questions_made(config: GradientConfig, device: str) -> str:
+    """A sentence if pages have no question with an answer, for which docleak makes one, else ""."""
+    pages = audited_pages(config.models[0], device, config)
+    bare = sum(own_question(page) is None for page in pages)
+    if not bare:
+        return ""
+    return (
+        f"{bare} of {len(pages)} pages {'has' if bare == 1 else 'have'} no question with an answer; there the question "
+        "that the client trains on was made by docleak, for the first private field."
     )
 
 
@@ -131,9 +143,18 @@ def said_of_training(config: GradientConfig) -> str:
 
 @lru_cache(maxsize=4)
 def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Page, ...]:
-    """The pages with private fields that batches are made of, as the model sees them: fewer where there are fewer."""
+    """The pages with private fields that batches are made of, as the model sees them: fewer where there are fewer.
+    DocumentError for two different ones of one name, which would be counted as one."""
     model = _model(source, device, config.image_size, config.seed)
-    return tuple(pages_for(model, config.documents, count=config.pages + config.batch_size - 1, seed=config.seed))
+    pages = pages_for(model, config.documents, count=config.pages + config.batch_size - 1, seed=config.seed)
+    named = {page.name: page for page in pages}
+    for page in pages:
+        if not np.array_equal(page.image, named[page.name].image):
+            raise DocumentError(
+                f"{config.documents!r} has two different pages of the name {page.name!r}; expected a name of its own "
+                "for each, by which an audit counts them. Give them different names ('name' in pages.jsonl)."
+            )
+    return tuple(pages)
 
 
 def require_pages(config: GradientConfig, device: str) -> None:

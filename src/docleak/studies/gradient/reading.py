@@ -70,7 +70,7 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
         counted=_counted(data),
         articles=render("gradient_verdicts.html.j2", models=models),
         remarks=(KNOWN,),
-        notices=(*noticed, *data.drawn, *data.shortages),
+        notices=(*noticed, *data.drawn, *data.shortages, *data.questions_made),
         sections=(
             Section("threat", "Threat model", "Threat model: who could do this",
                     render("gradient_threat.html.j2", threat=first["threat_model"], models=models), open=True),

@@ -222,6 +222,11 @@ class ReportData:
         return list(dict.fromkeys(str(run.info["shortage"]) for run in self.runs if run.info.get("shortage")))
 
     @property
+    def questions_made(self) -> list[str]:
+        """A sentence for each run in which questions were made for pages that had none."""
+        return list(dict.fromkeys(str(made) for run in self.runs if (made := run.info.get("questions_made"))))
+
+    @property
     def drawn(self) -> list[str]:
         """A sentence for each model of which something was drawn at random, for its checkpoint lacks it."""
         return [str(entry["drawn"]) for entry in self.info["models"].values() if entry.get("drawn")]

@@ -40,6 +40,7 @@ from docleak.studies.gradient.models import (
     inapplicable,
     later_models,
     model_of,
+    questions_made,
     require_applicable,
     require_pages,
     said_of_training,
@@ -97,14 +98,14 @@ class GradientStudy(TableStudy[GradientConfig]):
         return super().of_options(chosen, fixed)
 
     def check(self, say: Callable[[str], None]) -> None:
-        """Fewer pages than asked for, and attacks that cannot be made on a model. Of the closed form, where nobody
-        asked for it, the report says why it is missing."""
+        """Fewer pages than asked for, questions that docleak makes, and attacks that cannot be made on a model. Of the
+        closed form, where nobody asked for it, the report says why it is missing."""
         c = self.config
         require_applicable(c, self.device)
-        if lacking := shortage(c, self.device):
-            say(lacking)
-        for drawn in filter(None, (self._model(source).drawn for source in c.models)):
-            say(drawn)
+        require_pages(c, self.device)
+        drawn = (self._model(source).drawn for source in c.models)
+        for told in filter(None, (shortage(c, self.device), questions_made(c, self.device), *drawn)):
+            say(told)
         beside = CLOSED_FORM if len(c.attacks) > 1 and not c.exposure.recover_text else ""
         for (model, name), why in skipped(c, self.device).items():
             if name != beside:
@@ -172,6 +173,7 @@ class GradientStudy(TableStudy[GradientConfig]):
             "signature": signature,
             "trained_here": said_of_training(c),
             "shortage": shortage(c, self.device),
+            "questions_made": questions_made(c, self.device),
             "found": min(len(audited_pages(source, self.device, c)) for source in c.models) - c.batch_size + 1,
             "skipped": [
                 {"model": model_key(source, c.image_size), "attack": attack, "why": why}
