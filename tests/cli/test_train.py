@@ -52,6 +52,15 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     assert code == 1 and "a run with another config" in err and "seed: 0 there, 1 asked for" in err
 
 
+def test_the_hint_names_a_silo_that_sent_something_in_the_round_it_is_about(command: Command, tmp_path: Path) -> None:
+    drawn = ("--participation", 0.1, "--evaluate-every", 0)
+    code, out, err = command("train", "federated", *SMALL, *drawn)
+    assert code == 0, err
+    updates = read_updates(tmp_path / "docleak-train" / "updates")
+    assert {update.client for update in updates} == {"synthetic-1"}
+    assert "in synthetic-1's updates: docleak audit updates docleak-train/updates --client synthetic-1 " in out
+
+
 def test_capture_and_dropout_can_be_said_both_ways_whatever_the_default(command: Command, tmp_path: Path) -> None:
     code, _, err = command("train", "federated", *SMALL, "--capture", "--no-dropout", "--out", "with")
     assert code == 0 and read_updates(tmp_path / "with" / "updates"), err
