@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -186,10 +187,11 @@ def text_of(facts: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     if sent and facts["silos"] and not facts["privacy"]:  # the audit cannot train a private round again
         name, path = sent[0], facts["silos"][sent[0]]  # of the first round, which is audited unless another is named
-        about, chosen = f"{name}'s updates", f" --client {name} --documents folder:{path}"
+        about, chosen = f"{name}'s updates", ["--client", name, "--documents", f"folder:{path}"]
         if facts["secure"]:
-            about, chosen = "masked updates and in their sum", f" --documents {Path(path).parent}"
-        lines.append(f"What the server could read in {about}: docleak audit updates {facts['updates']}{chosen}")
+            about, chosen = "masked updates and in their sum", ["--documents", str(Path(path).parent)]
+        command = shlex.join(["docleak", "audit", "updates", facts["updates"], *chosen])
+        lines.append(f"What the server could read in {about}: {command}")
     return "\n".join(lines)
 
 
