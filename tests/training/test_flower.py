@@ -114,6 +114,17 @@ def test_another_federation_or_other_silos_are_not_mixed_in(silos: dict[str, Pat
         FederatedRun.open(tmp_path / "foreign", short)
 
 
+def test_a_silo_without_a_question_is_refused_before_the_first_round(silos: dict[str, Path], tmp_path: Path) -> None:
+    mute = shutil.copytree(silos["synthetic-1"], tmp_path / "silos" / "synthetic-1")
+    rows = [json.loads(line) for line in (mute / "pages.jsonl").read_text(encoding="utf-8").splitlines()]
+    (mute / "pages.jsonl").write_text("".join(json.dumps({**row, "questions": []}) + "\n" for row in rows))
+    turns: list[str] = []
+    expected = r"'synthetic-1': it has \d+ pages and no question with an answer to train on"
+    with pytest.raises(FederationError, match=expected):
+        run(tmp_path / "run", {**silos, "synthetic-1": mute}, on_silo=lambda number, silo, kind: turns.append(kind))
+    assert set(turns) == {"query"}
+
+
 def test_a_training_does_not_go_on_with_changed_pages(silos: dict[str, Path], tmp_path: Path) -> None:
     short, longer = replace(FEDERATION, rounds=1), replace(FEDERATION, rounds=2)
     mine = {name: shutil.copytree(path, tmp_path / "silos" / name) for name, path in silos.items()}
