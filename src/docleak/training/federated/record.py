@@ -40,7 +40,7 @@ from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.party import DocumentScore, Introduction
 from docleak.training.federated.scores import SiloScore, evaluation_distance, kept_of
-from docleak.training.lineage import ledger_digest, lineage_of, read_fingerprints
+from docleak.training.lineage import declared_start, ledger_digest, lineage_of, read_fingerprints
 
 #: Of the runs of all trainings.
 KIND = "training"
@@ -119,7 +119,7 @@ class FederatedRun:
         start = Lineage.from_dict(run.info["start"]) if "start" in run.info else lineage_of(federation.model)
         run.write_info("rounds", rounds)
         run.write_info("identity", run.info.get("identity") or secrets.token_hex(8))
-        run.write_info("start", (start.declared() if start_is_public else start).to_dict())
+        run.write_info("start", (declared_start(start) if start_is_public else start).to_dict())
         return training
 
     @property
