@@ -296,6 +296,7 @@ def test_all_bad_pdfs_are_told_at_once_and_nothing_is_written(command: Command, 
         (("data", "convert", "synthetic", "out", "--dpi", 90), "--dpi belongs to pdf:FOLDER"),
         (("data", "convert", "pdf:in", "out", "--image-root", "in"), "--image-root"),
         (("audit", "gradient", "--documents", "in"), "docleak data convert pdf:in NEW-FOLDER"),
+        (("audit", "gradient", "--documents", "in a"), "docleak data convert 'pdf:in a' NEW-FOLDER"),
         (("audit", "gradient", "--documents", "in/a.pdf"), "in/a.pdf holds PDFs, of which docleak has to know"),
         (("data", "inspect", "pdf:in"), "docleak data mark"),
         (("data", "mark", "empty"), "expected page images"),
@@ -306,6 +307,7 @@ def test_one_sentence_for_what_cannot_be(
     command: Command, tmp_path: Path, words: tuple[object, ...], said: str
 ) -> None:  # fmt: skip
     printed(tmp_path / "in" / "a.pdf", "Total 19.00")
+    printed(tmp_path / "in a" / "a.pdf", "Total 19.00")
     (tmp_path / "empty").mkdir()
     (tmp_path / "v.csv").write_text("file,total\na,19.00\n")
     before = sorted(tmp_path.rglob("*"))

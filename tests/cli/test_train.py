@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -50,6 +51,27 @@ def test_a_small_federation_from_end_to_end(command: Command, tmp_path: Path) ->
     assert "round 2" in page and "data:image/png" in page and "no differential privacy" in page
     code, _, err = command("train", "federated", *SMALL, "--rounds", 2, "--seed", 1)
     assert code == 1 and "a run with another config" in err and "seed: 0 there, 1 asked for" in err
+
+
+def test_the_hint_names_a_silo_that_sent_something_in_the_round_it_is_about(command: Command, tmp_path: Path) -> None:
+    drawn = ("--participation", 0.1, "--evaluate-every", 0)
+    code, out, err = command("train", "federated", *SMALL, *drawn)
+    assert code == 0, err
+    updates = read_updates(tmp_path / "docleak-train" / "updates")
+    assert {update.client for update in updates} == {"synthetic-1"}
+    assert "in synthetic-1's updates: docleak audit updates docleak-train/updates --client synthetic-1 " in out
+
+
+def test_the_hint_is_a_command_of_any_names(command: Command, tmp_path: Path) -> None:
+    name = "Zoë & Söhne <b>"
+    assert command("data", "make", "made", "--count", 4)[0] == 0
+    (tmp_path / "my silos").mkdir()
+    (tmp_path / "made").rename(tmp_path / "my silos" / name)
+    code, out, err = command("train", "federated", *SMALL[4:], "--silos", "my silos", "--holdout", 0, "--out", "a run")
+    assert code == 0, err
+    (hint,) = (line for line in out.splitlines() if "docleak audit" in line)
+    words = shlex.split(hint[hint.index("docleak audit") :])
+    assert words[3:] == ["a run/updates", "--client", name, "--documents", f"folder:my silos/{name}"]
 
 
 def test_capture_and_dropout_can_be_said_both_ways_whatever_the_default(command: Command, tmp_path: Path) -> None:

@@ -109,6 +109,9 @@ def test_a_start_of_which_nothing_is_known(train: Callable[..., dict[str, Any]],
     assert "declared public" in train("declared", "foreign", *PRIVATE)["privacy"]["claim"], "kept when resumed"
     error = train("refused", "first/model", *PRIVATE, "--start-is-public", fails=True)["error"]
     assert "cannot be declared public" in error
+    said = "--start-is-public belongs to a start of which nothing is recorded, and does nothing here. Leave it out."
+    assert said in train("idle", "vt5-start", "--start-is-public", fails=True)["error"]
+    assert "declared public" in train("declared", "foreign", *PRIVATE, "--start-is-public")["privacy"]["claim"]
     value = json.loads(card.read_text())
     value["lineage"]["weights"] = "0" * 64
     card.write_text(json.dumps(value))

@@ -268,6 +268,9 @@ def test_only_the_fleet_path_passes_the_gate(path: str, passes: bool) -> None:
         ({"silos": ("a", "A")}, "'a' names two silos"),
         ({"silos": ()}, "there is no silo"),
         ({"host": "x y"}, "'x y' is no host name"),
+        ({"host": "server.example:9443"}, "expected one alone, and its port in --port"),
+        ({"host": "foo:bar"}, "'foo:bar' is no host name"),
+        ({"host": "[::1]"}, "'[::1]' is no host name"),
         ({"port": 9442}, "the ports are 9442 and 9442"),
         ({"timeout": 0}, "timeout is 0"),
     ],
@@ -275,6 +278,12 @@ def test_only_the_fleet_path_passes_the_gate(path: str, passes: bool) -> None:
 def test_deployments_that_make_no_sense(change: dict[str, object], said: str) -> None:
     with pytest.raises(FederationError, match=re.escape(said)):
         replace(Deployment(("a",), "localhost"), **change)
+
+
+@pytest.mark.parametrize("host", ["::1", "fe80::1", "2001:db8::8:800:200c:417a", "192.0.2.7", "fl.example.org"])
+def test_a_host_is_a_name_or_an_address(host: str, tmp_path: Path) -> None:
+    _, silo = write_deployment(Deployment(("a",), host), Federation(), tmp_path / "out")
+    assert (f"[{host}]:9443" if ":" in host else f"{host}:9443") in (silo / "start.sh").read_text()
 
 
 def test_silo_names() -> None:

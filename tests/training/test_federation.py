@@ -213,6 +213,18 @@ def test_silos_are_found_made_and_missed(tmp_path: Path) -> None:
         open_party(tmp_path / "nowhere", Federation())
 
 
+def test_a_folder_beside_silos_is_a_silo_a_run_or_hidden(tmp_path: Path) -> None:
+    files = {"alice": "pages.jsonl", ".git": "HEAD", ".docleak-draft": "pages.jsonl", "training": "run.json"}
+    for name, file in files.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("")
+    (tmp_path / "README").write_text("")
+    assert list(find_silos(tmp_path)) == ["alice"]
+    (tmp_path / "bob").mkdir()
+    with pytest.raises(FederationError, match=r"bob is an empty folder; expected pages\.jsonl in it"):
+        find_silos(tmp_path)
+
+
 def test_a_silo_without_pages(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()

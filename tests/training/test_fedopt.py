@@ -126,6 +126,9 @@ def test_a_broken_update_stops_the_round(change: object, said: str) -> None:
     with pytest.raises(FederationError, match=said) as error:
         step(state, [good, change(bad)], FedOpt())
     assert "round 1" in str(error.value) and "last good model is kept" in str(error.value)
+    assert "start again: no round has ended yet, that model is the start." in str(error.value)
+    with pytest.raises(FederationError, match="start again from that model"):
+        step(replace(state, round=1), [good, change(bad)], FedOpt())
 
 
 def test_no_update_at_all() -> None:

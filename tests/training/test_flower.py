@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import threading
@@ -111,6 +112,44 @@ def test_another_federation_or_other_silos_are_not_mixed_in(silos: dict[str, Pat
     (tmp_path / "foreign" / "file").write_text("mine")
     with pytest.raises(RunError, match="holds file"):
         FederatedRun.open(tmp_path / "foreign", short)
+
+
+def test_a_silo_without_a_question_is_refused_before_the_first_round(silos: dict[str, Path], tmp_path: Path) -> None:
+    mute = shutil.copytree(silos["synthetic-1"], tmp_path / "silos" / "synthetic-1")
+    rows = [json.loads(line) for line in (mute / "pages.jsonl").read_text(encoding="utf-8").splitlines()]
+    (mute / "pages.jsonl").write_text("".join(json.dumps({**row, "questions": []}) + "\n" for row in rows))
+    turns: list[str] = []
+    expected = r"'synthetic-1': it has \d+ pages and no question with an answer to train on"
+    with pytest.raises(FederationError, match=expected):
+        run(tmp_path / "run", {**silos, "synthetic-1": mute}, on_silo=lambda number, silo, kind: turns.append(kind))
+    assert set(turns) == {"query"}
+
+
+def test_a_training_does_not_go_on_with_changed_pages(silos: dict[str, Path], tmp_path: Path) -> None:
+    short, longer = replace(FEDERATION, rounds=1), replace(FEDERATION, rounds=2)
+    mine = {name: shutil.copytree(path, tmp_path / "silos" / name) for name, path in silos.items()}
+    run(tmp_path / "run", mine, short)
+    index = mine["synthetic-0"] / "pages.jsonl"
+    text = index.read_text(encoding="utf-8")
+    index.write_text(text.replace("What is", "What was"), encoding="utf-8")
+    with pytest.raises(RunError, match=r"other pages of synthetic-0: .*\. A training goes on with the silos it began"):
+        run(tmp_path / "run", mine, longer)
+    index.write_text(text, encoding="utf-8")
+    picture = min(mine["synthetic-1"].rglob("*.png"))
+    content = picture.read_bytes()
+    picture.write_bytes(content + b"more")
+    with pytest.raises(RunError, match="other pages of synthetic-1: "):
+        run(tmp_path / "run", mine, longer)
+    picture.write_bytes(content)
+    (mine["synthetic-1"] / "notes.txt").write_text("no page")
+    assert run(tmp_path / "run", mine, longer).round == 2
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    del manifest["info"]["contents"]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(manifest))
+    assert run(tmp_path / "run", mine, replace(FEDERATION, rounds=3)).round == 3, "of before they were noted"
+    hidden = Federation(rounds=1, holdout=0.0, seed=3, local=PLAN, secure=SecurePlan())
+    run(tmp_path / "hidden", mine, hidden)
+    assert "contents" not in load_run(tmp_path / "hidden").run.info, "nor how many pages there are"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -226,18 +227,19 @@ def _convert_pdfs(
     with working_in(out, whole=True, resumes=False), counter(quiet=json_output) as report:
         made = convert(path, out, conversion, values=values, limit=count, on_page=_now_and_then(report))
     open_questions = [remark for remark in made.remarks if not remark.placed]
+    mark = shlex.join(["docleak", "data", "mark", str(out)])
     lines = [told(remark) for remark in (*open_questions, *(r for r in made.remarks if r.placed))]
     lines = [*lines[:MOST_TOLD], *([f"... and {len(lines) - MOST_TOLD} more"] if len(lines) > MOST_TOLD else [])]
     if made.without_values and values:
         lines.append(f"PDFs without a value: {', '.join(made.without_values)}")
     if values is None:
-        lines.append(f"No --values: no word is private yet. Mark fields by mouse: docleak data mark {out}")
+        lines.append(f"No --values: no word is private yet. Mark fields by mouse: {mark}")
     else:
         sure = made.values - len(made.remarks)
         lines.append(f"{made.values} values: {sure} at one place exactly, {len(made.remarks) - len(open_questions)} "
                      f"placed and to be looked at, {len(open_questions)} not placed; see {out / REVIEW}")  # fmt: skip
     if open_questions:
-        lines.append(f"Place what was not placed by mouse: docleak data mark {out}")
+        lines.append(f"Place what was not placed by mouse: {mark}")
     lines.append(f"{len(made.pages)} pages at {dpi:g} dots per inch written to {out}; words of {made.of('text layer')} "
                  f"from the text layer, of {made.of('ocr')} by OCR, none on {made.of('none')}")  # fmt: skip
     emit({"pages": len(made.pages), "out": str(out), "dpi": dpi, "values": made.values,

@@ -16,6 +16,7 @@ from docleak.errors import PrivacyError
 from docleak.files import read_json_object, reported, write_json
 from docleak.models.published.made import asked_for, base_of
 from docleak.models.shipped import CHECKPOINTS, SHIPPED, SHIPPED_ENCODERS
+from docleak.options import said_idle
 from docleak.privacy.lineage import PUBLIC, UNKNOWN, Claim, Fingerprints, Lineage, claim_of, united
 
 CARD, PROVIDERS, KEY = "docleak.json", "providers.json", "lineage"
@@ -66,6 +67,13 @@ def lineage_of(source: str) -> Lineage:
         note = f"{_name(source)}, whose weights are not those that its docleak.json was written for"
         return Lineage(UNKNOWN, note, lineage.trainings)
     return lineage
+
+
+def declared_start(start: Lineage) -> Lineage:
+    """The lineage of what a training starts from, declared public; PrivacyError where it is recorded already."""
+    if start.origin == PUBLIC and not start.trainings:
+        raise PrivacyError(said_idle(["--start-is-public"], "a start of which nothing is recorded"))
+    return start.declared()
 
 
 def write_lineage(folder: Path, lineage: Lineage, card: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,9 +53,9 @@ def _refuse(path: Path) -> NoReturn:
         raise DocumentError(f"{path} {describe_folder(path)}; expected PDFs.")
     raise DocumentError(
         f"{path} holds PDFs, of which docleak has to know first which words are private. Convert them once into a "
-        f"folder of pages: docleak data convert pdf:{path} NEW-FOLDER --values VALUES.csv (docs/data-format.md says "
-        "what that file holds), then give NEW-FOLDER. Without such a file leave --values out, and mark the fields by "
-        "mouse: docleak data mark NEW-FOLDER"
+        f"folder of pages: docleak data convert {shlex.quote(f'pdf:{path}')} NEW-FOLDER --values VALUES.csv "
+        "(docs/data-format.md says what that file holds), then give NEW-FOLDER. Without such a file leave --values "
+        "out, and mark the fields by mouse: docleak data mark NEW-FOLDER"
     )
 
 

@@ -119,7 +119,8 @@ class Averaging:
             lines = "".join(f"\n  - {fault}" for fault in self.faults)
             raise FederationError(
                 f"round {self._state.round + 1} is not averaged, the last good model is kept:{lines}\n"
-                "Mend or leave out these clients and start again from that model."
+                "Mend or leave out these clients and start again"
+                + (" from that model." if self._state.round else ": no round has ended yet, that model is the start.")
             )
         if not self._clients:
             raise FederationError(

@@ -1,6 +1,7 @@
 """A federated training as a run: resumable after every round.
 
-    OUT/run.json                            the federation (all but how many rounds), silos, lineage of the start
+    OUT/run.json                            the federation (all but how many rounds), silos and digests of their pages,
+                                            lineage of the start
     OUT/units/round-0002/unit.json          what round 2 did: silos, losses, bytes, seconds
     OUT/units/round-0002/state.safetensors  the server's state after it, float64; only the last two are kept
     OUT/units/scores-0002/unit.json         what its model answers on the documents that the silos keep (0: the start's)
@@ -39,7 +40,7 @@ from docleak.training.federated.federation import Federation
 from docleak.training.federated.fedopt import ServerState
 from docleak.training.federated.party import DocumentScore, Introduction
 from docleak.training.federated.scores import SiloScore, evaluation_distance, kept_of
-from docleak.training.lineage import ledger_digest, lineage_of, read_fingerprints
+from docleak.training.lineage import declared_start, ledger_digest, lineage_of, read_fingerprints
 
 #: Of the runs of all trainings.
 KIND = "training"
@@ -47,6 +48,7 @@ STATE = "state.safetensors"
 PARTS = ("parameters", "momentum", "second")
 KEPT_STATES = 2
 AGAIN = "It was changed. Begin again with another --out."
+SAME_SILOS = "A training goes on with the silos it began with, and their pages; or pass another --out."
 COLUMNS = ("round", "silos", "loss", "anls", "accuracy", "questions", "bytes_up", "bytes_down", "seconds_training",
            "seconds_averaging")  # fmt: skip
 
@@ -117,7 +119,7 @@ class FederatedRun:
         start = Lineage.from_dict(run.info["start"]) if "start" in run.info else lineage_of(federation.model)
         run.write_info("rounds", rounds)
         run.write_info("identity", run.info.get("identity") or secrets.token_hex(8))
-        run.write_info("start", (start.declared() if start_is_public else start).to_dict())
+        run.write_info("start", (declared_start(start) if start_is_public else start).to_dict())
         return training
 
     @property
@@ -258,9 +260,20 @@ class FederatedRun:
         if before not in (None, now) and self.last_round():
             raise RunError(
                 f"{self.path} was trained by other silos:\n  - there: {_names(before)}\n  - now: {_names(now)}\n"
-                "A training goes on with the silos it began with, and their pages; or pass another --out."
+                + SAME_SILOS
             )
         self.run.write_info("silos", now)
+
+    def write_contents(self, digests: Mapping[str, str]) -> None:
+        """Record what the silos' folders hold; RunError where one that was trained on holds something else now."""
+        before = self.run.info.get("contents", {})
+        changed = [name for name, digest in digests.items() if before.get(name, digest) != digest]
+        if changed and self.last_round():
+            raise RunError(
+                f"{self.path} was trained on other pages of {', '.join(changed)}: pages.jsonl, or the names or sizes "
+                f"of its pictures, are not what they were. {SAME_SILOS}"
+            )
+        self.run.write_info("contents", dict(digests))
 
     def silos(self) -> tuple[Introduction, ...]:
         """Who takes part, as ``write_silos`` recorded."""

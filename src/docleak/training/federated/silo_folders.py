@@ -8,23 +8,29 @@ from docleak.documents.division import divide
 from docleak.documents.files import describe_folder
 from docleak.documents.silos import MANIFEST, write_silos
 from docleak.errors import FederationError
+from docleak.files import TEMPORARY
 
 #: What a silo's folder holds.
 PAGES = "pages.jsonl"
 
 
 def find_silos(directory: Path) -> dict[str, Path]:
-    """The silos below a folder, by the names of their own folders; FederationError if there are none."""
-    silos = {
-        item.name: item
-        for item in (sorted(directory.iterdir()) if directory.is_dir() else ())
-        if item.is_dir() and any((item / name).is_file() for name in (PAGES, MANIFEST))
-    }
+    """The silos below a folder, by the names of their own folders; FederationError if there are none, or if another
+    folder stands beside them that is neither hidden nor a run."""
+    there = sorted(directory.iterdir()) if directory.is_dir() else ()
+    folders = [item for item in there if item.is_dir() and not item.name.startswith(TEMPORARY)]
+    silos = {item.name: item for item in folders if any((item / name).is_file() for name in (PAGES, MANIFEST))}
     if not silos:
         raise FederationError(
             f"{directory} {describe_folder(directory)}; expected a folder of silos, each with its {PAGES}. Make them "
             "with: docleak data make OUT --partition K"
         )
+    for item in folders:
+        if item.name not in silos and not item.name.startswith(".") and not (item / "run.json").is_file():
+            raise FederationError(
+                f"{item} {describe_folder(item)}; expected {PAGES} in it, as in each folder of silos in {directory}. "
+                "Put the silo's pages there (docs/data-format.md), or move the folder elsewhere."
+            )
     return silos
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from docleak.privacy.accounting import rounded_up
 from docleak.privacy.lineage import BOUND, epsilon_with_scores
 from docleak.privacy.mechanism import Mechanism, Unit
 from docleak.privacy.second import second_opinion
-from docleak.training.federated.capture import UPDATES
+from docleak.training.federated.capture import UPDATES, recorded
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.local import set_parameters
 from docleak.training.federated.party import model_of
@@ -180,12 +181,17 @@ def text_of(facts: Mapping[str, Any]) -> str:
         lines.append(f"Privacy: {facts['privacy']['claim']}\n{facts['privacy']['limit']}")
     else:
         lines.append(f"Privacy: {facts['lineage']['sentence']}")
-    if facts["updates"] and facts["silos"] and not facts["privacy"]:  # the audit cannot train a private round again
-        name, path = next(iter(facts["silos"].items()))
-        about, chosen = f"{name}'s updates", f" --client {name} --documents folder:{path}"
+    sent = [
+        client for row in facts["rounds"] for client in row["silos"]
+        if facts["updates"] and recorded(Path(facts["updates"]), row["round"], client)
+    ]  # fmt: skip
+    if sent and facts["silos"] and not facts["privacy"]:  # the audit cannot train a private round again
+        name, path = sent[0], facts["silos"][sent[0]]  # of the first round, which is audited unless another is named
+        about, chosen = f"{name}'s updates", ["--client", name, "--documents", f"folder:{path}"]
         if facts["secure"]:
-            about, chosen = "masked updates and in their sum", f" --documents {Path(path).parent}"
-        lines.append(f"What the server could read in {about}: docleak audit updates {facts['updates']}{chosen}")
+            about, chosen = "masked updates and in their sum", ["--documents", str(Path(path).parent)]
+        command = shlex.join(["docleak", "audit", "updates", facts["updates"], *chosen])
+        lines.append(f"What the server could read in {about}: {command}")
     return "\n".join(lines)
 
 

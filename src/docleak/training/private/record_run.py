@@ -26,7 +26,7 @@ from docleak.training.federated.federation import Federation
 from docleak.training.federated.record import KIND
 from docleak.training.federated.silo import open_party
 from docleak.training.federated.validation import mean_loss
-from docleak.training.lineage import keep_fingerprints, lineage_of, read_fingerprints, write_lineage
+from docleak.training.lineage import declared_start, keep_fingerprints, lineage_of, read_fingerprints, write_lineage
 from docleak.training.private.moving import require_moving
 from docleak.training.private.records import RecordOptimiser, record_claim, train_by_record
 from docleak.training.private.units import unit_names
@@ -63,6 +63,8 @@ def train_records(
     steps of how many are done, ``say`` what should be known besides.
     """
     made_at(config.model)  # what cannot be made is refused before a run is begun
+    start = lineage_of(config.model)
+    start = declared_start(start) if config.start_is_public else start
     begun = (out / "run.json").is_file()
     run = Run.open(out, {"by": "record", **asdict(config)}, kind=KIND, command=command)
     if (out / "model").exists() or run.info.get("released"):
@@ -72,8 +74,6 @@ def train_records(
             f"A training in {out} was cut off before its model was written. Nothing of it was released, so that none "
             "of its budget is spent, unless somebody saw its process. This one begins anew."
         )
-    start = lineage_of(config.model)
-    start = start.declared() if config.start_is_public else start
     torch.set_num_threads(1)
     model, plan = load_model(config.model, device=device, seed=config.seed), config.privacy
     require_moving(model)

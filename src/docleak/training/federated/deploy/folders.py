@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shutil
@@ -50,6 +51,8 @@ class Deployment:
             faults.append("there is no silo; expected at least one")
         if not HOST.fullmatch(self.host):
             faults.append(f"{self.host!r} is no host name or address")
+        elif ":" in self.host and not _is_ipv6(self.host):
+            faults.append(f"{self.host!r} is no host name or address; expected one alone, and its port in --port")
         ports = (self.port, self.superlink_port)
         if not all(0 < port < 65536 for port in ports) or ports[0] == ports[1]:
             faults.append(f"the ports are {ports[0]} and {ports[1]}; expected two of 1 to 65535")
@@ -152,6 +155,14 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
         descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def silo_names(text: str) -> tuple[str, ...]:

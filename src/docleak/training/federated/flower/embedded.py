@@ -22,7 +22,7 @@ from docleak.training.federated.local import parameters_of
 from docleak.training.federated.party import fingerprint, fresh_model_of
 from docleak.training.federated.record import FederatedRun
 from docleak.training.federated.secure.keys import make_identities
-from docleak.training.federated.silo import open_party, private_units
+from docleak.training.federated.silo import contents_digest, open_party, private_units
 from docleak.training.federated.silo_limits import SiloLimits, has_limits
 from docleak.training.federated.turn import LONGEST_TURN, TURN_SECONDS
 from docleak.training.lineage import drop_fingerprints, keep_fingerprints
@@ -68,6 +68,10 @@ def train_embedded(
     if run.federation.privacy is not None:
         private_units(silos, run.federation)
     with claimed(run.path):  # before anything is read that another process may be writing
+        # Here alone, where one process has the folders anyway: a silo on a machine of its own sends nothing of its
+        # pages. Nor does a reticent federation note even how many there are.
+        if not run.federation.reticent:
+            run.write_contents({name: contents_digest(path) for name, path in silos.items()})
         _note_lineage(run, silos, repeatable=randomness != Randomness.fresh)
         logging.getLogger("flwr").setLevel(logging.WARNING)
         model = fresh_model_of(run.federation, device)
