@@ -71,6 +71,13 @@ def test_tagged_words_without_text_are_no_field(tmp_path: Path) -> None:
     assert len(first.private_fields) == 1 and second.private_fields == () and len(second.entities) == 2
 
 
+def test_a_private_field_without_a_value_is_refused(tmp_path: Path) -> None:
+    fields = [[{"key": "k", "value": "", "words": [1]}], [{"key": "k", "value": "", "words": [1], "private": False}]]
+    with pytest.raises(DocumentError, match=r"row 0: a private field is .*, expected a value") as raised:
+        load_pages(f"datasets:{saved(tmp_path / 'told', table(fields=fields))}", seed=0)
+    assert "row 1" not in str(raised.value)
+
+
 def test_splits_of_both_layouts(tmp_path: Path) -> None:
     for split, count in (("train", 1), ("validation", 2)):
         saved(tmp_path / "disk", table(count), split=split)

@@ -44,15 +44,6 @@ def test_private_fields_are_those_with_a_place() -> None:
     assert [f.key for f in page.private_fields] == ["a"]
 
 
-def test_a_private_field_with_a_place_has_a_value() -> None:
-    """Otherwise it would count as read whatever an attack reads."""
-    words = (Word("x", (1, 1, 5, 5)),)
-    with pytest.raises(DocumentError, match="field 'k' is private and its value is ' ', expected what the page shows"):
-        Page("p", PAPER, words, (Field("k", " ", (0,)),))
-    fields = (Field("k", "", ()), Field("k", "", (0,), private=False))
-    assert Page("p", PAPER, words, fields).private_fields == ()
-
-
 def test_with_image_keeps_the_rest_and_the_size() -> None:
     page = Page("p", PAPER, provider="acme")
     assert page.with_image(PAPER // 2).provider == "acme"

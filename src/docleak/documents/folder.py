@@ -18,7 +18,7 @@ from docleak.documents.files import (
     require_new,
     to_box,
 )
-from docleak.documents.page import NO_VALUE, Entity, Field, Page, Question, Word, box_faults
+from docleak.documents.page import Entity, Field, Page, Question, Word, box_faults
 from docleak.documents.pages import LazyPages, PageEntry, at_most, clip_overshoot, entry_of
 from docleak.documents.ranges import MOST_PIXELS, short
 from docleak.documents.scale import MOST_SHOWN, BoxScale, beyond, unit_boxes
@@ -224,7 +224,7 @@ def _value_faults(item: Json, row: Json) -> list[str]:
         faults.append(f"'words' is {short(numbers)}, expected a list of numbers of the page's {count} words (from 0)")
     value, placed = item.get("value"), "box" in item or item.get("words")
     if isinstance(value, str) and not value.strip() and placed and item.get("private") is not False:
-        faults.append(f"'value' is {value!r}, {NO_VALUE}")
+        faults.append(f"'value' is {value!r}, expected what the page shows there; give it, or leave the field out")
     if "words" in item and "box" in item:
         faults.append("both 'words' and 'box', expected one of them")
     return faults

@@ -250,6 +250,8 @@ def _field(item: Any, words: Sequence[Word]) -> Field:
     fits = isinstance(places, list) and all(type(i) is int and 0 <= i < len(words) for i in places)
     if not fits or not isinstance(item.get("key"), str) or not isinstance(item.get("value"), str):
         raise ValueError(f"a field is {short(item)}, expected key, value and words (numbers of the {len(words)} words)")
+    if places and item.get("private") is not False and not item["value"].strip():
+        raise ValueError(f"a private field is {short(item)}, expected a value: what the page shows there")
     return Field(item["key"], item["value"], tuple(places or ()), item.get("private") is not False)
 
 

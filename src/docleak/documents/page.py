@@ -15,9 +15,6 @@ Box = tuple[float, float, float, float]
 #: Height x width x RGB, uint8.
 Image = NDArray[np.uint8]
 
-#: What is said behind the value of a private field that has a place and no value: whatever is read would be it.
-NO_VALUE = "expected what the page shows there; give it, or leave the field out"
-
 
 def fault_list(faults: Sequence[str], *, shown: int = 20) -> str:
     """Every fault on a line of its own, for an error message; beyond ``shown`` only their number."""
@@ -135,8 +132,6 @@ class Page:
             bad = [i for i in field.words if not 0 <= i < len(self.words)]
             if bad:
                 yield f"field {field.key!r}: word indices {bad} do not exist (there are {len(self.words)} words)"
-            if field.private and field.words and not field.value.strip():
-                yield f"field {field.key!r} is private and its value is {field.value!r}, {NO_VALUE}"
         for number, entity in enumerate(self.entities):
             bad = [i for i in entity.words if not 0 <= i < len(self.words)]
             if bad:
