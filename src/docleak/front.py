@@ -208,7 +208,7 @@ def reproduce(
     RecipeError for an unknown recipe, scale or change.
     """
     from docleak.recipes import find_recipe
-    from docleak.recipes.rows import facts_of_call, failures_of, rows_of, tables_of, write_table
+    from docleak.recipes.rows import facts_of_call, failures_of, require_rows, rows_of, tables_of, write_table
     from docleak.recipes.rows import reproduce as compute_rows
     from docleak.runs.claim import claimed
 
@@ -229,6 +229,7 @@ def reproduce(
     sources = {key: os.fspath(value) for key, value in (models or {}).items()}
     chosen = {key: sources.pop(key) for key in study.checkpoints if key in sources} | {"models": sources} | changes
     chosen |= {key: _tuple(chosen[key]) for key in ("documents", "test_documents") if key in chosen}
+    require_rows([recipe], scale, rows)
     lines = rows_of(recipe, study, scale, folder, chosen, device=pick_device(device), only=rows)
     shown = {"name": name, "scale": scale, "rows": rows, "models": models} | changes
     command = _call("reproduce", shown, folder)

@@ -21,6 +21,9 @@ def test_pairs_are_no_pages(command: Command) -> None:
     assert first["words"] == "4 batches x 400 evaluations of each modality"
     code, _, err = command("reproduce", "mmgia/table1", "--documents", "nlvr-true:nowhere", "--dry-run")
     assert code == 1 and "there is no folder 'nowhere'" in err
+    for idle in ("donut|", "(donut)|nonsense", "DONUT"):
+        code, _, err = command("reproduce", "gi-dqa/table1", "--rows", idle, "--dry-run")
+        assert code == 1 and "there are: Random (donut); " in err and " more" in err, err
     code, _, err = command("reproduce", "gi-dqa/table1", "--documents", "scenes", "--dry-run")
     assert code == 1 and "scenes" in err and "Traceback" not in err
 

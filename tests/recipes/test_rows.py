@@ -14,7 +14,7 @@ from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocleakError, RecipeError
 from docleak.recipes import Recipe, Row, find_recipe
-from docleak.recipes.rows import failures_of, reproduce, rows_of, tables_of, write_table
+from docleak.recipes.rows import failures_of, reproduce, require_rows, rows_of, tables_of, write_table
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.study import TableRow
 
@@ -156,3 +156,11 @@ def test_what_is_asked_for_and_not_there_is_named(tmp_path: Path) -> None:
         rows_of(RECIPE, GradientStudy, "paper", tmp_path, {})
     with pytest.raises(RecipeError, match="no row with 'third' in its name"):
         rows(tmp_path, only="third")
+    other = replace(RECIPE, rows=(Row("third", ("m",), {}),))
+    require_rows([RECIPE], "tiny", "first|second")
+    require_rows([RECIPE, other], "tiny", "first|third")
+    for only, said in (("first|third", "with 'third' in its name at scale 'tiny'; there are: first .m.; second .m."),
+                       ("FIRST", "has no row with 'FIRST'"), ("first|", "an empty name would take every row"),
+                       ("|", "an empty name would take every row")):  # fmt: skip
+        with pytest.raises(RecipeError, match=said):
+            require_rows([RECIPE], "tiny", only)

@@ -49,3 +49,18 @@ def test_a_run_that_is_not_finished_says_so_in_its_verdict_and_its_scope() -> No
     readings = [Reading("?", "", (), "Counted.", (), (), {}, scope=scope) for scope in (half, None, CANARIES)]
     assert joined(readings).sentence == "Counted. The run is not finished: 1 of 2 pages."
     assert joined(readings[1:]).sentence == "Counted."
+
+
+def test_of_several_runs_every_counting_sentence_stands_behind_its_question_the_worst_first() -> None:
+    first, second = (
+        Reading(question, "", (Part(name, severity, ""),), counted, (), (), {})
+        for question, name, severity, counted in (
+            ("What did A tell?", "a", Severity.PARTIAL, "1 of 3 was read."),
+            ("What did B tell?", "b", Severity.SEVERE, "2 of 2 were read."),
+        )
+    )
+    beside = Reading("What would have stopped it?", "", (), "Without it 1 of 3.", (), (), {})
+    for readings in ([first, second], [second, first], [beside, second, first]):
+        assert joined(readings).headline == "What did B tell? 2 of 2 were read. What did A tell? 1 of 3 was read."
+    assert joined([first]).headline == joined([first, beside]).headline == first.counted
+    assert joined([beside]).headline == beside.counted

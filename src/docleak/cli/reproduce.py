@@ -163,7 +163,7 @@ def reproduce(
         emit({key: title for key, (title, _) in known.items()}, "\n".join(lines), json_output=json_output)
         return
     from docleak.recipes import find_recipe
-    from docleak.recipes.rows import facts_of_call, failures_of, rows_of, write_table
+    from docleak.recipes.rows import facts_of_call, failures_of, require_rows, rows_of, write_table
     from docleak.recipes.rows import reproduce as compute_rows
 
     settings = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
@@ -182,6 +182,7 @@ def reproduce(
     recipe = find_recipe(name)
     folder = out or Path(f"docleak-{recipe.name.replace('/', '-')}-{scale}")
     device = pick_device(device)
+    require_rows([recipe], scale, rows)
     planned = rows_of(recipe, recipe.study, scale, folder, given.changes(recipe), device=device, only=rows)
     if dry_run:
         _show_plan(planned, json_output)
@@ -215,7 +216,7 @@ def _rehearse(
     from docleak.recipes import find_recipe, list_recipes
     from docleak.recipes.rehearsal import PARTS, fewest, keep_ended, rehearse
     from docleak.recipes.rehearsed import write_rehearsal
-    from docleak.recipes.rows import chosen_labels, facts_of_call
+    from docleak.recipes.rows import chosen_labels, facts_of_call, require_rows
 
     known = list_recipes()
     several = {key: recipe for key, recipe in known.items() if name in ("all", key.partition("/")[0])}
@@ -226,15 +227,15 @@ def _rehearse(
         if not recipes:
             scales = {one for recipe in several.values() for one in recipe.scales}
             raise RecipeError(spec.unknown("scale", scale, sorted(scales)))
+        require_rows(recipes, scale, only)
         recipes = [recipe for recipe in recipes if chosen_labels(recipe, scale, only)]
-        if not recipes:
-            raise RecipeError(f"no table has a row with {only!r} in its name at scale {scale!r}.")
         parts = [given.of_use_to(recipe, planned_of(recipe, folder, Given())) for recipe in recipes]
         used = {text for part in parts for text in part.said()}
         if idle := [text for text in given.said() if text not in used]:
             raise RecipeError(f"{', '.join(idle)}: no recipe of scale {scale} has a use for it. Leave it out.")
     else:
         recipes, parts = [find_recipe(name)], [given]
+        require_rows(recipes, scale, only)
     plans = [planned_of(recipe, folder, part) for recipe, part in zip(recipes, parts, strict=True)]
     plans = fewest(plans) if one_each else plans
     tables = []

@@ -35,6 +35,8 @@ from docleak.studies.study import ROWS, TableRow, TableStudy
 
 #: What a row's run has under this name: how many of its units were computed for which tables beside its own.
 TAKEN_OVER = "taken over"
+#: Rows that are named where one is asked for that is not there.
+NAMED = 8
 #: What the command line changes of the rows of some kinds, each in its own way.
 SPECIAL = ("documents", "test_documents", "image_sizes", "rounds")
 
@@ -95,6 +97,21 @@ def chosen_labels(recipe: Recipe, scale: str, only: str) -> set[str]:
     labels = {_label(row, model) for row, model in _pairs(recipe, scale)}
     parts = [part.strip() for part in only.split("|")]
     return {label for label in labels if any(part == label or (part in label and part not in labels) for part in parts)}
+
+
+def require_rows(recipes: Sequence[Recipe], scale: str, only: str) -> None:
+    """RecipeError where one of A|B in ``only`` is empty, or in no name of a row that the recipes have at that scale."""
+    labels = [
+        _label(row, model) for recipe in recipes if scale in recipe.scales for row, model in _pairs(recipe, scale)
+    ]
+    more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
+    there = f"there are: {'; '.join(labels[:NAMED])}{more}"
+    for part in (part.strip() for part in only.split("|")) if only and labels else ():
+        if not part:
+            raise RecipeError(f"rows are {only!r}, and an empty name would take every row. Leave the | out; {there}.")
+        if not any(part in label for label in labels):
+            none = f"recipe {recipes[0].name!r} has no row" if len(recipes) == 1 else "no table has a row"
+            raise RecipeError(f"{none} with {part!r} in its name at scale {scale!r}; {there}.")
 
 
 def count_rows(recipe: Recipe, scale: str, models: Collection[str]) -> int:

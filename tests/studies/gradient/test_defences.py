@@ -176,6 +176,21 @@ def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_written(tmp
         DefenceConfig(GradientConfig())
 
 
+def test_a_defence_under_which_the_attack_does_not_apply_is_told_and_no_safe_one(tmp_path: Path) -> None:
+    config = GradientConfig(models=("layoutlmv3-start",), attacks=("closed-form",), budget=2)
+    run = carry_out(DefenceStudy(DefenceConfig(config, ("freeze", "clip"), 0)), tmp_path)
+    page, (reading,) = report_on([run.path])
+    none, frozen, clipped = reading.results["defences"]
+    assert frozen["leakage"] is None and frozen["severity"] is None and frozen["kept"] < 1
+    assert "the gradient lacks layoutlmv3.pos_embed" in frozen["inapplicable"] and "inapplicable" not in none
+    assert none["read"] == clipped["read"] == none["of"] and not clipped["dominated"]
+    told = "Not tried, since the attack does not apply under it, so nothing is known of it: vision and text parameters"
+    assert any(line.startswith(told) for line in reading.lines) and told in page.read_text()
+    assert "not tried, since it does not apply here: closed-form: the gradient lacks" in page.read_text()
+    assert "The defence measured here would not have stopped it." in reading.lines
+    assert reading.scope is not None and not reading.scope.unfinished
+
+
 def test_leave_to_fail_the_self_test_reaches_every_defence_and_is_no_part_of_the_run() -> None:
     study = DefenceStudy(DefenceConfig(replace(AUDIT, allow_failed_self_test=True), ("clip",), 0))
     assert all(audit.config.allow_failed_self_test for audit in study.studies.values())

@@ -84,5 +84,9 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
         _ = PresenceStudy(PresenceConfig(documents="funsd:" + str(tmp_path))).dealt
     with pytest.raises(AttackError, match="no whole providers of 3 pages"):
         PresenceConfig(batch_size=4, per_provider=3)
+    with pytest.raises(AttackError, match="of 2 pages, in updates of 1, one page is in an update, which gives no rate"):
+        PresenceConfig(pages=2, batch_size=1)
+    with pytest.raises(AttackError, match="one provider is in an update, which gives no rate; expected 2 or more"):
+        PresenceConfig(pages=4, batch_size=2, per_provider=2)
     with pytest.raises(DocumentError, match="providers with 200 pages"):
-        _ = PresenceStudy(PresenceConfig(batch_size=100, pages=200, per_provider=100)).dealt
+        _ = PresenceStudy(PresenceConfig(batch_size=100, pages=400, per_provider=100)).dealt

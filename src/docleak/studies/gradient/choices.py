@@ -40,13 +40,15 @@ MEANING = (
 
 @dataclass(frozen=True)
 class Choice:
-    """One defence with what was measured of it; ``dominated`` names a choice that leaks less and costs no more."""
+    """One defence with what was measured of it; ``dominated`` names a choice that leaks less and costs no more,
+    ``inapplicable`` says why the attack cannot be made under it."""
 
     spec: str
     context: ModelResult | None
     cost: Mapping[str, Any]
     failed: Mapping[str, str]
     dominated: str = ""
+    inapplicable: str = ""
 
     @property
     def summary(self) -> str:
@@ -87,7 +89,7 @@ def choices_of(run: Run, rng: np.random.Generator) -> list[Choice]:
         raise RunError(f"{run.path} has no finished unit of a comparison of defences. Run docleak defend again.")
     costs = {record["cost"]: record for record in records if "cost" in record}
     plain = costs.get(NONE, {}).get("utility")
-    choices = []
+    reasons, choices = run.info.get("inapplicable", {}), []
     for number, spec in enumerate(run.config["defenses"]):
         attacks = [record for record in records if record.get("defence") == spec]
         context = model_results([(run, record) for record in attacks], np.random.default_rng(0))[0] if attacks else None
@@ -95,7 +97,7 @@ def choices_of(run: Run, rng: np.random.Generator) -> list[Choice]:
         if plain and not cost.get("utility") and isinstance(DEFENSES.load(spec), TemplateDefense):
             cost["utility"] = {**plain, "bytes_per_round": cost.get("bytes_per_round", plain["bytes_per_round"])}
         failed = {unit: why for unit, why in failures.items() if unit.startswith(f"{number:02d}--")}
-        choices.append(Choice(spec, context, cost, failed))
+        choices.append(Choice(spec, context, cost, failed, inapplicable=reasons.get(spec, "")))
     return [replace(choice, dominated=_dominating(choice, choices)) for choice in choices]
 
 
@@ -118,8 +120,9 @@ def table_of(choices: Sequence[Choice]) -> Table:
         estimates = choice.context.best.estimates if choice.context else {}
         said = choice.context.findings.judgement if choice.context else None
         u = choice.utility
+        unread = "not tried" if choice.inapplicable else "–"
         values: dict[str, Value] = {
-            "read": f"{said.read} of {said.of}" if said and said.of else "–",
+            "read": f"{said.read} of {said.of}" if said and said.of else unread,
             "binary": estimates.get("binary"),
             "fuzz": estimates.get("fuzz_ratio"),
             "psnr": estimates.get("psnr"),
@@ -132,6 +135,7 @@ def table_of(choices: Sequence[Choice]) -> Table:
             "ssim": choice.cost.get("ssim") or "",
         }
         note = f"dominated by: {choice.dominated}" if choice.dominated else ""
+        note = note or (f"not tried, since it does not apply here: {choice.inapplicable}" * bool(choice.inapplicable))
         facts = {"spec": choice.spec, "leakage": choice.leakage, "benefit": choice.benefit}
         name = f"{number + 1}. {choice.summary}"
         rows.append(Row(name, values, {}, choice.failed, facts, note, bool(choice.dominated)))
@@ -149,6 +153,7 @@ def row_json(choice: Choice) -> dict[str, Any]:
         "read": findings and findings.judgement.read, "of": findings and findings.judgement.of,
         "estimates": {k: e.to_json() for k, e in choice.context.best.estimates.items()} if choice.context else {},
         "dominated": choice.dominated, "failed": dict(choice.failed),
+        **({"inapplicable": choice.inapplicable} if choice.inapplicable else {}),
     }  # fmt: skip
 
 
@@ -170,7 +175,8 @@ def said_of(choices: Sequence[Choice]) -> list[str]:
 def _uncompared(plain: Choice, tried: Sequence[Choice], others: Sequence[Choice]) -> str:
     """What is known where there are no two to compare."""
     if plain.leakage is not None:
-        tries = "could be measured" if any(choice.failed for choice in others) else "was measured yet"
+        lost = any(choice.failed or choice.inapplicable for choice in others)
+        tries = "could be measured" if lost else "was measured yet"
         return f"Without a defence: {_read(plain)}; no other defence {tries if others else 'was measured'}."
     if not tried:
         return "Nothing was measured, with a defence or without one."
@@ -179,15 +185,21 @@ def _uncompared(plain: Choice, tried: Sequence[Choice], others: Sequence[Choice]
 
 def _lost(choices: Sequence[Choice]) -> list[str]:
     """What was to be measured, and was not."""
-    unmeasured = [choice for choice in choices if choice.leakage is None]
+    unmeasured = [choice for choice in choices if choice.leakage is None and not choice.inapplicable]
     waiting = [choice for choice in unmeasured if choice.context is None and not choice.failed]
-    return [
+    lines = [
         f"{words}, so nothing is known of it: {'; '.join(choice.summary for choice in group)}."
         for words, group in (
             ("Could not be measured", [choice for choice in unmeasured if choice not in waiting]),
             ("Not measured yet", waiting),
         )
         if group
+    ]
+    return lines + [
+        "Not tried, since the attack does not apply under it, so nothing is known of it: "
+        f"{choice.summary} ({choice.inapplicable})."
+        for choice in choices
+        if choice.inapplicable
     ]
 
 

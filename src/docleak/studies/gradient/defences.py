@@ -26,7 +26,7 @@ from docleak.studies.gradient.choices import Choice, chart, choices_of, effects,
 from docleak.studies.gradient.comparison import NONE, DefenceConfig
 from docleak.studies.gradient.config import FLOOR, GradientConfig, least_budget
 from docleak.studies.gradient.measures import categories_of, measures_of
-from docleak.studies.gradient.models import audited_pages, model_of
+from docleak.studies.gradient.models import audited_pages, inapplicable, model_of
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.gradient.utility import sent_bytes, utility_under
@@ -55,13 +55,21 @@ class DefenceStudy(Study[DefenceConfig]):
             for spec in self.config.defenses
         }
 
+    @cached_property
+    def inapplicable(self) -> dict[str, str]:
+        """The defences under which the attack cannot be made, each with the reason."""
+        (source,), (attack,) = self.config.audit.models, self.config.audit.attacks
+        model = model_of(self.config.audit, source, self.device)
+        reasons = {spec: inapplicable(model, attack, study.config) for spec, study in self.studies.items()}
+        return {spec: f"{attack}: {why}" for spec, why in reasons.items() if why and spec != NONE}
+
     def units(self) -> list[Unit]:
-        """Page by page under every defence, then the costs."""
+        """Page by page under every defence under which the attack can be made, then the costs of all."""
         attacks = [
             Unit(f"{number:02d}--{unit.id}", unit.size, unit.turn, (spec, unit))
-            for number, (spec, study) in enumerate(self.studies.items())
+            for number, (spec, study) in enumerate(self.studies.items()) if spec not in self.inapplicable
             for unit in study.units()
-        ]
+        ]  # fmt: skip
         costs = [Unit(f"{number:02d}--cost", 1, 10**6, (spec, None)) for number, spec in enumerate(self.studies)]
         return [*attacks, *costs]
 
@@ -70,8 +78,9 @@ class DefenceStudy(Study[DefenceConfig]):
         return self.studies[NONE].identity()
 
     def facts(self) -> Mapping[str, Any]:
-        """The audit's."""
-        return self.studies[NONE].facts()
+        """The audit's, and under which defences its attack is not tried."""
+        without = {"inapplicable": self.inapplicable} if self.inapplicable else {}
+        return {**self.studies[NONE].facts(), **without}
 
     def settings(self) -> dict[str, Any]:
         """Without permissions, as an audit's."""
@@ -167,7 +176,8 @@ def _unfinished(run: Run, choices: Sequence[Choice]) -> str:
     """How far the comparison is, in words; "" where it is finished."""
     pages = min(int(run.config["audit"]["pages"]), int(run.info["found"]))
     made = sum(len(choice.context.units) for choice in choices if choice.context)
-    costs, planned = sum(bool(choice.cost) for choice in choices), pages * len(choices)
+    costs = sum(bool(choice.cost) for choice in choices)
+    planned = pages * sum(not choice.inapplicable for choice in choices)
     if made >= planned and costs == len(choices):
         return ""
     return f"{made} of {counted_words(planned, 'attack')} on a page, {costs} of {counted_words(len(choices), 'cost')}"

@@ -59,6 +59,12 @@ class PresenceConfig:
                 f"an update of {self.batch_size} pages holds no whole providers of {self.per_provider} pages each; "
                 "take a --batch-size that is a multiple of --per-provider."
             )
+        if self.rounds * self.subjects < 2:
+            what = "provider" if self.per_provider else "page"
+            raise AttackError(
+                f"of {self.pages} pages, in updates of {self.batch_size}, one {what} is in an update, which gives no "
+                "rate; expected 2 or more. Ask for more --pages."
+            )
 
     @property
     def rounds(self) -> int:
