@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from docleak import spec
-from docleak.documents.ranges import Range
+from docleak.documents.ranges import Range, short
 from docleak.errors import DocleakError
 
 T = TypeVar("T")
@@ -140,6 +140,26 @@ def configured(config: Any, given: Mapping[str, Any]) -> Any:
         default = _default(_field(kind, name)) if config is kind else getattr(config, name)
         values[name] = configured(default, inner)
     return kind(**values) if config is kind else replace(config, **values)
+
+
+def stored_fault(config: type, stored: Mapping[str, Any]) -> str:
+    """Which option's value in a configuration read from JSON is of another type, no number or outside its range, and
+    what was expected; "" where there is none. What is no plain value is not looked at, nor what is not there."""
+    for path, asked in options_of(config).items():
+        value: Any = stored
+        for name in path.split("."):
+            value = value.get(name, MISSING) if isinstance(value, Mapping) else MISSING
+        kinds = _parts(asked.type)
+        if value is MISSING or not set(kinds) <= {str, int, float, bool, type(None)}:
+            continue
+        if float in kinds:
+            kinds += [int, type(None)]  # JSON holds whole numbers so, and what is not finite as null
+        for one in value if isinstance(value, list) else [value]:
+            allowed = asked.option.range if isinstance(one, int | float) else None
+            if type(one) not in kinds or one != one or (allowed and not allowed.holds(one)):
+                names = dict.fromkeys(kind.__name__ for kind in _parts(asked.type))
+                return f"{path} is {short(one)}; expected {asked.option.range or ' or '.join(names)}"
+    return ""
 
 
 def refuse_idle(config: Any, asked: Collection[Asked], *, flags: bool = True) -> None:

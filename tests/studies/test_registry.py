@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,16 @@ import pytest
 
 import docleak
 from docleak.attacks.registries import ATTACKS
-from docleak.errors import AttackError
+from docleak.errors import AttackError, RunError
+from docleak.options import stored_fault
 from docleak.registry import importing_nothing
 from docleak.report.page import Reading
 from docleak.runs.run import Run
 from docleak.studies import registry
+from docleak.studies.gradient.comparison import DefenceConfig
+from docleak.studies.gradient.config import GradientConfig
+from docleak.studies.kinds import STUDIES
+from docleak.studies.study import plain
 
 
 def test_all_but_the_first_kind_or_question_are_read_briefly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,11 +34,44 @@ def test_all_but_the_first_kind_or_question_are_read_briefly(tmp_path: Path, mon
         told.append((len(runs), beside))
 
     monkeypatch.setattr(
-        registry, "load_study", lambda kind: SimpleNamespace(read=read, asks=lambda run: run.path.name == "3")
-    )
+        registry, "load_study", lambda kind: SimpleNamespace(
+            read=read, asks=lambda run: run.path.name == "3", Config=GradientConfig
+        )
+    )  # fmt: skip
     runs = [Run.open(tmp_path / str(number), {}, kind=kind) for number, kind in enumerate(("a", "b", "a", "a"))]
     registry.read_runs(runs)
     assert told == [(2, False), (1, True), (1, True)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"budget": float("nan")}, "budget is nan; expected 1 to 10,000,000. It was changed"),
+        ({"budget": -2}, "budget is -2; expected 1 to"), ({"pages": "1"}, "pages is '1'; expected 1 to"),
+        ({"pages": True}, "pages is True"), ({"pages": None}, "pages is None"), ({"documents": 5}, "expected str"),
+        ({"exposure": {"train_mode": "no"}}, "exposure.train_mode is 'no'; expected bool"),
+        ({"models": ["donut-start", 1]}, "models is 1; expected str"),
+    ],
+)  # fmt: skip
+def test_a_run_whose_settings_were_changed_to_what_none_can_be_is_not_reported(
+    changed: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    run = Run.open(tmp_path / "run", plain(GradientConfig()), kind="gradient")
+    with pytest.raises(RunError, match="no finished unit"):
+        registry.read_runs([run])
+    file = run.path / "run.json"
+    manifest = json.loads(file.read_text())
+    file.write_text(json.dumps({**manifest, "config": {**manifest["config"], **changed}}))
+    with pytest.raises(RunError, match=said):
+        registry.read_runs([run])
+
+
+def test_settings_of_every_study_are_what_it_reads_back() -> None:
+    for kind in STUDIES:
+        config, given = registry.load_study(kind).Config, {"updates": "folder"} if kind == "updates" else {}
+        if given or all(one.default is not MISSING or one.default_factory is not MISSING for one in fields(config)):
+            assert not stored_fault(config, plain(config(**given))), kind
+    assert stored_fault(DefenceConfig, {"audit": {"budget": 0}}) == "audit.budget is 0; expected 1 to 10,000,000"
 
 
 def test_naming_another_run_hides_no_run_within_one(tmp_path: Path) -> None:
@@ -78,8 +117,10 @@ def test_an_attack_that_a_run_names_is_not_imported_either(tmp_path: Path, monke
 def test_who_computed_a_run_of_another_version_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading("?", "", (), "", (), (), {})
     monkeypatch.setattr(
-        registry, "load_study", lambda kind: SimpleNamespace(read=lambda *a, **k: reading, asks=lambda run: "")
-    )
+        registry, "load_study", lambda kind: SimpleNamespace(
+            read=lambda *a, **k: reading, asks=lambda run: "", Config=GradientConfig
+        )
+    )  # fmt: skip
     run = Run.open(tmp_path / "run", {}, kind="a")
     assert registry.read_runs([run])[0].notices == ()
     file = run.path / "run.json"

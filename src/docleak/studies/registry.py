@@ -14,6 +14,7 @@ import numpy as np
 from docleak import __version__
 from docleak.errors import RunError
 from docleak.files import undamaged
+from docleak.options import stored_fault
 from docleak.registry import importing_nothing, may_import, resolve
 from docleak.report.about import About
 from docleak.report.page import Reading, write_report
@@ -64,7 +65,13 @@ def read_runs(runs: Sequence[Run]) -> list[Reading]:
     kinds: dict[tuple[str, str], list[Run]] = {}
     with importing_nothing():
         for run in runs:
-            kinds.setdefault((run.kind, load_study(run.kind).asks(run)), []).append(run)
+            study = load_study(run.kind)
+            if fault := stored_fault(study.Config, run.config):
+                raise RunError(
+                    f"{run.path / 'run.json'}: {fault}. It was changed, or another version wrote it. Delete that "
+                    "folder, or pass one that docleak left as it is."
+                )
+            kinds.setdefault((run.kind, study.asks(run)), []).append(run)
     where = Path(os.path.commonpath([run.path.absolute() for run in runs])) if len(runs) > 1 else runs[0].path
     with undamaged(where), importing_nothing():
         return [
