@@ -157,6 +157,9 @@ def test_a_converged_search_has_what_the_whole_one_had_then(small: Any) -> None:
 def test_an_end_that_is_none_is_refused(option: str) -> None:
     with pytest.raises(AttackError, match="expected a share of the first matching loss"):
         ATTACKS.load(f"gi-dqa:{option}")
+    said = option.replace("=", " is ")
+    with pytest.raises(AttackError, match=f"attack 'gi-dqa': {said}; expected"):  # nothing of what was not yet read
+        ATTACKS.load(f"gi-dqa:{option},patience=7" if "patience" not in option else f"gi-dqa:{option},stop-at=0.1")
 
 
 def test_the_priors_pull_the_picture(small: Any) -> None:

@@ -75,6 +75,12 @@ def test_the_curve_is_drawn(budget: Any, more: tuple[str, ...]) -> None:
     assert len(np.unique(picture, axis=0)) > 50, "two coloured lines, smoothed"
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which not even root makes files")
+def test_a_place_where_no_curve_can_be_written_is_named(budget: Any) -> None:
+    code, out, err = budget("--noise", 2, "--rounds", 6, "--plot", "/proc/curve.png")
+    assert code == 1 and not out and "cannot write /proc/curve.png: " in err
+
+
 def test_a_delta_too_large_for_so_many_providers_is_said_aloud(budget: Any) -> None:
     words = ("--noise", 1, "--rounds", 1, "--delta", 1e-2, "--units")
     code, out, err = budget(*words, 100, "--json")

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from docleak.documents.folder import save
+from docleak.documents.synthetic import make_pages
 from docleak.models import load_model
 
 Command = Callable[..., tuple[Any, str, str]]
@@ -31,6 +33,13 @@ def test_an_honest_model_passes(command: Command) -> None:
     assert code == 0, err
     value = json.loads(out)
     assert not value["refused"] and {"flat", "leap", "bare"} <= {sign["sign"] for sign in value["signs"]}
+
+
+def test_a_seed_that_draws_no_page_is_refused(command: Command, tmp_path: Path) -> None:
+    save(make_pages(1, seed=0), tmp_path / "ok")
+    code, out, err = command("guard", "vt5-start", "--documents", "ok", "--pages", "1", "--seed", "77")
+    assert code == 1 and not out
+    assert "--seed belongs to synthetic pages and drawn tables, and does nothing here. Leave it out." in err
 
 
 def test_bins_are_refused_with_reasons(command: Command, sent: Path) -> None:

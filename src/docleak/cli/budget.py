@@ -85,12 +85,13 @@ def budget(
     counted = choice(Accountant, accountant, what="accountant")
     claim = answer(asked, mechanism, EPSILON if epsilon is None else epsilon, delta, counted)
     if plot is not None:
-        from docleak.files import write_atomically
+        from docleak.files import reported, write_atomically
         from docleak.report.charts import budget_curves
 
         curves = {name: [(p.mechanism.rounds, p.epsilon) for p in points] for name, points in curves_of(claim).items()}
         target, label = (claim.mechanism.rounds, claim.epsilon), f"epsilon per {unit}, delta {claim.delta:.3g}"
-        write_atomically(plot, budget_curves(curves, target, label, claim.sentence()))
+        with reported(plot):
+            write_atomically(plot, budget_curves(curves, target, label, claim.sentence()))
     others = beside(claim) if math.isfinite(claim.epsilon) else []
     emit(as_json(asked, claim, others, warning, plot), as_text(asked, claim, others, plot), json_output=json_output)
 

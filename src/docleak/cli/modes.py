@@ -104,6 +104,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("data convert", "--ocr"): Need(lambda v: v["--text-from"] != "layer", "--text-from auto or ocr"),
     ("data convert", "--public"): Need(lambda v: v["--values"] is not None, "--values"),
     ("data inspect", "--seed"): Need(lambda v: _drawn(v["documents"]), "synthetic pages and drawn tables"),
+    ("guard", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
     ("models attention", "--seed"): Need(lambda v: _drawn(v["--documents"]), "synthetic pages and drawn tables"),
     ("benchmark export", "--seed"): Need(lambda v: not v["--private"], "a public seed, not --private"),
     ("budget", "--published"): Need(lambda v: v["--client-rate"] != "1", "--client-rate below 1"),

@@ -122,10 +122,12 @@ class GradientAttack:
                 "without priors; use another solver, or leave matching and priors out."
             )
 
-        if not 0 <= self.stop_at < 1 or self.patience < 0:
+        share = 0 <= self.stop_at < 1
+        if not share or self.patience < 0:
+            found = f"patience is {self.patience}" if share else f"stop-at is {self.stop_at:g}"
             raise AttackError(
-                f"attack {self.name!r}: stop-at is {self.stop_at:g} and patience {self.patience}; expected a share of "
-                "the first matching loss, from 0 to below 1, and a number of evaluations, 0 for no end."
+                f"attack {self.name!r}: {found}; expected a share of the first matching loss, from 0 to below "
+                "1, as stop-at, and a number of evaluations, 0 for no end, as patience."
             )
         if isinstance(self.solver, LevenbergMarquardt) and self.recompute:
             raise AttackError(
