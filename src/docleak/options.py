@@ -143,8 +143,9 @@ def configured(config: Any, given: Mapping[str, Any]) -> Any:
 
 
 def stored_fault(config: type, stored: Mapping[str, Any]) -> str:
-    """Which option's value in a configuration read from JSON is of another type, no number or outside its range, and
-    what was expected; "" where there is none. What is no plain value is not looked at, nor what is not there."""
+    """Which option's value in a configuration read from JSON is of another type or no number, and what was expected;
+    "" where there is none. What is no plain value is not looked at, nor what is not there, nor ranges: those of the
+    command line may be narrower than what Python was given."""
     for path, asked in options_of(config).items():
         value: Any = stored
         for name in path.split("."):
@@ -152,11 +153,10 @@ def stored_fault(config: type, stored: Mapping[str, Any]) -> str:
         kinds = _parts(asked.type)
         if value is MISSING or not set(kinds) <= {str, int, float, bool, type(None)}:
             continue
-        if float in kinds:
-            kinds += [int, type(None)]  # JSON holds whole numbers so, and what is not finite as null
+        if {int, float} & set(kinds):  # 2.0 is a whole number, and JSON holds what is not finite as null
+            kinds += [int, float, *[type(None)] * (float in kinds)]
         for one in value if isinstance(value, list) else [value]:
-            allowed = asked.option.range if isinstance(one, int | float) else None
-            if type(one) not in kinds or one != one or (allowed and not allowed.holds(one)):
+            if type(one) not in kinds or one != one:
                 names = dict.fromkeys(kind.__name__ for kind in _parts(asked.type))
                 return f"{path} is {short(one)}; expected {asked.option.range or ' or '.join(names)}"
     return ""
