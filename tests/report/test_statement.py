@@ -51,16 +51,20 @@ def test_a_run_that_is_not_finished_says_so_in_its_verdict_and_its_scope() -> No
     assert joined(readings[1:]).sentence == "Counted."
 
 
-def test_of_several_runs_every_counting_sentence_stands_behind_its_question_the_worst_first() -> None:
-    first, second = (
-        Reading(question, "", (Part(name, severity, ""),), counted, (), (), {})
-        for question, name, severity, counted in (
-            ("What did A tell?", "a", Severity.PARTIAL, "1 of 3 was read."),
-            ("What did B tell?", "b", Severity.SEVERE, "2 of 2 were read."),
+def test_of_several_runs_those_as_bad_as_the_worst_are_counted_each_behind_its_question() -> None:
+    """Whichever was named first, and however many there are."""
+    mild, severe, also = (
+        Reading(f"What did {name} tell?", "", (Part(name, severity, ""),), counted, (), (), {})
+        for name, severity, counted in (
+            ("A", Severity.PARTIAL, "1 of 3 was read."),
+            ("B", Severity.SEVERE, "2 of 2 were read."),
+            ("C", Severity.SEVERE, "5 of 6 were read."),
         )
     )
     beside = Reading("What would have stopped it?", "", (), "Without it 1 of 3.", (), (), {})
-    for readings in ([first, second], [second, first], [beside, second, first]):
-        assert joined(readings).headline == "What did B tell? 2 of 2 were read. What did A tell? 1 of 3 was read."
-    assert joined([first]).headline == joined([first, beside]).headline == first.counted
+    for readings in ([mild, severe], [severe, mild], [beside, severe, mild]):
+        assert joined(readings).headline == "What did B tell? 2 of 2 were read."
+    both = "What did B tell? 2 of 2 were read. What did C tell? 5 of 6 were read."
+    assert joined([mild, severe, beside, also]).headline == both
+    assert joined([mild]).headline == joined([mild, beside]).headline == mild.counted
     assert joined([beside]).headline == beside.counted

@@ -20,7 +20,7 @@ from docleak.report.about import ABOUT, About, kept_about
 from docleak.report.measure import MEASURES, Measure
 from docleak.report.redaction import struck_in, struck_page
 from docleak.report.schema import SCHEMA, checked
-from docleak.report.severity import Overall, Part, Severity, overall, worst
+from docleak.report.severity import Overall, Part, overall, worst
 from docleak.report.statement import NO_ADVICE, Scope, statement
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
@@ -77,12 +77,12 @@ class Reading:
 
 
 def joined(readings: Sequence[Reading]) -> Overall:
-    """One verdict over several readings: what each with parts counted, behind its question where there are several and
-    the worst first, all parts, and what of their runs is missing."""
-    counting, order = [reading for reading in readings if reading.parts] or readings[:1], list(Severity)
-    counting = sorted(counting, key=lambda one: order.index(worst(part.severity for part in one.parts)))
+    """One verdict over several readings: what those that are as bad as the worst counted, each behind its question
+    where several have parts, all parts, and what of their runs is missing."""
+    most = worst(part.severity for reading in readings for part in reading.parts)
+    counting = [one for one in readings if any(part.severity is most for part in one.parts)] or readings[:1]
     apart = " ".join(f"{reading.question} {reading.counted}" for reading in counting)
-    headline = apart if len(counting) > 1 else counting[0].counted
+    headline = apart if sum(bool(reading.parts) for reading in readings) > 1 else counting[0].counted
     parts = [part for reading in readings for part in reading.parts]
     missing = [reading.scope.unfinished for reading in readings if reading.scope and reading.scope.unfinished]
     return overall(parts, headline, [f"The run is not finished: {one}." for one in missing])
