@@ -68,8 +68,8 @@ def read_runs(runs: Sequence[Run]) -> list[Reading]:
             study = load_study(run.kind)
             if fault := stored_fault(study.Config, run.config):
                 raise RunError(
-                    f"{run.path / 'run.json'}: {fault}. It was changed, or another version wrote it. Delete that "
-                    "folder, or pass one that docleak left as it is."
+                    f"{run.path / 'run.json'}: {fault}. It was changed, or another version wrote it. Put it back "
+                    "as docleak wrote it, or name another run."
                 )
             kinds.setdefault((run.kind, study.asks(run)), []).append(run)
     where = Path(os.path.commonpath([run.path.absolute() for run in runs])) if len(runs) > 1 else runs[0].path

@@ -305,6 +305,16 @@ def test_fewer_pages_than_a_batch_are_told_by_the_error_alone(small_config: Grad
     assert told == []
 
 
+def test_a_page_made_in_python_whose_private_value_is_empty_is_refused(
+    small_config: GradientConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = small_page("42")
+    blank = replace(page, fields=tuple(replace(field, value=" ") for field in page.fields))
+    monkeypatch.setattr(models, "pages_for", lambda *given, **options: [blank])
+    with pytest.raises(DocumentError, match="the value of total is empty; expected what the page shows there"):
+        models.audited_pages("layoutlmv3-start", "cpu", replace(small_config, models=("layoutlmv3-start",), seed=77))
+
+
 def test_two_different_pages_of_one_name_are_refused(small_config: GradientConfig, tmp_path: Path) -> None:
     """They would be counted as one; one picture with two lines is one page."""
     one, other = small_page("42"), replace(small_page("17"), name=small_page("42").name)

@@ -60,15 +60,15 @@ def pages_for(model: DocumentModel, documents: str, *, count: int, seed: int) ->
     return chosen
 
 
-def own_question(page: Page) -> Question | None:
+def answered_question(page: Page) -> Question | None:
     """The first question with an answer."""
     return next((q for q in page.questions if q.answers and q.answers[0].strip()), None)
 
 
 def question_of(page: Page) -> Question:
     """The first question with an answer, or one made from the first private field."""
-    if own := own_question(page):
-        return own
+    if question := answered_question(page):
+        return question
     field = page.private_fields[0]
     return Question(f"What is the {field.key.replace('_', ' ')}?", (field.value,), field.key)
 

@@ -17,7 +17,7 @@ from docleak.errors import AttackError, DocumentError
 from docleak.models import DocumentModel, load_model, trainable
 from docleak.models.vlm.model import VisionLanguage
 from docleak.spec import split_name
-from docleak.studies.gradient.case import own_question, pages_for
+from docleak.studies.gradient.case import answered_question, pages_for
 from docleak.studies.gradient.config import CLOSED_FORM, GradientConfig
 from docleak.studies.gradient.texts import text_obstacle
 from docleak.studies.gradient.training import TrainingPages
@@ -67,7 +67,7 @@ def shortage(config: GradientConfig, device: str) -> str:
 def questions_made(config: GradientConfig, device: str) -> str:
     """A sentence if pages have no question with an answer, for which docleak makes one, else ""."""
     pages = audited_pages(config.models[0], device, config)
-    bare = sum(own_question(page) is None for page in pages)
+    bare = sum(answered_question(page) is None for page in pages)
     if not bare:
         return ""
     return (
@@ -144,11 +144,17 @@ def said_of_training(config: GradientConfig) -> str:
 @lru_cache(maxsize=4)
 def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Page, ...]:
     """The pages with private fields that batches are made of, as the model sees them: fewer where there are fewer.
-    DocumentError for two different ones of one name, which would be counted as one."""
+    DocumentError for two different ones of one name, which would be counted as one, and for a private field with a
+    place and no value, which whatever is read would hold."""
     model = _model(source, device, config.image_size, config.seed)
     pages = pages_for(model, config.documents, count=config.pages + config.batch_size - 1, seed=config.seed)
     named = {page.name: page for page in pages}
     for page in pages:
+        if blank := [field.key for field in page.private_fields if not field.value.strip()]:
+            raise DocumentError(
+                f"page {page.name!r}: the value of {', '.join(blank)} is empty; expected what the page shows there. "
+                "Give it, or leave the field out."
+            )
         if not np.array_equal(page.image, named[page.name].image):
             raise DocumentError(
                 f"{config.documents!r} has two different pages of the name {page.name!r}; expected a name of its own "

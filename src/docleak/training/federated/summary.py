@@ -181,12 +181,11 @@ def text_of(facts: Mapping[str, Any]) -> str:
         lines.append(f"Privacy: {facts['privacy']['claim']}\n{facts['privacy']['limit']}")
     else:
         lines.append(f"Privacy: {facts['lineage']['sentence']}")
-    sent = [
-        client for row in facts["rounds"] for client in row["silos"]
-        if facts["updates"] and recorded(Path(facts["updates"]), row["round"], client)
-    ]  # fmt: skip
-    if sent and facts["silos"] and not facts["privacy"]:  # the audit cannot train a private round again
-        name, path = sent[0], facts["silos"][sent[0]]  # of the first round, which is audited unless another is named
+    sent = (client for row in facts["rounds"] for client in row["silos"]
+            if facts["updates"] and recorded(Path(facts["updates"]), row["round"], client))  # fmt: skip
+    name = next(sent, "")  # of the first round, which is audited unless another is named
+    if name and facts["silos"] and not facts["privacy"]:  # the audit cannot train a private round again
+        path = facts["silos"][name]
         about, chosen = f"{name}'s updates", ["--client", name, "--documents", f"folder:{path}"]
         if facts["secure"]:
             about, chosen = "masked updates and in their sum", ["--documents", str(Path(path).parent)]
