@@ -333,3 +333,29 @@ def test_right_edge_and_width_tell_the_left_edge(monkeypatch: pytest.MonkeyPatch
     assert recovered.proved
     monkeypatch.setattr(recover_boxes_module.Axis, "_tie", lambda axis, word: False)
     assert not recover_boxes(*arguments).proved, "the case is too easy to show anything"
+
+
+def test_many_words_in_few_columns_are_told_apart_by_all_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page scanned on its side: lines stand upright, and each coordinate across is that of dozens of words."""
+    generator = np.random.default_rng(5)
+    first, size = 12 * generator.integers(1, 8, 60), 12 * generator.integers(1, 3, 60)
+    boxes = np.array([[x, 6 * i, x + w, 6 * i + 5] for i, (x, w) in enumerate(zip(first, size, strict=True))])
+    gradients = drawn(60, 6 * 21)
+    arguments = (gradients, [[i] for i in range(60)], [], tables_of(boxes, gradients, 21), Precision())
+    recovered = recover_boxes(*arguments)
+    np.testing.assert_array_equal(recovered.boxes, boxes)
+    assert recovered.proved
+    monkeypatch.setattr(recover_boxes_module, "MOST_CHOICES", 600)
+    assert not recover_boxes(*arguments).proved, "the case is too easy to show anything"
+
+
+def test_a_word_at_the_edge_is_proved_beside_tokens_without_a_box() -> None:
+    """The row of coordinate 0 is rounded as its largest sum is: that of tokens without a box, far above the word's."""
+    gradients = np.concatenate([drawn(2, 6 * 8), 1e4 * drawn(20, 6 * 8, seed=1)]).astype(np.float32).astype(np.float64)
+    boxes = np.zeros((22, 4), dtype=int)
+    boxes[:2] = [[0, 0, 7, 9], [20, 4, 31, 15]]
+    tables = tables_of(boxes, gradients, 8)
+    rounded = Tables(*(table.astype(np.float32).astype(np.float64) for table in vars(tables).values()))
+    recovered = recover_boxes(gradients, [[0], [1]], range(2, 22), rounded, Precision())
+    np.testing.assert_array_equal(recovered.boxes, boxes[:2])
+    assert recovered.proved

@@ -26,8 +26,9 @@ from docleak.attacks.gradients.algebra.subset_sums import (
     rows_in_use,
 )
 
-#: Largest number of (word, first, last) that are weighed in one system.
-MOST_CHOICES = 600
+#: Largest number of (word, first, last) that are weighed in one system: a page of 200 words in two dozen columns has
+#: 4,000, which take some seconds.
+MOST_CHOICES = 5_000
 #: Positions of the tokens that share a box.
 Group = Sequence[int]
 
@@ -113,13 +114,8 @@ class Axis:
         self, low: _Part, high: _Part, size: _Part, edges: Floats, sizes: Floats, precision: Precision
     ) -> None:
         self.count = len(low.terms)
-        self.edges, edge_sums = _in_use(edges, (low, high), precision)
-        self.sizes, size_sums = _in_use(sizes, (size,), precision)
-        ends = [
-            np.concatenate(pair) for pair in zip(*((p.vectors, p.weights, p.terms) for p in (low, high)), strict=True)
-        ]
-        self.ends = Cover(ends[0], ends[1], ends[2], edge_sums, precision)
-        self.spans = Cover(size.vectors, size.weights, size.terms, size_sums, precision)
+        self.edges, self.ends = _cover(edges, (low, high), precision)
+        self.sizes, self.spans = _cover(sizes, (size,), precision)
         self.size_between = _lookup(self.edges, self.sizes)  # (E, E) -> number of the size, or -1
 
     @property
@@ -222,15 +218,19 @@ class Axis:
         return np.where(owner >= 0, self.edges[owner], 0) if len(self.edges) else np.zeros_like(owner)
 
 
-def _in_use(table: Floats, parts: Sequence[_Part], precision: Precision) -> tuple[Indices, Floats]:
-    """Coordinates that something looked up, and their sums without the tokens whose box is all zeros."""
+def _cover(table: Floats, parts: Sequence[_Part], precision: Precision) -> tuple[Indices, Cover]:
+    """Coordinates that words looked up, and their sums without the tokens whose box is all zeros: the row of 0 without
+    them is still as inexact as with them."""
     sums = table.copy()
     sums[0] -= np.sum([part.known for part in parts], axis=0)
     used = rows_in_use(table, precision.noise)
     weight, terms = sum(part.known_weight for part in parts), sum(part.known_terms for part in parts)
     if np.linalg.norm(sums[0]) <= precision.tolerance(weight, terms, table.shape[1]):
         used = used[used != 0]
-    return used, sums[used]
+    words = [np.concatenate(arrays) for arrays in zip(*((p.vectors, p.weights, p.terms) for p in parts), strict=True)]
+    cover = Cover(words[0], words[1], words[2], sums[used], precision)
+    cover.spent[used == 0], cover.spent_terms[used == 0] = weight, terms
+    return used, cover
 
 
 def _lookup(edges: Indices, sizes: Indices) -> Indices:
