@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+from torch import Tensor
 
 from docleak.attacks.gradients.algebra.batch import BatchText, recover_batch
 from docleak.attacks.gradients.algebra.dominant import recover_dominant
@@ -106,7 +107,7 @@ def text_obstacle(model: DocumentModel, batch_size: int) -> str:
 
 
 def _compared(case: Case, recovered: Recovered) -> dict[str, object]:
-    true, read = case.inputs[0].tensors, recovered.inputs[0].tensors
+    true, read = _entered(case.inputs[0]), _entered(recovered.inputs[0])
     same = {key: true[key].shape == read[key].shape and bool((true[key] == read[key]).all()) for key in true}
     key = "decoder_input_ids" if "decoder_input_ids" in true else "input_ids"
     length = min(len(true[key]), len(read[key]))
@@ -120,6 +121,13 @@ def _compared(case: Case, recovered: Recovered) -> dict[str, object]:
         "conditions": [vars(condition) for condition in recovered.conditions],
         "seconds": recovered.seconds,
     }
+
+
+def _entered(example: Encoded) -> dict[str, Tensor]:
+    """What the model takes of an example: of ``word_ids`` no more than which tokens are the page's. An OCR entry of two
+    words and two entries in one box are the same input, and give the same gradient."""
+    tensors = example.tensors
+    return {**tensors, "word_ids": tensors["word_ids"].clamp(max=0)} if "word_ids" in tensors else dict(tensors)
 
 
 def _of_batch(case: Case, found: BatchText) -> dict[str, object]:
