@@ -8,18 +8,21 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from docleak.attacks.gradients import GradientView
-from docleak.attacks.gradients.algebra.donut import _Reading, recover_text
+from docleak.attacks.gradients.algebra.donut import _Reading, _Tables, recover_text
 from docleak.attacks.gradients.algebra.layernorm import MEDIAN_SQUARE, ROUNDING, NormInputs
 from docleak.attacks.gradients.algebra.peeling import (
     Mixture,
+    Residue,
     _Field,
     _Level,
     assign,
+    contested,
     dense_rank,
     dense_rows,
     mismatch,
@@ -30,6 +33,7 @@ from docleak.documents import Question
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
 from docleak.models import DocumentModel, Encoded, load_model, pixels_of
+from docleak.models.base import plain_ids
 from docleak.models.donut import Donut
 from docleak.models.tiny import donut_start
 from docleak.studies.gradient.case import Case, build_case
@@ -105,6 +109,30 @@ def test_every_token_at_its_position(name: str, train_mode: bool, models: dict[s
         assert recovered.exact, recovered.conditions
         assert recovered.pixels is None and recovered.seconds < 20
         assert condition(recovered, "one token fits").found.startswith(f"{len(case.inputs[0].tensors['labels'])} of ")
+
+
+@pytest.mark.parametrize("draw", [0, 7, 8, 15])
+def test_tokens_that_chance_lets_pass_are_told_apart(
+    draw: int, models: dict[str, DocumentModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trained model's answer leaves less than its rank in the output layer, and what is spare takes up an error."""
+    model = models["donut-trained"]
+    page = model.fit(make_pages(1, seed=3, size=model.image_size)[0])
+    question = Question("Which company issued the receipt?", ("TEO HENG STATIONERY & BOOKS",))
+    case = build_case(model, [replace(page, questions=(question,))], Exposure(), seed=0)
+    true, generator, costs = case.inputs[0].tensors["decoder_input_ids"], np.random.default_rng(draw), _Tables.costs
+    plain = plain_ids(model.tokenizer)  # type: ignore[attr-defined]
+
+    def passing(tables: _Tables, signal: NormInputs) -> Tensor:
+        told = costs(tables, signal)
+        for place in generator.integers(38, len(true) - 1, 2):
+            told[place, plain[generator.integers(len(plain))]] = told[place, true[place]] - generator.random()
+        return told
+
+    monkeypatch.setattr(_Tables, "costs", passing)
+    recovered = recover_text(case.view)
+    assert_same_text(recovered, case.inputs[0])
+    assert recovered.exact, recovered.conditions
 
 
 def test_the_recovered_text_gives_the_same_gradient(case: Case) -> None:
@@ -297,6 +325,28 @@ def test_peeling_tells_tokens_without_any_other_hint(rank: int) -> None:
     torch.testing.assert_close(belief.sum(1), torch.ones(30, dtype=torch.float64))
     assert torch.equal(belief.argmax(1), tokens)
     assert dense_rank(mixture, tokens) == rank
+
+
+def test_rivals_are_tried_and_the_one_that_leaves_least_stands() -> None:
+    """Nine of ten deltas tell their tokens; the last is zero, so that any token there leaves the same."""
+    generator = torch.Generator().manual_seed(0)
+    true = torch.randint(40, (10,), generator=generator)
+    deltas = torch.randn(10, 16, generator=generator, dtype=torch.float64)
+    deltas[9] = 0.0
+    rows = torch.zeros(40, 16, dtype=torch.float64).index_add(0, true, deltas)
+    mixture = Mixture(rows, deltas, 1.0, 1e-12, 0.0)
+
+    def left(tokens: Tensor) -> Residue:
+        return residue(mixture, tokens, torch.full((40,), 4e-6, dtype=torch.float64))
+
+    wrong = true.clone()
+    wrong[[2, 5]] = (true[[2, 5]] + 1) % 40
+    rivals = [(t, int(v)) for t in (2, 5) for v in (true[t], wrong[t], (true[t] + 2) % 40)]
+    tokens, times = contested(wrong, rivals, left)
+    assert torch.equal(tokens, true) and times > 1e3
+    assert contested(true, [], left)[1] == math.inf
+    tokens, times = contested(true, [(9, (int(true[9]) + 1) % 40)], left)
+    assert torch.equal(tokens, true) and times == 1.0, "nothing tells them apart"
 
 
 def test_peeling_keeps_to_what_is_excluded() -> None:

@@ -19,12 +19,22 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from docleak.attacks.gradients.algebra.layernorm import NormInputs
-from docleak.attacks.gradients.algebra.peeling import Mixture, Residue, assign, dense_rank, mismatch, residue
+from docleak.attacks.gradients.algebra.peeling import (
+    CANDIDATE,
+    Mixture,
+    Residue,
+    assign,
+    contested,
+    dense_rank,
+    mismatch,
+    residue,
+)
 from docleak.attacks.gradients.algebra.recovered import Condition, Recovered
 from docleak.attacks.gradients.view import GradientView
 from docleak.errors import AttackError
@@ -45,16 +55,20 @@ LONGER = 1.2
 SETTLED = 0.99
 #: and trusts positions whose gradient is at least this many times as long as its noise.
 CLEAR = 10.0
-#: The output layer's part has the rank it must have if its smallest singular value is this many times the next one.
+#: The output layer's part has the rank it must have if its smallest singular value is this many times the next one;
+#: and a token is told from a rival that chance lets pass if that leaves this many times as much unexplained.
 GAP = 3.0
+#: Rivals beyond this number are not tried, and the text is not believed then.
+MOST_RIVALS = 200
 
 
 def recover_text(view: GradientView) -> Recovered:
     """The one example behind ``view`` in the form ``Donut.encode`` makes, read out of the gradient alone.
 
     Needs the gradient of the decoder's position table; uses that of its token table where it is there. ``exact`` is
-    True if every position is settled and clear of noise, the prompt's fixed tokens may stand in their places and no
-    row of the token table's gradient is left unexplained. Raises AttackError for several examples in one gradient,
+    True if every position is settled and clear of noise, the prompt's fixed tokens may stand in their places, no row
+    of the token table's gradient is left unexplained, and where chance lets several tokens pass the others leave GAP
+    times as much. Raises AttackError for several examples in one gradient,
     for models other than Donut, and where the position table's gradient is missing or drowned in noise.
     """
     started = time.perf_counter()
@@ -249,6 +263,7 @@ class _Reading:
     mixture: Mixture | None
     residue: Residue | None
     by_costs: bool  # whether fact 2 alone settles every position
+    rivalry: float = math.inf  # how many times as much as the text its nearest rival leaves unexplained
 
     @classmethod
     def of(cls, tables: _Tables, protocol: _Protocol, signal: NormInputs) -> _Reading:
@@ -265,8 +280,18 @@ class _Reading:
         first = cls(signal, place, alone, mixture, _residue(mixture, alone.argmax(1)), by_costs)
         if by_costs and first.plausible:
             return first
-        belief = assign(mixture, allowed)
-        return replace(first, belief=belief, residue=_residue(mixture, belief.argmax(1)))
+        if signal.noise > 0:
+            belief = assign(mixture, allowed)
+            return replace(first, belief=belief, residue=_residue(mixture, belief.argmax(1)))
+        behind = allowed - allowed.min(1, keepdim=True).values
+        belief = assign(mixture, allowed.masked_fill(behind > CANDIDATE, math.inf))  # without noise they cannot be
+        rivals = [(t, v) for t, v in (behind <= CANDIDATE).nonzero().tolist() if float(alone[t].max()) < SETTLED]
+        tokens, rivalry = belief.argmax(1), 0.0
+        if len(rivals) <= MOST_RIVALS:
+            tokens, rivalry = contested(tokens, rivals, partial(_residue, mixture))
+            moved = tokens != belief.argmax(1)
+            belief[moved] = torch.nn.functional.one_hot(tokens[moved], belief.shape[1]).to(belief)
+        return replace(first, belief=belief, residue=_residue(mixture, tokens), rivalry=rivalry)
 
     @property
     def tokens(self) -> Tensor:
@@ -306,8 +331,10 @@ class _Reading:
         fewer = Condition("fewer answer tokens than the width", f"{rank} of {width}", rank < width)
         if self.by_costs:  # the positions alone settle everything, and nothing speaks against it
             return decisive, [shown, fewer]
-        if self.signal.noise == 0:  # few candidates are left, and a wrong one would stand out from rounding
-            return [*decisive, fewer], [shown]
+        if self.signal.noise == 0:  # few candidates are left, and a wrong one stands out beside the right one
+            evidence = f"the nearest rival leaves {self.rivalry:.2g} times as much of the token table"
+            told = Condition("tokens that chance lets pass are told apart", evidence, self.rivalry > GAP)
+            return [*decisive, fewer, told], [shown]
         return [*decisive, shown, fewer], []
 
     def _settled(self) -> Condition:

@@ -15,7 +15,7 @@ noise (deterministic annealing, Rose, 1998; the combination is docleak's own).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,6 +33,8 @@ DECIDED = 0.9999
 FEW_TOKENS = 512
 CANDIDATE = 12.0
 MOST_TOKENS = 4096
+#: What is left in units of the noise counts as this much at least.
+LEAST = 1e-9
 #: Rows handled at a time where all of a large vocabulary's are.
 BLOCK = 8192
 
@@ -112,6 +114,43 @@ def residue(mixture: Mixture, tokens: Tensor, noise: Tensor) -> Residue:
     norms[keep] = _beyond(left, outside, values)
     at = min(mixture.rank, len(padded) - 1)
     return Residue(float(norms.max()), padded[max(at - 1, 0)], padded[at])
+
+
+def contested(
+    tokens: Tensor, rivals: Sequence[tuple[int, int]], left_by: Callable[[Tensor], Residue]
+) -> tuple[Tensor, float]:
+    """The ``tokens`` (T,) after every swap for a rival (position, token) that leaves less, and how many times as much
+    as they the best swap that is left would leave; infinite without rivals.
+
+    Where W has less than its largest rank, what is spare of it takes up what a wrong token leaves: that is then small
+    beside the noise, and large beside what the right one leaves.
+    """
+    best = left_by(tokens)
+    while True:
+        swaps = [
+            (_times(left_by(_swapped(tokens, *rival)), best), rival) for rival in rivals if not _stands(tokens, *rival)
+        ]
+        times, rival = min(swaps, default=(math.inf, (0, 0)))
+        if times >= 1:
+            return tokens, times
+        tokens = _swapped(tokens, *rival)
+        best = left_by(tokens)
+
+
+def _stands(tokens: Tensor, at: int, token: int) -> bool:
+    return int(tokens[at]) == token
+
+
+def _swapped(tokens: Tensor, at: int, token: int) -> Tensor:
+    changed = tokens.clone()
+    changed[at] = token
+    return changed
+
+
+def _times(one: Residue, other: Residue) -> float:
+    """How many times as much ``one`` leaves, of the largest row and beyond the rank."""
+    pairs = ((one.largest_row, other.largest_row), (one.next, other.next))
+    return math.sqrt(math.prod(max(a, LEAST) / max(b, LEAST) for a, b in pairs))
 
 
 def _beyond(rows: Tensor, outside: Tensor, values: Tensor) -> Tensor:
