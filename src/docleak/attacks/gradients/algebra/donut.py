@@ -68,8 +68,8 @@ def recover_text(view: GradientView) -> Recovered:
     Needs the gradient of the decoder's position table; uses that of its token table where it is there. ``exact`` is
     True if every position is settled and clear of noise, the prompt's fixed tokens may stand in their places, no row
     of the token table's gradient is left unexplained, and where chance lets several tokens pass the others leave GAP
-    times as much. Raises AttackError for several examples in one gradient,
-    for models other than Donut, and where the position table's gradient is missing or drowned in noise.
+    times as much. Raises AttackError for several examples in one gradient, for models other than Donut, and where the
+    position table's gradient is missing or drowned in noise.
     """
     started = time.perf_counter()
     tables = _Tables.of(view)
