@@ -111,11 +111,12 @@ def test_every_token_at_its_position(name: str, train_mode: bool, models: dict[s
         assert condition(recovered, "one token fits").found.startswith(f"{len(case.inputs[0].tensors['labels'])} of ")
 
 
-@pytest.mark.parametrize("draw", [0, 7, 8, 15])
+@pytest.mark.parametrize(("draw", "ahead"), [(0, 0.0), (7, 0.0), (8, 0.0), (15, 0.0), (0, 5.0), (1, 5.0)])
 def test_tokens_that_chance_lets_pass_are_told_apart(
-    draw: int, models: dict[str, DocumentModel], monkeypatch: pytest.MonkeyPatch
+    draw: int, ahead: float, models: dict[str, DocumentModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trained model's answer leaves less than its rank in the output layer, and what is spare takes up an error."""
+    """A trained model's answer leaves less than its rank in the output layer, and what is spare takes up an error; also
+    where the positions alone would settle for the wrong token (``ahead`` of the right one, in log-odds)."""
     model = models["donut-trained"]
     page = model.fit(make_pages(1, seed=3, size=model.image_size)[0])
     question = Question("Which company issued the receipt?", ("TEO HENG STATIONERY & BOOKS",))
@@ -126,7 +127,7 @@ def test_tokens_that_chance_lets_pass_are_told_apart(
     def passing(tables: _Tables, signal: NormInputs) -> Tensor:
         told = costs(tables, signal)
         for place in generator.integers(38, len(true) - 1, 2):
-            told[place, plain[generator.integers(len(plain))]] = told[place, true[place]] - generator.random()
+            told[place, plain[generator.integers(len(plain))]] = told[place, true[place]] - ahead - generator.random()
         return told
 
     monkeypatch.setattr(_Tables, "costs", passing)

@@ -58,7 +58,9 @@ CLEAR = 10.0
 #: The output layer's part has the rank it must have if its smallest singular value is this many times the next one;
 #: and a token is told from a rival that chance lets pass if that leaves this many times as much unexplained.
 GAP = 3.0
-#: Rivals beyond this number are not tried, and the text is not believed then.
+#: Rivals of a settled token are those so little behind it (log-odds), of others those that are no further than
+#: CANDIDATE. Beyond this number they are not tried, and the text is not believed then.
+CLOSE = 7.0
 MOST_RIVALS = 200
 
 
@@ -278,16 +280,16 @@ class _Reading:
         if mixture is None:
             return cls(signal, place, alone, None, None, by_costs)
         first = cls(signal, place, alone, mixture, _residue(mixture, alone.argmax(1)), by_costs)
-        if by_costs and first.plausible:
-            return first
+        done = by_costs and first.plausible
         if signal.noise > 0:
-            belief = assign(mixture, allowed)
+            belief = alone if done else assign(mixture, allowed)
             return replace(first, belief=belief, residue=_residue(mixture, belief.argmax(1)))
         behind = allowed - allowed.min(1, keepdim=True).values
-        belief = assign(mixture, allowed.masked_fill(behind > CANDIDATE, math.inf))  # without noise they cannot be
-        rivals = [(t, v) for t, v in (behind <= CANDIDATE).nonzero().tolist() if float(alone[t].max()) < SETTLED]
+        near = torch.where(alone.max(1).values < SETTLED, CANDIDATE, CLOSE)
+        rivals: list[tuple[int, int]] = [(t, v) for t, v in (behind <= near[:, None]).nonzero().tolist()]
+        belief = alone if done else assign(mixture, allowed.masked_fill(behind > CANDIDATE, math.inf))
         tokens, rivalry = belief.argmax(1), 0.0
-        if len(rivals) <= MOST_RIVALS:
+        if len(rivals) <= len(behind) + MOST_RIVALS:
             tokens, rivalry = contested(tokens, rivals, partial(_residue, mixture))
             moved = tokens != belief.argmax(1)
             belief[moved] = torch.nn.functional.one_hot(tokens[moved], belief.shape[1]).to(belief)
@@ -329,12 +331,12 @@ class _Reading:
         evidence = f"singular value {rank} of {width} is {left.last:.1e} times the noise, the next {left.next:.1e}"
         shown = Condition("the answer's share of the token table shows in full", evidence, left.last > GAP * left.next)
         fewer = Condition("fewer answer tokens than the width", f"{rank} of {width}", rank < width)
-        if self.by_costs:  # the positions alone settle everything, and nothing speaks against it
-            return decisive, [shown, fewer]
         if self.signal.noise == 0:  # few candidates are left, and a wrong one stands out beside the right one
             evidence = f"the nearest rival leaves {self.rivalry:.2g} times as much of the token table"
             told = Condition("tokens that chance lets pass are told apart", evidence, self.rivalry > GAP)
-            return [*decisive, fewer, told], [shown]
+            return [*decisive, told, *([] if self.by_costs else [fewer])], [shown, *([fewer] if self.by_costs else [])]
+        if self.by_costs:  # the positions alone settle everything, and nothing speaks against it
+            return decisive, [shown, fewer]
         return [*decisive, shown, fewer], []
 
     def _settled(self) -> Condition:

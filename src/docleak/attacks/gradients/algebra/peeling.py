@@ -33,6 +33,8 @@ DECIDED = 0.9999
 FEW_TOKENS = 512
 CANDIDATE = 12.0
 MOST_TOKENS = 4096
+#: A swap is made where it leaves less than this share: other errors stay, and rounding alone decides nothing.
+CLEARLY_LESS = 0.9
 #: What is left in units of the noise counts as this much at least.
 LEAST = 1e-9
 #: Rows handled at a time where all of a large vocabulary's are.
@@ -119,26 +121,20 @@ def residue(mixture: Mixture, tokens: Tensor, noise: Tensor) -> Residue:
 def contested(
     tokens: Tensor, rivals: Sequence[tuple[int, int]], left_by: Callable[[Tensor], Residue]
 ) -> tuple[Tensor, float]:
-    """The ``tokens`` (T,) after every swap for a rival (position, token) that leaves less, and how many times as much
-    as they the best swap that is left would leave; infinite without rivals.
+    """The ``tokens`` (T,) after every swap for a rival (position, token) that leaves clearly less, and how many times
+    as much as they the best swap that is left would leave; infinite without rivals.
 
-    Where W has less than its largest rank, what is spare of it takes up what a wrong token leaves: that is then small
-    beside the noise, and large beside what the right one leaves.
+    Where W has less than its largest rank, what is spare of it takes up what a wrong token leaves: that is small beside
+    the noise then, and W, or what is left beyond it, is larger than with the right one.
     """
     best = left_by(tokens)
     while True:
-        swaps = [
-            (_times(left_by(_swapped(tokens, *rival)), best), rival) for rival in rivals if not _stands(tokens, *rival)
-        ]
-        times, rival = min(swaps, default=(math.inf, (0, 0)))
-        if times >= 1:
+        swaps = [(t, v) for t, v in rivals if int(tokens[t]) != v]
+        times, swap = min(((_times(left_by(_swapped(tokens, *s)), best), s) for s in swaps), default=(math.inf, (0, 0)))
+        if times >= CLEARLY_LESS:
             return tokens, times
-        tokens = _swapped(tokens, *rival)
+        tokens = _swapped(tokens, *swap)
         best = left_by(tokens)
-
-
-def _stands(tokens: Tensor, at: int, token: int) -> bool:
-    return int(tokens[at]) == token
 
 
 def _swapped(tokens: Tensor, at: int, token: int) -> Tensor:
@@ -148,9 +144,10 @@ def _swapped(tokens: Tensor, at: int, token: int) -> Tensor:
 
 
 def _times(one: Residue, other: Residue) -> float:
-    """How many times as much ``one`` leaves, of the largest row and beyond the rank."""
-    pairs = ((one.largest_row, other.largest_row), (one.next, other.next))
-    return math.sqrt(math.prod(max(a, LEAST) / max(b, LEAST) for a, b in pairs))
+    """How many times as much ``one`` leaves: the ratios of the largest row, of the least that W takes up, and of what
+    is beyond that, multiplied; a swap shows in one of them, and in which depends on where the token stands."""
+    pairs = [(getattr(one, name), getattr(other, name)) for name in ("largest_row", "last", "next")]
+    return math.prod(max(a, LEAST) / max(b, LEAST) for a, b in pairs)
 
 
 def _beyond(rows: Tensor, outside: Tensor, values: Tensor) -> Tensor:
