@@ -147,7 +147,7 @@ def _times(one: Residue, other: Residue) -> float:
     """How many times as much ``one`` leaves: the ratios of the largest row, of the least that W takes up, and of what
     is beyond that, multiplied; a swap shows in one of them, and in which depends on where the token stands."""
     pairs = [(getattr(one, name), getattr(other, name)) for name in ("largest_row", "last", "next")]
-    return math.prod(max(a, LEAST) / max(b, LEAST) for a, b in pairs)
+    return float(math.prod(max(a, LEAST) / max(b, LEAST) for a, b in pairs))
 
 
 def _beyond(rows: Tensor, outside: Tensor, values: Tensor) -> Tensor:
