@@ -494,6 +494,13 @@ def test_a_recorded_gradient_gives_what_the_computed_one_gave(
         ({"batch_size": 4}, "sees", "a batch of 4 pages"),
         ({"exposure": Exposure(train_mode=True)}, "sees", "dropout on"),
         ({"exposure": Exposure(stages=("vision", "text"))}, "sees", "of the vision and text parameters"),
+        (
+            {"exposure": Exposure(defense="noise:sigma=1e-3")},
+            "sees",
+            "sent under the defence noise:sigma=1e-3 (Gaussian noise of 0.001 on every number sent), which it knows of",
+        ),
+        ({"exposure": Exposure(defense="safe-template")}, "sees", "the defence safe-template leaves it as it is"),
+        ({"exposure": Exposure(defense="safe-template")}, "knows", "published under the defence safe-template ("),
         ({"exposure": Exposure(question_known=False)}, "knows", "no question"),
         ({"exposure": Exposure(answer_known=False)}, "knows", "no answer"),
         ({"exposure": Exposure(recover_text=True)}, "knows", "was read out of the gradient first"),
@@ -513,6 +520,16 @@ def test_what_was_read_first_is_neither_made_up_nor_given(question: bool, answer
     assert not exposure.question_known and not exposure.answer_known, "it is said to know nothing of the text"
     said = " ".join(threat_model(GradientConfig(exposure=exposure))["knows"])  # type: ignore[arg-type]
     assert "random tokens" not in said and "those words" not in said
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_the_signature_names_the_defence() -> None:
+    config = GradientConfig(models=("layoutlmv3-start",), attacks=("random",), budget=1)
+    plain, noisy = (
+        GradientStudy(replace(config, exposure=Exposure(defense=defence))).facts()["signature"]
+        for defence in ("none", "noise:sigma=1e-3")
+    )
+    assert "B = 1 | random" in plain and noisy == plain.replace("B = 1", "B = 1, defence noise:sigma=1e-3")
 
 
 # -- hashes ------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import pytest
 from docleak.errors import RunError
 from docleak.metrics import Estimate
 from docleak.metrics.score import FieldScore
+from docleak.report.card import model_card
 from docleak.report.measure import EXPLAINED, Measure
 from docleak.report.severity import Cell, Route, Severity, judge
 from docleak.runs.run import Run
@@ -26,6 +27,7 @@ from docleak.studies.gradient.measures import measures_of
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.utility import Utility
 from docleak.studies.identity import model_key
+from docleak.studies.registry import read_runs
 from tests.studies.gradient.telling import summary_text, verdict_json, write_markdown, write_report
 
 MakeRun = Callable[..., Run]
@@ -672,3 +674,38 @@ def test_without_a_comparison_the_page_names_the_command_for_the_most_exposed_mo
     page = html.unescape(write_report(run).read_text("utf-8"))
     assert "No defence was measured in this run" in page
     assert "docleak defend --model /some/where/mine --documents DIR --seed 0 --pages 10 --utility-steps 400" in page
+
+
+def test_the_defence_and_the_part_that_was_sent_are_in_every_sentence_that_is_quoted(
+    trained: Run, tmp_path: Path
+) -> None:
+    """Quoted without them, a defended gradient's "0 of 4 were read" is the undefended training's."""
+    run = reconfigured(trained, exposure={"stages": ["vision", "text"], "defense": "noise:sigma=1e-3"})
+    page = " ".join(html.unescape(write_report(run).read_text("utf-8")).split())
+    begin = (
+        "From the gradient of the vision and text parameters alone, with the defence noise:sigma=1e-3 in place: 0 of"
+    )
+    said = verdict_json(run)
+    assert said["sentence"].startswith(begin)
+    assert "Measured from the gradient of the vision and text parameters alone, with" in said["parts"][0]["sentence"]
+    assert f"{begin} " in page.partition("In tests with docleak")[2][:300], "the statement to quote"
+    shared = "shared as gradients of the vision and text parameters alone with the defence noise:sigma=1e-3 in place"
+    assert f"<dt>System</dt><dd>Training of Donut (tiny), trained on synthetic invoices, {shared}</dd>" in page
+    assert (
+        "From one client's gradient of the vision and text parameters alone later in training, with the defence "
+        "noise:sigma=1e-3 in place, the server read none"
+    ) in page
+    assert "No defence was measured" not in page and "docleak defend noise:sigma=1e-3 --model donut-trained" in page
+    only = "Only the training with the defence noise:sigma=1e-3 in place was measured, and nothing without it"
+    assert page.count(only) == 2, "among the measures of the first page, and in the advice"
+    card = model_card(read_runs([run]), "0" * 64, "")
+    assert f"{shared}; 1 page" in card and begin in card
+    assert "Blank template" in page and "Published template" not in page
+
+
+def test_a_perturbed_template_is_not_called_the_blank_one(trained: Run) -> None:
+    run = reconfigured(trained, exposure={"defense": "safe-template:kind=uniform", "clean_template": True})
+    page = " ".join(html.unescape(write_report(run).read_text("utf-8")).split())
+    how = "perturbed by the defence safe-template:kind=uniform, the perturbation taken off again as far as the attacker"
+    assert f"Published template<small>{how} could; known to the attacker</small>" in page
+    assert "on the published template" in page and "Blank template" not in page

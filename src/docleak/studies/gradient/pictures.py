@@ -16,6 +16,7 @@ from docleak.metrics.image import box_slices
 from docleak.report.pictures import picture, shrunk
 from docleak.studies.fields import KINDS, mark
 from docleak.studies.gradient.config import CLOSED_FORM
+from docleak.studies.gradient.exposed import published
 from docleak.studies.gradient.findings import FLOORS
 from docleak.studies.gradient.results import AttackResult, Unit
 from docleak.studies.gradient.texts import words_in
@@ -84,7 +85,7 @@ def fields_of(unit: Unit, images: dict[str, Image], shown: Sequence[str]) -> lis
     result = []
     for index, (field, boxes) in enumerate(zip(unit.score.fields, places, strict=True)):
         about = f"field {index + 1} of {_about(unit)}"
-        rows = [_row(images[kind], kind, scores[kind].fields[index], boxes, about) for kind in shown]
+        rows = [_row(images[kind], kind, scores[kind].fields[index], boxes, unit, about) for kind in shown]
         lost = mark(unit.ceiling.fields[index]) == "no"  # the engine cannot read the true page there
         facts = {"key": field.key, "value": field.value, "mark": mark(field), "fuzz": field.fuzz}
         result.append({**facts, "illegible": lost, "given": unit.given(field), "rows": rows})
@@ -141,23 +142,31 @@ def origin_of(kind: str, attack: str) -> str:
     return f"{how}, by {attack}"
 
 
+def label_of(kind: str, unit: Unit) -> str:
+    """What a picture is called; a template under a defence may be no blank one."""
+    return "Published template" if kind == "template" and published(unit.run) else KINDS[kind]
+
+
 def _about(unit: Unit) -> str:
     """What tells a unit's pictures from those of all others."""
     return f"page {unit.page}, {unit.record['model_title']}, {unit.record['attack']}"
 
 
 def _page(image: Image, kind: str, unit: Unit) -> dict[str, Any]:
-    origin = origin_of(kind, str(unit.record["attack"]))
-    shown = picture(shrunk(image), f"{KINDS[kind]}, {origin}: {_about(unit)}")
-    return {"kind": kind, "label": KINDS[kind], "origin": origin, **shown}
+    origin, label = origin_of(kind, str(unit.record["attack"])), label_of(kind, unit)
+    if kind == "template" and (how := published(unit.run)):
+        origin = f"{how}; {origin}"
+    shown = picture(shrunk(image), f"{label}, {origin}: {_about(unit)}")
+    return {"kind": kind, "label": label, "origin": origin, **shown}
 
 
-def _row(image: Image, kind: str, field: FieldScore, boxes: Sequence[Box], about: str) -> dict[str, Any]:
+def _row(image: Image, kind: str, field: FieldScore, boxes: Sequence[Box], unit: Unit, about: str) -> dict[str, Any]:
     lines = [f", line {number}" if len(boxes) > 1 else "" for number in range(1, len(boxes) + 1)]
-    alts = [f"{KINDS[kind]}, field {field.key} enlarged{line}: {about}" for line in lines]
+    label = label_of(kind, unit)
+    alts = [f"{label}, field {field.key} enlarged{line}: {about}" for line in lines]
     return {
         "kind": kind,
-        "label": KINDS[kind],
+        "label": label,
         "crops": [_crop(image, box, alt) for box, alt in zip(boxes, alts, strict=True)],
         "read": field.read,
         "mark": mark(field),

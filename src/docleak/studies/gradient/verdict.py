@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from docleak.report.severity import LEGIBLE_SHARE, Cell, Severity, routes_sentence
+from docleak.studies.gradient.exposed import in_place, part_sent, published
 from docleak.studies.gradient.findings import FLOORS, answer_given, text_recovered, text_taken, words_given
 from docleak.studies.gradient.results import MOMENTS, ModelResult
 from docleak.studies.gradient.words import LARGER, between, duration, share
@@ -43,7 +44,9 @@ def _sentence(model: ModelResult, severity: Severity) -> str:
     batch = (
         f" over a batch of {' to '.join(str(s) for s in {sizes[0]: 0, sizes[-1]: 0})} pages" if sizes[-1] > 1 else ""
     )
-    begin = f"From one client's gradient{batch} {MOMENTS[model.moment]}, "
+    run = model.units[0].run
+    defended = f"{in_place(run)}, " if in_place(run) else ""
+    begin = f"From one client's gradient{part_sent(run)}{batch} {MOMENTS[model.moment]}, {defended}"
     count = len(model.pages)
     pages = f", on {count} pages" if count > 1 else ""
     fields = f"{said.of} private {'field' if said.of == 1 else 'fields'}"
@@ -121,7 +124,7 @@ def _of_reading(model: ModelResult, severity: Severity, engines: Sequence[str]) 
     true = "page" if len(model.pages) == 1 else "pages"
     lines = [
         f"Yardsticks of the picture: on the true {true} {reader} reads {share(ceiling)} of the fields exactly, on the "
-        f"blank template {share(floor)}."
+        f"{'published' if published(model.units[0].run) else 'blank'} template {share(floor)}."
     ]
     if severity is Severity.UNTOLD and model.findings.judgement.illegible:
         lines.append(
