@@ -709,3 +709,12 @@ def test_a_perturbed_template_is_not_called_the_blank_one(trained: Run) -> None:
     how = "perturbed by the defence safe-template:kind=uniform, the perturbation taken off again as far as the attacker"
     assert f"Published template<small>{how} could; known to the attacker</small>" in page
     assert "on the published template" in page and "Blank template" not in page
+
+
+def test_the_self_test_of_a_defended_run_is_about_the_gradient_before_the_defence(trained: Run) -> None:
+    view = {**trained.units()[0]["view"], "defense": "noise:sigma=1e-3"}
+    for passed, said in ((True, "the true page must reproduce the gradient before the defence: 1 of 1 passed"),
+                         (False, "the true page does not reproduce the gradient before the defence, so")):  # fmt: skip
+        record_of(trained, view=view, self_test={"distance": 0.5, "passed": passed, "note": ""})
+        page = html.unescape(write_report(trained).read_text("utf-8"))
+        assert said in page and "the observed gradient" not in page

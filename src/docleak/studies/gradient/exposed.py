@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from docleak.defenses.registry import DEFENSES
 from docleak.runs.run import Run
 from docleak.spec import split_name
@@ -35,6 +38,12 @@ def published(run: Run) -> str:
     how = f"{'perturbed' if name == PERTURBED else 'published'} by the defence {defence_of(run)}"
     cleaned = (run.config.get("exposure") or {}).get("clean_template")
     return f"{how}, the perturbation taken off again as far as the attacker could" if cleaned else how
+
+
+def tested(record: Mapping[str, Any]) -> str:
+    """The gradient that a unit's self-test is about: what the client computed, before any defence."""
+    plain = record["view"].get("defense", "none") == "none"
+    return "the observed gradient" if plain else "the gradient before the defence"
 
 
 def measured_on(run: Run) -> str:

@@ -18,7 +18,7 @@ from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.fields import NEAR
 from docleak.studies.gradient.advice import advice_section, defend_command, only_defended
-from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published
+from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published, tested
 from docleak.studies.gradient.findings import FLOORS, ROUTES, FieldFound, answer_given
 from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.pictures import PAGES_SHOWN, pictures_of, text_of
@@ -285,7 +285,8 @@ def _self_tests(model: ModelResult) -> list[str]:
     passed = sum(bool(test.get("passed")) for test in tests.values())
     worst = f" (largest relative distance {f'{max(distances):.0e}' if max(distances) else 0})" if distances else ""
     notes = dict.fromkeys(str(test["note"]).rstrip(".") for test in tests.values() if test.get("note"))
-    line = f"Self test, the true page must reproduce the observed gradient: {passed} of {len(tests)} passed{worst}."
+    which = tested(model.units[0].record)
+    line = f"Self test, the true page must reproduce {which}: {passed} of {len(tests)} passed{worst}."
     return [line, *(f"{note}." for note in notes)]
 
 
