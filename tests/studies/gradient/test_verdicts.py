@@ -718,3 +718,29 @@ def test_the_self_test_of_a_defended_run_is_about_the_gradient_before_the_defenc
         record_of(trained, view=view, self_test={"distance": 0.5, "passed": passed, "note": ""})
         page = html.unescape(write_report(trained).read_text("utf-8"))
         assert said in page and "the observed gradient" not in page
+
+
+@pytest.mark.parametrize(("batch", "evaluations", "explained", "said"), [
+    (1, 0, 1.0, "computed from the gradient by linear algebra, by closed-form"),
+    (2, 40, 0.7, "made from the gradient by optimisation, where linear algebra did not determine it, by closed-form"),
+    (2, 0, 0.0, "the template as it is: closed-form did not determine it, and the budget was too small to optimise"),
+])  # fmt: skip
+def test_an_optimised_picture_is_not_called_linear_algebra(
+    make_run: MakeRun, tmp_path: Path, batch: int, evaluations: int, explained: float, said: str
+) -> None:
+    run = make_run(tmp_path / "out", models=("donut-trained",), attacks=("dlg",))
+    (record,) = run.units()
+    finding = {**record["finding"], "evaluations": evaluations, "explained": explained}
+    change = {"attack": "closed-form", "view": {**record["view"], "batch_size": batch}, "finding": finding}
+    run.write_unit(record["unit"], {**record, **change}, {})
+    page = html.unescape(write_report(run).read_text("utf-8"))
+    assert f"<small>{said}</small>" in page and ("by linear algebra, by" in page) is (batch == 1)
+
+
+def test_of_attacks_that_recovered_alike_none_is_called_the_one_that_recovered_most(trained: Run) -> None:
+    first, second = trained.units()
+    for record, attack in ((first, "closed-form"), (second, "gi-dqa")):
+        trained.write_unit(record["unit"], {**first, "unit": record["unit"], "attack": attack}, {})
+    page = html.unescape(write_report(trained).read_text("utf-8"))
+    assert "recovered most of" not in page and "recovered most on average" not in page
+    assert re.search(r"by [\w-]+ \([\w-]+ recovered as much; none of the 2 tried recovered more\), after", page)

@@ -132,14 +132,22 @@ def film_of(unit: Unit, result: Image) -> dict[str, Any] | None:
     }
 
 
-def origin_of(kind: str, attack: str) -> str:
-    """Where a picture comes from; of a floor, that no gradient went into it."""
+def origin_of(kind: str, unit: Unit) -> str:
+    """Where a picture comes from; of a floor, that no gradient went into it; of the closed form, what of it was none:
+    it optimises what linear algebra does not determine, and leaves a batch's template where the budget is too small."""
     if kind in ORIGINS:
-        return ORIGINS[kind]
+        how = published(unit.run) if kind == "template" else ""
+        return f"{how}; {ORIGINS[kind]}" if how else ORIGINS[kind]
+    attack, finding = str(unit.record["attack"]), unit.record["finding"]
     if attack in FLOORS:
         return "random pixels, a floor: no gradient went into it"
-    how = "computed from the gradient by linear algebra" if attack.startswith(CLOSED_FORM) else "made from the gradient"
-    return f"{how}, by {attack}"
+    if not attack.startswith(CLOSED_FORM):
+        return f"made from the gradient, by {attack}"
+    if finding.get("evaluations"):
+        return f"made from the gradient by optimisation, where linear algebra did not determine it, by {attack}"
+    if unit.record["view"].get("batch_size", 1) > 1 and finding.get("explained") == 0:
+        return f"the template as it is: {attack} did not determine it, and the budget was too small to optimise"
+    return f"computed from the gradient by linear algebra, by {attack}"
 
 
 def label_of(kind: str, unit: Unit) -> str:
@@ -153,9 +161,7 @@ def _about(unit: Unit) -> str:
 
 
 def _page(image: Image, kind: str, unit: Unit) -> dict[str, Any]:
-    origin, label = origin_of(kind, str(unit.record["attack"])), label_of(kind, unit)
-    if kind == "template" and (how := published(unit.run)):
-        origin = f"{how}; {origin}"
+    origin, label = origin_of(kind, unit), label_of(kind, unit)
     shown = picture(shrunk(image), f"{label}, {origin}: {_about(unit)}")
     return {"kind": kind, "label": label, "origin": origin, **shown}
 

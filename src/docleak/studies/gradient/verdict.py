@@ -88,7 +88,9 @@ def _how(model: ModelResult) -> str:
         return "No attack on the picture was made; random pixels are a floor."
     tried = sum(attack.attack not in FLOORS for attack in model.attacks)
     how = f"The picture shown is by {best.attack}"
-    if tried > 1:
+    if alike := [attack.attack for attack in model.attacks if attack is not best and attack.rank() == best.rank()]:
+        how += f" ({' and '.join(alike)} recovered as much; none of the {tried} tried recovered more)"
+    elif tried > 1:
         average = " on average" if len(best.units) > 1 else ""
         how += f", the attack that recovered most{average} of the {tried} tried"
     if best.evaluations.value is not None:
