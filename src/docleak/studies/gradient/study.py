@@ -256,18 +256,18 @@ class GradientStudy(TableStudy[GradientConfig]):
             "provider": page.provider,
             "size": [page.width, page.height],
             "question": case.question.text,
-            "answer": case.question.answers[0],
+            "answer": case.question.answers[0] if case.answered else "",
             "view": {
                 "batch_size": c.batch_size,
                 "rounds": c.rounds,
                 "train_mode": c.exposure.train_mode,
                 "words_known": case.knowledge.words_known and bool(case.inputs[0].words_seen),
-                "answer_known": case.knowledge.answer_known,
+                "answer_known": case.knowledge.answer_known and case.answered,
                 "defense": c.exposure.defense,
                 "tensors": len(case.view.gradient),
                 "numbers": sum(v.numel() for v in case.view.gradient.values()),
             },
-            "knowledge": list(case.knowledge.sentences()),
+            "knowledge": list(case.knowledge.sentences(answered=case.answered)),
             **places,
         }
 
