@@ -744,3 +744,13 @@ def test_of_attacks_that_recovered_alike_none_is_called_the_one_that_recovered_m
     page = html.unescape(write_report(trained).read_text("utf-8"))
     assert "recovered most of" not in page and "recovered most on average" not in page
     assert re.search(r"by [\w-]+ \([\w-]+ recovered as much; none of the 2 tried recovered more\), after", page)
+
+
+def test_a_value_read_at_a_repeat_before_the_limit_is_not_said_never_to_have_entered(trained: Run) -> None:
+    fields = len(trained.units()[0]["fields"])
+    seen = [True] * (fields - 1) + [False]
+    for read, said in (([True] * fields, f"{fields} of {fields} private fields are in it word for word. Linear"),
+                       (seen, "word for word, 1 never entered the model: it lies behind its 256 tokens.")):  # fmt: skip
+        record_of(trained, recovered={**TEXT, "fields_by": {"words": read}, "fields_read": read, "fields_seen": seen,
+                                      "token_limit": 256})  # fmt: skip
+        assert said in html.unescape(write_report(trained).read_text("utf-8"))

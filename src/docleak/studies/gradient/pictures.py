@@ -62,11 +62,13 @@ def text_of(unit: Unit) -> dict[str, Any] | None:
     private = [tuple(box) for field in unit.record["fields"] for box in field["boxes"]]
     words = [Word(str(word["text"]), tuple(word["box"])) for word in text["words"]]
     secret = words_in(words, private)
+    read = text["fields_read"]
+    seen = text.get("fields_seen") or [True] * len(read)
     return {
         **{key: text[key] for key in TEXT_SHOWN},
-        "fields": len(text["fields_read"]),
-        "fields_read": sum(text["fields_read"]),
-        "unseen": len(text.get("fields_seen") or ()) - sum(text.get("fields_seen") or ()),
+        "fields": len(read),
+        "fields_read": sum(read),
+        "unseen": sum(not (there or told) for there, told in zip(seen, read, strict=True)),
         "limit": text.get("token_limit"),
         "width": width,
         "height": height,
