@@ -208,6 +208,17 @@ def test_a_batch_whose_words_are_told_has_one_verdict_and_says_why(
     machine = verdict_json(run)
     assert "the gradient tells 9 of the 10 different tokens in the batch" in machine["parts"][0]["sentence"]
     assert "tells 9 of the 10 different tokens" in summary_text(run)
+    assert "whoever receives one such update can read which words the pages hold without ever" in said["card"]
+
+
+def test_what_several_batches_tell_is_said_to_be_a_sum(make_run: MakeRun, tmp_path: Path) -> None:
+    told = {what: {"right": 9, "found": 9, "true": 10} for what in ("tokens", "coordinates", "places", "boxes")}
+    change = {"recovered": {"batch": told}, "view": {"batch_size": 2, "train_mode": False, "tensors": 2, "numbers": 9}}
+    run = make_run(tmp_path / "out", pages=2, models=("donut-trained",), attacks=("gi-dqa",), change=change)
+    assert (
+        "the gradients tell 18 of the 20 different tokens, summed over 2 batches of 2 pages, and 18 of the 20 "
+        "coordinates of their boxes; all tokens at 18 of 20 positions"
+    ) in verdict_json(run)["parts"][0]["sentence"]
 
 
 @pytest.mark.parametrize("claimed", [True, False])

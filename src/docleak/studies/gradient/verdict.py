@@ -97,7 +97,7 @@ def _how(model: ModelResult) -> str:
         spent = best.evaluations.value
         how += f", after {spent:,.0f} gradient evaluations" if spent else ", without any gradient evaluation"
         how += f" ({duration(best.seconds.value)})" if best.seconds.value is not None else ""
-        how += " per page" if len(best.units) > 1 else ""
+        how += f" per {'batch' if model.batch_sizes[-1] > 1 else 'page'}" if len(best.units) > 1 else ""
     return f"{how}."
 
 
@@ -106,7 +106,9 @@ def _meaning(model: ModelResult, severity: Severity, engines: Sequence[str]) -> 
     if severity is Severity.UNMEASURED and not model.findings.judgement.of:
         lines.append("No OCR engine read the fields. Install one and score the run again, or judge the pictures.")
     if severity in (Severity.SEVERE, Severity.PARTIAL):
-        reach = "read private text" if model.findings.judgement.read else "come close to private text"
+        told, near = model.findings.judgement, Cell.NEAR in model.findings.judgement.cells
+        reach = "come close to private text" if near else "read which words the pages hold"
+        reach = "read private text" if told.read else reach
         lines.append(f"It means that whoever receives one such update can {reach} without ever seeing the page.")
     if severity is Severity.NONE:
         lines.append(
@@ -239,19 +241,23 @@ def of_batches(model: ModelResult) -> list[str]:
     (tokens, named, there), (edges, read, used) = told("tokens"), told("coordinates")
     (places, claimed, positions), (boxes, drawn, of) = told("places"), told("boxes")
     wrong = named - tokens + read - edges + claimed - places + drawn - boxes
+    several, size = len(batches) > 1, model.batch_sizes[-1]
+    kind = f"batches of {size} pages" if size > 1 else "pages"
+    summed = f", summed over {len(batches)} {kind}," if several else ""
     (answers, said, asked), told_surely = told("answers"), sum(bool(batch.get("believed_exact")) for batch in batches)
     if asked:
         return [
             f"By linear algebra alone, from {_joined([str(batch['route']) for batch in batches])}, {answers} of the "
-            f"{asked} different answers are told, token by token, and {said - answers} wrong ones. Which page "
+            f"{asked} different answers{summed} are told, token by token, and {said - answers} wrong ones. Which page "
             f"an answer is of is not told. The attacker can know that this is so on {told_surely} of {len(batches)} "
             "batches."
         ]
     if not positions:
         return [
             f"By linear algebra alone, from {_joined([str(batch['route']) for batch in batches])}, {tokens} of the "
-            f"{there} different tokens that the client read are told, without their order; {named - tokens} others are "
-            f"named wrongly. The attacker can know that this is so on {told_surely} of {len(batches)} pages."
+            f"{there} different tokens that the client read{summed} are told, without their order; {named - tokens} "
+            "others are named wrongly. The attacker can know that this is so on "
+            f"{told_surely} of {len(batches)} {kind}."
             + "".join(
                 f" Why no order: {why.rstrip('.')}."
                 for why in dict.fromkeys(b.get("unordered", "") for b in batches)
@@ -259,8 +265,9 @@ def of_batches(model: ModelResult) -> list[str]:
             )
         ]
     return [
-        f"By linear algebra alone the gradient tells {tokens} of the {there} different tokens in the batch and {edges} "
-        f"of the {used} coordinates of its boxes; all tokens at {places} of {positions} positions, and {boxes} of {of} "
+        f"By linear algebra alone the gradient{'s tell' if several else ' tells'} {tokens} of the {there} different "
+        f"tokens{summed or ' in the batch'} and {edges} of the {used} coordinates of {'their' if several else 'its'} "
+        f"boxes; all tokens at {places} of {positions} positions, and {boxes} of {of} "
         f"tokens with position and box. {wrong} statements were wrong. Which page a token is of, it does not tell.",
         *_of_ones(model),
     ]
