@@ -720,6 +720,7 @@ def test_a_perturbed_template_is_not_called_the_blank_one(trained: Run) -> None:
     how = "perturbed by the defence safe-template:kind=uniform, the perturbation taken off again as far as the attacker"
     assert f"Published template<small>{how} could; known to the attacker</small>" in page
     assert "on the published template" in page and "Blank template" not in page
+    assert "Known beforehand: the published template of the page" in page and "the published template the floor" in page
 
 
 def test_the_self_test_of_a_defended_run_is_about_the_gradient_before_the_defence(trained: Run) -> None:

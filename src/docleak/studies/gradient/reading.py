@@ -61,7 +61,10 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
         near=round(100 * NEAR),
         pages_shown=PAGES_SHOWN,
     )
-    numbers = render("gradient_numbers.html.j2", tables=tables.values(), metrics=METRICS, equal=not noticed)
+    floor = "published" if published(data.runs[0]) else "blank"
+    numbers = render(
+        "gradient_numbers.html.j2", tables=tables.values(), metrics=METRICS, equal=not noticed, floor=floor
+    )  # fmt: skip
     advice = () if _compared(runs) else (advice_section(data),)
     return Reading(
         question="What did one client's gradient give away?",
@@ -261,6 +264,8 @@ def _given(model: ModelResult) -> list[str]:
         lines.append(
             f"{' and '.join(alone)} used none of the text: it works with the gradient and the blank template alone."
         )
+    if how:
+        lines = [line.replace("the blank template", "the published template") for line in lines]
     skipped = [f"Not tried, since it does not apply here: {reason}." for reason in model.skipped]
     return [*lines, *skipped, *_repeats(model), *_self_tests(model)]
 

@@ -161,6 +161,7 @@ def _apart(model: ModelResult) -> list[str]:
         cells.count(cell) for cell in (Cell.GIVEN, Cell.PUBLIC, Cell.ILLEGIBLE, Cell.UNSCORED, Cell.UNSEEN)
     )
     lines = []
+    blank = "published" if published(model.units[0].run) else "blank"
     if given:
         holds = "1 field holds" if given == 1 else f"{given} fields hold"
         lines.append(
@@ -168,7 +169,7 @@ def _apart(model: ModelResult) -> list[str]:
             "no finding, and not counted as read."
         )
     if public:
-        lines.append(f"{public} of the fields can be read on the blank template too, and are not counted as read.")
+        lines.append(f"{public} of the fields can be read on the {blank} template too, and are not counted as read.")
     if lost and lost < len(cells):
         lines.append(f"{lost} of the fields not read cannot be read on the true page either.")
     if unscored:
