@@ -94,6 +94,12 @@ def test_a_rule_on_the_verdict(severity: str, worst: str, outcome: Outcome) -> N
     assert held({"measure": "verdict", "at_worst": worst}, verdict=verdict) is outcome
 
 
+def test_a_rule_on_the_verdict_says_it_in_the_words_of_the_part() -> None:
+    verdict = verdict_of([Part("model", Severity.NONE, "So.", "Nothing shown")], "So.")
+    (checked,) = check(Policy(rule=(Rule(measure="verdict", at_worst="none"),)), (), verdict)
+    assert checked.why == "Nothing shown: So."
+
+
 def test_a_finding_weighs_more_than_no_telling() -> None:
     rules = Policy(rule=(Rule(measure=FIELDS, at_most=0.2), Rule(measure=MEMORY, at_most=0.2)))
     checks = check(rules, [fields(0.9, 0.8, 1.0)], NOTHING)

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from docleak.errors import PolicyError
 from docleak.report.measure import CLAIMED, EXPLAINED, FIELDS, MEASURES, SHOWN, Measure, number_of
 from docleak.report.schema import MeasureName
-from docleak.report.severity import Overall, Severity
+from docleak.report.severity import Overall, Part, Severity
 
 VERDICT = "verdict"
 #: Beginning of a rule in a policy.
@@ -143,7 +143,7 @@ def check(policy: Policy, measures: Sequence[Measure], verdict: Overall) -> list
     for rule in policy.rule:
         if rule.measure == VERDICT:
             parts = [part for part in verdict.parts if rule.picks(part.name)]
-            told = [_of_verdict(rule, part.name, part.severity, part.sentence) for part in parts]
+            told = [_of_verdict(rule, part) for part in parts]
         else:
             told = [_of_measure(rule, one) for one in measures if one.what == rule.measure and rule.picks(one.of)]
         silent = [name for name in rule.patterns if not any(fnmatchcase(one.part, name) for one in told)]
@@ -159,11 +159,12 @@ def overall(checked: Sequence[Checked]) -> Outcome:
     return next(outcome for outcome in Outcome if outcome in {one.outcome for one in checked})
 
 
-def _of_verdict(rule: Rule, part: str, severity: Severity, sentence: str) -> Checked:
-    if severity in (Severity.UNTOLD, Severity.UNMEASURED):
-        return Checked(rule, part, Outcome.UNTOLD, f"{severity.label}: {sentence}")
-    bad = list(Severity).index(severity) < list(Severity).index(Severity(str(rule.at_worst)))
-    return Checked(rule, part, Outcome.FINDING if bad else Outcome.PASS, f"{severity.label}: {sentence}")
+def _of_verdict(rule: Rule, part: Part) -> Checked:
+    why = f"{part.said}: {part.sentence}"
+    if part.severity in (Severity.UNTOLD, Severity.UNMEASURED):
+        return Checked(rule, part.name, Outcome.UNTOLD, why)
+    bad = list(Severity).index(part.severity) < list(Severity).index(Severity(str(rule.at_worst)))
+    return Checked(rule, part.name, Outcome.FINDING if bad else Outcome.PASS, why)
 
 
 def _of_measure(rule: Rule, one: Measure) -> Checked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable
@@ -193,6 +194,25 @@ def test_an_audit_of_the_shipped_layoutlmv3(tmp_path: Path) -> None:
     assert run.info["threat_model"] == threat_model(config)
     for part in ("seed 0", f"data {data_hash([page])}", f"layoutlmv3-start:{weights_hash(model)}", "30 evaluations"):
         assert part in run.info["signature"]
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+@pytest.mark.parametrize("there", [True, False])
+def test_an_answer_that_the_model_does_not_find_was_neither_trained_on_nor_given(tmp_path: Path, there: bool) -> None:
+    page = small_page("42")
+    value = "42" if there else "forty-two"
+    question = Question("Total?", (value,), "total" if there else "sum")
+    save([replace(page, questions=(question,))], tmp_path / "pages")
+    config = GradientConfig(("layoutlmv3-start",), str(tmp_path / "pages"), attacks=("gi-dqa",), budget=20)
+    run = run_one(config, tmp_path / "run")
+    (unit,) = run.units()
+    assert (unit["answer"], unit["view"]["answer_known"]) == (value if there else "", there)
+    said = "no answer (the client trained on none)"
+    assert any(said in sentence for sentence in unit["knowledge"]) is not there
+    text = html.unescape(report_on([run.path])[0].read_text("utf-8"))
+    assert (f"The client trained on the question “Total?” with the answer “{value}”" in text) is there
+    assert ("its answer is not in what the model takes, so the client trained on none." in text) is not there
+    assert ("which the attacker was given" in text) is there
 
 
 def test_the_score_is_that_of_the_picture_on_disk(finished: Run) -> None:
@@ -494,6 +514,13 @@ def test_a_recorded_gradient_gives_what_the_computed_one_gave(
         ({"batch_size": 4}, "sees", "a batch of 4 pages"),
         ({"exposure": Exposure(train_mode=True)}, "sees", "dropout on"),
         ({"exposure": Exposure(stages=("vision", "text"))}, "sees", "of the vision and text parameters"),
+        (
+            {"exposure": Exposure(defense="noise:sigma=1e-3")},
+            "sees",
+            "sent under the defence noise:sigma=1e-3 (Gaussian noise of 0.001 on every number sent), which it knows of",
+        ),
+        ({"exposure": Exposure(defense="safe-template")}, "sees", "the defence safe-template leaves it as it is"),
+        ({"exposure": Exposure(defense="safe-template")}, "knows", "published under the defence safe-template ("),
         ({"exposure": Exposure(question_known=False)}, "knows", "no question"),
         ({"exposure": Exposure(answer_known=False)}, "knows", "no answer"),
         ({"exposure": Exposure(recover_text=True)}, "knows", "was read out of the gradient first"),
@@ -513,6 +540,16 @@ def test_what_was_read_first_is_neither_made_up_nor_given(question: bool, answer
     assert not exposure.question_known and not exposure.answer_known, "it is said to know nothing of the text"
     said = " ".join(threat_model(GradientConfig(exposure=exposure))["knows"])  # type: ignore[arg-type]
     assert "random tokens" not in said and "those words" not in said
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_the_signature_names_the_defence() -> None:
+    config = GradientConfig(models=("layoutlmv3-start",), attacks=("random",), budget=1)
+    plain, noisy = (
+        GradientStudy(replace(config, exposure=Exposure(defense=defence))).facts()["signature"]
+        for defence in ("none", "noise:sigma=1e-3")
+    )
+    assert "B = 1 | random" in plain and noisy == plain.replace("B = 1", "B = 1, defence noise:sigma=1e-3")
 
 
 # -- hashes ------------------------------------------------------------------------------------------------------------

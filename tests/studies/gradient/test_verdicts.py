@@ -18,6 +18,7 @@ import pytest
 from docleak.errors import RunError
 from docleak.metrics import Estimate
 from docleak.metrics.score import FieldScore
+from docleak.report.card import model_card
 from docleak.report.measure import EXPLAINED, Measure
 from docleak.report.severity import Cell, Route, Severity, judge
 from docleak.runs.run import Run
@@ -26,6 +27,7 @@ from docleak.studies.gradient.measures import measures_of
 from docleak.studies.gradient.results import prepare
 from docleak.studies.gradient.utility import Utility
 from docleak.studies.identity import model_key
+from docleak.studies.registry import read_runs
 from tests.studies.gradient.telling import summary_text, verdict_json, write_markdown, write_report
 
 MakeRun = Callable[..., Run]
@@ -206,6 +208,17 @@ def test_a_batch_whose_words_are_told_has_one_verdict_and_says_why(
     machine = verdict_json(run)
     assert "the gradient tells 9 of the 10 different tokens in the batch" in machine["parts"][0]["sentence"]
     assert "tells 9 of the 10 different tokens" in summary_text(run)
+    assert "whoever receives one such update can read which words the pages hold without ever" in said["card"]
+
+
+def test_what_several_batches_tell_is_said_to_be_a_sum(make_run: MakeRun, tmp_path: Path) -> None:
+    told = {what: {"right": 9, "found": 9, "true": 10} for what in ("tokens", "coordinates", "places", "boxes")}
+    change = {"recovered": {"batch": told}, "view": {"batch_size": 2, "train_mode": False, "tensors": 2, "numbers": 9}}
+    run = make_run(tmp_path / "out", pages=2, models=("donut-trained",), attacks=("gi-dqa",), change=change)
+    assert (
+        "the gradients tell 18 of the 20 different tokens, summed over 2 batches of 2 pages, and 18 of the 20 "
+        "coordinates of their boxes; all tokens at 18 of 20 positions"
+    ) in verdict_json(run)["parts"][0]["sentence"]
 
 
 @pytest.mark.parametrize("claimed", [True, False])
@@ -672,3 +685,84 @@ def test_without_a_comparison_the_page_names_the_command_for_the_most_exposed_mo
     page = html.unescape(write_report(run).read_text("utf-8"))
     assert "No defence was measured in this run" in page
     assert "docleak defend --model /some/where/mine --documents DIR --seed 0 --pages 10 --utility-steps 400" in page
+
+
+def test_the_defence_and_the_part_that_was_sent_are_in_every_sentence_that_is_quoted(
+    trained: Run, tmp_path: Path
+) -> None:
+    """Quoted without them, a defended gradient's "0 of 4 were read" is the undefended training's."""
+    run = reconfigured(trained, exposure={"stages": ["vision", "text"], "defense": "noise:sigma=1e-3"})
+    page = " ".join(html.unescape(write_report(run).read_text("utf-8")).split())
+    begin = (
+        "From the gradient of the vision and text parameters alone, with the defence noise:sigma=1e-3 in place: 0 of"
+    )
+    said = verdict_json(run)
+    assert said["sentence"].startswith(begin)
+    assert "Measured from the gradient of the vision and text parameters alone, with" in said["parts"][0]["sentence"]
+    assert f"{begin} " in page.partition("In tests with docleak")[2][:300], "the statement to quote"
+    shared = "shared as gradients of the vision and text parameters alone with the defence noise:sigma=1e-3 in place"
+    assert f"<dt>System</dt><dd>Training of Donut (tiny), trained on synthetic invoices, {shared}</dd>" in page
+    assert (
+        "From one client's gradient of the vision and text parameters alone later in training, with the defence "
+        "noise:sigma=1e-3 in place, the server read none"
+    ) in page
+    assert "No defence was measured" not in page and "docleak defend noise:sigma=1e-3 --model donut-trained" in page
+    only = "Only the training with the defence noise:sigma=1e-3 in place was measured, and nothing without it"
+    assert page.count(only) == 2, "among the measures of the first page, and in the advice"
+    card = model_card(read_runs([run]), "0" * 64, "")
+    assert f"{shared}; 1 page" in card and begin in card
+    assert "Blank template" in page and "Published template" not in page
+
+
+def test_a_perturbed_template_is_not_called_the_blank_one(trained: Run) -> None:
+    run = reconfigured(trained, exposure={"defense": "safe-template:kind=uniform", "clean_template": True})
+    page = " ".join(html.unescape(write_report(run).read_text("utf-8")).split())
+    how = "perturbed by the defence safe-template:kind=uniform, the perturbation taken off again as far as the attacker"
+    assert f"Published template<small>{how} could; known to the attacker</small>" in page
+    assert "on the published template" in page and "Blank template" not in page
+    assert "Known beforehand: the published template of the page" in page and "the published template the floor" in page
+
+
+def test_the_self_test_of_a_defended_run_is_about_the_gradient_before_the_defence(trained: Run) -> None:
+    view = {**trained.units()[0]["view"], "defense": "noise:sigma=1e-3"}
+    for passed, said in ((True, "the true page must reproduce the gradient before the defence: 1 of 1 passed"),
+                         (False, "the true page does not reproduce the gradient before the defence, so")):  # fmt: skip
+        record_of(trained, view=view, self_test={"distance": 0.5, "passed": passed, "note": ""})
+        page = html.unescape(write_report(trained).read_text("utf-8"))
+        assert said in page and "the observed gradient" not in page
+
+
+@pytest.mark.parametrize(("batch", "evaluations", "explained", "said"), [
+    (1, 0, 1.0, "computed from the gradient by linear algebra, by closed-form"),
+    (2, 40, 0.7, "made from the gradient by optimisation, where linear algebra did not determine it, by closed-form"),
+    (2, 0, 0.0, "the template as it is: closed-form did not determine it, and the budget was too small to optimise"),
+])  # fmt: skip
+def test_an_optimised_picture_is_not_called_linear_algebra(
+    make_run: MakeRun, tmp_path: Path, batch: int, evaluations: int, explained: float, said: str
+) -> None:
+    run = make_run(tmp_path / "out", models=("donut-trained",), attacks=("dlg",))
+    (record,) = run.units()
+    finding = {**record["finding"], "evaluations": evaluations, "explained": explained}
+    change = {"attack": "closed-form", "view": {**record["view"], "batch_size": batch}, "finding": finding}
+    run.write_unit(record["unit"], {**record, **change}, {})
+    page = html.unescape(write_report(run).read_text("utf-8"))
+    assert f"<small>{said}</small>" in page and ("by linear algebra, by" in page) is (batch == 1)
+
+
+def test_of_attacks_that_recovered_alike_none_is_called_the_one_that_recovered_most(trained: Run) -> None:
+    first, second = trained.units()
+    for record, attack in ((first, "closed-form"), (second, "gi-dqa")):
+        trained.write_unit(record["unit"], {**first, "unit": record["unit"], "attack": attack}, {})
+    page = html.unescape(write_report(trained).read_text("utf-8"))
+    assert "recovered most of" not in page and "recovered most on average" not in page
+    assert re.search(r"by [\w-]+ \([\w-]+ recovered as much; none of the 2 tried recovered more\), after", page)
+
+
+def test_a_value_read_at_a_repeat_before_the_limit_is_not_said_never_to_have_entered(trained: Run) -> None:
+    fields = len(trained.units()[0]["fields"])
+    seen = [True] * (fields - 1) + [False]
+    for read, said in (([True] * fields, f"{fields} of {fields} private fields are in it word for word. Linear"),
+                       (seen, "word for word, 1 never entered the model: it lies behind its 256 tokens.")):  # fmt: skip
+        record_of(trained, recovered={**TEXT, "fields_by": {"words": read}, "fields_read": read, "fields_seen": seen,
+                                      "token_limit": 256})  # fmt: skip
+        assert said in html.unescape(write_report(trained).read_text("utf-8"))

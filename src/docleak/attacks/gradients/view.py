@@ -98,8 +98,8 @@ class Knowledge:
         if not bool(self.private.any()):
             raise GradientError("no pixel is marked private, so there is nothing to reconstruct. Give the page fields.")
 
-    def sentences(self) -> tuple[str, ...]:
-        """The knowledge in plain words, for the report."""
+    def sentences(self, *, answered: bool = True) -> tuple[str, ...]:
+        """The knowledge in plain words, for the report; ``answered`` as long as there was an answer to know."""
         if self.text_recovered:
             return (
                 "the blank template of the page, and where its private fields are",
@@ -107,6 +107,7 @@ class Knowledge:
             )
         known = "the client's question" if self.question_known else "no question (as many random tokens instead)"
         answer = "its answer" if self.answer_known else "no answer (as many random tokens instead)"
+        answer = answer if answered else "no answer (the client trained on none)"
         lines = ["the blank template of the page, and where its private fields are", f"{known} and {answer}"]
         if self.inputs and self.inputs[0].words_seen:
             lines.append(

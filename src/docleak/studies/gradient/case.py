@@ -35,6 +35,11 @@ class Case:
     knowledge: Knowledge
     recovered: Recovered | None = None
 
+    @property
+    def answered(self) -> bool:
+        """Whether the answer is in what the client trained on: a LayoutLMv3 marks none that it does not find."""
+        return bool(self.view.model.transcript(self.inputs[0]).answer)
+
 
 def pages_for(model: DocumentModel, documents: str, *, count: int, seed: int) -> list[Page]:
     """The first ``count`` pages with private fields, fitted to the model; synthetic ones are made at its size."""

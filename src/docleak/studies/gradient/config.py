@@ -168,20 +168,35 @@ def threat_model(config: GradientConfig) -> dict[str, object]:
         sent = f"one client's gradients {parts} in {config.rounds} rounds, all computed on {number}, "
         weights = f"the weights of each of these rounds, {config.round_steps} training steps on other pages apart"
     dropout = "in training mode (dropout on)" if exposure.train_mode else "with dropout off"
+    template, defended = _defended(exposure)
     return {
         "title": "Honest-but-curious server of a federated training",
         "adversary": "the server (or whoever reads its traffic): it follows the protocol and looks at what it receives",
         "sees": [
-            sent + dropout,
+            sent + dropout + defended,
             weights,
         ],
         "knows": [
-            "the blank template of the page and where its private fields are",
+            f"the {template} of the page and where its private fields are",
             *_text_known(config),
         ],
         "wants": "the private fields' pixels, legible enough for an OCR engine to read",
         "cannot": ["change the model or the protocol", "see any page, or the other clients' data"],
     }
+
+
+def _defended(exposure: Exposure) -> tuple[str, str]:
+    """What the adversary has of the template and, to stand behind what is sent, the defence, of which it knows."""
+    if exposure.defense == "none":
+        return "blank template", ""
+    from docleak.defenses import TemplateDefense
+
+    defense = DEFENSES.load(exposure.defense)
+    told = f"the defence {exposure.defense} ({defense.summary}), which it knows of"
+    if not isinstance(defense, TemplateDefense):
+        return "blank template", f", sent under {told}"
+    cleaned = ", the perturbation taken off again as far as it could" * exposure.clean_template
+    return f"template (published under {told}{cleaned})", f"; the defence {exposure.defense} leaves it as it is"
 
 
 def _text_known(config: GradientConfig) -> list[str]:

@@ -16,6 +16,7 @@ from docleak.metrics.image import box_slices
 from docleak.report.pictures import picture, shrunk
 from docleak.studies.fields import KINDS, mark
 from docleak.studies.gradient.config import CLOSED_FORM
+from docleak.studies.gradient.exposed import published
 from docleak.studies.gradient.findings import FLOORS
 from docleak.studies.gradient.results import AttackResult, Unit
 from docleak.studies.gradient.texts import words_in
@@ -61,11 +62,13 @@ def text_of(unit: Unit) -> dict[str, Any] | None:
     private = [tuple(box) for field in unit.record["fields"] for box in field["boxes"]]
     words = [Word(str(word["text"]), tuple(word["box"])) for word in text["words"]]
     secret = words_in(words, private)
+    read = text["fields_read"]
+    seen = text.get("fields_seen") or [True] * len(read)
     return {
         **{key: text[key] for key in TEXT_SHOWN},
-        "fields": len(text["fields_read"]),
-        "fields_read": sum(text["fields_read"]),
-        "unseen": len(text.get("fields_seen") or ()) - sum(text.get("fields_seen") or ()),
+        "fields": len(read),
+        "fields_read": sum(read),
+        "unseen": sum(not (there or told) for there, told in zip(seen, read, strict=True)),
         "limit": text.get("token_limit"),
         "width": width,
         "height": height,
@@ -84,7 +87,7 @@ def fields_of(unit: Unit, images: dict[str, Image], shown: Sequence[str]) -> lis
     result = []
     for index, (field, boxes) in enumerate(zip(unit.score.fields, places, strict=True)):
         about = f"field {index + 1} of {_about(unit)}"
-        rows = [_row(images[kind], kind, scores[kind].fields[index], boxes, about) for kind in shown]
+        rows = [_row(images[kind], kind, scores[kind].fields[index], boxes, unit, about) for kind in shown]
         lost = mark(unit.ceiling.fields[index]) == "no"  # the engine cannot read the true page there
         facts = {"key": field.key, "value": field.value, "mark": mark(field), "fuzz": field.fuzz}
         result.append({**facts, "illegible": lost, "given": unit.given(field), "rows": rows})
@@ -131,14 +134,27 @@ def film_of(unit: Unit, result: Image) -> dict[str, Any] | None:
     }
 
 
-def origin_of(kind: str, attack: str) -> str:
-    """Where a picture comes from; of a floor, that no gradient went into it."""
+def origin_of(kind: str, unit: Unit) -> str:
+    """Where a picture comes from; of a floor, that no gradient went into it; of the closed form, what of it was none:
+    it optimises what linear algebra does not determine, and leaves a batch's template where the budget is too small."""
     if kind in ORIGINS:
-        return ORIGINS[kind]
+        how = published(unit.run) if kind == "template" else ""
+        return f"{how}; {ORIGINS[kind]}" if how else ORIGINS[kind]
+    attack, finding = str(unit.record["attack"]), unit.record["finding"]
     if attack in FLOORS:
         return "random pixels, a floor: no gradient went into it"
-    how = "computed from the gradient by linear algebra" if attack.startswith(CLOSED_FORM) else "made from the gradient"
-    return f"{how}, by {attack}"
+    if not attack.startswith(CLOSED_FORM):
+        return f"made from the gradient, by {attack}"
+    if finding.get("evaluations"):
+        return f"made from the gradient by optimisation, where linear algebra did not determine it, by {attack}"
+    if unit.record["view"].get("batch_size", 1) > 1 and finding.get("explained") == 0:
+        return f"the template as it is: {attack} did not determine it, and the budget was too small to optimise"
+    return f"computed from the gradient by linear algebra, by {attack}"
+
+
+def label_of(kind: str, unit: Unit) -> str:
+    """What a picture is called; a template under a defence may be no blank one."""
+    return "Published template" if kind == "template" and published(unit.run) else KINDS[kind]
 
 
 def _about(unit: Unit) -> str:
@@ -147,17 +163,18 @@ def _about(unit: Unit) -> str:
 
 
 def _page(image: Image, kind: str, unit: Unit) -> dict[str, Any]:
-    origin = origin_of(kind, str(unit.record["attack"]))
-    shown = picture(shrunk(image), f"{KINDS[kind]}, {origin}: {_about(unit)}")
-    return {"kind": kind, "label": KINDS[kind], "origin": origin, **shown}
+    origin, label = origin_of(kind, unit), label_of(kind, unit)
+    shown = picture(shrunk(image), f"{label}, {origin}: {_about(unit)}")
+    return {"kind": kind, "label": label, "origin": origin, **shown}
 
 
-def _row(image: Image, kind: str, field: FieldScore, boxes: Sequence[Box], about: str) -> dict[str, Any]:
+def _row(image: Image, kind: str, field: FieldScore, boxes: Sequence[Box], unit: Unit, about: str) -> dict[str, Any]:
     lines = [f", line {number}" if len(boxes) > 1 else "" for number in range(1, len(boxes) + 1)]
-    alts = [f"{KINDS[kind]}, field {field.key} enlarged{line}: {about}" for line in lines]
+    label = label_of(kind, unit)
+    alts = [f"{label}, field {field.key} enlarged{line}: {about}" for line in lines]
     return {
         "kind": kind,
-        "label": KINDS[kind],
+        "label": label,
         "crops": [_crop(image, box, alt) for box, alt in zip(boxes, alts, strict=True)],
         "read": field.read,
         "mark": mark(field),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -18,14 +17,15 @@ from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.fields import NEAR
+from docleak.studies.gradient.advice import advice_section, defend_command, only_defended
+from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published, tested
 from docleak.studies.gradient.findings import FLOORS, ROUTES, FieldFound, answer_given
 from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.pictures import PAGES_SHOWN, pictures_of, text_of
 from docleak.studies.gradient.progress import unfinished
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare
 from docleak.studies.gradient.verdict import of_batches, textless, verdict
-from docleak.studies.gradient.words import ADVICE, LIMITS, METRICS, duration, notices
-from docleak.studies.identity import model_key
+from docleak.studies.gradient.words import LIMITS, METRICS, duration, notices
 
 #: Of a recipe's table.
 COLUMNS = {
@@ -61,8 +61,11 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
         near=round(100 * NEAR),
         pages_shown=PAGES_SHOWN,
     )
-    numbers = render("gradient_numbers.html.j2", tables=tables.values(), metrics=METRICS, equal=not noticed)
-    advice = () if _compared(runs) else (_advice(data),)
+    floor = "published" if published(data.runs[0]) else "blank"
+    numbers = render(
+        "gradient_numbers.html.j2", tables=tables.values(), metrics=METRICS, equal=not noticed, floor=floor
+    )  # fmt: skip
+    advice = () if _compared(runs) else (advice_section(data),)
     return Reading(
         question="What did one client's gradient give away?",
         lead=_lead(counts),
@@ -86,12 +89,16 @@ def read(runs: Sequence[Run], rng: np.random.Generator) -> Reading:
         synthetic=all(run.config.get("documents") == "synthetic" for run in data.runs),
         measures=tuple(one for model in data.models for one in measures_of(model)),
         scope=Scope(
-            system=f"Training of {'; '.join(model.title for model in data.models)}, shared as gradients",
+            system=" ".join(filter(None, [
+                f"Training of {'; '.join(model.title for model in data.models)}, shared as gradients"
+                f"{part_sent(data.runs[0])}", in_place(data.runs[0]),
+            ])),
             material=" with ".join(counted_words(counts[f"{what}s"], f"{'private ' * (what == 'field')}{what}")
                                    for what in ("page", "field")),
             adversary="whoever receives one client's gradient",
             categories=categories_of(data.models),
-            remedy="" if _compared(runs) else _defend(data),
+            remedies=tuple(f"{told} To measure it, run {defend_command(data)}." for told in only_defended(data)),
+            remedy="" if _compared(runs) else defend_command(data),
             unfinished=unfinished(data.runs, [unit.record for model in data.models for unit in model.units]),
         ),
     )  # fmt: skip
@@ -103,25 +110,6 @@ DEFENCES = "defences"
 
 def _compared(runs: Sequence[Run]) -> bool:
     return len(runs) == 1 and (runs[0].path / DEFENCES / "run.json").is_file()
-
-
-def _defend(data: ReportData) -> str:
-    """The command that measures defences on the audited pages and the model that told most."""
-    config = data.runs[0].config
-    most = max(data.models, key=lambda model: model.findings.judgement.read)
-    size = config.get("image_size")
-    keys = {model_key(str(name), tuple(size) if size else None): name for name in config["models"]}
-    source = str(keys.get(most.model, config["models"][0]))
-    return shlex.join([
-        "docleak", "defend", "--model", source, "--documents", str(config["documents"]), "--seed", str(config["seed"]),
-        "--pages", "10", "--utility-steps", "400",
-    ])  # fmt: skip
-
-
-def _advice(data: ReportData) -> Section:
-    """That no defence was measured, and what would measure them."""
-    body = render("advice.html.j2", advice=ADVICE, command=_defend(data))
-    return Section("advice", "What to do", "What to do about it", body)
 
 
 def _lead(counts: dict[str, int]) -> str:
@@ -158,7 +146,8 @@ def table_of(model: ModelResult, engines: Sequence[str]) -> Table:
         f"{interval}; of what is explained, and of evaluations, the least and the greatest of a page."
     )
     rows = [row("True page", dict(model.ceiling), "ceiling"), *map(_attack_row, model.attacks)]
-    rows.append(row("Blank template", dict(model.floor), "floor"))
+    blank = "Published template" if published(model.best.units[0].run) else "Blank template"
+    rows.append(row(blank, dict(model.floor), "floor"))
     return Table(model.title, SHOWN, rows, caption, first="Attack", open=True)
 
 
@@ -267,12 +256,16 @@ def _given(model: ModelResult) -> list[str]:
         lines.append(f"The gradient of {pages}: {view['numbers']:,} numbers{tensors}, and the model it was taken from.")
     if view.get("train_mode"):
         lines.append("The client ran with dropout on, whose masks the attacker does not know.")
+    if how := published(model.best.units[0].run):
+        lines.append(f"The template that the attacker had is not the blank one as it is: {how}.")
     known = dict.fromkeys(map(str, chain.from_iterable(unit.record["knowledge"] for unit in model.units)))
     lines.append(f"Known beforehand: {'; '.join(sentence.rstrip('.') for sentence in known) or 'nothing'}.")
     if alone := textless(model):
         lines.append(
             f"{' and '.join(alone)} used none of the text: it works with the gradient and the blank template alone."
         )
+    if how:
+        lines = [line.replace("the blank template", "the published template") for line in lines]
     skipped = [f"Not tried, since it does not apply here: {reason}." for reason in model.skipped]
     return [*lines, *skipped, *_repeats(model), *_self_tests(model)]
 
@@ -297,7 +290,8 @@ def _self_tests(model: ModelResult) -> list[str]:
     passed = sum(bool(test.get("passed")) for test in tests.values())
     worst = f" (largest relative distance {f'{max(distances):.0e}' if max(distances) else 0})" if distances else ""
     notes = dict.fromkeys(str(test["note"]).rstrip(".") for test in tests.values() if test.get("note"))
-    line = f"Self test, the true page must reproduce the observed gradient: {passed} of {len(tests)} passed{worst}."
+    which = tested(model.units[0].record)
+    line = f"Self test, the true page must reproduce {which}: {passed} of {len(tests)} passed{worst}."
     return [line, *(f"{note}." for note in notes)]
 
 
@@ -318,7 +312,15 @@ def _short(model: ModelResult, engines: Sequence[str]) -> str:
     )
     said = verdict(model, engines)
     silent = said.severity in (Severity.UNTOLD, Severity.UNMEASURED)
-    parts = [counted, *of_batches(model), *model.findings.unread, said.sentence if silent else "", said.more]
+    exposed = measured_on(model.best.units[0].run)
+    parts = [
+        counted,
+        f"Measured {exposed}." if exposed else "",
+        *of_batches(model),
+        *model.findings.unread,
+        said.sentence if silent else "",
+        said.more,
+    ]
     return " ".join(filter(None, parts))
 
 
@@ -352,10 +354,11 @@ def _counted(data: ReportData) -> str:
     where = "1 audited page" if pages == 1 else f"{pages} audited pages"
     by = routes_sentence([route for route in routes if route.of and (route.read or route.name != "question")])
     was = "was" if said.of == 1 else "were"
-    by = f" by at least one route: {by}" if by else ""
+    by, exposed = f" by at least one route: {by}" if by else "", measured_on(data.runs[0])
+    exposed = f"{exposed[0].upper()}{exposed[1:]}: " if exposed else ""
     if not said.of:
-        return f"No private field of {where} could be counted."
-    return f"{said.read} of {said.of} private fields of {where} {was} read{by}."
+        return f"{exposed}No private field of {where} could be counted."
+    return f"{exposed}{said.read} of {said.of} private fields of {where} {was} read{by}."
 
 
 def _handed(data: ReportData, name: str) -> str:

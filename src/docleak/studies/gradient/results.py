@@ -14,6 +14,7 @@ from docleak.metrics import Estimate, FieldScore, PageScore, aggregate
 from docleak.report.severity import Severity, worst
 from docleak.runs.run import Run
 from docleak.studies.fields import mark
+from docleak.studies.gradient.exposed import tested
 from docleak.studies.gradient.findings import FLOORS, Findings, answer_given, findings_of
 from docleak.studies.gradient.progress import lags
 
@@ -338,8 +339,8 @@ def doubts_of(units: Sequence[Unit], runs: Sequence[Run]) -> list[str]:
     doubts = []
     if failed:
         doubts.append(
-            f"The self-test failed on {failed} of {len(tests)} pages: the true page does not reproduce the observed "
-            "gradient, so an attack that reads nothing says nothing."
+            f"The self-test failed on {failed} of {len(tests)} pages: the true page does not reproduce "
+            f"{tested(units[0].record)}, so an attack that reads nothing says nothing."
         )
     model, records = str(units[0].record["model"]), [unit.record for unit in units]
     if short := [lag.attack for lag in lags(runs, records) if lag.model == model]:

@@ -161,10 +161,12 @@ class GradientStudy(TableStudy[GradientConfig]):
                 "anls": card.get("anls"),
             }
         rounds = f", {c.rounds} rounds, {c.round_steps} steps apart" if c.rounds > 1 else ""
+        defended = f", defence {c.exposure.defense}" if c.exposure.defense != "none" else ""
         signature = (
             f"docleak {docleak.__version__} | seed {c.seed} | data {identity['pages']} | "
             + " ".join(f"{name}:{entry['hash']}" for name, entry in models.items())
-            + f" | gradient view, B = {c.batch_size}{rounds} | {', '.join(c.attacks)} | {c.budget} evaluations"
+            + f" | gradient view, B = {c.batch_size}{rounds}{defended}"
+            + f" | {', '.join(c.attacks)} | {c.budget} evaluations"
         )
         left_out = skipped(c, self.device)
         return {
@@ -254,18 +256,18 @@ class GradientStudy(TableStudy[GradientConfig]):
             "provider": page.provider,
             "size": [page.width, page.height],
             "question": case.question.text,
-            "answer": case.question.answers[0],
+            "answer": case.question.answers[0] if case.answered else "",
             "view": {
                 "batch_size": c.batch_size,
                 "rounds": c.rounds,
                 "train_mode": c.exposure.train_mode,
                 "words_known": case.knowledge.words_known and bool(case.inputs[0].words_seen),
-                "answer_known": case.knowledge.answer_known,
+                "answer_known": case.knowledge.answer_known and case.answered,
                 "defense": c.exposure.defense,
                 "tensors": len(case.view.gradient),
                 "numbers": sum(v.numel() for v in case.view.gradient.values()),
             },
-            "knowledge": list(case.knowledge.sentences()),
+            "knowledge": list(case.knowledge.sentences(answered=case.answered)),
             **places,
         }
 

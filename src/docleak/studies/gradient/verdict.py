@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from docleak.report.severity import LEGIBLE_SHARE, Cell, Severity, routes_sentence
+from docleak.studies.gradient.exposed import in_place, part_sent, published
 from docleak.studies.gradient.findings import FLOORS, answer_given, text_recovered, text_taken, words_given
 from docleak.studies.gradient.results import MOMENTS, ModelResult
 from docleak.studies.gradient.words import LARGER, between, duration, share
@@ -43,7 +44,9 @@ def _sentence(model: ModelResult, severity: Severity) -> str:
     batch = (
         f" over a batch of {' to '.join(str(s) for s in {sizes[0]: 0, sizes[-1]: 0})} pages" if sizes[-1] > 1 else ""
     )
-    begin = f"From one client's gradient{batch} {MOMENTS[model.moment]}, "
+    run = model.units[0].run
+    defended = f"{in_place(run)}, " if in_place(run) else ""
+    begin = f"From one client's gradient{part_sent(run)}{batch} {MOMENTS[model.moment]}, {defended}"
     count = len(model.pages)
     pages = f", on {count} pages" if count > 1 else ""
     fields = f"{said.of} private {'field' if said.of == 1 else 'fields'}"
@@ -85,14 +88,16 @@ def _how(model: ModelResult) -> str:
         return "No attack on the picture was made; random pixels are a floor."
     tried = sum(attack.attack not in FLOORS for attack in model.attacks)
     how = f"The picture shown is by {best.attack}"
-    if tried > 1:
+    if alike := [attack.attack for attack in model.attacks if attack is not best and attack.rank() == best.rank()]:
+        how += f" ({' and '.join(alike)} recovered as much; none of the {tried} tried recovered more)"
+    elif tried > 1:
         average = " on average" if len(best.units) > 1 else ""
         how += f", the attack that recovered most{average} of the {tried} tried"
     if best.evaluations.value is not None:
         spent = best.evaluations.value
         how += f", after {spent:,.0f} gradient evaluations" if spent else ", without any gradient evaluation"
         how += f" ({duration(best.seconds.value)})" if best.seconds.value is not None else ""
-        how += " per page" if len(best.units) > 1 else ""
+        how += f" per {'batch' if model.batch_sizes[-1] > 1 else 'page'}" if len(best.units) > 1 else ""
     return f"{how}."
 
 
@@ -101,7 +106,9 @@ def _meaning(model: ModelResult, severity: Severity, engines: Sequence[str]) -> 
     if severity is Severity.UNMEASURED and not model.findings.judgement.of:
         lines.append("No OCR engine read the fields. Install one and score the run again, or judge the pictures.")
     if severity in (Severity.SEVERE, Severity.PARTIAL):
-        reach = "read private text" if model.findings.judgement.read else "come close to private text"
+        told, near = model.findings.judgement, Cell.NEAR in model.findings.judgement.cells
+        reach = "come close to private text" if near else "read which words the pages hold"
+        reach = "read private text" if told.read else reach
         lines.append(f"It means that whoever receives one such update can {reach} without ever seeing the page.")
     if severity is Severity.NONE:
         lines.append(
@@ -121,7 +128,7 @@ def _of_reading(model: ModelResult, severity: Severity, engines: Sequence[str]) 
     true = "page" if len(model.pages) == 1 else "pages"
     lines = [
         f"Yardsticks of the picture: on the true {true} {reader} reads {share(ceiling)} of the fields exactly, on the "
-        f"blank template {share(floor)}."
+        f"{'published' if published(model.units[0].run) else 'blank'} template {share(floor)}."
     ]
     if severity is Severity.UNTOLD and model.findings.judgement.illegible:
         lines.append(
@@ -154,6 +161,7 @@ def _apart(model: ModelResult) -> list[str]:
         cells.count(cell) for cell in (Cell.GIVEN, Cell.PUBLIC, Cell.ILLEGIBLE, Cell.UNSCORED, Cell.UNSEEN)
     )
     lines = []
+    blank = "published" if published(model.units[0].run) else "blank"
     if given:
         holds = "1 field holds" if given == 1 else f"{given} fields hold"
         lines.append(
@@ -161,7 +169,7 @@ def _apart(model: ModelResult) -> list[str]:
             "no finding, and not counted as read."
         )
     if public:
-        lines.append(f"{public} of the fields can be read on the blank template too, and are not counted as read.")
+        lines.append(f"{public} of the fields can be read on the {blank} template too, and are not counted as read.")
     if lost and lost < len(cells):
         lines.append(f"{lost} of the fields not read cannot be read on the true page either.")
     if unscored:
@@ -234,19 +242,23 @@ def of_batches(model: ModelResult) -> list[str]:
     (tokens, named, there), (edges, read, used) = told("tokens"), told("coordinates")
     (places, claimed, positions), (boxes, drawn, of) = told("places"), told("boxes")
     wrong = named - tokens + read - edges + claimed - places + drawn - boxes
+    several, size = len(batches) > 1, model.batch_sizes[-1]
+    kind = f"batches of {size} pages" if size > 1 else "pages"
+    summed = f", summed over {len(batches)} {kind}," if several else ""
     (answers, said, asked), told_surely = told("answers"), sum(bool(batch.get("believed_exact")) for batch in batches)
     if asked:
         return [
             f"By linear algebra alone, from {_joined([str(batch['route']) for batch in batches])}, {answers} of the "
-            f"{asked} different answers are told, token by token, and {said - answers} wrong ones. Which page "
+            f"{asked} different answers{summed} are told, token by token, and {said - answers} wrong ones. Which page "
             f"an answer is of is not told. The attacker can know that this is so on {told_surely} of {len(batches)} "
             "batches."
         ]
     if not positions:
         return [
             f"By linear algebra alone, from {_joined([str(batch['route']) for batch in batches])}, {tokens} of the "
-            f"{there} different tokens that the client read are told, without their order; {named - tokens} others are "
-            f"named wrongly. The attacker can know that this is so on {told_surely} of {len(batches)} pages."
+            f"{there} different tokens that the client read{summed} are told, without their order; {named - tokens} "
+            "others are named wrongly. The attacker can know that this is so on "
+            f"{told_surely} of {len(batches)} {kind}."
             + "".join(
                 f" Why no order: {why.rstrip('.')}."
                 for why in dict.fromkeys(b.get("unordered", "") for b in batches)
@@ -254,8 +266,9 @@ def of_batches(model: ModelResult) -> list[str]:
             )
         ]
     return [
-        f"By linear algebra alone the gradient tells {tokens} of the {there} different tokens in the batch and {edges} "
-        f"of the {used} coordinates of its boxes; all tokens at {places} of {positions} positions, and {boxes} of {of} "
+        f"By linear algebra alone the gradient{'s tell' if several else ' tells'} {tokens} of the {there} different "
+        f"tokens{summed or ' in the batch'} and {edges} of the {used} coordinates of {'their' if several else 'its'} "
+        f"boxes; all tokens at {places} of {positions} positions, and {boxes} of {of} "
         f"tokens with position and box. {wrong} statements were wrong. Which page a token is of, it does not tell.",
         *_of_ones(model),
     ]

@@ -6,6 +6,7 @@ Every sentence is computed from the numbers, or is general and says so.
 from __future__ import annotations
 
 from docleak.metrics import Estimate
+from docleak.studies.gradient.exposed import tested
 from docleak.studies.gradient.results import ReportData
 
 #: PSNR in dB from which private pixels are usually legible, where the original is.
@@ -76,7 +77,7 @@ def notices(data: ReportData) -> list[str]:
         if model.self_test_failed:
             warnings.append(
                 f"The self test failed on {model.title} for {', '.join(model.self_test_failed[:5])}: the true page "
-                "does not reproduce the observed gradient, so a weak result there says nothing about safety."
+                f"does not reproduce {tested(model.units[0].record)}, so a weak result there says nothing about safety."
             )
         if len({attack.budget.value for attack in model.attacks}) > 1:
             warnings.append(f"The attacks on {model.title} had different budgets; the table cannot rank them fairly.")

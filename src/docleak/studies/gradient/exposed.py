@@ -1,0 +1,52 @@
+"""What a client sent and under which defence, as parts of a report's sentences; all "" for a whole, plain gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from docleak.defenses.registry import DEFENSES
+from docleak.runs.run import Run
+from docleak.spec import split_name
+
+#: The defence of docleak's that changes the template; its others leave it blank.
+PERTURBED = "safe-template"
+
+
+def defence_of(run: Run) -> str:
+    """The defence under which the gradient was taken, by its name and options; "" where there is none."""
+    defence = str((run.config.get("exposure") or {}).get("defense", "none"))
+    return "" if defence == "none" else defence
+
+
+def part_sent(run: Run) -> str:
+    """Which part of the gradient was sent, to stand behind "gradient"; "" where all of it was."""
+    stages = (run.config.get("exposure") or {}).get("stages")
+    return f" of the {' and '.join(stages)} parameters alone" if stages else ""
+
+
+def in_place(run: Run) -> str:
+    """The defence as a part of a sentence; "" where there is none."""
+    return f"with the defence {defence} in place" if (defence := defence_of(run)) else ""
+
+
+def published(run: Run) -> str:
+    """How the template that the attacker had differs from the blank one, or may; "" where it is the blank one."""
+    name, _ = split_name(defence_of(run))
+    if not name or (name in DEFENSES.entries and name != PERTURBED):
+        return ""
+    how = f"{'perturbed' if name == PERTURBED else 'published'} by the defence {defence_of(run)}"
+    cleaned = (run.config.get("exposure") or {}).get("clean_template")
+    return f"{how}, the perturbation taken off again as far as the attacker could" if cleaned else how
+
+
+def tested(record: Mapping[str, Any]) -> str:
+    """The gradient that a unit's self-test is about: what the client computed, before any defence."""
+    plain = record["view"].get("defense", "none") == "none"
+    return "the observed gradient" if plain else "the gradient before the defence"
+
+
+def measured_on(run: Run) -> str:
+    """What was measured, where not the whole gradient was sent, or not without a defence."""
+    part = part_sent(run)
+    return ", ".join(filter(None, [f"from the gradient{part}" if part else "", in_place(run)]))
