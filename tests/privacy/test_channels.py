@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,19 @@ def test_an_a_that_does_not_move_closes_words_only_as_far_as_was_measured(rank: 
     words, page, _ = plan(Shape(words=28, patches=63, rank=rank, frozen_a=True))
     assert words.state is state and words.condition.endswith(said)
     assert page.state is State.UNTOLD and page.condition.endswith("not measured") and page.basis == "nothing known"
+
+
+@pytest.mark.parametrize(("clients", "basis"), [(4, "measured"), (16, "measured"), (10, "nothing known")])
+def test_what_was_measured_of_a_page_in_a_sum_is_said(clients: int, basis: str) -> None:
+    page = plan(Shape(aggregation="secure", clients=clients))[1]
+    assert page.state is State.UNTOLD and page.basis == basis
+    table = (Path(__file__).parents[2] / "docs/results/ours/adapters.md").read_text(encoding="utf-8")
+    for count, own, nearest in ((4, "0.001", "0.007"), (16, "0.003", "0.004")):
+        (row,) = [line for line in table.splitlines() if line.startswith(f"| secure aggregation of {count} |")]
+        assert f"| {own}, {nearest} |" in row and f"{count} clients" in page.condition
+        assert own in page.condition and nearest in page.condition
+    assert "one tiny model" in page.condition
+    assert ("was not measured" in page.condition) is (clients == 10)
 
 
 def test_of_whole_weights_no_words_and_pages_are_closed() -> None:
