@@ -35,6 +35,8 @@ HOLDS_FOR = (
     "trained whole; of encoders (LayoutLMv3, LiLT) and encoder-decoders (VT5, Donut, UDOP) it says nothing: run "
     "`docleak audit gradient` or `docleak audit updates` on those"
 )
+#: What open and closed mean, likewise.
+ASSUMES = "Open or closed is about the exact attacks of docleak: what is closed to them may be open to others."
 OPTIMISERS, AGGREGATIONS, PRECISIONS = ("sgd", "adamw"), ("plain", "secure", "dp"), ("float32", "bfloat16")
 
 
@@ -261,8 +263,8 @@ def _cheapest(shape: Shape, channel: Channel) -> Channel:
 
 
 def as_text(channels: tuple[Channel, ...]) -> str:
-    """Of which models it holds, then a line per channel, and what closes it."""
-    lines = [f"This holds for {HOLDS_FOR}."]
+    """Of which models it holds, and what it is about, then a line per channel, and what closes it."""
+    lines = [f"This holds for {HOLDS_FOR}.", ASSUMES]
     for one in channels:
         lines.append(f"{one.name:8} {one.state.upper():12} {one.condition} ({one.basis})")
         lines += [f"{'':21} closed by: {one.change}"] if one.change else []
