@@ -26,6 +26,12 @@ def test_it_says_of_which_models_its_verdict_holds(plan: Any) -> None:
     assert "decoder of pictures and words" in held and "LayoutLMv3" in held
 
 
+def test_it_says_to_whom_closed_is_closed(plan: Any) -> None:
+    said = "Open or closed is about the exact attacks of docleak: what is closed to them may be open to others."
+    assert said in plan("--rounds", 1)[1].splitlines()
+    assert json.loads(plan("--json")[1])["assumes"] == said
+
+
 @pytest.mark.parametrize("words", [
     ("--width", 128, "--vocabulary", 1200, "--words", 25, "--patches", 196),
     ("--width", 96, "--vocabulary", 1300, "--words", 60, "--optimiser", "adamw"),

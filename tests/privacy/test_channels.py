@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -19,16 +20,42 @@ def states(shape: Shape) -> list[State]:
 
 def test_ranks_and_widths_decide() -> None:
     assert states(OPEN) == [State.OPEN] * 3
-    assert states(replace(OPEN, rounds=1))[:2] == [State.CLOSED] * 2
+    assert states(replace(OPEN, rounds=1))[:2] == [State.CLOSED, State.UNTOLD]
     assert states(replace(OPEN, pages=4)) == [State.UNTOLD, State.UNTOLD, State.CLOSED]
     assert states(replace(OPEN, adapted=0))[:2] == [State.CLOSED, State.UNTOLD]
-    assert states(replace(OPEN, frozen_a=True))[:2] == [State.CLOSED] * 2
+    assert states(replace(OPEN, frozen_a=True))[:2] == [State.CLOSED, State.UNTOLD]
     assert states(replace(OPEN, rounds=1, rank=128))[:2] == [State.UNTOLD] * 2
     assert states(replace(OPEN, frozen_a=True, rank=128))[:2] == [State.UNTOLD] * 2
     assert states(replace(OPEN, tower_width=128))[2] is State.CLOSED
     assert states(replace(OPEN, tiles=4))[2] is State.CLOSED
     assert set(states(replace(OPEN, aggregation="dp"))) == {State.UNTOLD}
     assert states(replace(OPEN, rank=0, table=True, optimiser="adamw", pages=64))[0] is State.OPEN
+
+
+@pytest.mark.parametrize(("rank", "state", "said"), [
+    (8, State.CLOSED, "of 91 behind rank 8 no word was read, on one model"),
+    (9, State.UNTOLD, "nothing was measured between"),
+    (31, State.UNTOLD, "nothing was measured between"),
+    (32, State.UNTOLD, "of 91 behind rank 32 17 of 28 words were read, on one model"),
+])  # fmt: skip
+def test_an_a_that_does_not_move_closes_words_only_as_far_as_was_measured(rank: int, state: State, said: str) -> None:
+    """No number of docs/results/ours/adapters.md is about the page then."""
+    words, page, _ = plan(Shape(words=28, patches=63, rank=rank, frozen_a=True))
+    assert words.state is state and words.condition.endswith(said)
+    assert page.state is State.UNTOLD and page.condition.endswith("not measured") and page.basis == "nothing known"
+
+
+@pytest.mark.parametrize(("clients", "basis"), [(4, "measured"), (16, "measured"), (10, "nothing known")])
+def test_what_was_measured_of_a_page_in_a_sum_is_said(clients: int, basis: str) -> None:
+    page = plan(Shape(aggregation="secure", clients=clients))[1]
+    assert page.state is State.UNTOLD and page.basis == basis
+    table = (Path(__file__).parents[2] / "docs/results/ours/adapters.md").read_text(encoding="utf-8")
+    for count, own, nearest in ((4, "0.001", "0.007"), (16, "0.003", "0.004")):
+        (row,) = [line for line in table.splitlines() if line.startswith(f"| secure aggregation of {count} |")]
+        assert f"| {own}, {nearest} |" in row and f"{count} clients" in page.condition
+        assert own in page.condition and nearest in page.condition
+    assert "one tiny model" in page.condition
+    assert ("was not measured" in page.condition) is (clients == 10)
 
 
 def test_of_whole_weights_no_words_and_pages_are_closed() -> None:
@@ -65,7 +92,8 @@ def test_what_several_steps_on_one_page_show_of_its_picture() -> None:
 
 def test_what_closes_a_channel_closes_it() -> None:
     words, page, picture = plan(OPEN)
-    assert words.change == page.change == "freeze LoRA's A" and picture.change == "freeze the tower"
+    assert words.change == "freeze LoRA's A" and picture.change == "freeze the tower"
+    assert page.change.startswith("nothing here")
     (table, *_) = plan(replace(OPEN, rank=0, table=True))
     assert table.change.startswith("nothing here; differential privacy bounds it")
     assert "closed by: nothing here" in as_text((table,))

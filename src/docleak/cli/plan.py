@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from docleak.cli.output import emit
 from docleak.errors import PrivacyError
 from docleak.options import said_idle
-from docleak.privacy.channels import HOLDS_FOR, Shape, as_text
+from docleak.privacy.channels import ASSUMES, HOLDS_FOR, Shape, as_text
 from docleak.privacy.channels import plan as planned
 
 DEFAULT = Shape()
@@ -65,7 +65,8 @@ def plan(
         shape = replace(shape, **read)
     _refuse_idle(context, shape)
     channels = planned(shape)
-    value = {"holds_for": HOLDS_FOR, "shape": asdict(shape), "channels": [asdict(channel) for channel in channels]}
+    value = {"holds_for": HOLDS_FOR, "assumes": ASSUMES, "shape": asdict(shape),
+             "channels": [asdict(channel) for channel in channels]}  # fmt: skip
     said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in read.items())
     text = f"Read from {model}: {said}.\n{as_text(channels)}" if read else as_text(channels)
     emit(value, text, json_output=json_output)

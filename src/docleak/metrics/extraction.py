@@ -63,7 +63,8 @@ def as_array(matches: Sequence[Match]) -> Floats:
 
 
 def improvement_factor(attack: Floats, baseline: Floats, *, epsilon: float = EPSILON) -> float:
-    """IpF, eq. 6: by how much four means over the same N fields, arrays (N, 4), beat the public baseline's.
+    """IpF, eq. 6: by how much four means over the same N fields, arrays (N, 4), beat the public baseline's: the mean of
+    four ratios, of the fields read exactly to the baseline's, and of its three distances to the attack's.
 
     1 says that the target model gave nothing away beyond what public data tell.
     """
@@ -85,12 +86,17 @@ def ranking(scores: Sequence[float] | Floats) -> Numbers:
     return np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable")
 
 
-def at(share: float, ranked: Floats) -> Floats:
-    """AccAt(p) or HamAt(p), eqs. 7 and 9: the mean over the first ceil(p N) of the ``ranked`` values (..., N).
+def first_of(share: float, fields: int) -> int:
+    """ceil(p N), the number of fields that are the first ``share`` of so many.
 
     The paper does not say how it rounds; its table 5 (8 of 777 and of 791 fields at 1 %, 40 of 791 at 5 %) fits ceil.
     """
-    return np.asarray(ranked[..., : math.ceil(round(share * ranked.shape[-1], 9))].mean(-1))
+    return math.ceil(round(share * fields, 9))
+
+
+def at(share: float, ranked: Floats) -> Floats:
+    """AccAt(p) or HamAt(p), eqs. 7 and 9: the mean over the first ceil(p N) of the ``ranked`` values (..., N)."""
+    return np.asarray(ranked[..., : first_of(share, ranked.shape[-1])].mean(-1))
 
 
 def curve(ranked: Floats) -> Floats:

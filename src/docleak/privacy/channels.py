@@ -18,9 +18,15 @@ from docleak.errors import PrivacyError
 CHANCE = 0.01
 #: Between these distances (standard deviations of the vectors that were read) from the cut-off, it cannot tell.
 SURE = 1.5
-#: Vectors per number of an A that does not move from which B's gradient tells nothing: of 91 behind rank 8 no word was
-#: read, behind rank 32 most (docs/results/ours/adapters.md).
-FILLED = 4
+#: Vectors per rank of an A that does not move: of 91 no word was read out of B behind rank 8, 17 of 28 behind rank 32
+#: (docs/results/ours/adapters.md).
+NONE_READ, MOST_READ = 91 / 8, 91 / 32
+#: Clients of the sums of which a page was measured, and what was (docs/results/ours/adapters.md).
+SUMMED = (4, 16)
+SUMS = (
+    "sums were measured on one tiny model alone: of 4 clients a share of 0.001 of the page's gradient lay outside of "
+    "what was sent, of the nearest other page's 0.007, and of 16 clients 0.003 and 0.004"
+)
 #: Rounds of one AdamW step each from which most words were read (docs/log.md); fewer were not measured.
 ADAMW_ROUNDS = 9
 #: Of which models a plan holds, for whoever reads its verdict alone.
@@ -29,6 +35,8 @@ HOLDS_FOR = (
     "trained whole; of encoders (LayoutLMv3, LiLT) and encoder-decoders (VT5, Donut, UDOP) it says nothing: run "
     "`docleak audit gradient` or `docleak audit updates` on those"
 )
+#: What open and closed mean, likewise.
+ASSUMES = "Open or closed is about the exact attacks of docleak: what is closed to them may be open to others."
 OPTIMISERS, AGGREGATIONS, PRECISIONS = ("sgd", "adamw"), ("plain", "secure", "dp"), ("float32", "bfloat16")
 
 
@@ -154,7 +162,9 @@ def _words(shape: Shape) -> Channel:
 
 def _page(shape: Shape) -> Channel:
     if shape.aggregation == "secure":
-        said = f"a sum over {shape.clients} clients was not measured"
+        if shape.clients in SUMMED:
+            return Channel("page", State.UNTOLD, SUMS, "measured")
+        said = f"a sum over {shape.clients} clients was not measured; {SUMS}"
         return Channel("page", State.UNTOLD, said, "nothing known")
     return _spanned(shape, "page", CHANCE)
 
@@ -172,11 +182,9 @@ def _spanned(shape: Shape, name: str, chance: float) -> Channel:
     if not shape.adapted:
         return Channel(name, State.CLOSED, "the first layer's query, key and value are frozen", "algebra")
     if shape.rank and not shape.rows:
-        wide = shape.read >= FILLED * shape.rank
         still = "A is frozen" if shape.frozen_a else "LoRA's first step moves B alone"
         why = f"{still}: B's gradient tells {shape.rank} numbers of each of {shape.read} vectors"
-        why += "; of 91 behind rank 8 no word was read, on one model" if wide and name == "words" else ""
-        return Channel(name, State.CLOSED if wide else State.UNTOLD, why, "measured" if wide else "nothing known")
+        return _unmoved(name, why, shape.read / shape.rank)
     if shape.read >= shape.width or shape.rows < shape.read:
         why = f"{said}: some vectors may weigh more than others in what was sent"
         return Channel(name, State.UNTOLD, why, "nothing known")
@@ -190,6 +198,19 @@ def _spanned(shape: Shape, name: str, chance: float) -> Channel:
     state = State.OPEN if apart > SURE else State.CLOSED if apart < -SURE else State.UNTOLD
     placed = f"{apart:+.1f} standard deviations from the cut-off" if math.isfinite(apart) else "all of them in its span"
     return Channel(name, state, f"{said}: {placed}", "algebra")
+
+
+def _unmoved(name: str, why: str, filled: float) -> Channel:
+    """Where A does not move: ``filled`` vectors behind each of its rows."""
+    if name == "page":
+        return Channel(name, State.UNTOLD, f"{why}; what that tells of a page was not measured", "nothing known")
+    none, most = "of 91 behind rank 8 no word was read", "of 91 behind rank 32 17 of 28 words were read"
+    if filled >= NONE_READ:
+        return Channel(name, State.CLOSED, f"{why}; {none}, on one model", "measured")
+    if filled <= MOST_READ:
+        return Channel(name, State.UNTOLD, f"{why}; {most}, on one model", "measured")
+    why += f"; {none}, {most}, on one model: nothing was measured between"
+    return Channel(name, State.UNTOLD, why, "nothing known")
 
 
 def _signed(shape: Shape, name: str, said: str) -> Channel:
@@ -242,8 +263,8 @@ def _cheapest(shape: Shape, channel: Channel) -> Channel:
 
 
 def as_text(channels: tuple[Channel, ...]) -> str:
-    """Of which models it holds, then a line per channel, and what closes it."""
-    lines = [f"This holds for {HOLDS_FOR}."]
+    """Of which models it holds, and what it is about, then a line per channel, and what closes it."""
+    lines = [f"This holds for {HOLDS_FOR}.", ASSUMES]
     for one in channels:
         lines.append(f"{one.name:8} {one.state.upper():12} {one.condition} ({one.basis})")
         lines += [f"{'':21} closed by: {one.change}"] if one.change else []

@@ -190,7 +190,7 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
             rule, one.of, Outcome.FINDING, f"{one.text} of {estimate.n} fields were read on the audited pages."
         )
     if one.most is not None and bound >= one.most:
-        why = f"No more than {number_of(one.most, one.what)} could have been shown on so few, whatever is true."
+        why = f"No more than {number_of(one.most, one.what)} could have been shown by so few guesses, whatever is true."
         return Checked(rule, one.of, Outcome.UNTOLD, why)
     if one.doubts:
         return Checked(rule, one.of, Outcome.UNTOLD, f"{one.text}, but: {' '.join(one.doubts)}")

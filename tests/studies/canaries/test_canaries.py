@@ -35,10 +35,12 @@ from docleak.recipes import find_recipe
 from docleak.recipes.rehearsal import _whole
 from docleak.recipes.rows import rows_of
 from docleak.report.page import joined
+from docleak.report.policy import Outcome, Policy, Rule, check
+from docleak.report.severity import Severity
 from docleak.studies.canaries import audit as canaries
 from docleak.studies.canaries.audit import Bench, CanaryAudit, audit_canaries, release
 from docleak.studies.canaries.config import WITHOUT_NOISE, CanaryConfig
-from docleak.studies.canaries.study import CanaryStudy
+from docleak.studies.canaries.study import CanaryStudy, _part
 from docleak.studies.engine import carry_out
 from docleak.training.federated.local import train_in_place
 
@@ -311,6 +313,35 @@ def test_half_of_the_noise_is_seen_by_a_fit_alone(dirac: Bench) -> None:
     audit = audit_canaries(dirac, DIRAC, claimed, seed=0, trained_by=DIRAC.plan(1.0))
     audit.check()
     assert audit.also["dirac, fitted"].epsilon > audit.upper.epsilon
+
+
+def test_no_headline_is_milder_than_a_row_beneath(tmp_path: Path) -> None:
+    """Four guesses can show nothing; a fit to the same scores is above the claim."""
+    run = carry_out(CanaryStudy(replace(DIRAC, canaries=20, others=1, guesses=4, epsilon=1.0)), tmp_path / "run")
+    reading = CanaryStudy.read([run], np.random.default_rng(0))
+    (part,) = reading.parts
+    record = next(record for record in run.units() if record["training"] != WITHOUT_NOISE)
+    assert record["also"]["dirac, fitted"]["epsilon"] > record["epsilon_claimed"] and record["most"] == 0
+    assert part.severity is Severity.UNTOLD and part.label == "Could not tell: a fit is above the claim"
+    assert part.sentence.startswith(
+        "By guesses nothing is shown (4 guesses could show 0 at most). By a fit that assumes independent normal scores "
+        "epsilon is at least 1.1"
+    )
+    assert "above the claim of 1: repeat with more canaries." in part.sentence
+    (one,) = check(Policy(rule=(Rule(measure="epsilon-measured", at_most=1.0),)), reading.measures, joined([reading]))
+    assert one.outcome is Outcome.UNTOLD and "by so few guesses" in one.why
+
+    def said(fitted: float, **changed: Any) -> tuple[Severity, str]:
+        also = {"dirac, fitted": {**record["also"]["dirac, fitted"], "epsilon": fitted}}
+        part = _part("epsilon 1", {**record, "also": also, **changed}, 4)
+        return part.severity, part.label
+
+    assert said(0.5) == (Severity.PARTIAL, "Shows by a fit, within its claim")
+    assert said(0.0) == (Severity.UNTOLD, "Could not tell: too few guesses")
+    assert said(0.0, most=0.7) == (Severity.NONE, "Nothing shown")
+    assert said(0.5, most=0.7, epsilon_at_least=0.2) == (Severity.PARTIAL, "Shows, within its claim")
+    assert said(1.5, most=0.7, epsilon_at_least=0.2)[0] is Severity.UNTOLD
+    assert said(1.5, most=2.0, epsilon_at_least=1.2) == (Severity.SEVERE, "More than it claims")
 
 
 def test_a_move_that_is_not_clipped_contradicts_the_claim(dirac: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

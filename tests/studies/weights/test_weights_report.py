@@ -73,6 +73,18 @@ def test_the_report_says_what_the_records_say(played: Run) -> None:
     assert set(weights["copies"]) == {field.name for field in table.fields}
 
 
+def test_numbers_say_what_they_are_means_of(played: Run) -> None:
+    """Means are over fields, not tokens, the surest are counted, and IpF is the mean of four ratios."""
+    table = read_table(played, rng=rng())
+    told = reasons(table, {}, None, 6)
+    assert told[0].startswith("At a first attempt, on average over 6 fields, ") and "of a field's tokens" in told[0]
+    read = int(table.fields[0].match.perfect)
+    assert any(f"surest of (1 of 6, rounded up) it read {read} whole." in line for line in told)
+    assert "IpF: mean of four ratios to public data alone (exact fields, three distances)" in (
+        read_run(played, rng()).tables["weights"].to_text()
+    )
+
+
 def test_beside_others_it_is_brief(played: Run) -> None:
     alone, beside = (read_run(played, rng(), beside=brief) for brief in (False, True))
     assert [section.anchor for section in beside.sections] == ["weights"] and len(alone.sections) > 1

@@ -35,12 +35,12 @@ from docleak.studies.answers.verdict import (
     severity_of,
 )
 
-THREAT = {
+THREAT: dict[str, Any] = {
     "adversary": "anyone who may ask the released model: a customer of its interface, or whoever downloads it",
     "sees": ["answers; APK also confidences and losses"],
     "knows": [
         "documents of its own of each provider, with their answers, none of which was trained on (RED)",
-        "APK: the public model, and of 15 % of the providers whether they took part, as in the published attack",
+        "APK: the public model, and of some providers whether they took part (15 % in the published attack)",
     ],
     "cannot": ["see the training, its updates, or any page of it"],
 }
@@ -118,7 +118,7 @@ def read_run(run: Run, *, beside: bool = False) -> Reading:
         chance=next((best.chance for best in map(best_attack, released) if best), None),
         confidence=confidence_of(records),
     )  # fmt: skip
-    threat = render("threat.html.j2", model=DOCUMENT_THREAT if of else THREAT)
+    threat = render("threat.html.j2", model=DOCUMENT_THREAT if of else _threat(released[0]))
     evidence = render("released.html.j2", releases=[_shown(run, record) for record in records])
     tables = {name: table for name, make in TABLES.items() if (table := make(records)).rows}
     numbers = Markup("").join(render("table.html.j2", table=table) for table in tables.values())
@@ -181,6 +181,21 @@ def _unfinished(config: Mapping[str, Any], records: Sequence[Record]) -> str:
     if there == planned and not lacking:
         return ""
     return f"{there} of {counted_words(planned, 'release')}{', no control' if lacking else ''}"
+
+
+def _threat(record: Record) -> dict[str, Any]:
+    """THREAT, with how many providers APK was told of in each draw: those that it did not guess about."""
+    told = []
+    for name, of in numbers_in(record, "membership").items():
+        if record["membership"]["attacks"][name]["setting"].startswith("PK"):
+            least = min(int(key.removeprefix("accuracy_s")) for key in of if key.startswith("accuracy_s"))
+            all_of, seeds = (int(of[f"{key}_s{least}"].value or 0) for key in ("providers", "seeds"))
+            if seeds:
+                told.append(f"{all_of - of[f'accuracy_s{least}'].n // seeds} of {all_of}")
+    if not told:
+        return THREAT
+    known = f"APK: the public model, and of {' or '.join(dict.fromkeys(told))} providers whether they took part"
+    return {**THREAT, "knows": [*THREAT["knows"][:-1], known]}
 
 
 def _counts(records: Sequence[Record]) -> tuple[int, int]:

@@ -351,8 +351,9 @@ def _of_membership(record: Record) -> list[str]:
     if (best := best_attack(record)) is None:
         return ["Membership: too few providers to attack."]
     return [
-        f"Who took part: the best attack, {best.name}, is right about {_range(best.accuracy)} of the providers; saying "
-        f"the same of all would be right about {100 * best.chance:.1f} %."
+        f"Who took part: the best attack, {best.name}, is right in {_range(best.accuracy)} of {best.accuracy.n} "
+        f"guesses about {best.accuracy.groups} providers (in each draw those that APK is told of are left out); saying "
+        f"the same of all would be right in {100 * best.chance:.1f} %."
     ]
 
 

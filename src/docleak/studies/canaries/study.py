@@ -12,6 +12,7 @@ import numpy as np
 from docleak.documents.page import Image
 from docleak.metrics.estimate import Estimate
 from docleak.models.loading import load_model
+from docleak.privacy.accounting import rounded_down, rounded_up
 from docleak.privacy.budget import delta_warning
 from docleak.privacy.empirical import LowerBound, held_against, jointly
 from docleak.report.measure import CLAIMED, SHOWN, Measure
@@ -44,6 +45,7 @@ LIMITS = (
 MEANS = {
     Severity.SEVERE: "The privacy claim does not hold: more is shown to leak than the training claims at most.",
     Severity.PARTIAL: "What is shown to leak is within what the training claims at most.",
+    Severity.UNTOLD: "Could not tell whether the privacy claim holds: repeat with more canaries.",
     Severity.NONE: "Nothing is shown to leak. This is no proof of the claim.",
 }
 
@@ -160,7 +162,7 @@ class CanaryStudy(TableStudy[CanaryConfig]):
                     note=f"{bound.evidence}; {bound.assumes}", quiet=True) for what, bound in also.items()
             ]  # fmt: skip
             if name != WITHOUT_NOISE:
-                parts.append(_part(name, record))
+                parts.append(_part(name, record, run.config["guesses"]))
         together = "bounds by the scores of a training hold together, each other row by itself"
         table = Table("", COLUMNS, rows, together, first="training", open=True)
         threat = {"adversary": record_threat(records), "wants": "to tell which canary providers took part",
@@ -218,19 +220,47 @@ def _row(record: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Valu
 def _measures(record: Mapping[str, Any]) -> tuple[Measure, ...]:
     """What is shown, of what so many guesses could have shown, and what is claimed."""
     name, claimed = f"training with {record['training']}", record["epsilon_claimed"]
-    shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), most=record["most"])
+    doubts = (f"{_fit(record)}.",) if _above_claim(record) else ()
+    shown = Measure(SHOWN, name, Estimate.exactly(record["epsilon_at_least"]), doubts, most=record["most"])
     return shown, Measure(CLAIMED, name, Estimate.exactly(claimed), unbounded=claimed is None)
 
 
-def _part(name: str, record: Mapping[str, Any]) -> Part:
-    """A bound above the claim is the worst that there is; below, what shows is what the claim allows."""
+def _fitted(record: Mapping[str, Any]) -> float:
+    """The bound of a fit, where it is above that of the guesses; else 0. No other that grants less is."""
+    most = max((bound.epsilon for bound in _bounds(record, "also").values()), default=0.0)
+    return most if most > record["epsilon_at_least"] else 0.0
+
+
+def _above_claim(record: Mapping[str, Any]) -> bool:
+    """Whether a fit alone is above the claim."""
     measured, claimed = record["epsilon_at_least"], record["epsilon_claimed"]
-    severity = Severity.SEVERE if claimed is not None and measured > claimed else (
-        Severity.PARTIAL if measured > 0 else Severity.NONE
-    )  # fmt: skip
-    labels = {Severity.SEVERE: "More than it claims", Severity.PARTIAL: "Shows, within its claim",
-              Severity.NONE: "Nothing shown"}  # fmt: skip
+    return claimed is not None and measured <= claimed < _fitted(record)
+
+
+def _fit(record: Mapping[str, Any]) -> str:
+    """What a fit shows, beside the claim."""
+    said = f"By a fit that assumes independent normal scores epsilon is at least {rounded_down(_fitted(record))}"
+    claim = f"the claim of {rounded_up(record['epsilon_claimed'])}"
+    return f"{said}, above {claim}: repeat with more canaries" if _above_claim(record) else f"{said}, within {claim}"
+
+
+def _part(name: str, record: Mapping[str, Any], guesses: int) -> Part:
+    """A bound above the claim is the worst that there is; below, what shows is what the claim allows. It could not be
+    told where a fit alone is above the claim, or where all guesses right would have shown nothing."""
+    measured, claimed, fitted = record["epsilon_at_least"], record["epsilon_claimed"], _fitted(record)
+    if claimed is not None and measured > claimed:
+        severity, label = Severity.SEVERE, "More than it claims"
+    elif _above_claim(record):
+        severity, label = Severity.UNTOLD, "Could not tell: a fit is above the claim"
+    elif measured > 0 or fitted > 0:
+        severity, label = Severity.PARTIAL, f"Shows{'' if measured > 0 else ' by a fit'}, within its claim"
+    elif record["most"] > 0:
+        severity, label = Severity.NONE, "Nothing shown"
+    else:
+        severity, label = Severity.UNTOLD, "Could not tell: too few guesses"
+    nothing = f"By guesses nothing is shown ({guesses} guesses could show {rounded_up(record['most'])} at most)."
+    first = [*([nothing] if measured == 0 else []), *([f"{_fit(record)}."] if fitted else [])]
     score, best = max(jointly(_bounds(record)).items(), key=lambda item: item[1].epsilon)
     chosen = f" (the higher of {len(record['lower'])} bounds)" if len(record["lower"]) > 1 else ""
-    sentence = f"By {score}{chosen}: {best.sentence()} The adversary {record['threat']}. Claimed is {record['claim']}"
-    return Part(f"training with {name}", severity, sentence, labels[severity], "canaries")
+    by = f"By {score}{chosen}: {best.sentence()} The adversary {record['threat']}. Claimed is {record['claim']}"
+    return Part(f"training with {name}", severity, " ".join([*first, by]), label, "canaries")

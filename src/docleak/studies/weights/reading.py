@@ -32,9 +32,9 @@ LIMITS = (
 )
 #: Name in the table -> what it is, in the order of the report; baselines have the same names behind "baseline_".
 MEASURES = {
-    "improvement_factor": "IpF: how many times better than public data alone",
+    "improvement_factor": "IpF: mean of four ratios to public data alone (exact fields, three distances)",
     "perfect": "Fields read exactly, one attempt",
-    "hamming": "Tokens wrong, one attempt (Hamming)",
+    "hamming": "A field's tokens wrong, one attempt (Hamming)",
     "levenshtein": "Levenshtein distance, one attempt",
     "jaro_winkler": "Jaro-Winkler distance, one attempt",
     "accuracy_at_100%": "Fields read exactly, best attempt by its own choice",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from docleak.metrics.estimate import Estimate
+from docleak.metrics.extraction import first_of
 from docleak.report.measure import FIELDS, Measure, measured, share_of
 from docleak.report.severity import Part, Severity
 from docleak.studies.weights.table import GameTable, Ranked
@@ -76,7 +77,10 @@ def _unsure(table: GameTable, left: int) -> str:
         return "one document gives no interval"
     if guesses_too_little(table):
         right = _right(table.estimates["baseline_hamming"])
-        return f"the public model guesses {right} of their tokens, too few for the candidates to hold the right ones"
+        return (
+            f"the public model guesses on average {right} of the tokens of a field, too few for the candidates to hold "
+            "the right ones"
+        )
     if factor.high > EXCLUDED:
         return f"so few documents do not exclude an improvement factor of {_most(factor)} (1: no better)"
     return ""
@@ -127,8 +131,8 @@ def _left(table: GameTable, planned: int) -> int:
 def _of_tokens(table: GameTable) -> str:
     ours, theirs = table.estimates["hamming"], table.estimates["baseline_hamming"]
     return (
-        f"At a first attempt {_right(ours)} of the fields' tokens are right; from public data alone it is "
-        f"{_right(theirs)}."
+        f"At a first attempt, on average over {len(table.fields)} fields, {_right(ours)} of a field's tokens are "
+        f"right; from public data alone it is {_right(theirs)}."
     )
 
 
@@ -173,9 +177,10 @@ def _of_the_surest(table: GameTable) -> list[str]:
     surest = table.fields[0]
     right = round((1 - surest.match.hamming) * 100)
     words = "which is right" if surest.match.perfect else f"of whose tokens {right} % are right"
+    count = first_of(0.05, len(table.fields))
     return [
-        f"Of the 5 % of fields that it is surest of it read {100 * few.value:.0f} % whole. Surest of all it is of "
-        f"“{surest.guess.removeprefix('##')}”, {words}."
+        f"Of the 5 % of fields that it is surest of ({count} of {len(table.fields)}, rounded up) it read "
+        f"{round(few.value * count)} whole. Surest of all it is of “{surest.guess.removeprefix('##')}”, {words}."
     ]
 
 
