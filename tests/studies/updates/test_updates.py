@@ -32,7 +32,7 @@ from docleak.studies.updates import sight, study
 from docleak.studies.updates.case import OF_TRANSFORMERS, batching_of, open_case, plan_of
 from docleak.studies.updates.check import check
 from docleak.studies.updates.config import UpdatesConfig
-from docleak.studies.updates.reading import falls, read_run
+from docleak.studies.updates.reading import GIVEN, falls, read_run
 from docleak.studies.updates.round import assumed
 from docleak.studies.updates.sight import sight_of
 from docleak.studies.updates.study import UpdatesStudy
@@ -489,6 +489,16 @@ def test_fields_whose_tokens_are_read_without_order_are_not_said_to_be_read_as_v
             policy = Policy(rule=(Rule(measure=FIELDS, at_most=bound),))
             (held,) = policies.check(policy, said.measures, verdict_on(run.record("a")))
             assert held.outcome == "finding" and counted.rstrip(".") in held.why and "were read on" not in held.why
+
+
+def test_what_the_attack_on_pictures_was_given_is_not_said_to_be_the_servers(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", "a")
+    words, given = "words attacked with nothing that the server does not have", "questions and answers and, where"
+    said = read_run(run)
+    assert f"{words}; pictures with the blank templates" in said.lead and given in said.lead
+    assert f"for pictures: {GIVEN}, as" in report_on([run.path])[0].read_text().replace("&#39;", "'")
+    run.write_unit("a", {**run.record("a"), "pictures": {"why": "nothing"}}, {})
+    assert read_run(run).lead.endswith(f"{words}.")
 
 
 def run_of(path: Path, names: str, **config: Any) -> Run:
