@@ -39,6 +39,16 @@ def test_the_report_names_an_active_server_what_it_read_and_the_guard(run: Path)
     assert float(row["tokens"].iloc[0]) > 0.5 and row["guard"].iloc[0] == "refused"
 
 
+def test_the_signed_page_says_what_training_was_attacked_and_that_the_server_is_active(run: Path) -> None:
+    page, (reading,) = report_on([run])
+    scope = reading.scope
+    assert scope is not None and scope.system == "Federated training of VT5 (tiny), start of federated training"
+    assert scope.reached == "one gradient of 2 clients with 1 page each" and "an active server" in scope.adversary
+    assert scope.remedies[0].startswith("Of 1 manipulated model docleak guard refuses 1 in a first round")
+    facts = page.read_text().split("Purpose of the audit")[1].split("Statement to quote")[0]
+    assert "of 2 clients" in facts and "manipulates the model" in facts
+
+
 def test_what_passes_a_first_round_is_not_said_to_be_refused(tmp_path: Path) -> None:
     config = ServersConfig(models=("donut-start",), servers=("trap-weights:share=0.05,left=0.05",), clients=2)
     run = carry_out(ServersStudy(config), tmp_path / "run")
