@@ -37,13 +37,14 @@ def test_the_signed_page_says_of_what_model_how_many_pages_and_who_asks(tmp_path
     study = PresenceStudy(PresenceConfig(pages=8, controls=2))
     run = carry_out(study, tmp_path / "run")
     page, (reading,) = report_on([run.path])
-    asked = "4 pages in 2 updates and 4 out of them"
+    asked = "4 pages in 2 updates and 4 in none"
     assert f"An honest-but-curious server of a training of donut-start asked about {asked}. Pages" in reading.counted
     assert reading.scope is not None and reading.scope.reached == asked
     assert reading.scope.system == "Federated training of donut-start"
     assert "receives one client's update" in reading.scope.adversary
     facts = page.read_text().split("Purpose of the audit")[1].split("Auditor")[0]
-    assert "4 out of them" in facts and "honest-but-curious server" in facts
+    assert "4 in none" in facts and "honest-but-curious server" in facts
+    assert "Made-up pages" in facts and "Confidential." not in page.read_text()
     (run.folder(study.units()[1].id) / "unit.json").unlink()
     (half,) = read_runs([run])
     assert half.scope is not None and half.scope.unfinished == "1 of 2 updates"

@@ -225,6 +225,7 @@ class PresenceStudy(Study[PresenceConfig]):
                               render("threat.html.j2", model=THREAT))),
             results={"presence": table.to_json()}, runs=tuple(run_facts(run.path, run.manifest()) for run in runs),
             limits=LIMITS, scope=scope_of(runs),
+            synthetic=all(run.config["documents"] == "synthetic" for run in runs),
         )  # fmt: skip
 
 
@@ -244,10 +245,10 @@ def scope_of(runs: Sequence[Run]) -> Scope:
 
 
 def asked_about(run: Run) -> str:
-    """How many pages or providers were asked about: in updates, and out of them."""
+    """How many pages or providers were asked about: in updates, and in none."""
     inside, outside = (sum(len(record[kind]) for record in run.units()) for kind in ("inside", "outside"))
     what = "provider" if run.config.get("per_provider") else "page"
-    return f"{counted_words(inside, what)} in {counted_words(len(run.units()), 'update')} and {outside} out of them"
+    return f"{counted_words(inside, what)} in {counted_words(len(run.units()), 'update')} and {outside} in none"
 
 
 def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
