@@ -122,10 +122,11 @@ class ServersStudy(Study[ServersConfig]):
         table = Table(
             "Active servers", COLUMNS, rows,
             "Clopper-Pearson 95 % intervals over pages, and over tokens as if they were independent. "
-            f"A page is read if what came back is within {EXACT:g} dB PSNR of it.", first="server",
+            f"A page is read if what came back has a PSNR of at least {EXACT:g} dB to it.", first="server",
         )  # fmt: skip
         lines.append(table.to_text())
         named = "; ".join(dict.fromkeys(str(run.config["documents"]) for run in runs))
+        impossible = [r["obstacle"] for run in runs for r in run.units() if "obstacle" in r]
         caught = [r for run in runs for r in run.units() if "guard" in r]
         alone, beside_it = (sum(bool(r[key]["refused"]) for r in caught) for key in ("guard", "guard_beside"))
         guard = (
@@ -134,9 +135,13 @@ class ServersStudy(Study[ServersConfig]):
         )
         counted = (
             f"An active server, which manipulates the model that it sends, read something in "
-            f"{sum(part.severity in (Severity.SEVERE, Severity.PARTIAL) for part in parts)} of {len(parts)} trials; "
-            f"of the {len(caught)} models that were sent {guard}"
+            f"{sum(part.severity in (Severity.SEVERE, Severity.PARTIAL) for part in parts)} of "
+            f"{counted_words(len(caught), 'trial')}"
         )
+        if impossible:
+            counted += f"; {len(impossible)} {'was' if len(impossible) == 1 else 'were'} not possible: "
+            counted += "; ".join(dict.fromkeys(why.rstrip(".") for why in impossible))
+        counted += f"; of the {len(caught)} models that were sent {guard}" if caught else "."
         return Reading(
             question="What does a server read that does not keep to the protocol?",
             lead=f"Manipulated models, answered by clients with pages of {named}.",
