@@ -107,6 +107,14 @@ def test_the_page_says_the_worst_first_and_what_it_could_not_tell():
     assert overall([], "").severity is Severity.UNMEASURED
 
 
+def test_parts_that_leak_in_part_are_named_behind_the_severe_ones():
+    parts = [Part(str(number), severity, "So.") for number, severity in enumerate(Severity)]
+    assert overall([*parts, Part("5", Severity.PARTIAL, "So.")], "").sentence == (
+        "Severe leak in 1 of 6 parts: 0. Partial leak in 2 more: 1; 5. "
+        "What leaves by the following could not be told: 2. What leaves by the following was not measured: 3."
+    )
+
+
 def test_severe_is_half_of_what_could_be_a_finding():
     assert judge((READ, READ, *(Cell.PUBLIC,) * 8)).severity is Severity.SEVERE
     assert judge((READ, NOT, NOT, *(Cell.GIVEN,) * 3)).severity is Severity.PARTIAL

@@ -32,7 +32,11 @@ MEMORY, SHOWN, CLAIMED = "memorisation", "epsilon-measured", "epsilon-claimed"
 DOCUMENT_AUC, DOCUMENT_TPR_10, DOCUMENT_TPR_1 = "document-auc", "document-tpr-at-10-fpr", "document-tpr-at-1-fpr"
 DOCUMENT_FIELDS = "document-fields-known"
 MEASURES = {
-    FIELDS: Meaning("Private fields read", True, "Share of the private fields whose value any route gives exactly."),
+    FIELDS: Meaning(
+        "Private fields read", True,
+        "Share of the private fields whose value any route gives exactly; of captured updates also of those all of "
+        "whose tokens are in the set of tokens read, which has no order.",
+    ),
     EXPLAINED: Meaning(
         "Gradient explained", False,
         "Of what the blank template leaves unexplained of the gradient, the share that the best reconstruction "
@@ -76,7 +80,7 @@ class Measure:
 
     ``doubts`` say why a low number is no all-clear. ``by`` holds what the number was computed from, by document or
     provider; where it is a difference, ``less`` holds the other side. ``unbounded``: there is no claim at
-    all. ``most``: what could have been shown at most.
+    all. ``most``: what could have been shown at most. ``counted``: what counts as read, where it is no value as such.
     """
 
     what: str
@@ -87,6 +91,7 @@ class Measure:
     less: Groups = field(default_factory=dict, repr=False)
     unbounded: bool = False
     most: float | None = None
+    counted: str = ""
 
     @property
     def text(self) -> str:

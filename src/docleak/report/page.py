@@ -159,7 +159,7 @@ def measures_table(measures: Sequence[Measure]) -> Table:
     caption = (
         "with 95 % intervals over documents or providers, where there are several (gradient explained: the least and "
         "the greatest page); docleak check bounds these."
-    )
+    ) + "".join(f" {MEASURES[one.what].head}, {one.of}: {one.counted}." for one in measures if one.counted)
     return Table("Measured", columns, rows, caption, first="Of", open=True)
 
 

@@ -183,12 +183,12 @@ def _of_measure(rule: Rule, one: Measure) -> Checked:
         page = f"{one.text}; the page of which most is explained, {number_of(high, one.what)}, is above the bound."
         return Checked(rule, one.of, Outcome.FINDING, page)
     if low is not None and low > bound:
-        return Checked(rule, one.of, Outcome.FINDING, f"{one.text}: above the bound.")
+        how = f" ({one.counted})" if one.counted else ""
+        return Checked(rule, one.of, Outcome.FINDING, f"{one.text}: above the bound{how}.")
     if one.what == FIELDS and estimate.value > bound:
         # What was read was read, on however few pages; only how many of others would be needs an interval.
-        return Checked(
-            rule, one.of, Outcome.FINDING, f"{one.text} of {estimate.n} fields were read on the audited pages."
-        )
+        said = f": {one.counted}." if one.counted else " were read on the audited pages."
+        return Checked(rule, one.of, Outcome.FINDING, f"{one.text} of {estimate.n} fields{said}")
     if one.most is not None and bound >= one.most:
         why = f"No more than {number_of(one.most, one.what)} could have been shown by so few guesses, whatever is true."
         return Checked(rule, one.of, Outcome.UNTOLD, why)

@@ -195,8 +195,8 @@ class Overall:
 def overall(parts: Sequence[Part], counted: str, unfinished: Sequence[str] = ()) -> Overall:
     """One verdict over all parts: its colour is the worst part's. ``counted`` says what was read of all fields by any
     route ("7 of 9 private fields of 2 pages were read, by picture or answer."); the sentence adds which part is the
-    worst, what is ``unfinished``, in sentences, and what could not be told or was not measured, so that no silence
-    passes for an all-clear."""
+    worst, which leak in part, what is ``unfinished``, in sentences, and what could not be told or was not measured, so
+    that no silence passes for an all-clear."""
     severity = worst(part.severity for part in parts)
     order = list(Severity)
     ranked = tuple(sorted(parts, key=lambda part: order.index(part.severity)))
@@ -204,6 +204,9 @@ def overall(parts: Sequence[Part], counted: str, unfinished: Sequence[str] = ())
     if len(parts) > 1:
         named = [part.name for part in ranked if part.severity is severity]
         lines.append(f"{severity.label} in {len(named)} of {len(parts)} parts: {'; '.join(named)}.")
+    partial = [part.name for part in ranked if part.severity is Severity.PARTIAL]
+    if partial and severity is Severity.SEVERE:
+        lines.append(f"{Severity.PARTIAL.label} in {len(partial)} more: {'; '.join(partial)}.")
     for other, words in ((Severity.UNTOLD, "could not be told"), (Severity.UNMEASURED, "was not measured")):
         silent = [part.name for part in ranked if part.severity is other]
         if silent and other is not severity:

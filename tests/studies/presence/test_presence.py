@@ -12,7 +12,7 @@ from docleak.errors import AttackError, DocumentError
 from docleak.studies.engine import carry_out
 from docleak.studies.presence.config import PresenceConfig
 from docleak.studies.presence.study import PresenceStudy, cutoff_of, told
-from docleak.studies.registry import read_runs
+from docleak.studies.registry import read_runs, report_on
 
 LAYER = "decoder.model.decoder.layers.1.fc1.weight"
 
@@ -31,6 +31,23 @@ def test_pages_of_the_update_are_told_from_others(settings: dict[str, object], t
         gap = [(min(p["residual"] for p in r["inside"]), max(p["residual"] for p in r["outside"])) for r in run.units()]
         assert all(inside > outside + 2 for inside, outside in gap)
     assert "by loss AUC" in reading.parts[0].sentence
+
+
+def test_the_signed_page_says_of_what_model_how_many_pages_and_who_asks(tmp_path: Path) -> None:
+    study = PresenceStudy(PresenceConfig(pages=8, controls=2))
+    run = carry_out(study, tmp_path / "run")
+    page, (reading,) = report_on([run.path])
+    asked = "4 pages in 2 updates and 4 in none"
+    assert f"An honest-but-curious server of a training of donut-start asked about {asked}. Pages" in reading.counted
+    assert reading.scope is not None and reading.scope.reached == asked
+    assert reading.scope.system == "Federated training of donut-start"
+    assert "receives one client's update" in reading.scope.adversary
+    facts = page.read_text().split("Purpose of the audit")[1].split("Auditor")[0]
+    assert "4 in none" in facts and "honest-but-curious server" in facts
+    assert "Made-up pages" in facts and "Confidential." not in page.read_text()
+    (run.folder(study.units()[1].id) / "unit.json").unlink()
+    (half,) = read_runs([run])
+    assert half.scope is not None and half.scope.unfinished == "1 of 2 updates"
 
 
 def test_providers_are_dealt_once_and_their_other_pages_are_in_no_update() -> None:

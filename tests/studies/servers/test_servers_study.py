@@ -33,10 +33,29 @@ def test_the_report_names_an_active_server_what_it_read_and_the_guard(run: Path)
     assert held.said == "No hold" and "no LoRA" in held.sentence
     assert "manipulates the model that it sends" in reading.counted
     assert "guard refuses 1 in a first round" in reading.counted
+    assert "read something in 1 of 1 trial; 1 was not possible: " in reading.counted
+    assert "has a PSNR of at least 48 dB to it" in reading.tables["servers"].caption
     html = page.read_text()
     assert "it does NOT keep to the protocol" in html and "sum of 2 clients" in html
     row = reading.tables["servers"].to_frame().set_index("server").filter(like="decepticons", axis=0)
     assert float(row["tokens"].iloc[0]) > 0.5 and row["guard"].iloc[0] == "refused"
+
+
+def test_the_signed_page_says_what_training_was_attacked_and_that_the_server_is_active(run: Path) -> None:
+    page, (reading,) = report_on([run])
+    scope = reading.scope
+    assert scope is not None and scope.system == "Federated training of VT5 (tiny), start of federated training"
+    assert scope.reached == "one gradient of 2 clients with 1 page each" and "an active server" in scope.adversary
+    assert scope.remedies[0].startswith("Of 1 manipulated model docleak guard refuses 1 in a first round")
+    facts = page.read_text().split("Purpose of the audit")[1].split("Statement to quote")[0]
+    assert "of 2 clients" in facts and "manipulates the model" in facts
+
+
+def test_trials_that_were_not_possible_are_no_trials(tmp_path: Path) -> None:
+    config = ServersConfig(models=("vt5-start",), servers=("adapter-bins",), public=4)
+    (reading,) = report_on([carry_out(ServersStudy(config), tmp_path / "run").path])[1]
+    assert "read something in 0 of 0 trials; 1 was not possible: " in reading.counted
+    assert "no LoRA" in reading.counted and "guard" not in reading.counted
 
 
 def test_what_passes_a_first_round_is_not_said_to_be_refused(tmp_path: Path) -> None:

@@ -20,7 +20,10 @@ from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
 from docleak.metrics import Reading as Read
 from docleak.models import load_model
+from docleak.report import policy as policies
+from docleak.report.measure import FIELDS
 from docleak.report.page import Reading, joined
+from docleak.report.policy import Policy, Rule
 from docleak.report.severity import Overall, Severity, overall
 from docleak.runs.run import Run
 from docleak.studies.engine import Silence, carry_out
@@ -29,7 +32,7 @@ from docleak.studies.updates import sight, study
 from docleak.studies.updates.case import OF_TRANSFORMERS, batching_of, open_case, plan_of
 from docleak.studies.updates.check import check
 from docleak.studies.updates.config import UpdatesConfig
-from docleak.studies.updates.reading import falls, read_run
+from docleak.studies.updates.reading import GIVEN, falls, read_run
 from docleak.studies.updates.round import assumed
 from docleak.studies.updates.sight import sight_of
 from docleak.studies.updates.study import UpdatesStudy
@@ -471,6 +474,31 @@ def test_an_interrupted_audit_is_no_all_clear_of_the_whole(tmp_path: Path) -> No
     assert fields_doubted(run) == ("The run is not finished: 1 of 2 updates.",)
     for shown in (text, page):
         assert "Not finished: Round 1, client b." in shown and "3 of 3 cells are not finished" in shown
+
+
+def test_fields_whose_tokens_are_read_without_order_are_not_said_to_be_read_as_values(tmp_path: Path) -> None:
+    told = words_with(found=30, right=30, precision=1.0, recall=1.0, fields=[6, 6])
+    for pictures, given in (("....", "no value was given as such"), ("x...", "1 was read from pictures")):
+        run = run_of(tmp_path / pictures, "a")
+        run.write_unit("a", {**run.record("a"), "words": told, "pictures": pictured(pictures)}, {})
+        said, _, page = reported(run)
+        counted = f"all tokens of 6 of 6 fields are in the set of tokens read, without order; {given}."
+        assert f"Private fields read, all clients: {counted}" in page
+        assert "All tokens of 6 of 6 private fields are in the set of tokens read, without order;" in said.counted
+        for bound in (0.5, 0.0):
+            policy = Policy(rule=(Rule(measure=FIELDS, at_most=bound),))
+            (held,) = policies.check(policy, said.measures, verdict_on(run.record("a")))
+            assert held.outcome == "finding" and counted.rstrip(".") in held.why and "were read on" not in held.why
+
+
+def test_what_the_attack_on_pictures_was_given_is_not_said_to_be_the_servers(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", "a")
+    words, given = "words attacked with nothing that the server does not have", "questions and answers and, where"
+    said = read_run(run)
+    assert f"{words}; pictures with the blank templates" in said.lead and given in said.lead
+    assert f"for pictures: {GIVEN}, as" in report_on([run.path])[0].read_text().replace("&#39;", "'")
+    run.write_unit("a", {**run.record("a"), "pictures": {"why": "nothing"}}, {})
+    assert read_run(run).lead.endswith(f"{words}.")
 
 
 def run_of(path: Path, names: str, **config: Any) -> Run:

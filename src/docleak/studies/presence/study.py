@@ -29,7 +29,8 @@ from docleak.metrics.estimate import Estimate
 from docleak.metrics.membership import membership_rates
 from docleak.models import DocumentModel, load_model, pixels_of, trainable
 from docleak.report.page import Reading, Section, run_facts
-from docleak.report.severity import Part, Severity
+from docleak.report.severity import Part, Severity, worst
+from docleak.report.statement import Scope, counted_words
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
@@ -216,13 +217,38 @@ class PresenceStudy(Study[PresenceConfig]):
         return Reading(
             question=f"Was this {what} in this update?",
             lead=f"What a server that suspects a {what} can tell of an update.",
-            parts=tuple(parts), counted=parts[0].sentence, lines=(table.to_text(),), tables={"presence": table},
+            parts=tuple(parts),
+            counted=" ".join(part.sentence for part in parts if part.severity is worst(p.severity for p in parts)),
+            lines=(table.to_text(),), tables={"presence": table},
             sections=(Section("presence", "Membership", "Pages in and out", render("table.html.j2", table=table)),
                       Section("threat-presence", "Threat model", "Threat model: who could do this",
                               render("threat.html.j2", model=THREAT))),
             results={"presence": table.to_json()}, runs=tuple(run_facts(run.path, run.manifest()) for run in runs),
-            limits=LIMITS,
+            limits=LIMITS, scope=scope_of(runs),
+            synthetic=all(run.config["documents"] == "synthetic" for run in runs),
         )  # fmt: skip
+
+
+def scope_of(runs: Sequence[Run]) -> Scope:
+    """Whose updates were looked at, what they were asked about, and who the adversary is."""
+    lacking = [
+        f"{len(run.units())} of {counted_words(planned, 'update')}" for run in runs
+        if len(run.units()) < (planned := int(run.config["pages"]) // (2 * int(run.config["batch_size"])))
+    ]  # fmt: skip
+    return Scope(
+        system=f"Federated training of {'; '.join(dict.fromkeys(str(run.config['model']) for run in runs))}",
+        material="; ".join(map(asked_about, runs)),
+        adversary="an honest-but-curious server: it receives one client's update, and holds the weights that the "
+        "client started from, what it asks about, and pages that are certainly not in the update",
+        unfinished="; ".join(lacking),
+    )
+
+
+def asked_about(run: Run) -> str:
+    """How many pages or providers were asked about: in updates, and in none."""
+    inside, outside = (sum(len(record[kind]) for record in run.units()) for kind in ("inside", "outside"))
+    what = "provider" if run.config.get("per_provider") else "page"
+    return f"{counted_words(inside, what)} in {counted_words(len(run.units()), 'update')} and {outside} in none"
 
 
 def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
@@ -239,7 +265,8 @@ def rows_of(run: Run, rng: np.random.Generator) -> tuple[list[Row], Part]:
             "Providers in and out of updates, by the pages that are in": ("", f"{name}, pages in the update"),
             "By other pages of theirs": (OTHERS, f"{name}, other pages of theirs"),
         }
-    rows, said, low = [], [], 0.0
+    rows, low = list[Row](), 0.0
+    said = [f"An honest-but-curious server of a training of {c['model']} asked about {asked_about(run)}"]
     for question, (which, title) in asked.items():
         values: dict[str, Any] = {"blind_auc": blind}
         for score in SCORES:

@@ -21,6 +21,7 @@ from docleak.models import DocumentModel, Encoded, load_model, pixels_of
 from docleak.models.base import image_of
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import SEVERE_SHARE, Part, Severity
+from docleak.report.statement import Scope, counted_words
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
@@ -121,18 +122,26 @@ class ServersStudy(Study[ServersConfig]):
         table = Table(
             "Active servers", COLUMNS, rows,
             "Clopper-Pearson 95 % intervals over pages, and over tokens as if they were independent. "
-            f"A page is read if what came back is within {EXACT:g} dB PSNR of it.", first="server",
+            f"A page is read if what came back has a PSNR of at least {EXACT:g} dB to it.", first="server",
         )  # fmt: skip
         lines.append(table.to_text())
         named = "; ".join(dict.fromkeys(str(run.config["documents"]) for run in runs))
+        impossible = [r["obstacle"] for run in runs for r in run.units() if "obstacle" in r]
         caught = [r for run in runs for r in run.units() if "guard" in r]
         alone, beside_it = (sum(bool(r[key]["refused"]) for r in caught) for key in ("guard", "guard_beside"))
+        guard = (
+            f"docleak guard refuses {alone} in a first round, where it sees nothing else, and {beside_it} beside the "
+            "honest model."
+        )
         counted = (
             f"An active server, which manipulates the model that it sends, read something in "
-            f"{sum(part.severity in (Severity.SEVERE, Severity.PARTIAL) for part in parts)} of {len(parts)} trials; "
-            f"of the {len(caught)} models that were sent docleak guard refuses {alone} in a first round, where it sees "
-            f"nothing else, and {beside_it} beside the honest model."
+            f"{sum(part.severity in (Severity.SEVERE, Severity.PARTIAL) for part in parts)} of "
+            f"{counted_words(len(caught), 'trial')}"
         )
+        if impossible:
+            counted += f"; {len(impossible)} {'was' if len(impossible) == 1 else 'were'} not possible: "
+            counted += "; ".join(dict.fromkeys(why.rstrip(".") for why in impossible))
+        counted += f"; of the {len(caught)} models that were sent {guard}" if caught else "."
         return Reading(
             question="What does a server read that does not keep to the protocol?",
             lead=f"Manipulated models, answered by clients with pages of {named}.",
@@ -145,7 +154,26 @@ class ServersStudy(Study[ServersConfig]):
             results={"servers": table.to_json()}, limits=LIMITS,
             runs=tuple(run_facts(run.path, run.manifest()) for run in runs),
             synthetic=all(run.config["documents"] == "synthetic" for run in runs),
+            scope=scope_of(runs, [f"Of {counted_words(len(caught), 'manipulated model')} {guard}"] if caught else []),
         )  # fmt: skip
+
+
+def scope_of(runs: Sequence[Run], remedies: Sequence[str]) -> Scope:
+    """What training was attacked, of what clients, and that the adversary is active."""
+    configs = [run.config for run in runs]
+    done = [(len(run.units()), len(run.config["models"]) * len(run.config["servers"])) for run in runs]
+    models = dict.fromkeys(model_title(model, None) for config in configs for model in config["models"])
+    return Scope(
+        system=f"Federated training of {'; '.join(models)}",
+        material="; ".join(dict.fromkeys(
+            f"one gradient of {counted_words(int(c['clients']), 'client')} with "
+            f"{counted_words(int(c['batch_size']), 'page')}{' each' * (int(c['clients']) > 1)}" for c in configs
+        )),
+        adversary="an active server, or whoever can write what it sends: it does not keep to the protocol, and "
+        "manipulates the model that it sends",
+        remedies=tuple(remedies),
+        unfinished="; ".join(f"{count} of {counted_words(of, 'trial')}" for count, of in done if count < of),
+    )  # fmt: skip
 
 
 def threat_model(config: Mapping[str, Any]) -> dict[str, Any]:

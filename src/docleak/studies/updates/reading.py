@@ -27,12 +27,14 @@ from docleak.studies.updates.verdict import (
     severity_of,
 )
 
+#: What the attack on pictures is given, as in the published attack.
+GIVEN = "the blank templates, the clients' questions and answers and, where the model takes them, the OCR words"
 THREAT = {
     "adversary": "the server of a federated training, or whoever reads its traffic: it follows the protocol and looks",
     "sees": ["the weights it sent, what each client sent back, and the training configuration it gave the clients"],
     "knows": ["for words: nothing else",
-              "for pictures: the blank templates, and the clients' questions and answers, as in the published attack; "
-              "not the order in which they were trained on, nor dropout masks"],
+              f"for pictures: {GIVEN}, as in the published attack; not the order in which they were trained on, nor "
+              "dropout masks"],
     "cannot": ["touch the model or the protocol, or see a page"],
 }  # fmt: skip
 SECURE_THREAT = {
@@ -73,11 +75,13 @@ def read_run(run: Run) -> Reading:
     shown = [_shown(run, record) for record in updates]
     table = table_of(cells)
     doubted = any(doubts_of(record) for record in updates[:1])
+    pictures = f"; pictures with {GIVEN} given" if any("score" in r["pictures"] for r in (*updates, *cells)) else ""
     said = [line for one in shown for line in (f"{one['name']}: {one['label']}", *(f"  {s}" for s in one["sentences"]))]
     return Reading(
         question="What did the clients' updates give away?",
         lead=f"{counted_words(len(updates), 'update')} that a federated server received from clients training "
-        f"{info.get('model', {}).get('name', 'the model')}, attacked with nothing that the server does not have.",
+        f"{info.get('model', {}).get('name', 'the model')}: words attacked with nothing that the server does not have"
+        f"{pictures}.",
         parts=(*map(part_of, updates),
                *(Part(name, Severity.UNMEASURED, "No unit of it is finished.") for name in unfinished)),
         counted=counted(updates),

@@ -121,9 +121,10 @@ def fields_measured(
     records: Sequence[Mapping[str, Any]], whose: str, missing: Sequence[str] = ()
 ) -> tuple[Measure, ...]:
     """The share of private fields that the better of the two routes gives of the updates of ``whose``: fields all of
-    whose tokens are told, where that is more than chance, or that are read from pictures. Intervals over clients.
-    ``missing`` are sentences on what of the run is not there."""
+    whose tokens are in the set of tokens read, where that is more than chance, though it gives no value as such, or
+    that are read from pictures. Intervals over clients. ``missing`` are sentences on what of the run is not there."""
     groups, doubts = list[tuple[str, float, int]](), [*missing]
+    tokens, fields, values = 0, 0, 0
     for record in records:
         words, seen = record["words"], Pictures.of(record["pictures"])
         if "masked" in record:
@@ -134,12 +135,18 @@ def fields_measured(
             held = words["fields"][0] if beyond_chance(words) or (words["precision"] or 0) >= SURE else 0
         read, tried = (seen.cells.count(Cell.READ), judge(seen.cells).of) if seen else (0, 0)
         groups.append((str(record["client"]), float(max(held, read)), max(of, tried)))
+        tokens, fields, values = tokens + held, fields + of, values + read
         doubts += doubts_of(record)
         if severity_of(record) is Severity.UNTOLD or not (told and seen):
             doubts.append(f"{name_of(record)}: words, pictures or both could not be told.")
     by = measured(groups)
     share = share_of(by, np.random.default_rng(0))
-    return (Measure(FIELDS, whose, share, tuple(dict.fromkeys(doubts)), by),) if groups else ()
+    given = (
+        f"{values} {'was' if values == 1 else 'were'} read from pictures" if values else "no value was given as such"
+    )
+    how = f"all tokens of {tokens} of {fields} fields are in the set of tokens read, without order; {given}"
+    measure = Measure(FIELDS, whose, share, tuple(dict.fromkeys(doubts)), by, counted=how if tokens else "")
+    return (measure,) if groups else ()
 
 
 def counted(records: Sequence[Mapping[str, Any]]) -> str:
@@ -149,7 +156,8 @@ def counted(records: Sequence[Mapping[str, Any]]) -> str:
     said = []
     if of := sum(fields[1] for fields in held):
         said.append(
-            f"All tokens of {sum(fields[0] for fields in held)} of {of} private fields are among the words read"
+            f"All tokens of {sum(fields[0] for fields in held)} of {of} private fields are in the set of tokens read, "
+            "without order"
         )
     if scored := sum(one.scored for one in seen):
         read = sum(one.cells.count(Cell.READ) for one in seen)
