@@ -281,15 +281,13 @@ def test_other_weights_or_pages_under_the_same_name_are_refused(
     run = run_one(config, tmp_path / "run")
     signature = run.info["signature"]
     models._model.cache_clear()
-    models.audited_pages.cache_clear()
+    models._pages.cache_clear()
     assert run_one(config, tmp_path / "run").info["signature"] == signature
     if changed == "weights":
         small_donut(seed=1, size=SMALL).save(str(tmp_path / "model"))
     else:
         (image,) = (tmp_path / "pages").glob("*.png")
         Image.fromarray(small_page("17").image).save(image)
-    models._model.cache_clear()
-    models.audited_pages.cache_clear()
     with pytest.raises(RunError, match="other weights, pages or records"):
         run_one(config, tmp_path / "run")
     assert run.info["signature"] == signature
