@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from safetensors.torch import save_file
 
+from docleak.attacks.gradients import Finding
 from docleak.documents import Field, Page, Question, Word, blank_template
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
@@ -291,6 +293,34 @@ def test_other_weights_or_pages_under_the_same_name_are_refused(
     with pytest.raises(RunError, match="other weights, pages or records"):
         run_one(config, tmp_path / "run")
     assert run.info["signature"] == signature
+
+
+class Own:
+    """An attack of one's own, which does ``to`` before it answers with the true page."""
+
+    name, paper, summary = "own", "none", "an attack of one's own"
+
+    def __init__(self, to: Callable[[Any, Any], Any]) -> None:
+        self.to = to
+
+    def run(self, view: Any, knowledge: Any, **options: Any) -> Finding:
+        return Finding(self.to(view, knowledge), 0.0, 1.0, 1, 0.0)
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_an_attack_that_writes_into_the_template_has_the_same_floor(
+    small_config: GradientConfig, tmp_path: Path
+) -> None:
+    def filled(view: Any, knowledge: Any) -> torch.Tensor:
+        knowledge.template[knowledge.private[:, None].expand_as(knowledge.template)] = 0.5
+        return knowledge.template  # type: ignore[no-any-return]
+
+    config = replace(small_config, models=("layoutlmv3-start",), pages=1)
+    records = [
+        run_one(replace(config, attacks=(Own(to),)), tmp_path / name).units()[0]
+        for name, to in (("copy", lambda view, known: filled(view, deepcopy(known))), ("place", filled))
+    ]
+    assert records[0]["floor"] == records[1]["floor"] != records[1]["score"] == records[0]["score"]
 
 
 # -- what is wrong is told before anything is written ------------------------------------------------------------------

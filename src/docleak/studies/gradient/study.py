@@ -199,8 +199,9 @@ class GradientStudy(TableStudy[GradientConfig]):
                 run.write_snapshot(unit.id, count, image_of(pixels[0].clamp(0, 1)))
 
         attack = ATTACKS.load(name)
+        known = replace(case.knowledge, template=case.knowledge.template.clone())  # an own attack may write into it
         finding = attack.run(
-            case.view, case.knowledge, budget=c.budget, on_evaluation=on_evaluation,
+            case.view, known, budget=c.budget, on_evaluation=on_evaluation,
             generator=torch.Generator().manual_seed(c.seed * 1000 + number),
         )  # fmt: skip
         images = {
