@@ -323,6 +323,30 @@ def test_an_attack_that_writes_into_the_template_has_the_same_floor(
     assert records[0]["floor"] == records[1]["floor"] != records[1]["score"] == records[0]["score"]
 
 
+@pytest.mark.usefixtures("_fake_ocr")
+@pytest.mark.parametrize("done", ["weights", "frozen", "raised"])
+def test_an_attack_that_changes_the_model_is_told_and_the_model_loaded_again(
+    done: str, small_config: GradientConfig, tmp_path: Path
+) -> None:
+    def change(view: Any, knowledge: Any) -> torch.Tensor:
+        for parameter in view.model.module.parameters():
+            parameter.requires_grad_(done != "frozen")
+            parameter.data.mul_(1.0 if done == "frozen" else 0.5)
+        if done == "raised":
+            raise ValueError("its own")
+        return knowledge.template  # type: ignore[no-any-return]
+
+    config = replace(small_config, models=("layoutlmv3-start",), pages=1)
+    study = GradientStudy(replace(config, attacks=("random",)))
+    before = study.identity()
+    with pytest.raises(
+        ValueError if done == "raised" else AttackError, match=r"its own|attack .own. leaves layoutlmv3"
+    ):
+        run_one(replace(config, attacks=(Own(change),)), tmp_path / "run")
+    assert study.identity() == before
+    assert all(p.requires_grad for p in models.model_of(config, "layoutlmv3-start", "cpu").module.parameters())
+
+
 # -- what is wrong is told before anything is written ------------------------------------------------------------------
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
+import torch
 
 from docleak.attacks.gradients.algebra.patches import obstacle
 from docleak.attacks.gradients.algebra.tower import obstacle as tower_obstacle
@@ -152,6 +156,35 @@ def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Pag
     DocumentError for two different ones of one name, which would be counted as one, and for a private field with a
     place and no value, which whatever is read would hold."""
     return _pages(source, device, config, stamps(source, config.documents))
+
+
+@contextmanager
+def unchanged(models: Sequence[DocumentModel], attack: str) -> Iterator[None]:
+    """AttackError where ``attack`` leaves one of the models with other weights: what comes after it would be measured
+    on those. They are loaded again then."""
+    before = [_state(model) for model in models]
+    try:
+        yield
+    finally:
+        differ = [model.name for model, state in zip(models, before, strict=True) if _state(model) != state]
+        if differ:
+            for kept in (_model, _trained, _later):
+                kept.cache_clear()
+    if differ:
+        raise AttackError(
+            f"attack {attack!r} leaves {differ[0]} with other weights, or others of them to be trained, than it was "
+            "given; expected the model as it was. Let it work on a copy (copy.deepcopy(view.model))."
+        )
+
+
+def _state(model: DocumentModel) -> tuple[bytes, tuple[bool, ...]]:
+    """Sums of all weights, which cost little, and which of them are trained."""
+    weights = [
+        weight for weight in chain(model.module.parameters(), model.module.buffers()) if weight.is_floating_point()
+    ]
+    with torch.no_grad():
+        sums = [weight.sum(dtype=torch.float32) for weight in weights]
+    return torch.stack([one.cpu() for one in sums]).numpy().tobytes(), tuple(one.requires_grad for one in weights)
 
 
 @lru_cache(maxsize=4)

@@ -46,6 +46,7 @@ from docleak.studies.gradient.models import (
     said_of_training,
     shortage,
     skipped,
+    unchanged,
 )
 from docleak.studies.gradient.reading import COLUMNS, read, tokens_read
 from docleak.studies.gradient.results import prepare
@@ -200,10 +201,11 @@ class GradientStudy(TableStudy[GradientConfig]):
 
         attack = ATTACKS.load(name)
         known = replace(case.knowledge, template=case.knowledge.template.clone())  # an own attack may write into it
-        finding = attack.run(
-            case.view, known, budget=c.budget, on_evaluation=on_evaluation,
-            generator=torch.Generator().manual_seed(c.seed * 1000 + number),
-        )  # fmt: skip
+        with unchanged((model, *later), name):
+            finding = attack.run(
+                case.view, known, budget=c.budget, on_evaluation=on_evaluation,
+                generator=torch.Generator().manual_seed(c.seed * 1000 + number),
+            )  # fmt: skip
         images = {
             "truth": batch[0].image,
             "template": image_of(case.knowledge.template[0]),
