@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,16 @@ def test_what_is_given_is_checked(pages: list[docleak.Page], tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
     with pytest.raises(DocleakError, match="Give a seed"):
         docleak.load_pages("synthetic")
+
+
+def test_boxes_that_are_shares_of_the_page_are_refused_as_in_a_folder(pages: list[docleak.Page]) -> None:
+    words = tuple(docleak.Word(word.text, (0.1, 0.1, 0.2, 0.2)) for word in pages[0].words)
+    with pytest.raises(
+        DocleakError, match=rf"page {pages[0].name!r}: all {len(words)} boxes lie in 0-1; expected pixel"
+    ):
+        given_pages([pages[1], replace(pages[0], words=words)])
+    whole = tuple(docleak.Word(word.text, (0, 0, 1, 1)) for word in pages[0].words)
+    assert isinstance(given_pages([replace(pages[0], words=whole)]), Given)
 
 
 Calls = list[tuple[str, str]]
