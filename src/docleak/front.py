@@ -267,6 +267,9 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
     """What ``audit`` was told, by the names that the study's configuration has for it."""
     names = settings_of(kind.Config)
     values = dict(named)
+    for one, other in (("model", "models"), ("pages", "documents"), ("attacks", "attack")):
+        if one in values and other in values:
+            raise RunError(f"{one} and {other} are both given, and mean the same. Leave one out.")
     if "model" in values:
         models = tuple(given_model(model) for model in _tuple(values.pop("model")))
         if not models:
