@@ -176,6 +176,10 @@ REFUSED: Calls = [
     ("train(silos=2, documents='many', out=OUT)", "documents is 'many'; expected a whole number"),
     ("train(silos=2.5, out=OUT)", "silos is 2.5; expected"),
     ("train(pages=5, out=OUT)", "the pages are of the type int; expected"),
+    ("train(silos=2, capture='no', out=OUT)", "capture is 'no'; expected True or False"),
+    ("train(silos=2, start_is_public=1, out=OUT)", "start_is_public is 1; expected True or False"),
+    ("TrainingSettings(secure='no')", "secure is 'no'; expected True or False"),
+    ("reproduce('gi-dqa/table1', until_decided='no', out=OUT)", "until_decided is 'no'; expected True or False"),
     ("train(silos=2, out=None)", "out is None; expected a folder"),
     ("Results(()).report(5)", "out is 5; expected a folder"),
     ("Results(()).write(5)", "the file is 5; expected a name"),
@@ -295,6 +299,19 @@ def test_a_paper_s_table(tmp_path: Path) -> None:
     for wrong in ({"paages": 1}, {"models": {"x": "y"}}, {"scale": "huge"}, {"rows": "no such"}):
         with pytest.raises(DocleakError):
             docleak.reproduce("gi-dqa/table1", out=tmp_path / "other", **wrong)
+
+
+def test_a_folder_below_the_home_is_where_it_is_said_to_be(
+    pages: list[docleak.Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    audited = docleak.audit(MODEL, pages[:1], attacks="random", budget=1, seed=1, out="~/run")
+    assert audited.paths == docleak.load_run("~/run").paths == (tmp_path / "home" / "run",)
+    trained = docleak.train(pages=pages, rounds=1, max_steps=1, out="~/trained")
+    table = docleak.reproduce("gi-dqa/table1", rows="Random", pages=1, budget=1, models={}, out="~/table")
+    assert {trained.paths[0].parent, table.page.parent.parent} == {tmp_path / "home"}
+    assert not (tmp_path / "~").exists()
 
 
 def test_runs_are_read_from_disk(tmp_path: Path) -> None:
