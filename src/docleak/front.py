@@ -339,6 +339,8 @@ def _silos(
         raise FederationError(f"documents={documents} is how many to make, and pages are given. Leave it out.")
     number = 240 if documents is None else documents
     if isinstance(silos, Mapping):
+        if wrong := [name for name in silos if not isinstance(name, str) or name == ".." or Path(name).name != name]:
+            raise FederationError(f"a silo is called {short(wrong[0])}; expected a name, which is no path.")
         return lambda: {name: _written(held, made / name) for name, held in silos.items()}
     if isinstance(silos, str | os.PathLike):
         return lambda: find_silos(Path(silos).expanduser())
