@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,16 @@ def test_what_is_given_is_checked(pages: list[docleak.Page], tmp_path: Path) -> 
         docleak.load_pages("synthetic")
 
 
+def test_boxes_that_are_shares_of_the_page_are_refused_as_in_a_folder(pages: list[docleak.Page]) -> None:
+    words = tuple(docleak.Word(word.text, (0.1, 0.1, 0.2, 0.2)) for word in pages[0].words)
+    with pytest.raises(
+        DocleakError, match=rf"page {pages[0].name!r}: all {len(words)} boxes lie in 0-1; expected pixel"
+    ):
+        given_pages([pages[1], replace(pages[0], words=words)])
+    whole = tuple(docleak.Word(word.text, (0, 0, 1, 1)) for word in pages[0].words)
+    assert isinstance(given_pages([replace(pages[0], words=whole)]), Given)
+
+
 Calls = list[tuple[str, str]]
 #: What is called, with OUT for a new folder and PAGES for two pages, and what is said of it.
 REFUSED: Calls = [
@@ -166,6 +176,14 @@ REFUSED: Calls = [
     ("train(silos=2, documents='many', out=OUT)", "documents is 'many'; expected a whole number"),
     ("train(silos=2.5, out=OUT)", "silos is 2.5; expected"),
     ("train(pages=5, out=OUT)", "the pages are of the type int; expected"),
+    ("train(silos=2, capture='no', out=OUT)", "capture is 'no'; expected True or False"),
+    ("train(silos=2, start_is_public=1, out=OUT)", "start_is_public is 1; expected True or False"),
+    ("TrainingSettings(secure='no')", "secure is 'no'; expected True or False"),
+    ("reproduce('gi-dqa/table1', until_decided='no', out=OUT)", "until_decided is 'no'; expected True or False"),
+    ("train(silos={'../x': PAGES}, out=OUT)", "a silo is called '../x'; expected a name, which is no path"),
+    ("train(silos={'..': PAGES}, out=OUT)", "a silo is called '..'; expected a name"),
+    ("train(silos={'/tmp/x': PAGES}, out=OUT)", "a silo is called '/tmp/x'; expected a name"),
+    ("train(silos={3: PAGES}, out=OUT)", "a silo is called 3; expected a name"),
     ("train(silos=2, out=None)", "out is None; expected a folder"),
     ("Results(()).report(5)", "out is 5; expected a folder"),
     ("Results(()).write(5)", "the file is 5; expected a name"),
@@ -174,6 +192,9 @@ REFUSED: Calls = [
     ("audit('vt5-start', attacks=[], out=OUT)", "no attack is named"),
     ("audit('vt5-start', PAGES, count=5, out=OUT)", "count is 5, and 2 pages were given"),
     ("audit('vt5-start', PAGES, out=None)", "out is None; expected a folder"),
+    ("audit('vt5-start', PAGES, models=['donut-start'], out=OUT)", "model and models are both given"),
+    ("audit('vt5-start', PAGES, documents='/nosuch', out=OUT)", "pages and documents are both given"),
+    ("audit('vt5-start', PAGES, study='updates', attacks='dlg', attack='random', out=OUT)", "attacks and attack are"),
     ("audit('vt5-start', 5, out=OUT)", "the pages are of the type int; expected"),
     ("audit(study=5, out=OUT)", "the study is 5; expected"),
     ("audit('vt5-start', workers=-1, out=OUT)", "workers is -1; expected 1 to 512"),
@@ -282,6 +303,19 @@ def test_a_paper_s_table(tmp_path: Path) -> None:
     for wrong in ({"paages": 1}, {"models": {"x": "y"}}, {"scale": "huge"}, {"rows": "no such"}):
         with pytest.raises(DocleakError):
             docleak.reproduce("gi-dqa/table1", out=tmp_path / "other", **wrong)
+
+
+def test_a_folder_below_the_home_is_where_it_is_said_to_be(
+    pages: list[docleak.Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    audited = docleak.audit(MODEL, pages[:1], attacks="random", budget=1, seed=1, out="~/run")
+    assert audited.paths == docleak.load_run("~/run").paths == (tmp_path / "home" / "run",)
+    trained = docleak.train(pages=pages, rounds=1, max_steps=1, out="~/trained")
+    table = docleak.reproduce("gi-dqa/table1", rows="Random", pages=1, budget=1, models={}, out="~/table")
+    assert {trained.paths[0].parent, table.page.parent.parent} == {tmp_path / "home"}
+    assert not (tmp_path / "~").exists()
 
 
 def test_runs_are_read_from_disk(tmp_path: Path) -> None:

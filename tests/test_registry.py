@@ -148,6 +148,16 @@ def test_two_objects_of_one_name_are_refused() -> None:
     one, other = (replace(ATTACKS.load("dlg"), name="x", start=start) for start in ("light", "uniform"))
     with pytest.raises(AttackError, match="two attacks are called 'x'"):
         GradientConfig(attacks=(one, other))
+    with pytest.raises(AttackError, match="two attacks are called 'dlg'"):
+        GradientConfig(attacks=(replace(one, name="dlg"), "dlg"))
+    assert GradientConfig(attacks=(one, one, "dlg", ATTACKS.load("dlg"))).attacks == ("x", "x", "dlg", "dlg")
+
+
+def test_an_own_attack_does_not_take_the_place_of_the_closed_form() -> None:
+    with pytest.raises(AttackError, match="an attack of your own is called 'closed-form'"):
+        GradientConfig(attacks=(replace(ATTACKS.load("dlg"), name="closed-form"),))
+    again = replace(ATTACKS.load("closed-form"), summary="again")
+    assert GradientConfig(attacks=(again,)).attacks == ("closed-form",)
 
 
 @pytest.fixture

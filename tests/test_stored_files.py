@@ -18,6 +18,7 @@ from docleak.files import (
     make_private,
     private_folder,
     read_json_object,
+    stamps,
     undamaged,
     write_atomically,
     write_json,
@@ -131,3 +132,17 @@ def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="stop"), drafted(tmp_path / "x"):
         raise ValueError("stop")
     assert (tmp_path / "x").read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_stamps_are_of_all_that_a_text_names_but_not_of_runs_below(tmp_path: Path) -> None:
+    """An audit writes its run beside the pages that it reads, which stay the same for it."""
+    (tmp_path / "run").mkdir()
+    for name in ("pages.jsonl", "run/run.json", ".hidden"):
+        (tmp_path / name).write_text("1")
+    there = stamps(f"sroie:{tmp_path}:split=test,synthetic")
+    assert {(Path(file).name, size) for file, size, _ in there} == {("pages.jsonl", 1), (".hidden", 1)}
+    (tmp_path / "run" / "run.json").write_text("22")
+    assert stamps(f"sroie:{tmp_path}:split=test,synthetic") == there
+    os.utime(tmp_path / "pages.jsonl", ns=(1, 1))
+    assert stamps(tmp_path) != there
+    assert stamps("synthetic", "", "layoutlmv3-start", "no\0name", "x" * 5000) == frozenset()

@@ -18,10 +18,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from stat import S_ISDIR
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from docleak.errors import DocleakError, RunError, denied
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 T = TypeVar("T")
+#: Path, size and time of change of files.
+Stamps: TypeAlias = frozenset[tuple[str, int, int]]
 
 #: How the names of files begin that are being written.
 TEMPORARY = ".docleak-"
@@ -348,3 +351,29 @@ def quietly() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(told)
+
+
+def stamps(*named: str | Path) -> Stamps:
+    """(path, size, time of change) of each file that texts name by itself, in a list or behind FORMAT:, and below the
+    folders that they name: what was read of them may be kept for as long as this is the same.
+
+    Hidden folders do not count, nor do runs below, which change while they read the files beside them.
+    """
+    found = set()
+    for text in map(str, named):
+        for part in {text, text.partition(":")[2], *re.split("[,:]", text)} - {""}:
+            place = os.path.expanduser(part)
+            for file in [place, *_below(place)]:
+                with suppress(OSError, ValueError):  # nothing of that name, or gone by now
+                    status = os.stat(file)
+                    if not S_ISDIR(status.st_mode):
+                        found.add((file, status.st_size, status.st_mtime_ns))
+    return frozenset(found)
+
+
+def _below(place: str) -> Iterator[str]:
+    for folder, folders, files in os.walk(place) if os.path.isdir(place) else ():
+        runs = (name for name in folders if os.path.exists(os.path.join(folder, name, "run.json")))
+        away = {*runs, *(name for name in folders if name.startswith("."))}
+        folders[:] = [name for name in folders if name not in away]
+        yield from (os.path.join(folder, name) for name in files)

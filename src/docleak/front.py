@@ -20,7 +20,7 @@ from docleak.documents import load_pages as open_pages
 from docleak.documents.folder import load, save
 from docleak.documents.loaders import SYNTHETIC, drawn, page_source, page_specs
 from docleak.documents.names import one_spelling
-from docleak.documents.ranges import BUDGET, COUNT, PATH, SEED, Range, check_kind, check_whole, short
+from docleak.documents.ranges import BUDGET, COUNT, PATH, SEED, Range, check_kind, check_truth, check_whole, short
 from docleak.errors import AttackError, DocumentError, FederationError, ModelError, RecipeError, RunError
 from docleak.models import DocumentModel
 from docleak.models.device import pick_device
@@ -116,7 +116,7 @@ def audit(
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker that is about to import the script
         raise RunError("a worker process runs this script again. Put the call under: if __name__ == '__main__':")
     how: dict[str, Any] = {"workers": workers, "cluster": cluster, "command": _call("audit", shown, out)}
-    run = carry_out(measured, Path(out), watcher=Lines(say), **how)
+    run = carry_out(measured, Path(out).expanduser(), watcher=Lines(say), **how)
     return Results((run.path,))
 
 
@@ -150,9 +150,11 @@ def train(
     from docleak.training.private.record_run import train_records
 
     check_kind("out", out, PATH, "a folder", RunError)
+    for name, value in {"capture": capture, "tensorboard": tensorboard, "start_is_public": start_is_public}.items():
+        check_truth(name, value, FederationError)
     if silos is not None and pages is not None:
         raise FederationError("silos and pages are both given; expected silos, or pages for a central training.")
-    folder, chosen = Path(out), _settings(config, settings)
+    folder, chosen = Path(out).expanduser(), _settings(config, settings)
     changed = [field.name for field in fields(chosen) if config and getattr(config, field.name) != field.default]
     said = {name: name for name in changed or settings}
     places = _silos(silos, pages, documents, folder / "silos", chosen)
@@ -216,6 +218,7 @@ def reproduce(
     check_kind("rows", rows, str, "a text", RecipeError)
     check_kind("out", out, PATH | None, "a folder", RecipeError)
     check_whole("workers", workers, WORKERS, RecipeError)
+    check_truth("until_decided", until_decided, RecipeError)
     recipe = find_recipe(name)
     study = recipe.study
     if unknown := [key for key in changes if key not in study.options]:
@@ -225,7 +228,7 @@ def reproduce(
     known = [*recipe.models, *study.checkpoints, *recipe.checkpoints]
     if unknown := [model for model in models or {} if model not in known]:
         raise RecipeError(spec.unknown("model", unknown[0], known))
-    folder = Path(out or f"docleak-{recipe.name.replace('/', '-')}-{scale}")
+    folder = Path(out or f"docleak-{recipe.name.replace('/', '-')}-{scale}").expanduser()
     sources = {key: os.fspath(value) for key, value in (models or {}).items()}
     chosen = {key: sources.pop(key) for key in study.checkpoints if key in sources} | {"models": sources} | changes
     chosen |= {key: _tuple(chosen[key]) for key in ("documents", "test_documents") if key in chosen}
@@ -267,6 +270,9 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
     """What ``audit`` was told, by the names that the study's configuration has for it."""
     names = settings_of(kind.Config)
     values = dict(named)
+    for one, other in (("model", "models"), ("pages", "documents"), ("attacks", "attack")):
+        if one in values and other in values:
+            raise RunError(f"{one} and {other} are both given, and mean the same. Leave one out.")
     if "model" in values:
         models = tuple(given_model(model) for model in _tuple(values.pop("model")))
         if not models:
@@ -333,9 +339,11 @@ def _silos(
         raise FederationError(f"documents={documents} is how many to make, and pages are given. Leave it out.")
     number = 240 if documents is None else documents
     if isinstance(silos, Mapping):
+        if wrong := [name for name in silos if not isinstance(name, str) or name == ".." or Path(name).name != name]:
+            raise FederationError(f"a silo is called {short(wrong[0])}; expected a name, which is no path.")
         return lambda: {name: _written(held, made / name) for name, held in silos.items()}
     if isinstance(silos, str | os.PathLike):
-        return lambda: find_silos(Path(silos))
+        return lambda: find_silos(Path(silos).expanduser())
     if pages is None:
         return lambda: synthetic_silos(made, 3 if silos is None else silos, number, seed=settings.seed)
     if isinstance(pages, str | os.PathLike):
@@ -347,7 +355,7 @@ def _silos(
 def _written(pages: Pages, folder: Path) -> Path:
     """The folder of pages: as it is, or with the pages written to it; RunError where others are there."""
     if isinstance(pages, str | os.PathLike):
-        return Path(pages)
+        return Path(pages).expanduser()
     given = list(one_spelling(pages))
     if not folder.exists():
         return save(given, folder)

@@ -137,7 +137,8 @@ class Registry(Generic[T]):
         """``chosen`` of each; ``error`` where two different objects go by one name."""
         names = tuple(self.chosen(choice) for choice in choices)
         for name in names:
-            if len({id(self.load(other)) for other in names if other == name and isinstance(other, Chosen)}) > 1:
+            same = (other for other in names if other == name)
+            if len({id(other.thing) if isinstance(other, Chosen) else None for other in same}) > 1:
                 raise self.error(f"two {self.noun}s are called {name!r}. Give one of them another name.")
         return names
 

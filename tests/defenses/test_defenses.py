@@ -338,3 +338,15 @@ def test_the_server_knows_the_published_template_of_a_case(model: DocumentModel)
     assert torch.equal(clean, pixels_of(blank_template(page))[None])
     change = (published - clean).abs()
     assert float(change.max()) == pytest.approx(8 / 255, rel=1e-4) and float((change > 0).float().mean()) > 0.3
+
+
+@pytest.mark.parametrize(
+    ("methods", "missing"),
+    [((), "protect and imitate"), (("protects", "imitate"), "protect"), (("protect", "publish"), "imitate")],
+)
+def test_an_own_defence_of_which_nothing_would_be_applied_is_refused(methods: tuple[str, ...], missing: str) -> None:
+    """The report would name it as the client's defence."""
+    own = type("Own", (), {"summary": "of one's own", **{name: lambda self: None for name in methods}})()
+    with pytest.raises(DefenseError, match=f"defence 'Own' is a Own without {missing}; expected protect and imitate"):
+        Exposure(defense=own)
+    assert DEFENSES.load(type("Template", (), {"summary": "of one's own", "publish": lambda self: None})())

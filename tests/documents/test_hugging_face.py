@@ -92,6 +92,15 @@ def test_splits_of_both_layouts(tmp_path: Path) -> None:
     assert len(one) == 1 and one[0].name == "page0"
 
 
+def test_a_table_that_was_written_over_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "train-00000-of-00001.parquet"
+    for last in ("Doe", "Roe, to be longer"):
+        file.unlink(missing_ok=True)
+        pq.write_table(table(1, words=[["Name", "Jane", last]]), file)
+        (page,) = load_pages(str(file), seed=0)
+        assert page.words[2].text == last and (page.image == 50).all()
+
+
 def test_boxes_of_another_scale_are_said_and_not_guessed(tmp_path: Path) -> None:
     thousand = [[[50, 100, 200, 200], [250, 100, 400, 200], [425, 100, 425, 999]]]
     path = saved(tmp_path / "a", table(1, bboxes=thousand))

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from docleak.documents import Field, Page, Word
+from docleak.documents import Field, Page, Question, Word
 from docleak.documents.page import Entity, fault_list
 from docleak.errors import DocumentError
 
@@ -62,3 +64,11 @@ def test_entities_and_links_must_exist() -> None:
     with pytest.raises(DocumentError, match=r"entity 0 \(answer\)") as caught:
         Page("p", PAPER, (word,), entities=(Entity("answer", (1,)),), links=((0, 1),))
     assert "link (0, 1): there are 1 entities" in str(caught.value)
+
+
+@pytest.mark.parametrize("answers", ["118.20", None, ("118.20", None)])
+def test_answers_that_are_no_tuple_of_texts_are_refused(answers: Any) -> None:
+    """The first answer of a text would be its first letter, and that is what a client would train on."""
+    with pytest.raises(DocumentError, match=r"question 'How much.': answers are .*, expected a tuple of texts"):
+        Page("p", PAPER, questions=(Question("How much?", answers),))
+    assert Page("p", PAPER, questions=(Question("How much?", ()),)).questions[0].answers == ()

@@ -303,3 +303,12 @@ def test_a_study_on_a_gpu_keeps_float32_in_every_process_that_computes_it(monkey
         sent = pickle.dumps(GradientStudy(config, device=device))
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # as torch has it, in a new worker
         assert pickle.loads(sent).device == device and torch.backends.cudnn.allow_tf32 is tf32
+
+
+def test_two_different_units_of_one_id_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second would be taken for the first, which is finished by then."""
+    monkeypatch.setattr(StandIn, "units", lambda study: [Unit("0", what=1), Unit("0", what=2)])
+    with pytest.raises(RunError, match="two different units of the id '0'"):
+        carry_out(StandIn(StandInConfig()), tmp_path / "run")
+    monkeypatch.setattr(StandIn, "units", lambda study: [Unit("0", what=1), Unit("0", what=1)])
+    assert len(carry_out(StandIn(StandInConfig()), tmp_path / "run").units()) == 1

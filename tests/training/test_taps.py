@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -237,3 +238,12 @@ def test_files_that_are_no_weights_are_refused_and_not_run(tmp_path: Path) -> No
     (tmp_path / "empty").mkdir()
     with pytest.raises(FederationError, match=r"empty has no weights; expected one of adapter_model\.safetensors"):
         weights_pair(tmp_path / "empty", tmp_path / "empty")
+
+
+def test_weights_that_were_written_over_are_read_again(tmp_path: Path) -> None:
+    before, after = tmp_path / "before.safetensors", tmp_path / "after.safetensors"
+    save_file({name: torch.from_numpy(value) for name, value in START.items()}, before)
+    for by in (1.0, 2.0):
+        save_file({name: torch.from_numpy(value.copy()) for name, value in moved(by).items()}, after)
+        os.utime(after, (by, by))  # a clock's tick is longer than this test
+        assert weights_pair(before, after).delta()["a.bias"].tolist() == [-by] * 3

@@ -5,7 +5,7 @@ Other packages add theirs as entry points of ``docleak.defenses``. A new one of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from docleak.errors import DefenseError
 from docleak.registry import Entry, Registry
@@ -13,8 +13,25 @@ from docleak.registry import Entry, Registry
 if TYPE_CHECKING:
     from docleak.defenses.defense import Defense
 
+
+class Defenses(Registry["Defense"]):
+    """DefenseError, too, for one of which nothing, or half of it, would be applied."""
+
+    def _checked(self, thing: Any, name: str) -> Defense:
+        from docleak.defenses.defense import NoDefense
+
+        defense = super()._checked(thing, name)
+        missing = [method for method in ("protect", "imitate") if not hasattr(defense, method)]
+        if missing and not isinstance(defense, NoDefense) and (len(missing) == 1 or not hasattr(defense, "publish")):
+            raise self.error(
+                f"defence {name!r} is a {type(defense).__name__} without {' and '.join(missing)}; expected protect and "
+                "imitate, for what a client sends, or publish, for the template. See docleak.defenses.defense."
+            )
+        return defense
+
+
 #: ``DEFENSES.load("noise:sigma=1e-7")`` makes one.
-DEFENSES: Registry[Defense] = Registry(
+DEFENSES = Defenses(
     "defence",
     DefenseError,
     {

@@ -20,6 +20,7 @@ from docleak.documents.page import Box, Entity, Field, Page, Question, Word
 from docleak.documents.pages import LazyPages, PageEntry, at_most, clip_overshoot
 from docleak.documents.ranges import short
 from docleak.errors import DocumentError, MissingExtraError
+from docleak.files import Stamps, stamps
 
 #: What is read -> the names its column may have; the first that is there counts.
 COLUMNS = {
@@ -151,9 +152,13 @@ def _arrow() -> Any:
     return pyarrow
 
 
-@lru_cache(maxsize=8)
 def _table(file: Path) -> Any:
     """The file as pyarrow's table, mapped into memory; only the parts that are looked at are read."""
+    return _mapped(file, stamps(file))
+
+
+@lru_cache(maxsize=8)
+def _mapped(file: Path, files: Stamps) -> Any:
     arrow = _arrow()
     try:
         if file.suffix == ".parquet":
@@ -167,8 +172,8 @@ def _table(file: Path) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _group(file: Path, number: int, column: str) -> Any:
-    return _table(file).read_row_group(number, columns=[column])
+def _group(file: Path, number: int, column: str, files: Stamps) -> Any:
+    return _mapped(file, files).read_row_group(number, columns=[column])
 
 
 def _picture_cell(file: Path, row: int, column: str) -> Any:
@@ -179,7 +184,7 @@ def _picture_cell(file: Path, row: int, column: str) -> Any:
         for number in range(table.num_row_groups):
             count = table.metadata.row_group(number).num_rows
             if row < count:
-                return _group(file, number, column).column(column)[row].as_py()
+                return _group(file, number, column, stamps(file)).column(column)[row].as_py()
             row -= count
     except (arrow.ArrowException, OSError) as error:
         raise DocumentError(f"{file}: cannot be read ({str(error)[:200]}). Save or download it again.") from error

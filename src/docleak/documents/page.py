@@ -132,6 +132,10 @@ class Page:
             bad = [i for i in field.words if not 0 <= i < len(self.words)]
             if bad:
                 yield f"field {field.key!r}: word indices {bad} do not exist (there are {len(self.words)} words)"
+        for question in self.questions:
+            answers = question.answers
+            if not isinstance(answers, tuple | list) or not all(isinstance(answer, str) for answer in answers):
+                yield f"question {question.text!r}: answers are {answers!r}, expected a tuple of texts"
         for number, entity in enumerate(self.entities):
             bad = [i for i in entity.words if not 0 <= i < len(self.words)]
             if bad:

@@ -68,6 +68,12 @@ def check_kind(
         raise error(f"{name} is {short(value)}; expected {expected}.")
 
 
+def check_truth(name: str, value: object, error: type[DocleakError] = DocleakError) -> None:
+    """``error`` if ``value`` is no truth value: a text that says no would count as yes."""
+    if not isinstance(value, bool):
+        raise error(f"{name} is {short(value)}; expected True or False.")
+
+
 def check_whole(name: str, value: object, allowed: Range, error: type[DocleakError] = DocleakError) -> None:
     """``error`` if ``value`` is no whole number of the range."""
     check_kind(name, value, Integral, "a whole number", error)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from docleak.errors import DocleakError
+from docleak.errors import DocleakError, RunError
 from docleak.runs.claim import sweep
 from docleak.runs.pool import OnProgress, WorkerDied, results
 from docleak.runs.run import BEGAN, Run
@@ -175,9 +175,18 @@ def tasks_of(assignments: Sequence[Assignment]) -> list[Task]:
     tasks = [
         Task(number, unit, f"{assignment.run.path.name}: {unit.id}" if several else unit.id)
         for number, assignment in enumerate(assignments)
-        for unit in assignment.study.units()
+        for unit in _different(assignment.study.units())
     ]
     return sorted(tasks, key=lambda task: task.unit.turn)
+
+
+def _different(units: Sequence[Unit]) -> Sequence[Unit]:
+    """The units; RunError for two different units of one id: only one of them would be measured."""
+    first: dict[str, Unit] = {}
+    for unit in units:
+        if first.setdefault(unit.id, unit) != unit:
+            raise RunError(f"the study has two different units of the id {unit.id!r}. Give each an id of its own.")
+    return units
 
 
 def _name(assignment: Assignment, task: Task) -> str:

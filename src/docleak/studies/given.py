@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 from docleak import spec
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
+from docleak.documents.scale import unit_boxes
 from docleak.errors import DocleakError, DocumentError, ModelError
 from docleak.models import DocumentModel, trainable
 from docleak.registry import Given, describe
@@ -54,7 +55,7 @@ def given_model(model: str | os.PathLike[str] | DocumentModel) -> str:
 def given_pages(pages: str | os.PathLike[str] | Sequence[Page]) -> str:
     """ "synthetic", a folder or FORMAT:PATH as it is; pages by a name, with themselves, each provider in one spelling.
 
-    DocumentError for what are no pages, or none at all.
+    DocumentError for what are no pages, or none at all, and for boxes that are shares of the page.
     """
     if isinstance(pages, str | os.PathLike):
         return pages if isinstance(pages, str) else os.fspath(pages)
@@ -65,6 +66,9 @@ def given_pages(pages: str | os.PathLike[str] | Sequence[Page]) -> str:
     if wrong or not items:
         raise DocumentError(f"the pages are {'of ' + ', '.join(wrong) if wrong else 'none'}; expected {PAGES}.")
     spelled = list(one_spelling(cast("list[Page]", items)))
+    for page in spelled:
+        if faults := unit_boxes(page.words, (page.width, page.height)):
+            raise DocumentError(f"page {page.name!r}: {faults[0]}.")
     count = f"{len(spelled)} page{'s' * (len(spelled) != 1)}"
     return Given.of(f"{count} given ({data_hash(spelled)})", tuple(spelled))
 

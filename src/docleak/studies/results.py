@@ -105,7 +105,7 @@ def load_run(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
     named = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
     for path in named:
         check_kind("the run", path, PATH, "its folder, or several", RunError)
-    folders = [Path(path) for path in named]
+    folders = [Path(path).expanduser() for path in named]
     if not folders:
         raise RunError("no run is named; expected the folder of a run, or several.")
     places = [folder.resolve() for folder in folders]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from docleak.documents.ranges import COUNT, DELTA, SEED, SOME, Range
-from docleak.errors import PrivacyError
+from docleak.documents.ranges import COUNT, DELTA, SEED, SOME, Range, check_truth
+from docleak.errors import FederationError, PrivacyError
 from docleak.options import Need, option, options_of, refuse_idle
 
 if TYPE_CHECKING:
@@ -128,6 +128,11 @@ class TrainingSettings:
         0, "M: a public constant that sums are divided by; every silo has as many.", group=PRIVATE,
         range=Range(0, 10**12),
     )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if isinstance(field.default, bool):
+                check_truth(field.name, getattr(self, field.name), FederationError)
 
     @property
     def start(self) -> str:

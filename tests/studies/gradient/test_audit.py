@@ -6,6 +6,7 @@ import html
 import json
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from safetensors.torch import save_file
 
+from docleak.attacks.gradients import Finding
 from docleak.documents import Field, Page, Question, Word, blank_template
 from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
@@ -301,18 +303,68 @@ def test_other_weights_or_pages_under_the_same_name_are_refused(
     run = run_one(config, tmp_path / "run")
     signature = run.info["signature"]
     models._model.cache_clear()
-    models.audited_pages.cache_clear()
+    models._pages.cache_clear()
     assert run_one(config, tmp_path / "run").info["signature"] == signature
     if changed == "weights":
         small_donut(seed=1, size=SMALL).save(str(tmp_path / "model"))
     else:
         (image,) = (tmp_path / "pages").glob("*.png")
         Image.fromarray(small_page("17").image).save(image)
-    models._model.cache_clear()
-    models.audited_pages.cache_clear()
     with pytest.raises(RunError, match="other weights, pages or records"):
         run_one(config, tmp_path / "run")
     assert run.info["signature"] == signature
+
+
+class Own:
+    """An attack of one's own, which does ``to`` before it answers with the true page."""
+
+    name, paper, summary = "own", "none", "an attack of one's own"
+
+    def __init__(self, to: Callable[[Any, Any], Any]) -> None:
+        self.to = to
+
+    def run(self, view: Any, knowledge: Any, **options: Any) -> Finding:
+        return Finding(self.to(view, knowledge), 0.0, 1.0, 1, 0.0)
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+def test_an_attack_that_writes_into_the_template_has_the_same_floor(
+    small_config: GradientConfig, tmp_path: Path
+) -> None:
+    def filled(view: Any, knowledge: Any) -> torch.Tensor:
+        knowledge.template[knowledge.private[:, None].expand_as(knowledge.template)] = 0.5
+        return knowledge.template  # type: ignore[no-any-return]
+
+    config = replace(small_config, models=("layoutlmv3-start",), pages=1)
+    records = [
+        run_one(replace(config, attacks=(Own(to),)), tmp_path / name).units()[0]
+        for name, to in (("copy", lambda view, known: filled(view, deepcopy(known))), ("place", filled))
+    ]
+    assert records[0]["floor"] == records[1]["floor"] != records[1]["score"] == records[0]["score"]
+
+
+@pytest.mark.usefixtures("_fake_ocr")
+@pytest.mark.parametrize("done", ["weights", "frozen", "raised"])
+def test_an_attack_that_changes_the_model_is_told_and_the_model_loaded_again(
+    done: str, small_config: GradientConfig, tmp_path: Path
+) -> None:
+    def change(view: Any, knowledge: Any) -> torch.Tensor:
+        for parameter in view.model.module.parameters():
+            parameter.requires_grad_(done != "frozen")
+            parameter.data.mul_(1.0 if done == "frozen" else 0.5)
+        if done == "raised":
+            raise ValueError("its own")
+        return knowledge.template  # type: ignore[no-any-return]
+
+    config = replace(small_config, models=("layoutlmv3-start",), pages=1)
+    study = GradientStudy(replace(config, attacks=("random",)))
+    before = study.identity()
+    with pytest.raises(
+        ValueError if done == "raised" else AttackError, match=r"its own|attack .own. leaves layoutlmv3"
+    ):
+        run_one(replace(config, attacks=(Own(change),)), tmp_path / "run")
+    assert study.identity() == before
+    assert all(p.requires_grad for p in models.model_of(config, "layoutlmv3-start", "cpu").module.parameters())
 
 
 # -- what is wrong is told before anything is written ------------------------------------------------------------------

@@ -16,6 +16,7 @@ from docleak.studies.engine import carry_out
 from docleak.studies.registry import report_on
 from docleak.studies.servers.config import ServersConfig
 from docleak.studies.servers.study import ServersStudy, of_one, of_tokens, share, summed
+from tests.small import small_donut
 
 CONFIG = ServersConfig(models=("vt5-start",), servers=("decepticons", "adapter-bins"), clients=2, public=4)
 
@@ -68,6 +69,14 @@ def test_what_passes_a_first_round_is_not_said_to_be_refused(tmp_path: Path) -> 
     assert "and 1 beside the honest model" in reading.counted
     (part,) = reading.parts
     assert "The guard lets it pass in a first round, and refuses it beside the honest model" in part.sentence
+
+
+def test_a_model_that_was_written_over_is_loaded_again(tmp_path: Path) -> None:
+    identities = []
+    for seed in (0, 1):
+        small_donut(seed=seed).save(str(tmp_path / "model"))
+        identities.append(ServersStudy(ServersConfig(models=(str(tmp_path / "model"),), clients=2)).identity())
+    assert identities[0] != identities[1]
 
 
 def test_a_sum_in_fixed_point_is_rounded_and_refuses_what_it_cannot_hold() -> None:

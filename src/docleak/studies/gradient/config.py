@@ -117,6 +117,12 @@ class GradientConfig:
     def __post_init__(self) -> None:
         plain = all(map(ATTACKS.plain, self.attacks))
         object.__setattr__(self, "attacks", tuple(self.attacks) if plain else ATTACKS.all_chosen(self.attacks))
+        for name in () if plain else self.attacks:
+            if name == CLOSED_FORM and not isinstance(ATTACKS.load(name), type(ATTACKS.load(CLOSED_FORM))):
+                raise AttackError(
+                    f"an attack of your own is called {name!r}, as docleak's, which would be left out for it. "
+                    "Give yours another name."
+                )
         for what in ("pages", "budget", "batch_size", "rounds", "round_steps"):
             if getattr(self, what) < 1:
                 raise AttackError(f"{what} is {getattr(self, what)}; expected at least 1.")

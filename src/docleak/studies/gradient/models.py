@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
+import torch
 
 from docleak.attacks.gradients.algebra.patches import obstacle
 from docleak.attacks.gradients.algebra.tower import obstacle as tower_obstacle
@@ -14,6 +18,7 @@ from docleak.attacks.registries import ATTACKS
 from docleak.defenses import DEFENSES
 from docleak.documents import Page
 from docleak.errors import AttackError, DocumentError
+from docleak.files import Stamps, stamps
 from docleak.models import DocumentModel, load_model, trainable
 from docleak.models.vlm.model import VisionLanguage
 from docleak.spec import split_name
@@ -96,13 +101,13 @@ def inapplicable(model: DocumentModel, attack: str, config: GradientConfig) -> s
 
 
 @lru_cache(maxsize=2)
-def _model(source: str, device: str, image_size: tuple[int, int] | None, seed: int) -> DocumentModel:
+def _model(source: str, device: str, image_size: tuple[int, int] | None, seed: int, files: Stamps) -> DocumentModel:
     return load_model(source, device=device, image_size=image_size, seed=seed)
 
 
 @lru_cache(maxsize=2)
-def _trained(source: str, device: str, steps: int, pages: TrainingPages) -> DocumentModel:
-    model = deepcopy(_model(source, device, pages.image_size, pages.seed))
+def _trained(source: str, device: str, steps: int, pages: TrainingPages, files: Stamps) -> DocumentModel:
+    model = deepcopy(_model(source, device, pages.image_size, pages.seed, stamps(source)))
     _fine_tune(model, steps, pages, pages.seed)
     return model
 
@@ -116,13 +121,18 @@ def model_of(config: GradientConfig, source: str, device: str) -> DocumentModel:
     """The audited model, after the training steps that the config asks for. What its checkpoint does not bring is drawn
     with the config's seed."""
     if not config.fine_tune_steps:
-        return _model(source, device, config.image_size, config.seed)
-    return _trained(source, device, config.fine_tune_steps, TrainingPages.of(config))
+        return _model(source, device, config.image_size, config.seed, stamps(source))
+    files = stamps(source, config.documents)
+    return _trained(source, device, config.fine_tune_steps, TrainingPages.of(config), files)
+
+
+def later_models(source: str, device: str, config: GradientConfig) -> tuple[DocumentModel, ...]:
+    """The models of the rounds after the first: each the one before it, trained on by others."""
+    return _later(source, device, config, stamps(source, config.documents)) if config.rounds > 1 else ()
 
 
 @lru_cache(maxsize=1)
-def later_models(source: str, device: str, config: GradientConfig) -> tuple[DocumentModel, ...]:
-    """The models of the rounds after the first: each the one before it, trained on by others."""
+def _later(source: str, device: str, config: GradientConfig, files: Stamps) -> tuple[DocumentModel, ...]:
     models = [model_of(config, source, device)]
     for number in range(1, config.rounds):
         models.append(deepcopy(models[-1]))
@@ -141,12 +151,45 @@ def said_of_training(config: GradientConfig) -> str:
     )
 
 
-@lru_cache(maxsize=4)
 def audited_pages(source: str, device: str, config: GradientConfig) -> tuple[Page, ...]:
     """The pages with private fields that batches are made of, as the model sees them: fewer where there are fewer.
     DocumentError for two different ones of one name, which would be counted as one, and for a private field with a
     place and no value, which whatever is read would hold."""
-    model = _model(source, device, config.image_size, config.seed)
+    return _pages(source, device, config, stamps(source, config.documents))
+
+
+@contextmanager
+def unchanged(models: Sequence[DocumentModel], attack: str) -> Iterator[None]:
+    """AttackError where ``attack`` leaves one of the models with other weights: what comes after it would be measured
+    on those. They are loaded again then."""
+    before = [_state(model) for model in models]
+    try:
+        yield
+    finally:
+        differ = [model.name for model, state in zip(models, before, strict=True) if _state(model) != state]
+        if differ:
+            for kept in (_model, _trained, _later):
+                kept.cache_clear()
+    if differ:
+        raise AttackError(
+            f"attack {attack!r} leaves {differ[0]} with other weights, or others of them to be trained, than it was "
+            "given; expected the model as it was. Let it work on a copy (copy.deepcopy(view.model))."
+        )
+
+
+def _state(model: DocumentModel) -> tuple[bytes, tuple[bool, ...]]:
+    """Sums of all weights, which cost little, and which of them are trained."""
+    weights = [
+        weight for weight in chain(model.module.parameters(), model.module.buffers()) if weight.is_floating_point()
+    ]
+    with torch.no_grad():
+        sums = [weight.sum(dtype=torch.float32) for weight in weights]
+    return torch.stack([one.cpu() for one in sums]).numpy().tobytes(), tuple(one.requires_grad for one in weights)
+
+
+@lru_cache(maxsize=4)
+def _pages(source: str, device: str, config: GradientConfig, files: Stamps) -> tuple[Page, ...]:
+    model = _model(source, device, config.image_size, config.seed, stamps(source))
     pages = pages_for(model, config.documents, count=config.pages + config.batch_size - 1, seed=config.seed)
     named = {page.name: page for page in pages}
     for page in pages:

@@ -46,6 +46,7 @@ from docleak.studies.gradient.models import (
     said_of_training,
     shortage,
     skipped,
+    unchanged,
 )
 from docleak.studies.gradient.reading import COLUMNS, read, tokens_read
 from docleak.studies.gradient.results import prepare
@@ -201,10 +202,12 @@ class GradientStudy(TableStudy[GradientConfig]):
                 run.write_snapshot(unit.id, count, image_of(pixels[0].clamp(0, 1)))
 
         attack = ATTACKS.load(name)
-        finding = attack.run(
-            case.view, case.knowledge, budget=c.budget, on_evaluation=on_evaluation,
-            generator=torch.Generator().manual_seed(c.seed * 1000 + number),
-        )  # fmt: skip
+        known = replace(case.knowledge, template=case.knowledge.template.clone())  # an own attack may write into it
+        with unchanged((model, *later), name):
+            finding = attack.run(
+                case.view, known, budget=c.budget, on_evaluation=on_evaluation,
+                generator=torch.Generator().manual_seed(c.seed * 1000 + number),
+            )  # fmt: skip
         images = {
             "truth": batch[0].image,
             "template": image_of(case.knowledge.template[0]),

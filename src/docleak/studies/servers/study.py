@@ -14,6 +14,7 @@ from docleak.attacks.registries import SERVERS
 from docleak.attacks.servers.view import Loot, PublicPages
 from docleak.documents.page import Image, Page
 from docleak.errors import DocumentError, FederationError
+from docleak.files import Stamps, stamps
 from docleak.metrics.estimate import Estimate
 from docleak.metrics.image import psnr
 from docleak.metrics.membership import clopper_pearson
@@ -212,8 +213,12 @@ def summed(gradients: Sequence[Mapping[str, Tensor]], limit: float) -> dict[str,
     return sums
 
 
-@lru_cache(maxsize=2)
 def _model(source: str, device: str) -> DocumentModel:
+    return _loaded(source, device, stamps(source))
+
+
+@lru_cache(maxsize=2)
+def _loaded(source: str, device: str, files: Stamps) -> DocumentModel:
     return load_model(source, device=device)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from docleak.errors import FederationError, ModelError
-from docleak.files import read_json_object
+from docleak.files import Stamps, read_json_object, stamps
 from docleak.models.files import WEIGHTS, tensors_in
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.names import naming
@@ -72,10 +72,14 @@ def weights_pair(before: Path, after: Path) -> WeightsPair:
     return WeightsPair(after.parent, 1, CLIENT, "weights", 0, {}, {}, before, after)
 
 
-@lru_cache(maxsize=2)
 def weights_in(source: Path) -> Mapping[str, NDArray[Any]]:
     """Floating-point tensors by name, as float32 or wider: of a .safetensors file, a state that torch.save wrote
     (loaded with weights_only, so that nothing in it is run), or a folder that save_pretrained wrote."""
+    return _weights_in(source, stamps(source))
+
+
+@lru_cache(maxsize=2)
+def _weights_in(source: Path, files: Stamps) -> Mapping[str, NDArray[Any]]:
     try:
         if source.is_dir():
             tensors = _of_folder(source)
