@@ -14,7 +14,7 @@ from torch import Tensor
 
 from docleak.attacks.gradients import GradientView
 from docleak.attacks.gradients.algebra import boxes as recover_boxes_module
-from docleak.attacks.gradients.algebra.boxes import Tables, recover_boxes
+from docleak.attacks.gradients.algebra.boxes import Boxes, Tables, recover_boxes
 from docleak.attacks.gradients.algebra.layoutlmv3 import POSITIONS, WORDS, group_words, recover_pixels, recover_text
 from docleak.attacks.gradients.algebra.span import HEAD, Span, _best_two, _features, recover_span
 from docleak.attacks.gradients.algebra.subset_sums import Cover, Floats, Precision, noise_of, rounding_of, rows_in_use
@@ -308,17 +308,26 @@ def tables_of(boxes: Floats, gradients: Floats, width: int) -> Tables:
     return tables
 
 
+def recovered(boxes: Floats, *, width: int) -> Boxes:
+    """What is told of words with these boxes (N, 4), a token each, from ``width`` numbers a coordinate."""
+    gradients = drawn(len(boxes), 6 * width)
+    words = [[i] for i in range(len(boxes))]
+    return recover_boxes(gradients, words, [], tables_of(boxes, gradients, width), Precision())
+
+
+def assert_proved(boxes: Floats, *, width: int) -> None:
+    told = recovered(boxes, width=width)
+    np.testing.assert_array_equal(told.boxes, boxes)
+    assert told.proved
+
+
 def test_two_lines_of_equal_height_are_told_apart_by_all_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of 24 words is on one of two lines: 8 numbers per row are too few for a row alone to say which."""
     upper = np.random.default_rng(3).random(24) < 0.5
     boxes = np.array([[30 * i, 100 if up else 300, 30 * i + 9 + i, 110 if up else 310] for i, up in enumerate(upper)])
-    gradients = drawn(24, 6 * 8)
-    arguments = (gradients, [[i] for i in range(24)], [], tables_of(boxes, gradients, 8), Precision())
-    recovered = recover_boxes(*arguments)
-    np.testing.assert_array_equal(recovered.boxes, boxes)
-    assert recovered.proved
+    assert_proved(boxes, width=8)
     monkeypatch.setattr(recover_boxes_module, "MOST_CHOICES", 0)
-    assert not recover_boxes(*arguments).proved, "the case is too easy to show anything"
+    assert not recovered(boxes, width=8).proved, "the case is too easy to show anything"
 
 
 def test_right_edge_and_width_tell_the_left_edge(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,13 +335,9 @@ def test_right_edge_and_width_tell_the_left_edge(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(recover_boxes_module.Axis, "_guess", lambda axis: None)
     left = np.random.default_rng(4).permutation(np.repeat([100, 500], 20))
     boxes = np.array([[x, 20 * i, x + 10 + 3 * i, 20 * i + 10 + i % 3] for i, x in enumerate(left)])
-    gradients = drawn(40, 6 * 8)
-    arguments = (gradients, [[i] for i in range(40)], [], tables_of(boxes, gradients, 8), Precision())
-    recovered = recover_boxes(*arguments)
-    np.testing.assert_array_equal(recovered.boxes, boxes)
-    assert recovered.proved
+    assert_proved(boxes, width=8)
     monkeypatch.setattr(recover_boxes_module.Axis, "_tie", lambda axis, word: False)
-    assert not recover_boxes(*arguments).proved, "the case is too easy to show anything"
+    assert not recovered(boxes, width=8).proved, "the case is too easy to show anything"
 
 
 def test_many_words_in_few_columns_are_told_apart_by_all_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,13 +345,9 @@ def test_many_words_in_few_columns_are_told_apart_by_all_rows_together(monkeypat
     generator = np.random.default_rng(5)
     first, size = 12 * generator.integers(1, 8, 60), 12 * generator.integers(1, 3, 60)
     boxes = np.array([[x, 6 * i, x + w, 6 * i + 5] for i, (x, w) in enumerate(zip(first, size, strict=True))])
-    gradients = drawn(60, 6 * 21)
-    arguments = (gradients, [[i] for i in range(60)], [], tables_of(boxes, gradients, 21), Precision())
-    recovered = recover_boxes(*arguments)
-    np.testing.assert_array_equal(recovered.boxes, boxes)
-    assert recovered.proved
+    assert_proved(boxes, width=21)
     monkeypatch.setattr(recover_boxes_module, "MOST_CHOICES", 600)
-    assert not recover_boxes(*arguments).proved, "the case is too easy to show anything"
+    assert not recovered(boxes, width=21).proved, "the case is too easy to show anything"
 
 
 def test_a_word_at_the_edge_is_proved_beside_tokens_without_a_box() -> None:
