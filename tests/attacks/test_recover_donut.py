@@ -134,6 +134,7 @@ def test_tokens_that_chance_lets_pass_are_told_apart(
     recovered = recover_text(case.view)
     assert_same_text(recovered, case.inputs[0])
     assert recovered.exact, recovered.conditions
+    assert condition(recovered, "chance lets pass").found.startswith("the nearest rival leaves ")
 
 
 def test_the_recovered_text_gives_the_same_gradient(case: Case) -> None:

@@ -325,19 +325,24 @@ class _Reading:
         left, width = self.residue, self.signal.deltas.shape[1]
         evidence = f"largest row left is {left.largest_row:.2g} times its noise"
         decisive.append(Condition("token table's gradient explained", evidence, left.largest_row <= self.tolerance))
+        if self.signal.noise == 0:
+            decisive.append(self._told_apart())
         if not tables.tied:
             return decisive, [Condition("token table serves the input only", "the output layer has its own", True)]
         rank = self.mixture.rank
         evidence = f"singular value {rank} of {width} is {left.last:.1e} times the noise, the next {left.next:.1e}"
         shown = Condition("the answer's share of the token table shows in full", evidence, left.last > GAP * left.next)
         fewer = Condition("fewer answer tokens than the width", f"{rank} of {width}", rank < width)
-        if self.signal.noise == 0:  # few candidates are left, and a wrong one stands out beside the right one
-            evidence = f"the nearest rival leaves {self.rivalry:.2g} times as much of the token table"
-            told = Condition("tokens that chance lets pass are told apart", evidence, self.rivalry > GAP)
-            return [*decisive, told, *([] if self.by_costs else [fewer])], [shown, *([fewer] if self.by_costs else [])]
         if self.by_costs:  # the positions alone settle everything, and nothing speaks against it
             return decisive, [shown, fewer]
+        if self.signal.noise == 0:  # few candidates are left, and a wrong one stands out beside the right one
+            return [*decisive, fewer], [shown]
         return [*decisive, shown, fewer], []
+
+    def _told_apart(self) -> Condition:
+        evidence = f"the nearest rival leaves {self.rivalry:.2g} times as much of the token table"
+        evidence = evidence if math.isfinite(self.rivalry) else "no other token passes"
+        return Condition("tokens that chance lets pass are told apart", evidence, self.rivalry > GAP)
 
     def _settled(self) -> Condition:
         least = self.belief.max(1).values
