@@ -25,7 +25,6 @@ from stat import S_ISDIR
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from docleak.errors import DocleakError, RunError, denied
-from docleak.spec import split_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -362,7 +361,7 @@ def stamps(*named: str | Path) -> Stamps:
     """
     found = set()
     for text in map(str, named):
-        for part in {text, split_name(text)[1], *re.split("[,:]", text)} - {""}:
+        for part in {text, re.sub("^[^:]*:", "", text), *re.split("[,:]", text)} - {""}:
             place = os.path.expanduser(part)
             for file in [place, *_below(place)]:
                 with suppress(OSError, ValueError):  # nothing of that name, or gone by now
