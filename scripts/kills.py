@@ -211,6 +211,10 @@ KINDS: dict[str, Kind] = {
     "reproduce-releases": Kind("reproduce ../../inputs/releases.toml --workers 1", same_files),
     "reproduce-extraction": Kind("reproduce ../../inputs/extraction.toml --workers 1 --out out/table", same_files),
     "reproduce-pairs": Kind("reproduce ../../inputs/pairs.toml --workers 1", same_files),
+    "reproduce-adapters": Kind("reproduce ../../inputs/adapters.toml --workers 1", same_files),
+    "reproduce-attention": Kind("reproduce ../../inputs/attention.toml --workers 1", same_files),
+    "audit-presence": Kind("audit presence --pages 8 --batch-size 2 --workers 1", same_files),
+    "audit-servers": Kind("audit servers --batch-size 2 --clients 2 --public 4 --workers 1", same_files),
     "cdmi": Kind("attack cdmi:candidates=5 --pages 9 --fields 6 --attempts 1 --epochs 1 --no-calibrate "
                  "--workers 1", same_files),
     "mmgia": Kind("attack mmgia --count 1 --public 4 --budget 12 --workers 1", same_files),
@@ -301,6 +305,35 @@ name = "MLM"
 [[rows]]
 name = "control"
 control = true
+""",
+    "adapters": """
+title = "Killed"
+kind = "adapters"
+models = ["random"]
+[fixed]
+family = "qwen2_vl"
+gradient = false
+rounds = 2
+unseen = 2
+others = 2
+[scales.tiny]
+models = { random = "spread" }
+[[rows]]
+name = "no defence"
+[[rows]]
+name = "rank 4"
+rank = 4
+""",
+    "attention": """
+title = "Killed"
+kind = "attention"
+models = ["start", "trained"]
+[fixed]
+pages = 6
+[scales.tiny]
+models = { start = "donut-start", trained = "donut-trained" }
+[[rows]]
+name = "date"
 """,
     "pairs": """
 title = "Killed"

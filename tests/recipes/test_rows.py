@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 from dataclasses import replace
@@ -14,7 +15,9 @@ from docleak.documents.folder import save
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocleakError, RecipeError
 from docleak.recipes import Recipe, Row, find_recipe
-from docleak.recipes.rows import failures_of, reproduce, require_rows, rows_of, tables_of, write_table
+from docleak.recipes.rows import failures_of, markdown_of, reproduce, require_rows, rows_of, tables_of, write_table
+from docleak.recipes.statements import table_of as decided_table
+from docleak.report.templating import render
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.study import TableRow
 
@@ -164,3 +167,15 @@ def test_what_is_asked_for_and_not_there_is_named(tmp_path: Path) -> None:
                        ("|", "an empty name would take every row")):  # fmt: skip
         with pytest.raises(RecipeError, match=said):
             require_rows([RECIPE], "tiny", only)
+
+
+@pytest.mark.parametrize(
+    ("paper", "ours", "source", "said"),
+    [("A paper", False, "A paper, scale tiny.", "The paper's finding"), ("", True, "Scale tiny.", "Said before")],
+)
+def test_what_no_paper_found_is_not_called_a_papers_finding(paper: str, ours: bool, source: str, said: str) -> None:
+    table = Recipe("mine", "Mine", paper, "all.", (), {}, {}, ours=ours)
+    assert f"{source} {said}: all." in markdown_of(table, "tiny", [], {}).splitlines()
+    page = render("recipe.html.j2", recipe=table, scale="tiny", tables=[], facts={}, footnote="", picture=None, uri="")
+    assert f">{source}<" in page and f"<b>{said}:</b> all." in html.unescape(page)
+    assert decided_table([], ours).title == ("Statements, tested" if ours else "The paper's findings, tested")

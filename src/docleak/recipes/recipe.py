@@ -89,6 +89,15 @@ class Recipe:
     statements: tuple[Statement, ...] = ()
     ours: bool = False
 
+    def source(self, scale: str) -> str:
+        """Whose table it is, and at which scale, in a sentence."""
+        return f"{self.paper}, scale {scale}." if self.paper else f"Scale {scale}."
+
+    @property
+    def whose_finding(self) -> str:
+        """What stands before ``finding``: of a recipe that is ``ours`` no paper need have found it."""
+        return "Said before" if self.ours else "The paper's finding"
+
     @property
     def study(self) -> type[TableStudy[Any]]:
         """What its rows are."""

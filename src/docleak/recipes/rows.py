@@ -300,7 +300,7 @@ def write_table(recipe: Recipe, scale: str, rows: Sequence[TableRow], out: Path,
     kind, tables = type(rows[0].study), tables_of(rows)
     facts = {**kind.row_facts(rows), **_computed_before(rows), **facts}
     decisions = decide(recipe.statements, rows, scale)
-    stated = [decided_table(decisions)] if decisions else []
+    stated = [decided_table(decisions, recipe.ours)] if decisions else []
     picture = kind.picture(rows)
     if picture is not None:
         write_atomically(out / "pictures.png", picture.png)
@@ -333,8 +333,8 @@ def _computed_before(rows: Sequence[TableRow]) -> dict[str, str]:
 
 def markdown_of(recipe: Recipe, scale: str, tables: Sequence[Table], facts: Mapping[str, str]) -> str:
     """The page as Markdown: what the paper found, the tables, and ``facts`` under them."""
-    finding = f" The paper's finding: {recipe.finding}" if recipe.finding else ""
-    finding = without_html(f"{recipe.paper}, scale {scale}.{finding}")
+    finding = f" {recipe.whose_finding}: {recipe.finding}" if recipe.finding else ""
+    finding = without_html(f"{recipe.source(scale)}{finding}")
     parts = [f"## {in_markdown(recipe.title)}", "", finding, ""]
     parts += [table.to_markdown() for table in tables]
     parts += [f"{name}: {without_html(value)}  " for name, value in facts.items()]

@@ -263,8 +263,8 @@ COLUMNS = {"model": Column("on"), "quantity": Column("measured"), "n": Column("n
            "how": Column("how")}  # fmt: skip
 
 
-def table_of(decisions: Sequence[Decision]) -> Table:
-    """A row per statement and model."""
+def table_of(decisions: Sequence[Decision], ours: bool) -> Table:
+    """A row per statement and model; of a recipe that is ``ours`` they are no paper's."""
     rows = [
         Row(one.statement.says, {"model": one.target, "quantity": one.quantity.text(3), "verdict": one.verdict,
                                  "n": float(one.quantity.groups) if one.quantity.groups else "-",
@@ -276,4 +276,5 @@ def table_of(decisions: Sequence[Decision]) -> Table:
         "95 % intervals. A statement is confirmed where the whole interval says so, refuted where none of it does. "
         "Paired ones hold however many were computed before stopping."
     )
-    return Table("The paper's findings, tested", COLUMNS, rows, caption, first="statement")
+    title = "Statements, tested" if ours else "The paper's findings, tested"
+    return Table(title, COLUMNS, rows, caption, first="statement")
