@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from docleak.attacks.gradients import Finding
 from docleak.attacks.gradients.local_steps import LONGEST, UNPADDED, Batching
 from docleak.documents import Page, load_pages, private_mask
 from docleak.documents.folder import save
+from docleak.documents.silos import MANIFEST, Silo
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
 from docleak.metrics import Reading as Read
@@ -537,6 +539,23 @@ def test_where_updates_are_masked_no_table_is_offered_that_would_be_refused(tmp_
     run.write_unit("a", {**run.record("a"), "masked": {"failed": "no seed"}}, {})
     scope = read_run(run).scope
     assert scope is not None and not scope.remedy
+
+
+def test_pages_of_silos_that_were_made_up_are_not_called_confidential(words: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(words, tmp_path / "copy"))
+    assert "source" not in UpdatesStudy(config_of(folder)).facts()  # nothing says whose they are
+    for number, source in ((0, "synthetic"), (1, "sroie"), (1, "synthetic")):
+        silo = Silo(f"silo-{number}", source, 3, 3, 3, (), 0, "providers", 2, 0)
+        (folder / "silos" / silo.name / MANIFEST).write_text(json.dumps(asdict(silo)))
+        clients = [UpdatesStudy(config_of(folder, clients=(name,))).facts() for name in ("silo-0", "silo-1")]
+        assert ["source" in facts for facts in clients] == [True, number == 1 and source == "synthetic"]
+        assert ("source" in UpdatesStudy(config_of(folder)).facts()) is ("source" in clients[1])
+    run = run_of(tmp_path / "run", "a")
+    assert not read_run(run).synthetic
+    run.write_info("source", "synthetic")
+    assert read_run(run).synthetic
+    elsewhere = f"silo-0={tmp_path / 'mine'}"
+    assert "source" not in UpdatesStudy(config_of(folder, clients=(elsewhere,))).facts()
 
 
 def test_whose_updates_were_measured_and_how_many(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from docleak.documents import Page, load_pages
+from docleak.documents.loaders import SYNTHETIC
+from docleak.documents.silos import MANIFEST, read_silo
 from docleak.errors import DocumentError, FederationError
 from docleak.spec import pair
 from docleak.training.federated.capture import CapturedUpdate
@@ -43,16 +45,14 @@ def pages_of(
     """
     if told := (folders or {}).get(update.client):
         return load_pages(told, seed=0)
-    beside = update.folder.parent.parent / "silos"
-    made_up = documents == "synthetic"
-    root = beside if made_up and beside.is_dir() else Path(documents.removeprefix("folder:"))
-    folder = next((root / name for name in names_of(update) if (root / name).is_dir()), root)
-    if folder.is_dir() and not (made_up and folder == beside):
+    beside, synthetic = _beside(update), documents == SYNTHETIC
+    folder = _folder_of(update, documents)
+    if folder.is_dir() and not (synthetic and folder == beside):
         _require_pages(update, folder)
         if federation is not None:
             return open_party(folder, federation, name=update.client).training
         return load_pages(str(folder), seed=0)
-    if made_up:
+    if synthetic:
         raise DocumentError(
             f"{update.name}: to say what an attack recovered, its pages are needed. Pass --documents with the client's "
             "pages, or a folder that holds a folder of pages for every client, this one's called "
@@ -60,6 +60,25 @@ def pages_of(
             f"{update.client}=FOLDER."
         )
     return load_pages(documents, seed=0)
+
+
+def made_up(update: CapturedUpdate, documents: str, folders: Mapping[str, str]) -> bool:
+    """Whether the client's pages are nobody's: those of a silo, or for a sum of all silos, that says it of itself."""
+    told = folders.get(update.client)
+    folder = Path(told.removeprefix("folder:")) if told else _folder_of(update, documents)
+    silos = [file.parent for pattern in (MANIFEST, f"*/{MANIFEST}") for file in folder.glob(pattern)]
+    return bool(silos) and all(read_silo(silo).source == SYNTHETIC for silo in silos)
+
+
+def _beside(update: CapturedUpdate) -> Path:
+    return update.folder.parent.parent / "silos"
+
+
+def _folder_of(update: CapturedUpdate, documents: str) -> Path:
+    """Where the client's pages are, if they are in a folder: its own one, where there is one called as it is."""
+    beside = _beside(update)
+    root = beside if documents == SYNTHETIC and beside.is_dir() else Path(documents.removeprefix("folder:"))
+    return next((root / name for name in names_of(update) if (root / name).is_dir()), root)
 
 
 def _require_pages(update: CapturedUpdate, folder: Path) -> None:
