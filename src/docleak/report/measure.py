@@ -39,8 +39,9 @@ MEASURES = {
     ),
     EXPLAINED: Meaning(
         "Gradient explained", False,
-        "Of what the blank template leaves unexplained of the gradient, the share that the best reconstruction "
-        "explains: the mean over pages, and in brackets the least and the greatest page, no interval of confidence.",
+        "Of what the template that the attacker had (the blank one, or the one published under a defence) leaves "
+        "unexplained of the gradient that was sent, the share that the best reconstruction explains: the mean over "
+        "pages, and in brackets the least and the greatest page, no interval of confidence.",
     ),
     MEMBERSHIP: Meaning(
         "Membership told", True,
