@@ -714,6 +714,13 @@ def test_the_defence_and_the_part_that_was_sent_are_in_every_sentence_that_is_qu
     assert "Blank template" in page and "Published template" not in page
 
 
+def test_what_the_attacker_did_not_know_is_part_of_what_is_signed(trained: Run) -> None:
+    run = reconfigured(trained, exposure={"train_mode": True, "question_known": False})
+    page = " ".join(html.unescape(write_report(run).read_text("utf-8")).split())
+    quoted = page.split("Statement to quote")[1].split("</blockquote>")[0]
+    assert ": From the gradient (dropout on, question not known): 0 of" in quoted
+
+
 def test_a_perturbed_template_is_not_called_the_blank_one(trained: Run) -> None:
     run = reconfigured(trained, exposure={"defense": "safe-template:kind=uniform", "clean_template": True})
     page = " ".join(html.unescape(write_report(run).read_text("utf-8")).split())
