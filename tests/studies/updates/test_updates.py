@@ -34,6 +34,7 @@ from docleak.studies.updates import sight, study
 from docleak.studies.updates.case import OF_TRANSFORMERS, batching_of, open_case, plan_of
 from docleak.studies.updates.check import check
 from docleak.studies.updates.config import UpdatesConfig
+from docleak.studies.updates.pages import told_folders
 from docleak.studies.updates.reading import GIVEN, falls, read_run
 from docleak.studies.updates.round import assumed
 from docleak.studies.updates.sight import sight_of
@@ -556,6 +557,16 @@ def test_pages_of_silos_that_were_made_up_are_not_called_confidential(words: Pat
     assert read_run(run).synthetic
     elsewhere = f"silo-0={tmp_path / 'mine'}"
     assert "source" not in UpdatesStudy(config_of(folder, clients=(elsewhere,))).facts()
+
+
+def test_a_clients_name_with_an_equals_sign_is_not_cut() -> None:
+    known = ("a", "a=b", "c")
+    assert told_folders(("a=b",), known) == {"a=b": ""}
+    assert told_folders(("a=b=pages", "a=pages", "c"), known) == {"a=b": "pages", "a": "pages", "c": ""}
+    assert told_folders(("x=y=z", "y"), known) == {"x": "y=z", "y": ""}
+    for text in ("a=b=", "=pages", "a=", ""):
+        with pytest.raises(FederationError, match="expected ID, or ID=FOLDER"):
+            told_folders((text,), known)
 
 
 def test_whose_updates_were_measured_and_how_many(tmp_path: Path) -> None:

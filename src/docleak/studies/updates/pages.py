@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from docleak.documents import Page, load_pages
 from docleak.documents.loaders import SYNTHETIC
 from docleak.documents.silos import MANIFEST, read_silo
 from docleak.errors import DocumentError, FederationError
-from docleak.spec import pair
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.silo import open_party
@@ -18,12 +17,18 @@ from docleak.training.federated.silo import open_party
 PARTITION = ("partition-id", "partition_id", "pid", "cid")
 
 
-def told_folders(clients: Sequence[str]) -> dict[str, str]:
-    """Client -> the folder of its pages, of ``--client ID=FOLDER``; "" where it says none: ``--client ID``."""
-    expected = "ID, or ID=FOLDER with the client's pages"
-    pairs = (pair(text, what="--client", expected=expected, error=FederationError) if "=" in text else (text, "")
-             for text in clients)  # fmt: skip
-    return dict(pairs)
+def told_folders(clients: Sequence[str], known: Collection[str]) -> dict[str, str]:
+    """Client -> the folder of its pages, of ``--client ID=FOLDER``; "" where it says none: ``--client ID``. An ID with
+    "=" in it is one of the ``known``, of which the longest that the text begins with is meant."""
+    folders = {}
+    for text in clients:
+        begins = (one for one in known if f"{text}=".startswith(f"{one}="))
+        name = max(begins, key=len, default=text.partition("=")[0])
+        equals, folder = text[len(name) :][:1], text[len(name) + 1 :].strip()
+        if not name.strip() or (equals and not folder):
+            raise FederationError(f"--client is {text!r}; expected ID, or ID=FOLDER with the client's pages.")
+        folders[name.strip()] = folder
+    return folders
 
 
 def names_of(update: CapturedUpdate) -> tuple[str, ...]:

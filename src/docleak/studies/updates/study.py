@@ -72,7 +72,11 @@ class UpdatesStudy(Study[UpdatesConfig]):
     @cached_property
     def folders(self) -> dict[str, str]:
         """Client -> the folder of its pages, where --client says it."""
-        return {client: folder for client, folder in told_folders(self.config.clients).items() if folder}
+        return {client: folder for client, folder in self._told.items() if folder}
+
+    @property
+    def _told(self) -> dict[str, str]:
+        return told_folders(self.config.clients, {update.client for update in self.captured})
 
     @cached_property
     def chosen(self) -> list[CapturedUpdate]:
@@ -81,7 +85,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         rounds = sorted({update.round for update in self.captured})
         number = config.round or rounds[0]
         there = [update for update in self.captured if update.round == number]
-        wanted = set(told_folders(config.clients))
+        wanted = set(self._told)
         missing = sorted(wanted - {update.client for update in there})
         if not there or missing:
             source = config.updates or f"{config.before} and {config.after}"
