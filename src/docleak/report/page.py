@@ -126,7 +126,8 @@ def write_report(
         limits=list(dict.fromkeys(limit for reading in readings for limit in reading.limits)),
         runs=runs,
         synthetic=synthetic,
-        shows=list(dict.fromkeys(filter(None, (reading.shows for reading in readings)))),
+        shows=list(dict.fromkeys(one.shows for one in readings if one.shows and not one.synthetic)),
+        made_up=any(reading.shows and reading.synthetic for reading in readings),
     )
     results, page, names = full, str(html), (PAGE, RESULTS)
     if private is not None:
