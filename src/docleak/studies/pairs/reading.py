@@ -13,6 +13,7 @@ from docleak.metrics.estimate import Estimate, ratio
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import enlarged, picture
 from docleak.report.severity import Part, Severity
+from docleak.report.statement import Scope, counted_words
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
@@ -66,6 +67,7 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
     said = verdict(list(by_attack), units)
     pairs = sum(len(unit["scores"]) for unit in next(iter(by_attack.values())))
     info, config = run.info, run.config
+    planned = config["count"] // config["batch_size"] * len(config["attacks"])
     lines = [*said["lines"], *filter(None, [_added(by_attack)]), _privacy(run)]
     threat = {
         "adversary": "an honest-but-curious server that averages clients' updates, or whoever reads along",
@@ -79,7 +81,7 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
     beside = _pairs(run, by_attack)
     return Reading(
         question="What do a client's two gradients tell about its picture and its text?",
-        lead=f"{pairs} pairs, {size} to a gradient, attacked with at most {config['budget']} evaluations of each "
+        lead=f"{counted_words(pairs, 'pair')}, {size} to a gradient, attacked with at most {config['budget']} evaluations of each "
         f"gradient. Model: {info['model']}.",
         parts=(part,),
         counted=said["sentence"],
@@ -98,6 +100,12 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
         limits=LIMITS,
         runs=(run_facts(run.path, run.manifest()),),
         synthetic=config["pairs"] == "scenes",
+        scope=Scope(
+            system=f"Training of {info['model']}, shared as gradients",
+            material=f"{counted_words(pairs, 'pair')} of a picture and a text",
+            adversary="whoever receives one client's gradients, and the weights that they were computed with",
+            unfinished=f"{len(units)} of {planned} attacks on a gradient" if len(units) < planned else "",
+        ),
     )  # fmt: skip
 
 
@@ -106,7 +114,7 @@ def table_of(by_attack: Mapping[str, Sequence[Mapping[str, Any]]], rng: np.rando
     rows = [Row(name, means(units, rng), facts=cost_of(units)) for name, units in by_attack.items()]
     pairs = sum(len(unit["scores"]) for unit in next(iter(by_attack.values())))
     caption = (
-        f"means over {pairs} pairs, and 95 % intervals (bootstrap over gradients). All but PSNR lie between 0 and 1; "
+        f"means over {counted_words(pairs, 'pair')}, and 95 % intervals (bootstrap over gradients). All but PSNR lie between 0 and 1; "
         "higher means more leaked."
     )
     return Table("", SCORES, rows, caption, first="attack", open=True)
