@@ -435,6 +435,7 @@ def test_pictures_are_judged_as_those_of_a_gradient(pictures: dict[str, Any], se
     verdict = verdict_on(record)
     assert verdict.severity is severity and f"{read} of 4 private fields are read from pictures" in verdict.headline
     untried = {**record, "words": {"failed": "no table"}}
+    assert f"{sum(field['exact'] for field in pictures['score'][0]['fields'])} of 4 private fields read exactly" in part_of(untried).sentence, "why it is so bad"
     assert severity_of(untried) is (Severity.UNTOLD if severity is Severity.NONE else severity)
 
 
@@ -451,6 +452,7 @@ def test_what_was_not_tried_is_no_all_clear_and_the_headline_is_never_empty() ->
 def test_a_failed_self_test_of_the_pictures_is_no_all_clear() -> None:
     failed = {**record_of(words_with()), "pictures": {**pictured("...."), "self_test": {"passed": False}}}
     assert severity_of(failed) is Severity.UNTOLD and "The self-test failed" in "\n".join(sentences(failed))
+    assert "The self-test failed" in part_of(failed).sentence
 
 
 def fields_doubted(run: Run) -> tuple[str, ...]:
