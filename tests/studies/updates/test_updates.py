@@ -435,7 +435,8 @@ def test_pictures_are_judged_as_those_of_a_gradient(pictures: dict[str, Any], se
     verdict = verdict_on(record)
     assert verdict.severity is severity and f"{read} of 4 private fields are read from pictures" in verdict.headline
     untried = {**record, "words": {"failed": "no table"}}
-    assert f"{sum(field['exact'] for field in pictures['score'][0]['fields'])} of 4 private fields read exactly" in part_of(untried).sentence, "why it is so bad"
+    exact = sum(field["exact"] for field in pictures["score"][0]["fields"])
+    assert f"{exact} of 4 private fields read exactly" in part_of(untried).sentence, "why it is so bad"
     assert severity_of(untried) is (Severity.UNTOLD if severity is Severity.NONE else severity)
 
 

@@ -81,8 +81,8 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
     beside = _pairs(run, by_attack)
     return Reading(
         question="What do a client's two gradients tell about its picture and its text?",
-        lead=f"{counted_words(pairs, 'pair')}, {size} to a gradient, attacked with at most {config['budget']} evaluations of each "
-        f"gradient. Model: {info['model']}.",
+        lead=f"{counted_words(pairs, 'pair')}, {size} to a gradient, attacked with at most {config['budget']} "
+        f"evaluations of each gradient. Model: {info['model']}.",
         parts=(part,),
         counted=said["sentence"],
         remarks=tuple(lines),
@@ -114,8 +114,8 @@ def table_of(by_attack: Mapping[str, Sequence[Mapping[str, Any]]], rng: np.rando
     rows = [Row(name, means(units, rng), facts=cost_of(units)) for name, units in by_attack.items()]
     pairs = sum(len(unit["scores"]) for unit in next(iter(by_attack.values())))
     caption = (
-        f"means over {counted_words(pairs, 'pair')}, and 95 % intervals (bootstrap over gradients). All but PSNR lie between 0 and 1; "
-        "higher means more leaked."
+        f"means over {counted_words(pairs, 'pair')}, and 95 % intervals (bootstrap over gradients). All but PSNR "
+        "lie between 0 and 1; higher means more leaked."
     )
     return Table("", SCORES, rows, caption, first="attack", open=True)
 
