@@ -174,6 +174,11 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert all(records[name] == scores for name, scores in kept.items())
     scope, table = reading_of(run).scope, reading_of(run).tables["attacks"]
     assert scope is not None and scope.reached == "2 pairs of a picture and a text"
+    manifest = run.manifest()
+    for pairs, made in (("scenes", True), ("pages:synthetic", True), ("scenes,openi:mine", False), ("openi:x", False)):
+        changed = json.dumps({**manifest, "config": {**manifest["config"], "pairs": pairs}})
+        (run.path / "run.json").write_text(changed)
+        assert reading_of(run).synthetic is made
     assert [row.name for row in table.rows] == ["mmgia", "tag"]
     by_hand = np.mean([s["ssim"] for u in run.units() if u["attack"] == "mmgia" for s in u["scores"]])
     assert table.rows[0].values["ssim"].value == pytest.approx(by_hand)  # type: ignore[union-attr]

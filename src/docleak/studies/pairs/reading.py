@@ -17,7 +17,10 @@ from docleak.report.statement import Scope, counted_words
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
+from docleak.spec import items
 
+#: Pairs of nobody's.
+MADE_UP = {"scenes", "pages:synthetic"}
 #: All but PSNR lie in 0..1.
 SCORES = {
     "ssim": Column("SSIM"), "psnr": Column("PSNR, dB", 1), "rouge1": Column("ROUGE-1"), "rouge2": Column("ROUGE-2"),
@@ -99,7 +102,7 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
         tables={"attacks": table},
         limits=LIMITS,
         runs=(run_facts(run.path, run.manifest()),),
-        synthetic=config["pairs"] == "scenes",
+        synthetic={*items(config["pairs"])} <= MADE_UP,
         scope=Scope(
             system=f"Training of {info['model']}, shared as gradients",
             material=f"{counted_words(pairs, 'pair')} of a picture and a text",
