@@ -112,6 +112,10 @@ def test_pages_that_are_passed_over_are_counted(command: Command, tmp_path: Path
     _, out, _ = command("data", "check", "pages")
     assert "1 of 3 pages have no private field with a place; docleak audit gradient passes over them" in out
     assert "2 of 3 pages have no question with an answer; trainings that ask questions pass over them" in out
+    assert "No page has a question" not in out
+    index(tmp_path / "pages", *({**row, "questions": []} for row in rows))
+    code, out, _ = command("data", "check", "pages")
+    assert code == 0 and 'trainings that ask questions, and audits of presence, need "questions" in' in out
 
 
 @pytest.mark.parametrize(

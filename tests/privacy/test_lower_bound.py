@@ -239,6 +239,8 @@ def test_a_fit_covers_normal_scores_and_no_others() -> None:
             bounds = [lower_bound(Scores(s, c), DELTA, normal=True).epsilon for s, c in zip(scores, coins, strict=True)]
             wrong[kind] += int((np.array(bounds) > truth).sum())
     assert wrong["gaussian"] <= 25 and wrong["laplace"] > 250, wrong
+    with pytest.raises(PrivacyError, match=r"made 0 of them members, 4 not; .* Take more of them \(--canaries\)"):
+        lower_bound(Scores(np.ones(4), np.zeros(4, dtype=bool)), DELTA, normal=True)
 
 
 def test_scores_are_read_by_what_is_granted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -201,6 +202,10 @@ def test_equal_runs_differ_by_nothing_that_could_be_told() -> None:
     assert fall.value == -1 and fall.high is not None and -1 < fall.high < 0
     single = Measure(EXPLAINED, "model", Estimate.exactly(0.5))
     assert difference(single, single, np.random.default_rng(0), same=True).estimate.low is None
+    alone = replace(single, estimate=Estimate(1.0, why="one document gives no interval"))
+    nothing = replace(single, estimate=Estimate(None, why="no private field could be counted"))
+    for pair in ((alone, nothing), (nothing, alone)):
+        assert difference(*pair, np.random.default_rng(0), same=True).estimate.why == nothing.estimate.why
 
 
 def test_the_schema_is_published_and_holds() -> None:

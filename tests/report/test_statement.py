@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from docleak.report.about import About
 from docleak.report.page import Reading, joined
 from docleak.report.severity import Part, Severity, overall
-from docleak.report.statement import MEANS, Scope, Statement, statement
+from docleak.report.statement import MEANS, MODELS, SECURITY, Scope, Statement, statement
 
 CLAIMED = "What is shown to leak is within what the training claims at most."
 FIELDS = Scope("donut", "2 pages", "a server")
@@ -30,6 +32,14 @@ def test_a_run_alone_says_what_it_means() -> None:
     assert of((CANARIES, Severity.PARTIAL), (FIELDS, Severity.NONE)).means == CLAIMED
     assert of((FIELDS, Severity.SEVERE), (CANARIES, Severity.PARTIAL)).means == MEANS[Severity.SEVERE]
     assert of().means == MEANS[Severity.UNMEASURED]
+
+
+def test_what_was_not_attacked_tests_no_measure_and_serves_no_article() -> None:
+    trained = Scope("A training", "", "nobody", model=True)
+    assert not of((trained, Severity.UNMEASURED)).serves
+    beside = of((trained, Severity.UNMEASURED), (FIELDS, Severity.NONE)).serves
+    assert beside == SECURITY and of((CANARIES, Severity.UNTOLD)).serves == SECURITY
+    assert of((replace(CANARIES, model=True), Severity.UNTOLD)).serves == (*SECURITY, MODELS)
 
 
 def test_categories_are_told_where_a_run_has_them_and_nothing_is_said_of_them_elsewhere() -> None:

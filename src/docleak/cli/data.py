@@ -262,7 +262,12 @@ def check(
     faults, warnings = seen.of(fault=True), seen.of(fault=False)
     lines = [*(f"FAULT    {fault}" for fault in faults), *(f"warning  {doubt}" for doubt in warnings)]
     lines.append(f"{seen.pages} pages can be read: {len(faults)} faults, {len(warnings)} warnings")
-    emit({"pages": seen.pages, "faults": [asdict(fault) for fault in faults],
+    if seen.pages and not seen.asked:
+        lines.append(
+            "No page has a question with an answer: an audit of gradients makes one of a private field, but trainings "
+            'that ask questions, and audits of presence, need "questions" in pages.jsonl (docs/data-format.md).'
+        )
+    emit({"pages": seen.pages, "asked": seen.asked, "faults": [asdict(fault) for fault in faults],
           "warnings": [asdict(doubt) for doubt in warnings]}, "\n".join(lines), json_output=json_output)  # fmt: skip
     if faults and json_output:  # the object is printed: a second one with the error would make it unreadable
         raise typer.Exit(1)

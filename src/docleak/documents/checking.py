@@ -34,9 +34,11 @@ class Finding:
 
 @dataclass
 class Seen:
-    """How many pages can be read, and all findings in the order of the pages."""
+    """How many pages can be read, how many of them have a question with an answer, and all findings in the order of
+    the pages."""
 
     pages: int = 0
+    asked: int = 0
     findings: list[Finding] = field(default_factory=list)
 
     def of(self, *, fault: bool) -> list[Finding]:
@@ -56,7 +58,7 @@ def check_pages(
     seen, pages = Seen(), _opened(spec, findings := list[Finding](), seed)
     seen.findings += findings
     scale, pictures, names = BoxScale(), dict[str, str](), set[str]()
-    audited = asked = 0
+    audited = 0
     printed: dict[tuple[str, str], list[_Printed]] = {}
     for number, entry in enumerate(entries := entries_of(pages)):
         on_page(number, len(entries), entry.name)
@@ -70,7 +72,7 @@ def check_pages(
             continue
         seen.pages += 1
         audited += bool(page.private_fields)
-        asked += any(question.answers and question.answers[0].strip() for question in page.questions)
+        seen.asked += any(question.answers and question.answers[0].strip() for question in page.questions)
         scale.add(page.words, (page.width, page.height))
         seen.findings += [Finding(entry.name, what) for what in page_doubts(page)]
         digest = hashlib.sha256(repr(page.image.shape).encode() + page.image.tobytes()).hexdigest()
@@ -82,7 +84,7 @@ def check_pages(
     seen.findings += [finding for pages_of in printed.values() for finding in _elsewhere(pages_of)]
     told = {finding.what for finding in seen.findings}
     seen.findings += [Finding("", note) for note in scale.notes() if note not in told]
-    seen.findings += [Finding("", doubt) for doubt in _passed_over(seen.pages, audited, asked)]
+    seen.findings += [Finding("", doubt) for doubt in _passed_over(seen.pages, audited, seen.asked)]
     if not seen.pages and not seen.of(fault=True):
         seen.findings.append(Finding("", "there is no page", fault=True))
     return seen

@@ -52,7 +52,7 @@ class Guarantee:
         change = "replaced by another's" if m.relation is Relation.REPLACE_ONE else "added or removed"
         by = f"{self.accountant.upper()} accountant of {PACKAGES[self.accountant]} {self.version}"
         if math.isinf(self.epsilon):
-            return f"no differential privacy per {m.unit}: no noise bounds what {what} changes ({m.sentence()}; {by})."
+            return f"no differential privacy per {m.unit}: no noise bounds the effect of {what} ({m.sentence()}; {by})."
         by += f", allowed an error of {PRV_ERROR:.2g}" if self.accountant is Accountant.PRV else ""
         claim = f"epsilon {rounded_up(self.epsilon)} at delta {self.delta:.3g} per {m.unit} ({what} {change})"
         return f"{claim}; {m.sentence()}; {by}{second_opinion((m,), self.delta, self.epsilon, self.accountant)}."

@@ -213,7 +213,10 @@ def _fitted(seen: Scores, delta: float, confidence: float) -> LowerBound:
     """
     inside, outside = seen.scores[seen.included], seen.scores[~seen.included]
     if min(len(inside), len(outside)) < 2:
-        raise PrivacyError(f"{len(inside)} members and {len(outside)} others; a fit needs 2 of each.")
+        raise PrivacyError(
+            f"a coin for each of {len(seen.scores)} made {len(inside)} of them members, {len(outside)} not; a fit "
+            "needs 2 of each. Take more of them (--canaries), or another --seed."
+        )
     half, free = (1 - confidence) / 2, len(seen.scores) - 2
     squares = float(((inside - inside.mean()) ** 2).sum() + ((outside - outside.mean()) ** 2).sum())
     spread, apart = math.sqrt(squares / (2 * gammaincinv(free / 2, half))), float(inside.mean() - outside.mean())

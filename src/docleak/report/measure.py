@@ -39,8 +39,9 @@ MEASURES = {
     ),
     EXPLAINED: Meaning(
         "Gradient explained", False,
-        "Of what the blank template leaves unexplained of the gradient, the share that the best reconstruction "
-        "explains: the mean over pages, and in brackets the least and the greatest page, no interval of confidence.",
+        "Of what the template that the attacker had (the blank one, or the one published under a defence) leaves "
+        "unexplained of the gradient that was sent, the share that the best reconstruction explains: the mean over "
+        "pages, and in brackets the least and the greatest page, no interval of confidence.",
     ),
     MEMBERSHIP: Meaning(
         "Membership told", True,
@@ -149,7 +150,8 @@ def difference(first: Measure, second: Measure, rng: np.random.Generator, *, sam
     resample draws them for both; else each is drawn for itself. Without groups there is a difference and no interval.
     """
     if first.estimate.value is None or second.estimate.value is None:
-        why = first.estimate.why or second.estimate.why or "not measured in both"
+        lacking = (one.estimate.why for one in (first, second) if one.estimate.value is None)
+        why = next(filter(None, lacking), "not measured in both")
         return Difference(first, second, Estimate(None, why=why), False)
     value = second.estimate.value - first.estimate.value
     if not (first.by and second.by):

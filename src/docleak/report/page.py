@@ -55,7 +55,7 @@ class Reading:
     ``parts`` carry the verdict, ``counted`` is its headline, ``remarks`` say how it was counted; ``articles`` are the
     verdicts on single models or clients. ``sections`` make up the page, ``question`` and ``lead`` begin it where it
     stands alone. ``lines`` are for the terminal, ``results`` for machines; ``tables`` by name. ``runs`` are what "how
-    to rerun" shows (``run_facts``).
+    to rerun" shows (``run_facts``). ``shows``: what of the material is to be seen, "" where that is numbers and names.
     """
 
     question: str
@@ -72,6 +72,7 @@ class Reading:
     limits: tuple[str, ...] = ()
     runs: tuple[Mapping[str, Any], ...] = ()
     synthetic: bool = False
+    shows: str = "true values and pictures of what was audited"
     measures: tuple[Measure, ...] = ()
     scope: Scope | None = None
 
@@ -125,6 +126,8 @@ def write_report(
         limits=list(dict.fromkeys(limit for reading in readings for limit in reading.limits)),
         runs=runs,
         synthetic=synthetic,
+        shows=list(dict.fromkeys(one.shows for one in readings if one.shows and not one.synthetic)),
+        made_up=any(reading.shows and reading.synthetic for reading in readings),
     )
     results, page, names = full, str(html), (PAGE, RESULTS)
     if private is not None:

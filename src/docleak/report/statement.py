@@ -65,7 +65,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Statement:
-    """What the first page shows; empty texts are lines to write on."""
+    """What the first page shows; empty texts are lines to write on. Where nothing was attacked, ``serves`` is empty."""
 
     means: str
     facts: tuple[tuple[str, str], ...]
@@ -101,7 +101,8 @@ def statement(
     tested = f"In tests with docleak {version} begun on {begun}" if runs else "In tests with docleak"
     means = _meaning([scope for scope, severity in scoped if severity is verdict.severity], verdict.severity)
     risk = f"{tested}: {verdict.sentence} {means}"
-    serves = (*SECURITY, *([MODELS] if any(scope.model for scope in scopes) else []))
+    attacked = [scope for scope, severity in scoped if severity is not Severity.UNMEASURED]
+    serves = (*SECURITY, *([MODELS] if any(scope and scope.model for scope in attacked) else [])) if attacked else ()
     return Statement(means, facts, risk, serves, _measures(scopes), digest)
 
 

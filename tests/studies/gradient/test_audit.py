@@ -31,6 +31,7 @@ from docleak.studies.given import given_pages
 from docleak.studies.gradient import models
 from docleak.studies.gradient.case import build_case, pages_for
 from docleak.studies.gradient.config import Exposure, GradientConfig, threat_model
+from docleak.studies.gradient.exposed import signed
 from docleak.studies.gradient.study import GradientStudy
 from docleak.studies.gradient.training import TrainingPages
 from docleak.studies.identity import data_hash, title_key, weights_hash
@@ -595,6 +596,21 @@ def test_what_was_read_first_is_neither_made_up_nor_given(question: bool, answer
 
 
 @pytest.mark.usefixtures("_fake_ocr")
+@pytest.mark.parametrize(
+    ("exposure", "said"),
+    [
+        (Exposure(), ""),
+        (Exposure(stages=("vision", "text")), ", vision and text parameters alone"),
+        (Exposure(train_mode=True, question_known=False), ", dropout on, question not known"),
+        (Exposure(answer_known=False, random_text=True), ", random text, answer not known"),
+        (Exposure(recover_text=True, gradient_file="sent.safetensors"), ", as recorded, text read out of it"),
+        (Exposure(defense="safe-template", clean_template=True), ", template cleaned, defence safe-template"),
+    ],
+)
+def test_the_signature_names_what_else_of_the_exposure_is_not_the_default(exposure: Exposure, said: str) -> None:
+    assert signed(vars(exposure)) == said
+
+
 def test_the_signature_names_the_defence() -> None:
     config = GradientConfig(models=("layoutlmv3-start",), attacks=("random",), budget=1)
     plain, noisy = (

@@ -19,7 +19,7 @@ from docleak.errors import RunError
 from docleak.metrics import Estimate
 from docleak.metrics.score import FieldScore
 from docleak.report.card import model_card
-from docleak.report.measure import EXPLAINED, Measure
+from docleak.report.measure import EXPLAINED, MEASURES, Measure
 from docleak.report.severity import Cell, Route, Severity, judge
 from docleak.runs.run import Run
 from docleak.studies.gradient.choices import Choice, said_of
@@ -714,12 +714,21 @@ def test_the_defence_and_the_part_that_was_sent_are_in_every_sentence_that_is_qu
     assert "Blank template" in page and "Published template" not in page
 
 
+def test_what_the_attacker_did_not_know_is_part_of_what_is_signed(trained: Run) -> None:
+    run = reconfigured(trained, exposure={"train_mode": True, "question_known": False})
+    page = " ".join(html.unescape(write_report(run).read_text("utf-8")).split())
+    quoted = page.split("Statement to quote")[1].split("</blockquote>")[0]
+    assert ": From the gradient (dropout on, question not known): 0 of" in quoted
+
+
 def test_a_perturbed_template_is_not_called_the_blank_one(trained: Run) -> None:
     run = reconfigured(trained, exposure={"defense": "safe-template:kind=uniform", "clean_template": True})
     page = " ".join(html.unescape(write_report(run).read_text("utf-8")).split())
     how = "perturbed by the defence safe-template:kind=uniform, the perturbation taken off again as far as the attacker"
     assert f"Published template<small>{how} could; known to the attacker</small>" in page
     assert "on the published template" in page and "Blank template" not in page
+    assert "of what the template that the attacker had (the blank one, or the one published under a defence)" in page
+    assert "template that the attacker had" in MEASURES[EXPLAINED].says and "blank template leaves" not in page
     assert "Known beforehand: the published template of the page" in page and "the published template the floor" in page
 
 

@@ -21,7 +21,7 @@ from docleak.errors import AttackError, ModelError, RunError
 from docleak.models.pair import PairModel, build_pair
 from docleak.models.pair.aligner import load_aligner
 from docleak.recipes.rows import tables_of
-from docleak.report.page import Reading
+from docleak.report.page import Reading, joined
 from docleak.runs.run import Run
 from docleak.studies.engine import Silence, begin, carry_out
 from docleak.studies.pairs.case import PairCase, build_pair_case, self_tests
@@ -166,11 +166,19 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         carry_out(PairStudy(CONFIG), out, watcher=first)
     kept = {u["unit"]: u["scores"] for u in Run.load(out).units()}
+    said = joined([reading_of(Run.load(out))]).sentence
+    assert "The run is not finished: 3 of 4 attacks on a gradient." in said, "no verdict on what is not there"
     run = carry_out(PairStudy(CONFIG), out, watcher=then)
     assert first.done == ["mmgia-0000", "tag-0000", "mmgia-0001"] and then.done == ["tag-0001"]
     records = {u["unit"]: u["scores"] for u in run.units()}
     assert all(records[name] == scores for name, scores in kept.items())
-    table = reading_of(run).tables["attacks"]
+    scope, table = reading_of(run).scope, reading_of(run).tables["attacks"]
+    assert scope is not None and scope.reached == "2 pairs of a picture and a text"
+    manifest = run.manifest()
+    for pairs, made in (("scenes", True), ("pages:synthetic", True), ("scenes,openi:mine", False), ("openi:x", False)):
+        changed = json.dumps({**manifest, "config": {**manifest["config"], "pairs": pairs}})
+        (run.path / "run.json").write_text(changed)
+        assert reading_of(run).synthetic is made
     assert [row.name for row in table.rows] == ["mmgia", "tag"]
     by_hand = np.mean([s["ssim"] for u in run.units() if u["attack"] == "mmgia" for s in u["scores"]])
     assert table.rows[0].values["ssim"].value == pytest.approx(by_hand)  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from docleak.errors import AttackError, DocumentError
+from docleak.report.page import write_report
 from docleak.studies.engine import carry_out
 from docleak.studies.presence.config import PresenceConfig
 from docleak.studies.presence.study import PresenceStudy, cutoff_of, told
@@ -45,6 +47,11 @@ def test_the_signed_page_says_of_what_model_how_many_pages_and_who_asks(tmp_path
     facts = page.read_text().split("Purpose of the audit")[1].split("Auditor")[0]
     assert "4 in none" in facts and "honest-but-curious server" in facts
     assert "Made-up pages" in facts and "Confidential." not in page.read_text()
+    real = write_report([replace(reading, synthetic=False)], tmp_path / "real").read_text()
+    assert "true values and pictures" not in real and "shows no true value and no picture of what was audited;" in real
+    shown = [replace(reading, synthetic=False), replace(reading, shows="true values")]
+    beside = write_report(shown, tmp_path / "beside").read_text()
+    assert "no picture of what was audited, but for made-up pages;" in beside and "Confidential." not in beside
     (run.folder(study.units()[1].id) / "unit.json").unlink()
     (half,) = read_runs([run])
     assert half.scope is not None and half.scope.unfinished == "1 of 2 updates"

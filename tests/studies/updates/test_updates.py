@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from docleak.attacks.gradients import Finding
 from docleak.attacks.gradients.local_steps import LONGEST, UNPADDED, Batching
 from docleak.documents import Page, load_pages, private_mask
 from docleak.documents.folder import save
+from docleak.documents.silos import MANIFEST, Silo
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError, DocumentError, FederationError, SelfTestError
 from docleak.metrics import Reading as Read
@@ -32,6 +34,7 @@ from docleak.studies.updates import sight, study
 from docleak.studies.updates.case import OF_TRANSFORMERS, batching_of, open_case, plan_of
 from docleak.studies.updates.check import check
 from docleak.studies.updates.config import UpdatesConfig
+from docleak.studies.updates.pages import told_folders
 from docleak.studies.updates.reading import GIVEN, falls, read_run
 from docleak.studies.updates.round import assumed
 from docleak.studies.updates.sight import sight_of
@@ -432,6 +435,8 @@ def test_pictures_are_judged_as_those_of_a_gradient(pictures: dict[str, Any], se
     verdict = verdict_on(record)
     assert verdict.severity is severity and f"{read} of 4 private fields are read from pictures" in verdict.headline
     untried = {**record, "words": {"failed": "no table"}}
+    exact = sum(field["exact"] for field in pictures["score"][0]["fields"])
+    assert f"{exact} of 4 private fields read exactly" in part_of(untried).sentence, "why it is so bad"
     assert severity_of(untried) is (Severity.UNTOLD if severity is Severity.NONE else severity)
 
 
@@ -448,6 +453,7 @@ def test_what_was_not_tried_is_no_all_clear_and_the_headline_is_never_empty() ->
 def test_a_failed_self_test_of_the_pictures_is_no_all_clear() -> None:
     failed = {**record_of(words_with()), "pictures": {**pictured("...."), "self_test": {"passed": False}}}
     assert severity_of(failed) is Severity.UNTOLD and "The self-test failed" in "\n".join(sentences(failed))
+    assert "The self-test failed" in part_of(failed).sentence
 
 
 def fields_doubted(run: Run) -> tuple[str, ...]:
@@ -537,6 +543,33 @@ def test_where_updates_are_masked_no_table_is_offered_that_would_be_refused(tmp_
     run.write_unit("a", {**run.record("a"), "masked": {"failed": "no seed"}}, {})
     scope = read_run(run).scope
     assert scope is not None and not scope.remedy
+
+
+def test_pages_of_silos_that_were_made_up_are_not_called_confidential(words: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(words, tmp_path / "copy"))
+    assert "source" not in UpdatesStudy(config_of(folder)).facts()  # nothing says whose they are
+    for number, source in ((0, "synthetic"), (1, "sroie"), (1, "synthetic")):
+        silo = Silo(f"silo-{number}", source, 3, 3, 3, (), 0, "providers", 2, 0)
+        (folder / "silos" / silo.name / MANIFEST).write_text(json.dumps(asdict(silo)))
+        clients = [UpdatesStudy(config_of(folder, clients=(name,))).facts() for name in ("silo-0", "silo-1")]
+        assert ["source" in facts for facts in clients] == [True, number == 1 and source == "synthetic"]
+        assert ("source" in UpdatesStudy(config_of(folder)).facts()) is ("source" in clients[1])
+    run = run_of(tmp_path / "run", "a")
+    assert not read_run(run).synthetic
+    run.write_info("source", "synthetic")
+    assert read_run(run).synthetic
+    elsewhere = f"silo-0={tmp_path / 'mine'}"
+    assert "source" not in UpdatesStudy(config_of(folder, clients=(elsewhere,))).facts()
+
+
+def test_a_clients_name_with_an_equals_sign_is_not_cut() -> None:
+    known = ("a", "a=b", "c")
+    assert told_folders(("a=b",), known) == {"a=b": ""}
+    assert told_folders(("a=b=pages", "a=pages", "c"), known) == {"a=b": "pages", "a": "pages", "c": ""}
+    assert told_folders(("x=y=z", "y"), known) == {"x": "y=z", "y": ""}
+    for text in ("a=b=", "=pages", "a=", ""):
+        with pytest.raises(FederationError, match="expected ID, or ID=FOLDER"):
+            told_folders((text,), known)
 
 
 def test_whose_updates_were_measured_and_how_many(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ WEIGHTS = Said(read=partial(weights, default=DEFAULT_WEIGHT))
 class Finding:
     """What a gradient attack says it recovered.
 
-    ``pixels`` (B, 3, H, W) in [0, 1]; ``explained`` is how much of the gradient is explained: the share that the blank
+    ``pixels`` (B, 3, H, W) in [0, 1]; ``explained`` is how much of the gradient is explained: the share that the
     template leaves unexplained and the reconstruction explains (1 = all, <= 0 = none; relative distance over all
     informative parameters, the same for every attack). It is no probability that anything was read.
     """
@@ -327,7 +327,8 @@ def inference_mode_of(view: GradientView) -> Iterator[None]:
 
 
 def explained_share(view: GradientView, knowledge: Knowledge, pixels: Tensor) -> float:
-    """1 - distance(reconstruction) / distance(blank template), both to the observed gradient."""
+    """1 - distance(reconstruction) / distance(template), both to the observed gradient; ``knowledge`` says which
+    template the adversary had."""
     distance = relative(view)
 
     def at(image: Tensor) -> float:

@@ -18,7 +18,7 @@ from docleak.privacy.empirical import LowerBound, held_against, jointly
 from docleak.report.measure import CLAIMED, SHOWN, Measure
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.severity import Part, Severity
-from docleak.report.statement import Scope
+from docleak.report.statement import Scope, counted_words
 from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
@@ -163,6 +163,7 @@ class CanaryStudy(TableStudy[CanaryConfig]):
             ]  # fmt: skip
             if name != WITHOUT_NOISE:
                 parts.append(_part(name, record, run.config["guesses"]))
+        others = counted_words(run.config["others"], "other")
         together = "bounds by the scores of a training hold together, each other row by itself"
         table = Table("", COLUMNS, rows, together, first="training", open=True)
         threat = {"adversary": record_threat(records), "wants": "to tell which canary providers took part",
@@ -170,7 +171,7 @@ class CanaryStudy(TableStudy[CanaryConfig]):
         return Reading(
             question="What does one private training provably leak?",
             lead=f"{run.config['canaries']} canary providers ({run.config['canary']}), each included by a fair coin, "
-            f"beside {run.config['others']} others; {run.config['guesses']} guesses.",
+            f"beside {others}; {run.config['guesses']} guesses.",
             parts=tuple(parts),
             counted=parts[0].sentence if parts else "The private training is not finished.",
             sections=(
@@ -187,7 +188,7 @@ class CanaryStudy(TableStudy[CanaryConfig]):
             measures=tuple(one for r in records if r["training"] != WITHOUT_NOISE for one in _measures(r)),
             scope=Scope(
                 system=f"A private training of {run.config['model']}", adversary=record_threat(records),
-                material=f"{run.config['canaries']} canary providers beside {run.config['others']} others", model=True,
+                material=f"{run.config['canaries']} canary providers beside {others}", model=True,
                 remedy="docleak budget", means=MEANS,
                 unfinished="" if len(records) == TRAININGS else f"{len(records)} of {TRAININGS} trainings",
             ),

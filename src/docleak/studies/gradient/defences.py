@@ -154,6 +154,7 @@ class DefenceStudy(Study[DefenceConfig]):
             limits=LIMITS,
             runs=(run_facts(run.path, run.manifest()),),
             synthetic=audit["documents"] == "synthetic",
+            shows="pictures of templates, their private fields blanked" if templates else "",
             measures=tuple(
                 one for choice in choices if choice.context
                 for one in measures_of(choice.context, f"{choice.context.title}, {choice.summary}")

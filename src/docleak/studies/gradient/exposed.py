@@ -40,6 +40,29 @@ def published(run: Run) -> str:
     return f"{how}, the perturbation taken off again as far as the attacker could" if cleaned else how
 
 
+def other_than_usual(exposure: Mapping[str, Any]) -> list[str]:
+    """What of an exposure is not the default, part sent and defence apart."""
+    recovered = bool(exposure.get("recover_text"))
+    told = {
+        "dropout on": exposure.get("train_mode"),
+        "as recorded": exposure.get("gradient_file"),
+        "random text": exposure.get("random_text"),
+        "text read out of it": recovered,
+        "question not known": not (exposure.get("question_known", True) or recovered),
+        "answer not known": not (exposure.get("answer_known", True) or recovered),
+        "template cleaned": exposure.get("clean_template"),
+    }
+    return [words for words, holds in told.items() if holds]
+
+
+def signed(exposure: Mapping[str, Any]) -> str:
+    """All of an exposure that is not the default, to stand behind other settings in a run's signature."""
+    stages, defence = exposure["stages"], exposure["defense"]
+    part = [f"{' and '.join(stages)} parameters alone"] if stages else []
+    defended = [f"defence {defence}"] if defence != "none" else []
+    return "".join(f", {told}" for told in (*part, *other_than_usual(exposure), *defended))
+
+
 def tested(record: Mapping[str, Any]) -> str:
     """The gradient that a unit's self-test is about: what the client computed, before any defence."""
     plain = record["view"].get("defense", "none") == "none"
@@ -47,6 +70,8 @@ def tested(record: Mapping[str, Any]) -> str:
 
 
 def measured_on(run: Run) -> str:
-    """What was measured, where not the whole gradient was sent, or not without a defence."""
-    part = part_sent(run)
-    return ", ".join(filter(None, [f"from the gradient{part}" if part else "", in_place(run)]))
+    """What was measured, where not the whole gradient was sent, not without a defence, or not as usual."""
+    part, others = part_sent(run), other_than_usual(run.config.get("exposure") or {})
+    apart = f" ({', '.join(others)})" if others else ""
+    seen = f"from the gradient{part}{apart}" if part or apart else ""
+    return ", ".join(filter(None, [seen, in_place(run)]))

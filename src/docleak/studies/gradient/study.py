@@ -35,6 +35,7 @@ from docleak.studies.gradient.config import (
     threat_model,
     with_closed_form,
 )
+from docleak.studies.gradient.exposed import signed
 from docleak.studies.gradient.models import (
     audited_pages,
     inapplicable,
@@ -162,11 +163,10 @@ class GradientStudy(TableStudy[GradientConfig]):
                 "anls": card.get("anls"),
             }
         rounds = f", {c.rounds} rounds, {c.round_steps} steps apart" if c.rounds > 1 else ""
-        defended = f", defence {c.exposure.defense}" if c.exposure.defense != "none" else ""
         signature = (
             f"docleak {docleak.__version__} | seed {c.seed} | data {identity['pages']} | "
             + " ".join(f"{name}:{entry['hash']}" for name, entry in models.items())
-            + f" | gradient view, B = {c.batch_size}{rounds}{defended}"
+            + f" | gradient view, B = {c.batch_size}{rounds}{signed(vars(c.exposure))}"
             + f" | {', '.join(c.attacks)} | {c.budget} evaluations"
         )
         left_out = skipped(c, self.device)

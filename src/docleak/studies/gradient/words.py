@@ -28,10 +28,10 @@ METRICS = (
     ("MSE", "Mean squared error of the private pixels on the scale 0-255; lower is more alike."),
     (
         "Gradient explained",
-        "How well the gradient is matched: of what the blank template leaves unexplained, the share that the "
-        "reconstruction explains; below 0 it explains less than the blank template. The attacker can compute it "
-        "without the page. It is no probability, and does not say whether anything was read: a gradient can be matched "
-        "by a picture that nobody can read.",
+        "How well the gradient that was sent is matched: of what the template that the attacker had (the blank one, or "
+        "the one published under a defence) leaves unexplained, the share that the reconstruction explains; below 0 it "
+        "explains less than that template. The attacker can compute it without the page. It is no probability, and "
+        "does not say whether anything was read: a gradient can be matched by a picture that nobody can read.",
     ),
     ("Evaluations", "Gradient evaluations spent: the attacker's cost, the same budget for every attack."),
 )

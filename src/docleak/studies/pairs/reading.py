@@ -13,10 +13,14 @@ from docleak.metrics.estimate import Estimate, ratio
 from docleak.report.page import Reading, Section, run_facts
 from docleak.report.pictures import enlarged, picture
 from docleak.report.severity import Part, Severity
+from docleak.report.statement import Scope, counted_words
 from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.run import Run
+from docleak.spec import items
 
+#: Pairs of nobody's.
+MADE_UP = {"scenes", "pages:synthetic"}
 #: All but PSNR lie in 0..1.
 SCORES = {
     "ssim": Column("SSIM"), "psnr": Column("PSNR, dB", 1), "rouge1": Column("ROUGE-1"), "rouge2": Column("ROUGE-2"),
@@ -66,6 +70,7 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
     said = verdict(list(by_attack), units)
     pairs = sum(len(unit["scores"]) for unit in next(iter(by_attack.values())))
     info, config = run.info, run.config
+    planned = config["count"] // config["batch_size"] * len(config["attacks"])
     lines = [*said["lines"], *filter(None, [_added(by_attack)]), _privacy(run)]
     threat = {
         "adversary": "an honest-but-curious server that averages clients' updates, or whoever reads along",
@@ -79,8 +84,8 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
     beside = _pairs(run, by_attack)
     return Reading(
         question="What do a client's two gradients tell about its picture and its text?",
-        lead=f"{pairs} pairs, {size} to a gradient, attacked with at most {config['budget']} evaluations of each "
-        f"gradient. Model: {info['model']}.",
+        lead=f"{counted_words(pairs, 'pair')}, {size} to a gradient, attacked with at most {config['budget']} "
+        f"evaluations of each gradient. Model: {info['model']}.",
         parts=(part,),
         counted=said["sentence"],
         remarks=tuple(lines),
@@ -97,7 +102,13 @@ def read_run(run: Run, rng: np.random.Generator) -> Reading:
         tables={"attacks": table},
         limits=LIMITS,
         runs=(run_facts(run.path, run.manifest()),),
-        synthetic=config["pairs"] == "scenes",
+        synthetic={*items(config["pairs"])} <= MADE_UP,
+        scope=Scope(
+            system=f"Training of {info['model']}, shared as gradients",
+            material=f"{counted_words(pairs, 'pair')} of a picture and a text",
+            adversary="whoever receives one client's gradients, and the weights that they were computed with",
+            unfinished=f"{len(units)} of {planned} attacks on a gradient" if len(units) < planned else "",
+        ),
     )  # fmt: skip
 
 
@@ -106,8 +117,8 @@ def table_of(by_attack: Mapping[str, Sequence[Mapping[str, Any]]], rng: np.rando
     rows = [Row(name, means(units, rng), facts=cost_of(units)) for name, units in by_attack.items()]
     pairs = sum(len(unit["scores"]) for unit in next(iter(by_attack.values())))
     caption = (
-        f"means over {pairs} pairs, and 95 % intervals (bootstrap over gradients). All but PSNR lie between 0 and 1; "
-        "higher means more leaked."
+        f"means over {counted_words(pairs, 'pair')}, and 95 % intervals (bootstrap over gradients). All but PSNR "
+        "lie between 0 and 1; higher means more leaked."
     )
     return Table("", SCORES, rows, caption, first="attack", open=True)
 

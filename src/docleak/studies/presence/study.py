@@ -225,7 +225,7 @@ class PresenceStudy(Study[PresenceConfig]):
                               render("threat.html.j2", model=THREAT))),
             results={"presence": table.to_json()}, runs=tuple(run_facts(run.path, run.manifest()) for run in runs),
             limits=LIMITS, scope=scope_of(runs),
-            synthetic=all(run.config["documents"] == "synthetic" for run in runs),
+            synthetic=all(run.config["documents"] == "synthetic" for run in runs), shows="",
         )  # fmt: skip
 
 

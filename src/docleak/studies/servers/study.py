@@ -154,7 +154,7 @@ class ServersStudy(Study[ServersConfig]):
             ),
             results={"servers": table.to_json()}, limits=LIMITS,
             runs=tuple(run_facts(run.path, run.manifest()) for run in runs),
-            synthetic=all(run.config["documents"] == "synthetic" for run in runs),
+            synthetic=all(run.config["documents"] == "synthetic" for run in runs), shows="",
             scope=scope_of(runs, [f"Of {counted_words(len(caught), 'manipulated model')} {guard}"] if caught else []),
         )  # fmt: skip
 

@@ -106,6 +106,7 @@ def reading_of(
         sections=(Section("training", "Training", "How the training went", body),), lines=tuple(text.splitlines()),
         results={"training": facts}, tables=tables, limits=LIMITS, runs=(run_facts(run.path, run.manifest()),),
         measures=tuple(Measure(CLAIMED, "training", Estimate.exactly(e), unbounded=e is None) for e in claimed),
+        shows="",
         scope=Scope("A training, not attacked", "what its lineage records", "nobody: nothing was attacked", model=True,
                     remedy="docleak audit answers"),
     )  # fmt: skip

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from docleak.documents import Page, load_pages
+from docleak.documents.loaders import SYNTHETIC
+from docleak.documents.silos import MANIFEST, read_silo
 from docleak.errors import DocumentError, FederationError
-from docleak.spec import pair
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.silo import open_party
@@ -16,12 +17,18 @@ from docleak.training.federated.silo import open_party
 PARTITION = ("partition-id", "partition_id", "pid", "cid")
 
 
-def told_folders(clients: Sequence[str]) -> dict[str, str]:
-    """Client -> the folder of its pages, of ``--client ID=FOLDER``; "" where it says none: ``--client ID``."""
-    expected = "ID, or ID=FOLDER with the client's pages"
-    pairs = (pair(text, what="--client", expected=expected, error=FederationError) if "=" in text else (text, "")
-             for text in clients)  # fmt: skip
-    return dict(pairs)
+def told_folders(clients: Sequence[str], known: Collection[str]) -> dict[str, str]:
+    """Client -> the folder of its pages, of ``--client ID=FOLDER``; "" where it says none: ``--client ID``. An ID with
+    "=" in it is one of the ``known``, of which the longest that the text begins with is meant."""
+    folders = {}
+    for text in clients:
+        begins = (one for one in known if f"{text}=".startswith(f"{one}="))
+        name = max(begins, key=len, default=text.partition("=")[0])
+        equals, folder = text[len(name) :][:1], text[len(name) + 1 :].strip()
+        if not name.strip() or (equals and not folder):
+            raise FederationError(f"--client is {text!r}; expected ID, or ID=FOLDER with the client's pages.")
+        folders[name.strip()] = folder
+    return folders
 
 
 def names_of(update: CapturedUpdate) -> tuple[str, ...]:
@@ -43,16 +50,14 @@ def pages_of(
     """
     if told := (folders or {}).get(update.client):
         return load_pages(told, seed=0)
-    beside = update.folder.parent.parent / "silos"
-    made_up = documents == "synthetic"
-    root = beside if made_up and beside.is_dir() else Path(documents.removeprefix("folder:"))
-    folder = next((root / name for name in names_of(update) if (root / name).is_dir()), root)
-    if folder.is_dir() and not (made_up and folder == beside):
+    beside, synthetic = _beside(update), documents == SYNTHETIC
+    folder = _folder_of(update, documents)
+    if folder.is_dir() and not (synthetic and folder == beside):
         _require_pages(update, folder)
         if federation is not None:
             return open_party(folder, federation, name=update.client).training
         return load_pages(str(folder), seed=0)
-    if made_up:
+    if synthetic:
         raise DocumentError(
             f"{update.name}: to say what an attack recovered, its pages are needed. Pass --documents with the client's "
             "pages, or a folder that holds a folder of pages for every client, this one's called "
@@ -60,6 +65,25 @@ def pages_of(
             f"{update.client}=FOLDER."
         )
     return load_pages(documents, seed=0)
+
+
+def made_up(update: CapturedUpdate, documents: str, folders: Mapping[str, str]) -> bool:
+    """Whether the client's pages are nobody's: those of a silo, or for a sum of all silos, that says it of itself."""
+    told = folders.get(update.client)
+    folder = Path(told.removeprefix("folder:")) if told else _folder_of(update, documents)
+    silos = [file.parent for pattern in (MANIFEST, f"*/{MANIFEST}") for file in folder.glob(pattern)]
+    return bool(silos) and all(read_silo(silo).source == SYNTHETIC for silo in silos)
+
+
+def _beside(update: CapturedUpdate) -> Path:
+    return update.folder.parent.parent / "silos"
+
+
+def _folder_of(update: CapturedUpdate, documents: str) -> Path:
+    """Where the client's pages are, if they are in a folder: its own one, where there is one called as it is."""
+    beside = _beside(update)
+    root = beside if documents == SYNTHETIC and beside.is_dir() else Path(documents.removeprefix("folder:"))
+    return next((root / name for name in names_of(update) if (root / name).is_dir()), root)
 
 
 def _require_pages(update: CapturedUpdate, folder: Path) -> None:

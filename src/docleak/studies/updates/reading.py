@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from docleak.documents.loaders import SYNTHETIC
 from docleak.errors import RunError
 from docleak.metrics import PageScore
 from docleak.report.page import Reading, Section, run_facts
@@ -116,7 +117,7 @@ def read_run(run: Run) -> Reading:
             remedies=tuple(falls(cells)),
             remedy="" if secure else _steps_and_batches(run.config), unfinished=_reached(info, updates, cells),
         ),
-        runs=(run_facts(run.path, run.manifest()),),
+        runs=(run_facts(run.path, run.manifest()),), synthetic=info.get("source") == SYNTHETIC,
     )  # fmt: skip
 
 

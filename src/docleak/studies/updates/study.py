@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from docleak.attacks.gradients import ATTACKS
+from docleak.documents.loaders import SYNTHETIC
 from docleak.documents.page import Image
 from docleak.errors import DocumentError, FederationError, SelfTestError
 from docleak.models import DocumentModel, load_model
@@ -27,7 +28,7 @@ from docleak.studies.study import Study, Tell, Unit, one_of
 from docleak.studies.updates.case import SAME, UpdateCase, one_question_each, open_case, trained_again
 from docleak.studies.updates.check import check, diagnosed, imitable
 from docleak.studies.updates.config import UpdatesConfig
-from docleak.studies.updates.pages import pages_of, told_folders
+from docleak.studies.updates.pages import made_up, pages_of, told_folders
 from docleak.studies.updates.reading import read_run
 from docleak.studies.updates.round import ImitatedRound, assumed
 from docleak.studies.updates.secure import hiding, is_masked, is_secure, open_sum
@@ -71,7 +72,11 @@ class UpdatesStudy(Study[UpdatesConfig]):
     @cached_property
     def folders(self) -> dict[str, str]:
         """Client -> the folder of its pages, where --client says it."""
-        return {client: folder for client, folder in told_folders(self.config.clients).items() if folder}
+        return {client: folder for client, folder in self._told.items() if folder}
+
+    @property
+    def _told(self) -> dict[str, str]:
+        return told_folders(self.config.clients, {update.client for update in self.captured})
 
     @cached_property
     def chosen(self) -> list[CapturedUpdate]:
@@ -80,7 +85,7 @@ class UpdatesStudy(Study[UpdatesConfig]):
         rounds = sorted({update.round for update in self.captured})
         number = config.round or rounds[0]
         there = [update for update in self.captured if update.round == number]
-        wanted = set(told_folders(config.clients))
+        wanted = set(self._told)
         missing = sorted(wanted - {update.client for update in there})
         if not there or missing:
             source = config.updates or f"{config.before} and {config.after}"
@@ -171,12 +176,14 @@ class UpdatesStudy(Study[UpdatesConfig]):
         audited."""
         units, here = self.units(), {update.client for update in self.chosen}
         absent = {update.client for update in self.captured} - here if not self.config.clients else ()
+        made = all(made_up(update, self.config.documents, self.folders) for update in self.chosen)
         updates = [(unit.id, unit.what[0]) for unit in units if unit.what[1] is None]
         return {
             "model": {"name": self.model.name, "architecture": self.model.architecture},
             "planned": [{"unit": name, "round": update.round, "client": update.client} for name, update in updates],
             "cells": len(units) - len(updates),
             "absent": sorted(absent),
+            **({"source": SYNTHETIC} if made else {}),
         }
 
     def compute(self, unit: Unit, run: Run, tell: Tell) -> tuple[dict[str, Any], Mapping[str, Image]]:

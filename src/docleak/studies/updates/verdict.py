@@ -113,8 +113,11 @@ def doubts_of(record: Mapping[str, Any]) -> list[str]:
 
 def part_of(record: Mapping[str, Any]) -> Part:
     """The verdict on one captured update."""
-    words = [_of_masks(record["masked"])] if "masked" in record else _of_words(record["words"], _whose(record))
-    return Part(name_of(record), severity_of(record), " ".join(words))
+    if "masked" in record:
+        return Part(name_of(record), severity_of(record), _of_masks(record["masked"]))
+    pictured = [_of_pictures(record["pictures"])] if "score" in record["pictures"] else []
+    said = [*_of_words(record["words"], _whose(record)), *pictured, *doubts_of(record)]
+    return Part(name_of(record), severity_of(record), " ".join(said))
 
 
 def fields_measured(
