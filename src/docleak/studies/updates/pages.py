@@ -9,6 +9,7 @@ from docleak.documents import Page, load_pages
 from docleak.documents.loaders import SYNTHETIC
 from docleak.documents.silos import MANIFEST, read_silo
 from docleak.errors import DocumentError, FederationError
+from docleak.spec import pair
 from docleak.training.federated.capture import CapturedUpdate
 from docleak.training.federated.federation import Federation
 from docleak.training.federated.silo import open_party
@@ -20,14 +21,13 @@ PARTITION = ("partition-id", "partition_id", "pid", "cid")
 def told_folders(clients: Sequence[str], known: Collection[str]) -> dict[str, str]:
     """Client -> the folder of its pages, of ``--client ID=FOLDER``; "" where it says none: ``--client ID``. An ID with
     "=" in it is one of the ``known``, of which the longest that the text begins with is meant."""
-    folders = {}
+    folders, expected = {}, "ID, or ID=FOLDER with the client's pages"
     for text in clients:
-        begins = (one for one in known if f"{text}=".startswith(f"{one}="))
-        name = max(begins, key=len, default=text.partition("=")[0])
-        equals, folder = text[len(name) :][:1], text[len(name) + 1 :].strip()
-        if not name.strip() or (equals and not folder):
-            raise FederationError(f"--client is {text!r}; expected ID, or ID=FOLDER with the client's pages.")
-        folders[name.strip()] = folder
+        name = max((one for one in known if f"{text}=".startswith(f"{one}=")), key=len, default="")
+        folder = text[len(name) + 1 :].strip() if name else ""
+        if text != name and not folder and ("=" in text or not text.strip()):
+            name, folder = pair(text, what="--client", expected=expected, error=FederationError)
+        folders[name or text.strip()] = folder
     return folders
 
 
