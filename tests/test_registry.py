@@ -19,7 +19,8 @@ from docleak.cli import main
 from docleak.defenses import DEFENSES
 from docleak.errors import AttackError, DefenseError, RunError
 from docleak.metrics import ENGINES
-from docleak.registry import Chosen, Registry, describe, objects_in
+from docleak.registry import Chosen, Registry
+from docleak.runs.content import describe, objects_in
 from docleak.runs.run import Run
 from docleak.spec import Said, build, names, number, pair, split_name, told
 from docleak.studies.engine import carry_out

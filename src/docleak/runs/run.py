@@ -44,8 +44,8 @@ from docleak.files import (
     write_json,
     write_png,
 )
-from docleak.registry import objects_in
 from docleak.runs.claim import claimed
+from docleak.runs.content import objects_in
 from docleak.runs.identity import SCHEMA, build, changed_sources, other_build, sources_of
 
 #: Packages whose version may change a number.
