@@ -250,6 +250,21 @@ def test_objects_files_and_names_reach_the_workers_of_an_audit(mine: Path, tmp_p
                 exposure=exposure, pages=1)  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Silent(Floor):
+    """Returns nothing."""
+
+    name: str = "silent"
+
+    def run(self, view: Any, knowledge: Any, **options: Any) -> Any:
+        return None
+
+
+def test_an_audit_says_what_an_own_attack_returned_instead_of_a_finding(tmp_path: Path) -> None:
+    with pytest.raises(AttackError, match="attack 'silent' returned None; expected a docleak"):
+        audited(tmp_path / "run", attacks=(Silent(),), pages=1)
+
+
 def test_a_file_of_ones_own_on_the_command_line(
     mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
