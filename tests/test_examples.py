@@ -10,11 +10,12 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import docleak
-from docleak.errors import DocleakError
+from docleak.errors import DocleakError, RunError
 from docleak.studies.engine import carry_out
 
 ROOT = Path(__file__).parents[1]
@@ -84,3 +85,26 @@ def test_docleak_report_joins_it_with_other_runs(example: ModuleType, tmp_path: 
     joined = docleak.load_run([tmp_path / "1", tmp_path / "2"])
     assert set(joined.to_frame()["run"]) == {str(tmp_path / "1"), str(tmp_path / "2")}
     assert [part.said for part in joined.verdict.parts] == ["Could not tell"] * 2  # of so few pages
+
+
+def test_a_study_whose_code_was_changed_is_not_resumed(
+    example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is a helper that its ``compute`` calls; the same code goes on."""
+    text = Path(str(example.__file__)).read_text().replace("float(residual)", "scaled(float(residual))", 1)
+    text += "\n\ndef scaled(value: float) -> float:\n    return value\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def study(code: str) -> Any:
+        (tmp_path / "somebodys.py").write_text(code.replace("projection_residual:", "somebodys:"))
+        monkeypatch.delitem(sys.modules, "somebodys", raising=False)
+        return importlib.import_module("somebodys").ProjectionStudy
+
+    settings = {"count": 4, "batch_size": 1}
+    first = docleak.audit(study=study(text), out=tmp_path / "run", **settings).to_frame()
+    again = docleak.audit(study=study(text), out=tmp_path / "run", **settings).to_frame()
+    assert list(first["residual"]) == list(again["residual"])
+    other = study(text.replace("return value", "return 2 * value"))
+    with pytest.raises(RunError, match=r"or of other code:\n  - code of somebodys:ProjectionStudy"):
+        docleak.audit(study=other, out=tmp_path / "run", **settings)

@@ -19,7 +19,8 @@ from docleak.cli import main
 from docleak.defenses import DEFENSES
 from docleak.errors import AttackError, DefenseError, RunError
 from docleak.metrics import ENGINES
-from docleak.registry import Chosen, Registry, describe, objects_in
+from docleak.registry import Chosen, Registry
+from docleak.runs.content import describe, objects_in
 from docleak.runs.run import Run
 from docleak.spec import Said, build, names, number, pair, split_name, told
 from docleak.studies.engine import carry_out
@@ -247,6 +248,21 @@ def test_objects_files_and_names_reach_the_workers_of_an_audit(mine: Path, tmp_p
     with pytest.raises(RunError, match="objects"):
         audited(tmp_path / "run", attacks=("random", Floor(0.75), "my_attack:ATTACK", Floor(0.25, name="grey")),
                 exposure=exposure, pages=1)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Silent(Floor):
+    """Returns nothing."""
+
+    name: str = "silent"
+
+    def run(self, view: Any, knowledge: Any, **options: Any) -> Any:
+        return None
+
+
+def test_an_audit_says_what_an_own_attack_returned_instead_of_a_finding(tmp_path: Path) -> None:
+    with pytest.raises(AttackError, match="attack 'silent' returned None; expected a docleak"):
+        audited(tmp_path / "run", attacks=(Silent(),), pages=1)
 
 
 def test_a_file_of_ones_own_on_the_command_line(

@@ -8,12 +8,11 @@ find by it. Nothing is imported before it is loaded, so that lists need no torch
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -284,48 +283,3 @@ def _name_of(thing: object) -> str:
     kind = getattr(thing, "__qualname__", None) or type(thing).__qualname__
     options = spec.described(thing)
     return f"{kind}:{options}" if options else kind
-
-
-def objects_in(value: object) -> dict[str, Any]:
-    """Name -> description of every object that came along in a configuration's values, for a run's manifest."""
-    if isinstance(value, Given):
-        return {}
-    if isinstance(value, Chosen):
-        return {str(value): describe(value.thing)}
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    objects: dict[str, Any] = {}
-    for one in inner:
-        objects |= objects_in(one)
-    return objects
-
-
-def describe(thing: object, *, inside: bool = False) -> object:
-    """An object as JSON: its module and qualified name, a digest of its code if it is not docleak's, and its fields.
-
-    Of an object ``inside`` another that is no dataclass only the name is told: it may be a network.
-    """
-    if thing is None or isinstance(thing, bool | int | float | str):
-        return thing
-    if isinstance(thing, Mapping):
-        return {str(key): describe(value, inside=True) for key, value in thing.items()}
-    if isinstance(thing, list | tuple):
-        return [describe(value, inside=True) for value in thing]
-    kind: Any = thing if hasattr(thing, "__qualname__") else type(thing)
-    told: dict[str, Any] = {"object": f"{kind.__module__}:{kind.__qualname__}"}
-    if code := _code(kind):
-        told["code"] = code
-    if is_dataclass(thing) and not isinstance(thing, type):
-        told["fields"] = {f.name: describe(getattr(thing, f.name), inside=True) for f in fields(thing)}
-    elif kind is type(thing) and not inside and hasattr(thing, "__dict__"):
-        told["fields"] = {name: describe(value, inside=True) for name, value in vars(thing).items()}
-    return told
-
-
-def _code(kind: Callable[..., object]) -> str:
-    """Ten hexadecimal digits over the source of a class or function that is not docleak's; "" where there is none."""
-    if kind.__module__.partition(".")[0] in ("docleak", "builtins"):
-        return ""
-    try:
-        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:10]
-    except (OSError, TypeError):
-        return ""

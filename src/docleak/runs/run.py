@@ -44,8 +44,8 @@ from docleak.files import (
     write_json,
     write_png,
 )
-from docleak.registry import objects_in
 from docleak.runs.claim import claimed
+from docleak.runs.content import objects_in
 from docleak.runs.identity import SCHEMA, build, changed_sources, other_build, sources_of
 
 #: Packages whose version may change a number.
@@ -292,7 +292,7 @@ class Run:
         differing = [key for key in sorted({*config, *asked}) if config.get(key) != asked.get(key)]
         if not differing:
             changed = "".join(changed_sources(manifest[key], wanted[key]) for key in ("identity", "sources"))
-            what = f"{self.path} holds results of other weights, pages or records under the same names:{changed}"
+            what = f"{self.path} holds results of other weights, pages or records, or of other code:{changed}"
             return f"{what}\n{advice}" if changed else ""
         lines = [f"\n  - {key}: {_shown(config, key)} there, {_shown(asked, key)} asked for" for key in differing]
         return f"{self.path} holds a run with another config:{''.join(lines)}\n{advice}"

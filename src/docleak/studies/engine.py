@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from docleak.errors import DocleakError, RunError
 from docleak.runs.claim import sweep
+from docleak.runs.content import code_digest_of
 from docleak.runs.pool import OnProgress, WorkerDied, results
 from docleak.runs.run import BEGAN, Run
 from docleak.studies.study import Study, Unit
@@ -103,7 +104,9 @@ class Computing:
 
 def begin(study: Study[Any], out: Path, *, command: str = "") -> Run:
     """Begin or resume the study's run in ``out`` without computing a unit; RunError if another one is there."""
-    run = Run.open(out, study.settings(), kind=study.kind, identity=study.identity(), command=command)
+    code = code_digest_of(type(study))
+    identity = {**study.identity(), **({f"code of {study.kind}": code} if code else {})}
+    run = Run.open(out, study.settings(), kind=study.kind, identity=identity, command=command)
     for key, value in study.facts().items():
         run.write_info(key, value)
     return run

@@ -22,7 +22,8 @@ from docleak.documents.page import Page
 from docleak.documents.scale import unit_boxes
 from docleak.errors import DocleakError, DocumentError, ModelError
 from docleak.models import DocumentModel, trainable
-from docleak.registry import Given, describe
+from docleak.registry import Given
+from docleak.runs.content import describe
 from docleak.studies.identity import data_hash, weights_hash
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ def given_model(model: str | os.PathLike[str] | DocumentModel) -> str:
     copy = deepcopy(model)
     copy.module.to("cpu")
     names = sorted(name for name, _ in trainable(copy.module))
-    told = json.dumps([weights_hash(copy), copy.image_size, names, describe(copy)], default=str)
+    told = json.dumps([weights_hash(copy), copy.image_size, names, describe(copy, networks=False)], default=str)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", copy.name) or "model"
     return Given.of(f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:10]}", copy)
 

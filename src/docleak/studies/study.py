@@ -20,6 +20,7 @@ from docleak.models.device import keep_float32
 from docleak.options import configured
 from docleak.report.page import Reading
 from docleak.report.table import Column, Value
+from docleak.runs.content import describe
 from docleak.runs.run import Run
 
 #: A frozen dataclass: everything that changes a number of the study, and nothing else.
@@ -350,18 +351,20 @@ def with_tuples(settings: Settings) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A configuration as plain values: dataclasses by their fields, objects of others by where they are and their own
-    fields, so that another object of the same name is another configuration."""
+    """A configuration as plain values: dataclasses by their fields, objects of others by where they are and what they
+    hold, so that another object of the same name is another configuration."""
     if is_dataclass(value) and not isinstance(value, type):
         inner = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
         foreign = not type(value).__module__.startswith("docleak.")
         return {"object": f"{type(value).__module__}:{type(value).__qualname__}", **inner} if foreign else inner
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
+    if isinstance(value, set | frozenset):
+        return sorted((plain(inner) for inner in value), key=repr)
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if hasattr(value, "__fspath__"):
         return str(value)
-    return {"object": f"{type(value).__module__}:{type(value).__qualname__}", **plain(getattr(value, "__dict__", {}))}
+    return describe(value)

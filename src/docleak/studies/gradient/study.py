@@ -14,6 +14,7 @@ from torch import Tensor
 
 import docleak
 from docleak.attacks.gradients import ATTACKS
+from docleak.attacks.gradients.found import found
 from docleak.attacks.gradients.selftest import self_test
 from docleak.documents import repeats_of
 from docleak.documents.page import Image
@@ -202,12 +203,11 @@ class GradientStudy(TableStudy[GradientConfig]):
                 run.write_snapshot(unit.id, count, image_of(pixels[0].clamp(0, 1)))
 
         attack = ATTACKS.load(name)
-        known = replace(case.knowledge, template=case.knowledge.template.clone())  # an own attack may write into it
+        generator = torch.Generator().manual_seed(c.seed * 1000 + number)
         with unchanged((model, *later), name):
-            finding = attack.run(
-                case.view, known, budget=c.budget, on_evaluation=on_evaluation,
-                generator=torch.Generator().manual_seed(c.seed * 1000 + number),
-            )  # fmt: skip
+            finding = found(
+                attack, case.view, case.knowledge, budget=c.budget, generator=generator, on_evaluation=on_evaluation
+            )
         images = {
             "truth": batch[0].image,
             "template": image_of(case.knowledge.template[0]),
