@@ -14,7 +14,7 @@ from torch import Tensor
 
 import docleak
 from docleak.attacks.gradients import ATTACKS
-from docleak.attacks.gradients.found import found
+from docleak.attacks.gradients.asking import ask
 from docleak.attacks.gradients.selftest import self_test
 from docleak.documents import repeats_of
 from docleak.documents.page import Image
@@ -205,7 +205,7 @@ class GradientStudy(TableStudy[GradientConfig]):
         attack = ATTACKS.load(name)
         generator = torch.Generator().manual_seed(c.seed * 1000 + number)
         with unchanged((model, *later), name):
-            finding = found(
+            finding = ask(
                 attack, case.view, case.knowledge, budget=c.budget, generator=generator, on_evaluation=on_evaluation
             )
         images = {

@@ -24,10 +24,14 @@ def told_folders(clients: Sequence[str], known: Collection[str]) -> dict[str, st
     folders, expected = {}, "ID, or ID=FOLDER with the client's pages"
     for text in clients:
         name = max((one for one in known if f"{text}=".startswith(f"{one}=")), key=len, default="")
-        folder = text[len(name) + 1 :].strip() if name else ""
-        if text != name and not folder and ("=" in text or not text.strip()):
+        folder = text[len(name) + 1 :].strip()
+        if not name and "=" in text:
             name, folder = pair(text, what="--client", expected=expected, error=FederationError)
-        folders[name or text.strip()] = folder
+        elif not name:
+            name, folder = text.strip(), ""
+        if not name or (text != name and "=" in text and not folder):
+            raise FederationError(f"--client is {text!r}; expected {expected}.")
+        folders[name] = folder
     return folders
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from docleak.attacks.gradients import Attack, Finding
+from docleak.attacks.gradients.asking import ask
 from docleak.attacks.gradients.closed_form import ATTACK as CLOSED_FORM
-from docleak.attacks.gradients.found import found
 from docleak.attacks.gradients.selftest import self_test
 from docleak.attacks.gradients.view import GradientView, Knowledge
 from docleak.documents import blank_template, private_mask
@@ -113,7 +113,7 @@ def _found(
     attack: Attack, view: GradientView, knowledge: Knowledge, budget: int, seed: int, report: Callable[[int], None]
 ) -> tuple[Finding, str]:
     """The finding of ``attack`` and its name, or of closed-form recovery where that explains more of the gradient."""
-    finding = found(
+    finding = ask(
         attack, view, knowledge, budget=budget, generator=torch.Generator().manual_seed(seed),
         on_evaluation=lambda number, loss, seen: report(number),
     )  # fmt: skip

@@ -24,7 +24,7 @@ EXPECTED = (
 )
 
 
-def found(
+def ask(
     attack: Attack,
     view: GradientView,
     knowledge: Knowledge,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from docleak.attacks.gradients import ATTACKS, Finding, GradientView, Knowledge
-from docleak.attacks.gradients.found import found
+from docleak.attacks.gradients.asking import ask
 from docleak.documents import blank_template, private_mask
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
@@ -46,7 +46,7 @@ class Returning:
 
 def asked(attack: Any, case: Case, budget: int = 3) -> Finding:
     generator = torch.Generator().manual_seed(0)
-    return found(attack, *case, budget=budget, generator=generator, on_evaluation=lambda number, loss, pixels: None)
+    return ask(attack, *case, budget=budget, generator=generator, on_evaluation=lambda number, loss, pixels: None)
 
 
 def finding(knowledge: Knowledge, **changes: Any) -> Finding:
