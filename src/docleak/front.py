@@ -9,7 +9,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,7 +21,9 @@ from docleak.documents.folder import load, save
 from docleak.documents.loaders import SYNTHETIC, drawn, page_source, page_specs
 from docleak.documents.names import one_spelling
 from docleak.documents.ranges import BUDGET, COUNT, PATH, SEED, Range, check_kind, check_truth, check_whole, short
+from docleak.documents.typed import inside
 from docleak.errors import AttackError, DocumentError, FederationError, ModelError, RecipeError, RunError
+from docleak.metrics.ocr import ENGINES
 from docleak.models import DocumentModel
 from docleak.models.device import pick_device
 from docleak.registry import Choice, Given
@@ -104,12 +106,14 @@ def audit(
             raise RunError(
                 f"the study has its configuration already; found {', '.join(named)}. Give its class instead."
             )
-        measured, shown = study, named | {"study": study}
+        config: Any = inside(study.config, what=f"the study {study.kind!r}")
+        measured = study if config is study.config else type(study)(config, device=study.device)
+        shown = named | {"study": study}
     else:
         kind = load_study(study) if isinstance(study, str) else study
         if not (isinstance(kind, type) and issubclass(kind, Study)):
             raise RunError(f"the study is {short(study)}; expected a kind, 'module:Class', a class, or an instance.")
-        config: Any = configured(kind.Config, _of_study(kind, named), what=f"the study {kind.kind!r}")
+        config = configured(kind.Config, _of_study(kind, named), what=f"the study {kind.kind!r}")
         measured = kind(config, device=pick_device(device))
         shown = ({} if study == "gradient" else {"study": kind.kind}) | named
     remember(type(measured))
@@ -280,6 +284,8 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
         values |= {"models": models} if "models" in names else {"model": models[0]}
         if "models" not in names and len(models) != 1:
             raise ModelError(f"the study {kind.kind!r} takes one model; found {len(models)}.")
+    if not isinstance(values.get("ocr", ""), str):
+        values["ocr"] = ENGINES.chosen(values["ocr"])
     count = values.pop("count", None)
     if "pages" in values:
         values["documents"] = given_pages(values.pop("pages"))
@@ -318,8 +324,9 @@ def _settings(config: TrainingSettings | None, settings: Mapping[str, Any]) -> T
         raise FederationError(f"config has all settings already; found {', '.join(settings)}, too. Give one of both.")
     if not isinstance(settings.get("model", ""), str | os.PathLike):
         raise ModelError("a training begins with a checkpoint on disk; save the model, and give its directory.")
-    values = {name: str(value) if name in ("model", "unit_rate") else value for name, value in settings.items()}
-    return config or spec.build(TrainingSettings, values, what="docleak.train", error=FederationError)
+    rate = settings.get("unit_rate")  # kept as it is written: 1000/4149 is no float
+    said = {"unit_rate": str(rate)} if isinstance(rate, Real) and not isinstance(rate, bool) else {}
+    return config or configured(TrainingSettings, {**settings, **said}, what="docleak.train")
 
 
 def _silos(

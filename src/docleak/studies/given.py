@@ -20,6 +20,7 @@ from docleak import spec
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
 from docleak.documents.scale import unit_boxes
+from docleak.documents.typed import typed
 from docleak.errors import DocleakError, DocumentError, ModelError
 from docleak.models import DocumentModel, trainable
 from docleak.registry import Given, describe
@@ -81,39 +82,21 @@ def settings_of(kind: type) -> tuple[str, ...]:
 def configured(kind: type[T], values: Mapping[str, Any], *, what: str) -> T:
     """The dataclass ``kind`` with ``values`` by the names of ``settings_of``; lists become tuples, paths texts.
 
-    DocleakError for a name that is none of them, a simple value of another type, and a field that lacks its value.
+    DocleakError for a name that is none of them, a value that is not as its field says, and a field that lacks its own.
     """
     by_name = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     homes = {name: field.name for field in by_name.values() for name in _inside(field)}
-    made: dict[str, Any] = {}
-    within: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        if name in by_name:
-            made[name] = _kept(value, str(by_name[name].type))
-        elif name in homes:
-            within.setdefault(homes[name], {})[name] = _kept(value, "")
-        else:
-            raise DocleakError(f"{what}: {spec.unknown('setting', name, [*by_name, *homes])}")
-    for home, changes in within.items():
-        made[home] = replace(made.get(home, _default(by_name[home])), **changes)
+    if unknown := [name for name in values if name not in by_name and name not in homes]:
+        raise DocleakError(f"{what}: {spec.unknown('setting', unknown[0], [*by_name, *homes])}")
+    made = typed(kind, {name: value for name, value in values.items() if name in by_name}, what=what)
+    for home in dict.fromkeys(homes[name] for name in values if name not in by_name):
+        within = made.get(home, _default(by_name[home]))
+        changes = {name: value for name, value in values.items() if name not in by_name and homes[name] == home}
+        made[home] = replace(within, **typed(type(within), changes, what=what))
     required = [name for name, field in by_name.items() if field.default is field.default_factory is MISSING]
     if lacking := [name for name in required if name not in made]:
         raise DocleakError(f"{what} needs {', '.join(lacking)}. Give a value for each by its name.")
-    for name, value in made.items():
-        default = by_name[name].default
-        if type(default) in (int, float, bool) and not _fits(value, default):
-            raise DocleakError(f"{what}: {name} is {value!r}; expected a value such as {default!r}.")
     return kind(**made)
-
-
-def _kept(value: Any, annotation: str) -> Any:
-    if isinstance(value, os.PathLike) and "Path" not in annotation:
-        return os.fspath(value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _fits(value: object, default: object) -> bool:
-    return type(value) is type(default) or (isinstance(default, float) and type(value) is int)
 
 
 def _inside(field: Any) -> tuple[str, ...]:
