@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from docleak import spec
 from docleak.documents.names import one_spelling
@@ -27,12 +27,17 @@ from docleak.registry import Given, describe
 from docleak.studies.identity import data_hash, weights_hash
 
 T = TypeVar("T")
+AnyPath: TypeAlias = str | os.PathLike[str]
+#: A shipped name, a directory, a hub name, or an object such as load_model returns.
+Model: TypeAlias = AnyPath | DocumentModel
+#: "synthetic", a folder, FORMAT:PATH, or the pages themselves.
+Pages: TypeAlias = AnyPath | Sequence[Page]
 PAGES = "docleak.Page objects, a folder, FORMAT:PATH or 'synthetic'"
 #: Members of DocumentModel that every study uses.
 NEEDED = ("architecture", "name", "module", "image_size", "drawn", "fit", "encode", "loss", "stage")
 
 
-def given_model(model: str | os.PathLike[str] | DocumentModel) -> str:
+def given_model(model: Model) -> str:
     """A name or directory as it is; a model by a name, with a copy of it as it is now.
 
     The hash is of all weights, which of them are trained, and the adapter's own fields and code. ModelError for what
@@ -53,13 +58,20 @@ def given_model(model: str | os.PathLike[str] | DocumentModel) -> str:
     return Given.of(f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:10]}", copy)
 
 
-def given_pages(pages: str | os.PathLike[str] | Sequence[Page]) -> str:
+def given_pages(pages: Pages) -> str:
     """ "synthetic", a folder or FORMAT:PATH as it is; pages by a name, with themselves, each provider in one spelling.
 
     DocumentError for what are no pages, or none at all, and for boxes that are shares of the page.
     """
     if isinstance(pages, str | os.PathLike):
         return pages if isinstance(pages, str) else os.fspath(pages)
+    spelled = checked_pages(pages)
+    count = f"{len(spelled)} page{'s' * (len(spelled) != 1)}"
+    return Given.of(f"{count} given ({data_hash(spelled)})", tuple(spelled))
+
+
+def checked_pages(pages: Sequence[Page]) -> list[Page]:
+    """Pages as objects, each provider in one spelling; DocumentError as of ``given_pages``."""
     if not isinstance(pages, Iterable):
         raise DocumentError(f"the pages are of the type {type(pages).__name__}; expected {PAGES}.")
     items = cast("list[object]", list(pages))
@@ -70,8 +82,7 @@ def given_pages(pages: str | os.PathLike[str] | Sequence[Page]) -> str:
     for page in spelled:
         if faults := unit_boxes(page.words, (page.width, page.height)):
             raise DocumentError(f"page {page.name!r}: {faults[0]}.")
-    count = f"{len(spelled)} page{'s' * (len(spelled) != 1)}"
-    return Given.of(f"{count} given ({data_hash(spelled)})", tuple(spelled))
+    return spelled
 
 
 def settings_of(kind: type) -> tuple[str, ...]:
