@@ -19,6 +19,7 @@ from docleak.documents.folder import load, save
 from docleak.errors import DocleakError
 from docleak.models import DocumentModel
 from docleak.registry import Given
+from docleak.runs.run import Run
 from docleak.studies.given import configured, given_model, given_pages
 from docleak.studies.gradient.config import GradientConfig
 from docleak.studies.gradient.study import GradientStudy
@@ -307,6 +308,30 @@ def test_settings_reach_the_part_of_the_configuration_that_has_them(tmp_path: Pa
     config = configured(GradientConfig, values, what="a study")
     assert config.models == (MODEL,) and config.documents == str(tmp_path)
     assert config.exposure.train_mode and config.exposure.stages == ("text",)
+
+
+def test_epochs_and_rate_of_a_game_on_weights_are_those_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kind = load_study("weights")
+    made: list[Any] = []
+
+    def carry_out(study: Any, out: Path, **how: Any) -> Run:
+        made.append(study.config)
+        return Run(out)
+
+    monkeypatch.setattr("docleak.front.carry_out", carry_out)
+    docleak.audit(study="weights", epochs=7, learning_rate=1e-4, task="el", out=tmp_path)
+    options = {"target_training.epochs": 7, "target_training.learning_rate": 1e-4, "task": "el"}
+    assert made == [kind.of_options(options, {})]
+    assert (made[0].target_training.epochs, made[0].public_training.learning_rate) == (7, 1e-4)
+    for settings, said in (
+        ({"warmup_epochs": 2.0}, "warmup_epochs is a setting of target_training and of public_training"),
+        ({"epochs": 7, "target_training": made[0].target_training}, "epochs is a setting of target_training and of"),
+        ({"epochs": "7"}, "epochs is '7'; expected a whole number"),
+    ):
+        with pytest.raises(DocleakError, match=said):
+            docleak.audit(study="weights", out=tmp_path, **settings)
 
 
 def test_a_script_without_main_guard_is_told_so(tmp_path: Path) -> None:

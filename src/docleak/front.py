@@ -32,6 +32,7 @@ from docleak.studies.gradient.config import with_closed_form
 from docleak.studies.registry import load_study, remember
 from docleak.studies.results import Results
 from docleak.studies.study import Study
+from docleak.studies.weights.config import with_trainings
 from docleak.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -311,6 +312,8 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
             raise ModelError(f"the study {kind.kind!r} takes one model; found {len(models)}.")
     if not isinstance(values.get("ocr", ""), str):
         values["ocr"] = ENGINES.chosen(values["ocr"])
+    if kind.kind == "weights":
+        values = with_trainings(values)
     count = plain(values.pop("count", None))
     if "pages" in values:
         values["documents"] = given_pages(values.pop("pages"))

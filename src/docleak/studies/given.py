@@ -93,10 +93,18 @@ def settings_of(kind: type) -> tuple[str, ...]:
 def configured(kind: type[T], values: Mapping[str, Any], *, what: str) -> T:
     """The dataclass ``kind`` with ``values`` by the names of ``settings_of``; lists become tuples, paths texts.
 
-    DocleakError for a name that is none of them, a value that is not as its field says, and a field that lacks its own.
+    DocleakError for a name that is none of them, or of two, a value that is not as its field says, and a field that
+    lacks its own.
     """
     by_name = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    homes = {name: field.name for field in by_name.values() for name in _inside(field)}
+    homes: dict[str, str] = {}
+    for home, name in ((field.name, name) for field in by_name.values() for name in _inside(field)):
+        if name in values and name in homes and name not in by_name:
+            raise DocleakError(
+                f"{what}: {name} is a setting of {homes[name]} and of {home}. Give the whole of the one that is meant: "
+                f"{homes[name]}=... or {home}=..."
+            )
+        homes[name] = home
     if unknown := [name for name in values if name not in by_name and name not in homes]:
         raise DocleakError(f"{what}: {spec.unknown('setting', unknown[0], [*by_name, *homes])}")
     made = typed(kind, {name: value for name, value in values.items() if name in by_name}, what=what)
