@@ -346,6 +346,18 @@ def test_a_script_without_main_guard_is_told_so(tmp_path: Path) -> None:
     assert "if __name__ == '__main__'" in run.stderr and "before its first unit" in run.stderr
 
 
+def test_a_script_that_is_piped_in_has_workers(tmp_path: Path) -> None:
+    script = (
+        "import docleak\n"
+        f"docleak.audit({MODEL!r}, 'synthetic', attacks='random', budget=1, seed=1, workers=2, out='run')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-"], input=script, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert len(docleak.load_run(tmp_path / "run").to_frame()) == 2
+
+
 def test_trainings(pages: list[docleak.Page], tmp_path: Path) -> None:
     many = list(docleak.load_pages("synthetic", count=12, seed=3))
     tiny: dict[str, Any] = {"max_steps": 1, "seed": 1}
