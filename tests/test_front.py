@@ -14,12 +14,13 @@ import pytest
 import torch
 
 import docleak
-from docleak.attacks.registries import ATTACKS
+from docleak.attacks.registries import ANSWERS, ATTACKS
 from docleak.documents.folder import load, save
 from docleak.errors import DocleakError
 from docleak.models import DocumentModel
 from docleak.registry import Given
 from docleak.runs.run import Run
+from docleak.studies.answers.config import Release
 from docleak.studies.given import configured, given_model, given_pages
 from docleak.studies.gradient.config import GradientConfig
 from docleak.studies.gradient.study import GradientStudy
@@ -332,6 +333,24 @@ def test_epochs_and_rate_of_a_game_on_weights_are_those_of_the_command_line(
     ):
         with pytest.raises(DocleakError, match=said):
             docleak.audit(study="weights", out=tmp_path, **settings)
+
+
+def test_attacks_on_answers_and_pairs_are_named_as_those_on_gradients(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[Any] = []
+
+    def carry_out(study: Any, out: Path, **how: Any) -> Run:
+        made.append(study.config)
+        return Run(out)
+
+    monkeypatch.setattr("docleak.front.carry_out", carry_out)
+    releases = (Release("a", "vt5-released"),)
+    docleak.audit(study="answers", attacks="AZK", releases=releases, division="shipped", out=tmp_path)
+    docleak.audit(study="pairs", attacks=["mmgia"], out=tmp_path)
+    assert made[0].attacks == (ANSWERS.load("AZK"),) and made[1].attacks == ("mmgia",)
+    with pytest.raises(DocleakError, match="unknown attack on answers 'dlg'"):
+        docleak.audit(study="answers", attacks="dlg", releases=releases, division="shipped", out=tmp_path)
 
 
 def test_a_script_without_main_guard_is_told_so(tmp_path: Path) -> None:

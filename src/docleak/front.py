@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from docleak import spec
-from docleak.attacks.gradients import ATTACKS
+from docleak.attacks.registries import ANSWERS, ATTACKS, PAIRS
 from docleak.documents import Page
 from docleak.documents import load_pages as open_pages
 from docleak.documents.loaders import SYNTHETIC, drawn, page_source, page_specs
@@ -24,7 +24,7 @@ from docleak.errors import AttackError, DocumentError, FederationError, ModelErr
 from docleak.metrics.ocr import ENGINES
 from docleak.models.device import pick_device
 from docleak.models.loading import size_of
-from docleak.registry import Choice, Given
+from docleak.registry import Choice, Given, Registry
 from docleak.report.table import Table
 from docleak.studies.engine import Silence, carry_out
 from docleak.studies.given import AnyPath, Model, Pages, configured, given_model, given_pages, settings_of
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 #: How many processes compute.
 WORKERS = Range(1, 512)
+#: Where the attacks of a kind are registered, if not among those on gradients.
+REGISTRIES: Mapping[str, Registry[Any]] = {"answers": ANSWERS, "pairs": PAIRS}
 #: What ``reproduce`` changes that is a whole number.
 NUMBERS = {"pages": COUNT, "rounds": COUNT, "issuers": COUNT, "per_issuer": COUNT, "budget": BUDGET, "seed": SEED}
 #: Is told lines for people.
@@ -331,7 +333,8 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
     elif "attacks" in values:
         if not _tuple(values["attacks"]):
             raise AttackError("no attack is named; expected a name or an object, or several.")
-        values["attacks"] = ATTACKS.all_chosen(_tuple(values["attacks"]))
+        attacks: Registry[Any] = REGISTRIES.get(kind.kind, ATTACKS)
+        values["attacks"] = attacks.all_chosen(_tuple(values["attacks"]))
         if kind.kind == "gradient":  # as docleak audit: it costs nothing, and leaving it out could hide a leak
             values["attacks"] = with_closed_form(values["attacks"], batch_size=values.get("batch_size", 1))
     return values
