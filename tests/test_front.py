@@ -7,19 +7,27 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 
 import docleak
-from docleak.attacks.registries import ATTACKS
+from docleak.attacks.registries import ANSWERS, ATTACKS
+from docleak.documents.folder import load, save
 from docleak.errors import DocleakError
 from docleak.models import DocumentModel
 from docleak.registry import Given
+from docleak.runs.run import Run
+from docleak.studies.answers.config import Release
 from docleak.studies.given import configured, given_model, given_pages
 from docleak.studies.gradient.config import GradientConfig
 from docleak.studies.gradient.study import GradientStudy
+from docleak.studies.identity import data_hash
+from docleak.studies.kinds import STUDIES
+from docleak.studies.registry import load_study
+from docleak.studies.training.given import silos_of
 
 MODEL = "layoutlmv3-start"
 
@@ -66,6 +74,13 @@ def test_import_is_light_and_everything_public_is_there() -> None:
     assert all(getattr(docleak, name) is not None for name in docleak.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
         docleak.no_such_name  # noqa: B018
+
+
+def test_annotations_of_everything_public_can_be_evaluated() -> None:
+    public = [getattr(docleak, name) for name in docleak.__all__]
+    for thing in [*public, *(load_study(kind).Config for kind in STUDIES)]:
+        assert get_type_hints(thing) is not None
+    assert get_type_hints(docleak.train)["config"] == docleak.TrainingSettings | None
 
 
 def test_objects_are_audited_in_worker_processes(
@@ -159,6 +174,8 @@ REFUSED: Calls = [
     ("load_pages(None)", "pages is None; expected 'synthetic', a folder or FORMAT:PATH"),
     ("load_pages('synthetic', count='2', seed=1)", "count is '2'; expected a whole number"),
     ("load_pages('synthetic', seed=1.5)", "seed is 1.5; expected a whole number"),
+    ("load_pages('synthetic', seed=-1)", "seed is -1; expected 0 to"),
+    ("load_pages('synthetic', seed=2**70)", "seed is .*; expected 0 to"),
     ("load_pages('nope')", "'nope' is neither a format nor an existing path"),
     ("load_pages('nope', seed=1)", "'nope' is neither a format nor an existing path"),
     ("load_model(None)", "the model is None; expected a name, a directory"),
@@ -167,12 +184,29 @@ REFUSED: Calls = [
     ("load_model('donut-start', image_size='big')", "image size 'big' is not WIDTHxHEIGHT"),
     ("load_model('donut-start', image_size=(320,))", r"image_size is \(320,\); expected \(width, height\)"),
     ("load_model('donut-start', image_size=(-1, 5))", r"image_size is \(-1, 5\); expected \(width, height\)"),
+    ("load_model('vt5-start', seed=-1)", "seed is -1; expected 0 to"),
+    ("load_model('vt5-start', seed=1.5)", r"seed is 1\.5; expected a whole number"),
     ("reproduce(None)", "the recipe is None; expected its name"),
     ("reproduce('gi-dqa/table1', rows=5)", "rows is 5; expected a text"),
     ("reproduce('gi-dqa/table1', rows='Random', pages='two', out=OUT)", "pages is 'two'; expected a whole number"),
     ("reproduce('gi-dqa/table1', rows='Random', seed=-1, out=OUT)", "seed is -1; expected 0 to"),
     ("reproduce('gi-dqa/table1', rows='Random', workers=-3, out=OUT)", "workers is -3; expected 1 to 512"),
     ("reproduce('gi-dqa/table1', rows='Random', pages=1, out=5)", "out is 5; expected a folder"),
+    ("reproduce('gi-dqa/table1', rows='Random', seed=1.5, out=OUT)", r"seed is 1\.5; expected a whole number"),
+    (
+        "reproduce('gi-dqa/table1', image_sizes={'dount': (64, 64)}, out=OUT)",
+        "Did you mean 'donut'",
+    ),
+    ("reproduce('gi-dqa/table1', image_sizes=64, out=OUT)", "image_sizes is 64; expected sizes by model"),
+    ("reproduce('mmgia/table1', image_sizes={'opnei': (64, 64)}, out=OUT)", "Did you mean 'openi'"),
+    (
+        "reproduce('gi-dqa/table1', models='donut-start', out=OUT)",
+        "models is 'donut-start'; expected checkpoints",
+    ),
+    ("reproduce('gi-dqa/table1', models={'donut': 3}, out=OUT)", "the model 'donut' is 3; expected a name"),
+    ("reproduce('gi-dqa/table1', documents=PAGES, out=OUT)", "documents is Page.*; expected 'synthetic', a folder"),
+    ("reproduce('gi-dqa/table1', ocr=3, out=OUT)", "OCR engine 'int' is a int without"),
+    ("reproduce('gi-dqa/table1', say='print', out=OUT)", "say is 'print'; expected what is called with each line"),
     ("train(silos=2, documents='many', out=OUT)", "documents is 'many'; expected a whole number"),
     ("train(silos=2.5, out=OUT)", "silos is 2.5; expected"),
     ("train(pages=5, out=OUT)", "the pages are of the type int; expected"),
@@ -197,6 +231,25 @@ REFUSED: Calls = [
     ("audit('vt5-start', PAGES, study='updates', attacks='dlg', attack='random', out=OUT)", "attacks and attack are"),
     ("audit('vt5-start', 5, out=OUT)", "the pages are of the type int; expected"),
     ("audit(study=5, out=OUT)", "the study is 5; expected"),
+    ("train({'rounds': 1}, out=OUT)", r"config is \{'rounds': 1\}; expected docleak\.TrainingSettings"),
+    ("train(silos=2, documents=0, out=OUT)", "documents is 0; expected 1 to"),
+    ("train(silos=0, out=OUT)", "silos is 0; expected 1 to"),
+    ("train(silos={}, out=OUT)", "silos is an empty mapping; expected how many to make"),
+    ("train(silos={'a': 'synthetic'}, out=OUT)", "silo 'a' is 'synthetic'; expected its folder, FORMAT:PATH or pages"),
+    ("train(silos={'a': 'nosuch'}, out=OUT)", "'nosuch' is neither a format nor an existing path"),
+    ("train(silos={'a': PAGES[0]}, out=OUT)", "the pages are of the type Page; expected"),
+    ("train(silos={'a': ['x']}, out=OUT)", "the pages are of str; expected"),
+    ("train(pages=['x'], out=OUT)", "the pages are of str; expected"),
+    ("train(silos=2, say='x', out=OUT)", "say is 'x'; expected what is called with each line"),
+    ("train(silos=2, seed=2**70, out=OUT)", "seed is .*; expected 0 to"),
+    ("tap_client('new', limit_gb='10')", "limit_gb is '10'; expected gigabytes above 0"),
+    ("TrainerTap('new', limit_gb=float('inf'))", "limit_gb is inf; expected gigabytes above 0"),
+    ("audit('vt5-start', PAGES, say='print', out=OUT)", "say is 'print'; expected what is called with each line"),
+    ("audit('vt5-start', PAGES, cluster=3, out=OUT)", "cluster is 3; expected the address of a Dask scheduler"),
+    ("audit('vt5-start', PAGES, seed=-1, out=OUT)", "seed is -1; expected 0 to"),
+    ("audit('vt5-start', PAGES, seed=2**70, out=OUT)", "seed is .*; expected 0 to"),
+    ("audit('vt5-start', PAGES, count=True, out=OUT)", "pages is True; expected a whole number"),
+    ("audit('vt5-start', documents=PAGES, out=OUT)", "documents is .*; expected a text"),
     ("audit('vt5-start', workers=-1, out=OUT)", "workers is -1; expected 1 to 512"),
     ("audit('vt5-start', workers='2', out=OUT)", "workers is '2'; expected a whole number"),
 ]
@@ -217,6 +270,31 @@ def test_a_size_as_the_command_line_writes_it_and_a_directory() -> None:
     assert docleak.load_model(MODEL, device="auto").architecture == "layoutlmv3"
 
 
+def test_numbers_of_numpy_and_folders_as_paths_are_taken_everywhere(pages: list[docleak.Page], tmp_path: Path) -> None:
+    one: Any = np.int64(1)
+    assert (
+        docleak.load_pages("synthetic", count=one, seed=one)[0].name == docleak.load_pages("synthetic", seed=1)[0].name
+    )
+    assert docleak.load_model(Path(MODEL), image_size=None, seed=one).name == MODEL
+    assert docleak.load_model("donut-start", image_size=(one * 128, one * 128)).image_size == (128, 128)
+    docleak.audit(MODEL, pages, attacks="random", budget=one, count=one, seed=one, workers=one, out=tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (manifest["config"]["pages"], manifest["config"]["seed"]) == (1, 1)
+    changed = {"pages": one, "budget": one, "seed": one, "image_sizes": {"donut": (one * 128, one * 128)}}
+    table = docleak.reproduce("gi-dqa/table1", rows="Random (donut)", workers=one, out=tmp_path / "table", **changed)
+    assert not table.failures and len(table.to_frame()) == 1
+
+
+def test_silos_by_name_are_folders_formats_or_pages(pages: list[docleak.Page], tmp_path: Path) -> None:
+    own = save(pages, tmp_path / "own")
+    silos: dict[str, Any] = {"a": own, "b": f"folder:{own}", "c": pages}
+    found = silos_of(silos, None, None, tmp_path / "silos", seed=0)
+    assert not (tmp_path / "silos").exists()
+    folders = found()
+    assert folders == {"a": own, "b": tmp_path / "silos" / "b", "c": tmp_path / "silos" / "c"} == found()
+    assert {data_hash(list(load(folder))) for folder in folders.values()} == {data_hash(list(load(own)))}
+
+
 def test_no_run_is_loaded_twice(pages: list[docleak.Page], tmp_path: Path) -> None:
     run = tmp_path / "run"
     docleak.audit(MODEL, pages[:1], attacks="random", out=run, budget=1, seed=1)
@@ -233,6 +311,48 @@ def test_settings_reach_the_part_of_the_configuration_that_has_them(tmp_path: Pa
     assert config.exposure.train_mode and config.exposure.stages == ("text",)
 
 
+def test_epochs_and_rate_of_a_game_on_weights_are_those_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kind = load_study("weights")
+    made: list[Any] = []
+
+    def carry_out(study: Any, out: Path, **how: Any) -> Run:
+        made.append(study.config)
+        return Run(out)
+
+    monkeypatch.setattr("docleak.front.carry_out", carry_out)
+    docleak.audit(study="weights", epochs=7, learning_rate=1e-4, task="el", out=tmp_path)
+    options = {"target_training.epochs": 7, "target_training.learning_rate": 1e-4, "task": "el"}
+    assert made == [kind.of_options(options, {})]
+    assert (made[0].target_training.epochs, made[0].public_training.learning_rate) == (7, 1e-4)
+    for settings, said in (
+        ({"warmup_epochs": 2.0}, "warmup_epochs is a setting of target_training and of public_training"),
+        ({"epochs": 7, "target_training": made[0].target_training}, "epochs is a setting of target_training and of"),
+        ({"epochs": "7"}, "epochs is '7'; expected a whole number"),
+    ):
+        with pytest.raises(DocleakError, match=said):
+            docleak.audit(study="weights", out=tmp_path, **settings)
+
+
+def test_attacks_on_answers_and_pairs_are_named_as_those_on_gradients(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[Any] = []
+
+    def carry_out(study: Any, out: Path, **how: Any) -> Run:
+        made.append(study.config)
+        return Run(out)
+
+    monkeypatch.setattr("docleak.front.carry_out", carry_out)
+    releases = (Release("a", "vt5-released"),)
+    docleak.audit(study="answers", attacks="AZK", releases=releases, division="shipped", out=tmp_path)
+    docleak.audit(study="pairs", attacks=["mmgia"], out=tmp_path)
+    assert made[0].attacks == (ANSWERS.load("AZK"),) and made[1].attacks == ("mmgia",)
+    with pytest.raises(DocleakError, match="unknown attack on answers 'dlg'"):
+        docleak.audit(study="answers", attacks="dlg", releases=releases, division="shipped", out=tmp_path)
+
+
 def test_a_script_without_main_guard_is_told_so(tmp_path: Path) -> None:
     """Its workers import it again, and would start workers; neither may this go on for ever."""
     script = tmp_path / "script.py"
@@ -243,6 +363,18 @@ def test_a_script_without_main_guard_is_told_so(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 1
     assert "if __name__ == '__main__'" in run.stderr and "before its first unit" in run.stderr
+
+
+def test_a_script_that_is_piped_in_has_workers(tmp_path: Path) -> None:
+    script = (
+        "import docleak\n"
+        f"docleak.audit({MODEL!r}, 'synthetic', attacks='random', budget=1, seed=1, workers=2, out='run')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-"], input=script, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert len(docleak.load_run(tmp_path / "run").to_frame()) == 2
 
 
 def test_trainings(pages: list[docleak.Page], tmp_path: Path) -> None:

@@ -7,64 +7,63 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from docleak import spec
-from docleak.attacks.gradients import ATTACKS
+from docleak.attacks.registries import ANSWERS, ATTACKS, PAIRS
 from docleak.documents import Page
 from docleak.documents import load_pages as open_pages
-from docleak.documents.folder import load, save
 from docleak.documents.loaders import SYNTHETIC, drawn, page_source, page_specs
-from docleak.documents.names import one_spelling
 from docleak.documents.ranges import BUDGET, COUNT, PATH, SEED, Range, check_kind, check_truth, check_whole, short
+from docleak.documents.typed import inside, plain
 from docleak.errors import AttackError, DocumentError, FederationError, ModelError, RecipeError, RunError
-from docleak.models import DocumentModel
+from docleak.metrics.ocr import ENGINES
 from docleak.models.device import pick_device
-from docleak.registry import Choice, Given
+from docleak.models.loading import size_of
+from docleak.registry import Choice, Given, Registry
 from docleak.report.table import Table
 from docleak.studies.engine import Silence, carry_out
-from docleak.studies.given import PAGES, configured, given_model, given_pages, settings_of
+from docleak.studies.given import AnyPath, Model, Pages, configured, given_model, given_pages, settings_of
 from docleak.studies.gradient.config import with_closed_form
-from docleak.studies.identity import data_hash
 from docleak.studies.registry import load_study, remember
 from docleak.studies.results import Results
 from docleak.studies.study import Study
+from docleak.studies.weights.config import with_trainings
+from docleak.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
     import pandas
 
-    from docleak.training.settings import TrainingSettings
+    from docleak.recipes import Recipe
 
-AnyPath: TypeAlias = str | os.PathLike[str]
-#: A shipped name, a directory, a hub name, or an object such as load_model returns.
-Model: TypeAlias = AnyPath | DocumentModel
-#: "synthetic", a folder, FORMAT:PATH, or the pages themselves.
-Pages: TypeAlias = AnyPath | Sequence[Page]
 #: How many processes compute.
 WORKERS = Range(1, 512)
+#: Where the attacks of a kind are registered, if not among those on gradients.
+REGISTRIES: Mapping[str, Registry[Any]] = {"answers": ANSWERS, "pairs": PAIRS}
 #: What ``reproduce`` changes that is a whole number.
-NUMBERS = {"pages": COUNT, "rounds": COUNT, "issuers": COUNT, "budget": BUDGET, "seed": SEED}
+NUMBERS = {"pages": COUNT, "rounds": COUNT, "issuers": COUNT, "per_issuer": COUNT, "budget": BUDGET, "seed": SEED}
 #: Is told lines for people.
 Say: TypeAlias = Callable[[str], None]
 
 
 def load_pages(pages: AnyPath, *, count: int | None = None, seed: int | None = None, **options: Any) -> Sequence[Page]:
-    """Pages of "synthetic", a folder or FORMAT:PATH, the first ``count`` of them; see ``docleak.documents.load_pages``
-    for ``options``. ``seed`` belongs to pages that docleak draws; DocumentError where those have none."""
+    """Pages of "synthetic", a folder or FORMAT:PATH, or of several of these with commas between them; the first
+    ``count`` of each. See ``docleak.documents.load_pages`` for ``options``. ``seed`` belongs to pages that docleak
+    draws; DocumentError where those have none."""
     check_kind("pages", pages, PATH, "'synthetic', a folder or FORMAT:PATH", DocumentError)
     check_kind("count", count, Integral | None, "a whole number", DocumentError)
-    check_kind("seed", seed, Integral | None, "a whole number", DocumentError)
+    seed = None if seed is None else check_whole("seed", seed, SEED, DocumentError)
     text = os.fspath(pages)
     for part in page_specs(text):
         if part != SYNTHETIC:
             page_source(part)  # refuses what is not there
     if seed is None and drawn(text):
         raise DocumentError(f"{text!r}: docleak draws these pages. Give a seed; expected seed=0, say.")
-    return open_pages(text, count=count, seed=seed or 0, **options)
+    return open_pages(text, count=plain(count), seed=seed or 0, **options)
 
 
 def audit(
@@ -94,7 +93,9 @@ def audit(
     Raises DocleakError for what cannot be measured, as far as can be known before anything is computed.
     """
     check_kind("out", out, PATH, "a folder", RunError)
-    check_whole("workers", workers, WORKERS, RunError)
+    check_kind("cluster", cluster, str | None, "the address of a Dask scheduler", RunError)
+    workers, device = check_whole("workers", workers, WORKERS, RunError), str(device)
+    _check_say(say)
     asked: dict[str, Any] = {"model": model, "pages": pages, "attacks": attacks, "defense": defense, "count": count}
     asked |= {"seed": seed}
     named = {name: value for name, value in asked.items() if value is not None} | settings
@@ -104,12 +105,14 @@ def audit(
             raise RunError(
                 f"the study has its configuration already; found {', '.join(named)}. Give its class instead."
             )
-        measured, shown = study, named | {"study": study}
+        config: Any = inside(study.config, what=f"the study {study.kind!r}")
+        measured = study if config is study.config else type(study)(config, device=study.device)
+        shown = named | {"study": study}
     else:
         kind = load_study(study) if isinstance(study, str) else study
         if not (isinstance(kind, type) and issubclass(kind, Study)):
             raise RunError(f"the study is {short(study)}; expected a kind, 'module:Class', a class, or an instance.")
-        config: Any = configured(kind.Config, _of_study(kind, named), what=f"the study {kind.kind!r}")
+        config = configured(kind.Config, _of_study(kind, named), what=f"the study {kind.kind!r}")
         measured = kind(config, device=pick_device(device))
         shown = ({} if study == "gradient" else {"study": kind.kind}) | named
     remember(type(measured))
@@ -136,20 +139,22 @@ def train(
 ) -> Results:
     """Train over ``silos``, or centrally on ``pages``, or go on in ``out``; the model is left in ``out``/model.
 
-    ``silos`` is a folder of them, their folders or pages by name, or how many to make (three where nothing is given),
-    of so many synthetic ``documents`` (240). ``settings`` are the fields of TrainingSettings, or ``config`` has them
-    all: model, rounds, learning_rate, ..., and epsilon or noise for differential privacy. ``capture`` keeps the updates
-    as the server receives them, in ``out``/updates. ``start_is_public`` declares that a start model of which nothing is
-    recorded saw no private pages. Raises DocleakError for settings that contradict each other, and a run of something
-    else.
+    ``silos`` is a folder of them, by name each one's folder, FORMAT:PATH or pages, or how many to make (three where
+    nothing is given), of so many synthetic ``documents`` (240). ``settings`` are the fields of TrainingSettings, or
+    ``config`` has them all: model, rounds, learning_rate, ..., and epsilon or noise for differential privacy.
+    ``capture`` keeps the updates as the server receives them, in ``out``/updates. ``start_is_public`` declares that a
+    start model of which nothing is recorded saw no private pages. Raises DocleakError for settings that contradict
+    each other, and a run of something else.
     """
     from docleak.runs.claim import claimed
+    from docleak.studies.training.given import silos_of
     from docleak.studies.training.rounds import draw_curves
     from docleak.training.federated.training import Training
     from docleak.training.federated.training import train as train_rounds
     from docleak.training.private.record_run import train_records
 
     check_kind("out", out, PATH, "a folder", RunError)
+    _check_say(say)
     for name, value in {"capture": capture, "tensorboard": tensorboard, "start_is_public": start_is_public}.items():
         check_truth(name, value, FederationError)
     if silos is not None and pages is not None:
@@ -157,9 +162,13 @@ def train(
     folder, chosen = Path(out).expanduser(), _settings(config, settings)
     changed = [field.name for field in fields(chosen) if config and getattr(config, field.name) != field.default]
     said = {name: name for name in changed or settings}
-    places = _silos(silos, pages, documents, folder / "silos", chosen)
+    places = silos_of(silos, pages, documents, folder / "silos", seed=chosen.seed)
     shown = {"config": config, "silos": silos, "pages": pages} | settings
-    how: dict[str, Any] = {"device": pick_device(device), "command": _call("train", shown, out), "say": say or _unsaid}
+    how: dict[str, Any] = {
+        "device": pick_device(str(device)),
+        "command": _call("train", shown, out),
+        "say": say or _unsaid,
+    }
     by_record = chosen.unit == "record" and pages is not None
     if by_record and (capture or tensorboard):
         raise FederationError("unit 'record' has no rounds to capture, or to draw in TensorBoard. Leave that out.")
@@ -217,23 +226,23 @@ def reproduce(
     check_kind("the recipe", name, str, "its name, or a .toml file", RecipeError)
     check_kind("rows", rows, str, "a text", RecipeError)
     check_kind("out", out, PATH | None, "a folder", RecipeError)
-    check_whole("workers", workers, WORKERS, RecipeError)
+    check_kind("models", models, Mapping | None, "checkpoints by name: {'donut': FOLDER}", RecipeError)
+    workers = check_whole("workers", workers, WORKERS, RecipeError)
+    _check_say(say)
     check_truth("until_decided", until_decided, RecipeError)
     recipe = find_recipe(name)
     study = recipe.study
-    if unknown := [key for key in changes if key not in study.options]:
-        raise RecipeError(spec.unknown("change", unknown[0], study.options))
-    for key in changes.keys() & NUMBERS.keys():
-        check_whole(key, changes[key], NUMBERS[key], RecipeError)
+    changes = _changes(recipe, changes)
     known = [*recipe.models, *study.checkpoints, *recipe.checkpoints]
     if unknown := [model for model in models or {} if model not in known]:
         raise RecipeError(spec.unknown("model", unknown[0], known))
     folder = Path(out or f"docleak-{recipe.name.replace('/', '-')}-{scale}").expanduser()
+    for key, value in (models or {}).items():
+        check_kind(f"the model {key!r}", value, PATH, "a name, a directory, or a hub name", RecipeError)
     sources = {key: os.fspath(value) for key, value in (models or {}).items()}
     chosen = {key: sources.pop(key) for key in study.checkpoints if key in sources} | {"models": sources} | changes
-    chosen |= {key: _tuple(chosen[key]) for key in ("documents", "test_documents") if key in chosen}
     require_rows([recipe], scale, rows)
-    lines = rows_of(recipe, study, scale, folder, chosen, device=pick_device(device), only=rows)
+    lines = rows_of(recipe, study, scale, folder, chosen, device=pick_device(str(device)), only=rows)
     shown = {"name": name, "scale": scale, "rows": rows, "models": models} | changes
     command = _call("reproduce", shown, folder)
     with claimed(folder):
@@ -241,6 +250,29 @@ def reproduce(
                      until_decided=until_decided)  # fmt: skip
         page = write_table(recipe, scale, lines, folder, facts_of_call(command))
     return Reproduction(page, tuple(tables_of(lines)), failures_of(lines))
+
+
+def _changes(recipe: Recipe, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What is changed of all rows, as their study takes it; RecipeError for a change or a model that there is not."""
+    known, sized = recipe.study.options, [*recipe.models, *recipe.study.sized]
+    made = dict(changes)
+    for key, value in changes.items():
+        if key not in known:
+            raise RecipeError(spec.unknown("change", key, known))
+        if key in NUMBERS:
+            made[key] = check_whole(key, value, NUMBERS[key], RecipeError)
+        elif key in ("documents", "test_documents"):
+            for one in _tuple(value):
+                check_kind(key, one, PATH, "'synthetic', a folder or FORMAT:PATH, or several", RecipeError)
+            made[key] = tuple(map(os.fspath, _tuple(value)))
+        elif key == "image_sizes":
+            check_kind(key, value, Mapping, "sizes by model: {'donut': (320, 640)}", RecipeError)
+            if unknown := [model for model in value if model not in sized]:
+                raise RecipeError(f"image_sizes: {spec.unknown('model', unknown[0], sized)}")
+            made[key] = {model: size_of(size) for model, size in value.items() if size is not None}
+        elif key == "ocr" and not isinstance(value, str):
+            made[key] = ENGINES.chosen(value)
+    return made
 
 
 class Lines(Silence):
@@ -280,7 +312,11 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
         values |= {"models": models} if "models" in names else {"model": models[0]}
         if "models" not in names and len(models) != 1:
             raise ModelError(f"the study {kind.kind!r} takes one model; found {len(models)}.")
-    count = values.pop("count", None)
+    if not isinstance(values.get("ocr", ""), str):
+        values["ocr"] = ENGINES.chosen(values["ocr"])
+    if kind.kind == "weights":
+        values = with_trainings(values)
+    count = plain(values.pop("count", None))
     if "pages" in values:
         values["documents"] = given_pages(values.pop("pages"))
         if _is_given(values):
@@ -297,7 +333,8 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
     elif "attacks" in values:
         if not _tuple(values["attacks"]):
             raise AttackError("no attack is named; expected a name or an object, or several.")
-        values["attacks"] = ATTACKS.all_chosen(_tuple(values["attacks"]))
+        attacks: Registry[Any] = REGISTRIES.get(kind.kind, ATTACKS)
+        values["attacks"] = attacks.all_chosen(_tuple(values["attacks"]))
         if kind.kind == "gradient":  # as docleak audit: it costs nothing, and leaving it out could hide a leak
             values["attacks"] = with_closed_form(values["attacks"], batch_size=values.get("batch_size", 1))
     return values
@@ -312,56 +349,15 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _settings(config: TrainingSettings | None, settings: Mapping[str, Any]) -> TrainingSettings:
-    from docleak.training.settings import TrainingSettings
-
+    if not isinstance(config, TrainingSettings | None):
+        raise FederationError(f"config is {short(config)}; expected docleak.TrainingSettings, or settings by name.")
     if config is not None and settings:
         raise FederationError(f"config has all settings already; found {', '.join(settings)}, too. Give one of both.")
     if not isinstance(settings.get("model", ""), str | os.PathLike):
         raise ModelError("a training begins with a checkpoint on disk; save the model, and give its directory.")
-    values = {name: str(value) if name in ("model", "unit_rate") else value for name, value in settings.items()}
-    return config or spec.build(TrainingSettings, values, what="docleak.train", error=FederationError)
-
-
-def _silos(
-    silos: int | AnyPath | Mapping[str, Pages] | None, pages: Pages | None, documents: int | None, made: Path,
-    settings: TrainingSettings,
-) -> Callable[[], Mapping[str, Path]]:  # fmt: skip
-    """Finds or makes the silos' folders, new ones in ``made``, once the run is open."""
-    from docleak.training.federated.silo_folders import find_silos, one_silo, synthetic_silos
-
-    check_kind("documents", documents, Integral | None, "a whole number", FederationError)
-    if not isinstance(silos, Mapping):
-        check_kind("silos", silos, Integral | PATH | None, "how many to make, a folder of them, or pages by name",
-                   FederationError)  # fmt: skip
-    if pages is not None and not isinstance(pages, PATH | Iterable):
-        raise DocumentError(f"the pages are of the type {type(pages).__name__}; expected {PAGES}.")
-    if documents is not None and (not isinstance(silos, int | None) or pages not in (None, SYNTHETIC)):
-        raise FederationError(f"documents={documents} is how many to make, and pages are given. Leave it out.")
-    number = 240 if documents is None else documents
-    if isinstance(silos, Mapping):
-        if wrong := [name for name in silos if not isinstance(name, str) or name == ".." or Path(name).name != name]:
-            raise FederationError(f"a silo is called {short(wrong[0])}; expected a name, which is no path.")
-        return lambda: {name: _written(held, made / name) for name, held in silos.items()}
-    if isinstance(silos, str | os.PathLike):
-        return lambda: find_silos(Path(silos).expanduser())
-    if pages is None:
-        return lambda: synthetic_silos(made, 3 if silos is None else silos, number, seed=settings.seed)
-    if isinstance(pages, str | os.PathLike):
-        count = number if pages == SYNTHETIC else 0
-        return lambda: one_silo(os.fspath(pages), count, made, seed=settings.seed)
-    return lambda: {"pages": _written(pages, made / "pages")}
-
-
-def _written(pages: Pages, folder: Path) -> Path:
-    """The folder of pages: as it is, or with the pages written to it; RunError where others are there."""
-    if isinstance(pages, str | os.PathLike):
-        return Path(pages).expanduser()
-    given = list(one_spelling(pages))
-    if not folder.exists():
-        return save(given, folder)
-    if data_hash(list(load(folder))) != data_hash(given):
-        raise RunError(f"{folder} holds other pages than those given now. Pass another out, or delete the directory.")
-    return folder
+    rate = settings.get("unit_rate")  # kept as it is written: 1000/4149 is no float
+    said = {"unit_rate": str(rate)} if isinstance(rate, Real) and not isinstance(rate, bool) else {}
+    return config or configured(TrainingSettings, {**settings, **said}, what="docleak.train")
 
 
 def _call(name: str, values: Mapping[str, Any], out: AnyPath) -> str:
@@ -378,6 +374,11 @@ def _shown(value: object) -> str:
     if isinstance(value, list | tuple) and all(isinstance(item, str | int | float) for item in value):
         return repr(value)
     return f"<{type(value).__name__}>"
+
+
+def _check_say(say: Say | None) -> None:
+    if not callable(say) and say is not None:
+        raise RunError(f"say is {short(say)}; expected what is called with each line, such as print.")
 
 
 def _unsaid(text: str) -> None:

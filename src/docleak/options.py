@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from docleak import spec
 from docleak.documents.ranges import Range, short
+from docleak.documents.typed import parts_of, types_of, united
 from docleak.errors import DocleakError
 
 T = TypeVar("T")
 _OPTION, _ONLY = "docleak option", "docleak only"
-#: Types of which a text can be the value, by the names that annotations give them.
-PLAIN = {"str": str, "int": int, "float": float, "bool": bool, "tuple[str, ...]": tuple[str, ...]}
 
 
 @dataclass(frozen=True)
@@ -74,13 +72,13 @@ class Asked:
     @property
     def scalar(self) -> Any:
         """The type of the value, or of an item of it: str, int, float or bool; str for what is read from text."""
-        kinds = [one for one in _parts(self.type) if one in (int, float, bool)]
+        kinds = [one for one in parts_of(self.type) if one in (int, float, bool)]
         return kinds[0] if kinds and self.option.read is None else str
 
     @property
     def several(self) -> bool:
         """Whether the value is a tuple of any length."""
-        return any(get_origin(one) is tuple and get_args(one)[-1] is Ellipsis for one in _united(self.type))
+        return any(get_origin(one) is tuple and get_args(one)[-1] is Ellipsis for one in united(self.type))
 
     def value(self, text: Any) -> Any:
         """What a text (a number, a truth value, a tuple of texts) stands for; DocleakError for what it cannot."""
@@ -114,7 +112,7 @@ def options_of(config: Any, *, told: bool = False) -> dict[str, Asked]:
     """Path -> option, of a configuration's class or of an instance, whose values are the defaults then. ``told``: no
     field is an option that does not say so."""
     kind = config if isinstance(config, type) else type(config)
-    types, options = _types(kind), dict[str, Asked]()
+    types, options = types_of(kind), dict[str, Asked]()
     told = told or any({_OPTION, _ONLY} & one.metadata.keys() for one in fields(kind))
     for one in fields(kind):
         default = _default(one) if config is kind else getattr(config, one.name)
@@ -150,14 +148,14 @@ def stored_fault(config: type, stored: Mapping[str, Any]) -> str:
         value: Any = stored
         for name in path.split("."):
             value = value.get(name, MISSING) if isinstance(value, Mapping) else MISSING
-        kinds = _parts(asked.type)
+        kinds = parts_of(asked.type)
         if value is MISSING or not set(kinds) <= {str, int, float, bool, type(None)}:
             continue
         if {int, float} & set(kinds):  # 2.0 is a whole number, and JSON holds what is not finite as null
             kinds += [int, float, *[type(None)] * (float in kinds)]
         for one in value if isinstance(value, list) else [value]:
             if type(one) not in kinds or one != one:
-                names = dict.fromkeys(kind.__name__ for kind in _parts(asked.type))
+                names = dict.fromkeys(kind.__name__ for kind in parts_of(asked.type))
                 return f"{path} is {short(one)}; expected {asked.option.range or ' or '.join(names)}"
     return ""
 
@@ -184,13 +182,6 @@ def said_idle(flags: Collection[str], what: str) -> str:
     return f"{', '.join(flags)} {verb} to {what}, and {do} nothing here. Leave {them} out."
 
 
-def _types(kind: type) -> dict[str, Any]:
-    try:
-        return get_type_hints(kind)
-    except NameError:  # of an import for types alone
-        return {one.name: PLAIN.get(str(one.type), object) for one in fields(kind)}
-
-
 def _field(kind: type, name: str) -> Field[Any]:
     return next(one for one in fields(kind) if one.name == name)
 
@@ -201,15 +192,6 @@ def _default(one: Field[Any]) -> Any:
     return one.default if made is MISSING else made if isinstance(made, type) else made()
 
 
-def _united(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _parts(hint: Any) -> list[Any]:
-    """The types of a union's members, and of the items of tuples among them."""
-    return [get_args(one)[0] if get_origin(one) is tuple else one for one in _united(hint)]
-
-
 def _sayable(hint: Any) -> bool:
-    plain = all(one in (str, int, float, bool, type(None)) or get_origin(one) is Literal for one in _parts(hint))
-    return plain and all(get_args(one)[-1] is Ellipsis for one in _united(hint) if get_origin(one) is tuple)
+    plain = all(one in (str, int, float, bool, type(None)) or get_origin(one) is Literal for one in parts_of(hint))
+    return plain and all(get_args(one)[-1] is Ellipsis for one in united(hint) if get_origin(one) is tuple)

@@ -74,10 +74,11 @@ def check_truth(name: str, value: object, error: type[DocleakError] = DocleakErr
         raise error(f"{name} is {short(value)}; expected True or False.")
 
 
-def check_whole(name: str, value: object, allowed: Range, error: type[DocleakError] = DocleakError) -> None:
-    """``error`` if ``value`` is no whole number of the range."""
+def check_whole(name: str, value: object, allowed: Range, error: type[DocleakError] = DocleakError) -> int:
+    """``value`` as Python's int, of numpy too; ``error`` if it is no whole number of the range."""
     check_kind(name, value, Integral, "a whole number", error)
-    check_range(name, value, allowed, error)  # type: ignore[arg-type]
+    check_range(name, number := int(value), allowed, error)  # type: ignore[call-overload]
+    return number  # type: ignore[no-any-return]
 
 
 def check_range(name: str, value: float, allowed: Range, error: type[DocleakError] = DocleakError) -> None:

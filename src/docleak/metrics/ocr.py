@@ -107,7 +107,7 @@ def load_engine(choice: Choice) -> OcrEngine:
     An object, or "module:object" of your own, is an engine, too. Raises ModelError for an unknown name or a checkpoint
     that cannot be loaded, MissingExtraError if a package or program is not installed.
     """
-    return _load(choice) if isinstance(choice, str) else ENGINES.load(choice)
+    return _load(choice) if type(choice) is str else ENGINES.load(choice)
 
 
 @lru_cache(maxsize=4)

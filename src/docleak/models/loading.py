@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -11,7 +12,8 @@ from typing import Any, cast
 
 import torch
 
-from docleak.documents.ranges import check_kind, short
+from docleak.documents.ranges import PATH, SEED, check_kind, check_whole, short
+from docleak.documents.typed import plain
 from docleak.errors import DocleakError, ModelError
 from docleak.files import parse_json
 from docleak.models.base import DocumentModel
@@ -41,7 +43,11 @@ FILES = "the files save_pretrained writes: config.json, model.safetensors, and t
 
 
 def load_model(
-    source: str, *, device: str | torch.device = "cpu", image_size: tuple[int, int] | str | None = None, seed: int = 0
+    source: str | os.PathLike[str],
+    *,
+    device: str | torch.device = "cpu",
+    image_size: tuple[int, int] | str | None = None,
+    seed: int = 0,
 ) -> DocumentModel:
     """Load a model for auditing: evaluation mode, float32, eager attention (needed for double backward).
 
@@ -55,8 +61,10 @@ def load_model(
     Raises DocleakError for a device that cannot be used here, and ModelError if there is no such model, if it is of an
     architecture docleak does not know, or if its network cannot take pages of that size.
     """
-    check_kind("the model", source, str, "a name, a directory, or a hub name", ModelError)
-    device, image_size = torch.device(pick_device(str(device))), _size(image_size)
+    check_kind("the model", source, PATH, "a name, a directory, or a hub name", ModelError)
+    source = source if isinstance(source, str) else os.fspath(source)
+    seed = check_whole("seed", seed, SEED, ModelError)
+    device, image_size = torch.device(pick_device(str(device))), size_of(image_size)
     if isinstance(source, Given):
         return _copy(source, device, image_size)
     where, revision = locate(source)
@@ -77,15 +85,16 @@ def load_model(
     return cast(DocumentModel, model)
 
 
-def _size(size: object) -> tuple[int, int] | None:
+def size_of(size: object) -> tuple[int, int] | None:
     """Width and height, of two numbers or of a text such as 320x608; ModelError for anything else."""
     if size is None:
         return None
     if isinstance(size, str):
         return parse_size(size)
-    if not isinstance(size, Sequence) or len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
+    sides = tuple(map(plain, size)) if isinstance(size, Sequence) else ()
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
         raise ModelError(f"image_size is {short(size)}; expected (width, height) in pixels, or '320x608'.")
-    return size[0], size[1]
+    return sides[0], sides[1]
 
 
 def _copy(source: Given, device: torch.device, image_size: tuple[int, int] | None) -> DocumentModel:

@@ -88,6 +88,9 @@ def _in_processes(
     import cloudpickle  # classes of notebooks and scripts, too
 
     context = _context()
+    main = sys.modules["__main__"]
+    if getattr(main, "__file__", "") == "<stdin>":  # a script that is piped in: no worker finds it, and none needs it
+        del main.__file__
     events = context.SimpleQueue()
     pickled = cloudpickle.dumps((work, list(tasks)))
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(pickled, events))

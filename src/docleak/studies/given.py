@@ -14,12 +14,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from docleak import spec
 from docleak.documents.names import one_spelling
 from docleak.documents.page import Page
 from docleak.documents.scale import unit_boxes
+from docleak.documents.typed import typed
 from docleak.errors import DocleakError, DocumentError, ModelError
 from docleak.models import DocumentModel, trainable
 from docleak.registry import Given
@@ -27,12 +28,17 @@ from docleak.runs.content import describe
 from docleak.studies.identity import data_hash, weights_hash
 
 T = TypeVar("T")
+AnyPath: TypeAlias = str | os.PathLike[str]
+#: A shipped name, a directory, a hub name, or an object such as load_model returns.
+Model: TypeAlias = AnyPath | DocumentModel
+#: "synthetic", a folder, FORMAT:PATH, or the pages themselves.
+Pages: TypeAlias = AnyPath | Sequence[Page]
 PAGES = "docleak.Page objects, a folder, FORMAT:PATH or 'synthetic'"
 #: Members of DocumentModel that every study uses.
 NEEDED = ("architecture", "name", "module", "image_size", "drawn", "fit", "encode", "loss", "stage")
 
 
-def given_model(model: str | os.PathLike[str] | DocumentModel) -> str:
+def given_model(model: Model) -> str:
     """A name or directory as it is; a model by a name, with a copy of it as it is now.
 
     The hash is of all weights, which of them are trained, and the adapter's own fields and code. ModelError for what
@@ -53,13 +59,20 @@ def given_model(model: str | os.PathLike[str] | DocumentModel) -> str:
     return Given.of(f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:10]}", copy)
 
 
-def given_pages(pages: str | os.PathLike[str] | Sequence[Page]) -> str:
+def given_pages(pages: Pages) -> str:
     """ "synthetic", a folder or FORMAT:PATH as it is; pages by a name, with themselves, each provider in one spelling.
 
     DocumentError for what are no pages, or none at all, and for boxes that are shares of the page.
     """
     if isinstance(pages, str | os.PathLike):
         return pages if isinstance(pages, str) else os.fspath(pages)
+    spelled = checked_pages(pages)
+    count = f"{len(spelled)} page{'s' * (len(spelled) != 1)}"
+    return Given.of(f"{count} given ({data_hash(spelled)})", tuple(spelled))
+
+
+def checked_pages(pages: Sequence[Page]) -> list[Page]:
+    """Pages as objects, each provider in one spelling; DocumentError as of ``given_pages``."""
     if not isinstance(pages, Iterable):
         raise DocumentError(f"the pages are of the type {type(pages).__name__}; expected {PAGES}.")
     items = cast("list[object]", list(pages))
@@ -70,8 +83,7 @@ def given_pages(pages: str | os.PathLike[str] | Sequence[Page]) -> str:
     for page in spelled:
         if faults := unit_boxes(page.words, (page.width, page.height)):
             raise DocumentError(f"page {page.name!r}: {faults[0]}.")
-    count = f"{len(spelled)} page{'s' * (len(spelled) != 1)}"
-    return Given.of(f"{count} given ({data_hash(spelled)})", tuple(spelled))
+    return spelled
 
 
 def settings_of(kind: type) -> tuple[str, ...]:
@@ -82,39 +94,29 @@ def settings_of(kind: type) -> tuple[str, ...]:
 def configured(kind: type[T], values: Mapping[str, Any], *, what: str) -> T:
     """The dataclass ``kind`` with ``values`` by the names of ``settings_of``; lists become tuples, paths texts.
 
-    DocleakError for a name that is none of them, a simple value of another type, and a field that lacks its value.
+    DocleakError for a name that is none of them, or of two, a value that is not as its field says, and a field that
+    lacks its own.
     """
     by_name = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    homes = {name: field.name for field in by_name.values() for name in _inside(field)}
-    made: dict[str, Any] = {}
-    within: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        if name in by_name:
-            made[name] = _kept(value, str(by_name[name].type))
-        elif name in homes:
-            within.setdefault(homes[name], {})[name] = _kept(value, "")
-        else:
-            raise DocleakError(f"{what}: {spec.unknown('setting', name, [*by_name, *homes])}")
-    for home, changes in within.items():
-        made[home] = replace(made.get(home, _default(by_name[home])), **changes)
+    homes: dict[str, str] = {}
+    for home, name in ((field.name, name) for field in by_name.values() for name in _inside(field)):
+        if name in values and name in homes and name not in by_name:
+            raise DocleakError(
+                f"{what}: {name} is a setting of {homes[name]} and of {home}. Give the whole of the one that is meant: "
+                f"{homes[name]}=... or {home}=..."
+            )
+        homes[name] = home
+    if unknown := [name for name in values if name not in by_name and name not in homes]:
+        raise DocleakError(f"{what}: {spec.unknown('setting', unknown[0], [*by_name, *homes])}")
+    made = typed(kind, {name: value for name, value in values.items() if name in by_name}, what=what)
+    for home in dict.fromkeys(homes[name] for name in values if name not in by_name):
+        within = made.get(home, _default(by_name[home]))
+        changes = {name: value for name, value in values.items() if name not in by_name and homes[name] == home}
+        made[home] = replace(within, **typed(type(within), changes, what=what))
     required = [name for name, field in by_name.items() if field.default is field.default_factory is MISSING]
     if lacking := [name for name in required if name not in made]:
         raise DocleakError(f"{what} needs {', '.join(lacking)}. Give a value for each by its name.")
-    for name, value in made.items():
-        default = by_name[name].default
-        if type(default) in (int, float, bool) and not _fits(value, default):
-            raise DocleakError(f"{what}: {name} is {value!r}; expected a value such as {default!r}.")
     return kind(**made)
-
-
-def _kept(value: Any, annotation: str) -> Any:
-    if isinstance(value, os.PathLike) and "Path" not in annotation:
-        return os.fspath(value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _fits(value: object, default: object) -> bool:
-    return type(value) is type(default) or (isinstance(default, float) and type(value) is int)
 
 
 def _inside(field: Any) -> tuple[str, ...]:

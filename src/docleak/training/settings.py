@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from docleak.documents.ranges import COUNT, DELTA, SEED, SOME, Range, check_truth
+from docleak.documents.ranges import COUNT, DELTA, SEED, SOME, Range
+from docleak.documents.typed import typed
 from docleak.errors import FederationError, PrivacyError
 from docleak.options import Need, option, options_of, refuse_idle
 
@@ -130,9 +131,9 @@ class TrainingSettings:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if isinstance(field.default, bool):
-                check_truth(field.name, getattr(self, field.name), FederationError)
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in typed(type(self), given, what="the training", error=FederationError).items():
+            object.__setattr__(self, name, value)
 
     @property
     def start(self) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from docleak.attacks.weights import DEFAULT_METRIC, METRICS, WEIGHTS, CdmiConfig, WeightsAttack
 from docleak.documents.ranges import COUNT, SEED, Range
+from docleak.documents.typed import typed
 from docleak.errors import AttackError
 from docleak.metrics.extraction import EPSILON
 from docleak.models.encoders.tasks import TASKS, Task
@@ -32,6 +34,18 @@ def trainings(task: Task, *, epochs: int, learning_rate: float) -> tuple[FitConf
     longer = epochs or (150 if task == "mlm" else 75)
     public = FitConfig(epochs=100, learning_rate=learning_rate, validate_every=5)
     return FitConfig(epochs=longer, learning_rate=learning_rate, validate_every=5), public
+
+
+def with_trainings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A game's settings by name, of which epochs, of the target, and learning_rate, of both models, become the two
+    trainings, as those options of the command line do; unless one of the trainings is given itself."""
+    asked = {name: settings[name] for name in ("epochs", "learning_rate") if name in settings}
+    if not asked or {"target_training", "public_training"} & settings.keys():
+        return dict(settings)
+    others = {name: value for name, value in settings.items() if name not in asked}
+    how = {"epochs": 0, "learning_rate": 1e-3} | typed(FitConfig, asked, what="the study 'weights'")
+    target, public = trainings(settings.get("task", "mlm"), **how)
+    return {**others, "target_training": target, "public_training": public}
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,17 @@ from docleak.files import TEMPORARY
 PAGES = "pages.jsonl"
 
 
+def is_silo(folder: Path) -> bool:
+    """Whether it holds the pages of a silo."""
+    return any((folder / name).is_file() for name in (PAGES, MANIFEST))
+
+
 def find_silos(directory: Path) -> dict[str, Path]:
     """The silos below a folder, by the names of their own folders; FederationError if there are none, or if another
     folder stands beside them that is neither hidden nor a run."""
     there = sorted(directory.iterdir()) if directory.is_dir() else ()
     folders = [item for item in there if item.is_dir() and not item.name.startswith(TEMPORARY)]
-    silos = {item.name: item for item in folders if any((item / name).is_file() for name in (PAGES, MANIFEST))}
+    silos = {item.name: item for item in folders if is_silo(item)}
     if not silos:
         raise FederationError(
             f"{directory} {describe_folder(directory)}; expected a folder of silos, each with its {PAGES}. Make them "

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ class Recorder:
         self.folder = Path(directory).expanduser().absolute()
         if kind not in KINDS:
             raise FederationError(f"updates are {kind!r}; expected one of {', '.join(KINDS)}.")
-        if not limit_gb > 0:
+        check_kind("limit_gb", limit_gb, Real, "gigabytes above 0", FederationError)
+        if not 0 < limit_gb < float("inf"):
             raise FederationError(f"limit_gb is {limit_gb}; expected gigabytes above 0.")
         try:
             begin(self.folder)
