@@ -27,7 +27,7 @@ from docleak.models.device import pick_device
 from docleak.registry import Choice, Given
 from docleak.report.table import Table
 from docleak.studies.engine import Silence, carry_out
-from docleak.studies.given import PAGES, configured, given_model, given_pages, settings_of
+from docleak.studies.given import PAGES, configured, given_model, settings_of, with_pages
 from docleak.studies.gradient.config import with_closed_form
 from docleak.studies.identity import data_hash
 from docleak.studies.registry import load_study, remember
@@ -231,7 +231,13 @@ def reproduce(
     folder = Path(out or f"docleak-{recipe.name.replace('/', '-')}-{scale}").expanduser()
     sources = {key: os.fspath(value) for key, value in (models or {}).items()}
     chosen = {key: sources.pop(key) for key in study.checkpoints if key in sources} | {"models": sources} | changes
-    chosen |= {key: _tuple(chosen[key]) for key in ("documents", "test_documents") if key in chosen}
+    sets = {key: _tuple(chosen[key]) for key in ("documents", "test_documents") if key in chosen}
+    if unnamed := [one for given in sets.values() for one in given if not isinstance(one, PATH)]:
+        raise RecipeError(
+            f"documents hold a {type(unnamed[0]).__name__}; a table reads data sets by name: a folder, FORMAT:PATH or "
+            "'synthetic'. Save pages by docleak.documents.folder.save, and give the folder."
+        )
+    chosen |= sets
     require_rows([recipe], scale, rows)
     lines = rows_of(recipe, study, scale, folder, chosen, device=pick_device(device), only=rows)
     shown = {"name": name, "scale": scale, "rows": rows, "models": models} | changes
@@ -280,18 +286,14 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
         values |= {"models": models} if "models" in names else {"model": models[0]}
         if "models" not in names and len(models) != 1:
             raise ModelError(f"the study {kind.kind!r} takes one model; found {len(models)}.")
-    count = values.pop("count", None)
-    if "pages" in values:
-        values["documents"] = given_pages(values.pop("pages"))
-        if _is_given(values):
-            there = len(open_pages(values["documents"], seed=0))
-            count = there if count is None else count
-            if isinstance(count, int) and count > there:
-                raise DocumentError(
-                    f"count is {count}, and {there} pages were given. Give more pages, or leave it out."
-                )
+    count, values = values.pop("count", None), with_pages(kind.kind, kind.Config, values)
+    if isinstance(values.get("documents"), Given):
+        there = len(open_pages(values["documents"], seed=0))
+        count = there if count is None and "pages" in names else count
+        if isinstance(count, int) and count > there:
+            raise DocumentError(f"count is {count}, and {there} pages were given. Give more pages, or leave it out.")
     if count is not None:
-        values["pages"] = count
+        values["pages" if "pages" in names else "count"] = count
     if "attacks" in values and "attacks" not in names:
         values["attack"] = values.pop("attacks")
     elif "attacks" in values:
@@ -301,10 +303,6 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
         if kind.kind == "gradient":  # as docleak audit: it costs nothing, and leaving it out could hide a leak
             values["attacks"] = with_closed_form(values["attacks"], batch_size=values.get("batch_size", 1))
     return values
-
-
-def _is_given(values: Mapping[str, Any]) -> bool:
-    return isinstance(values["documents"], Given)
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

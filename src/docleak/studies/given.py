@@ -27,6 +27,15 @@ from docleak.studies.identity import data_hash, weights_hash
 
 T = TypeVar("T")
 PAGES = "docleak.Page objects, a folder, FORMAT:PATH or 'synthetic'"
+#: Settings that name documents, and take pages, too.
+DOCUMENTS = ("documents", "public_documents", "members", "non_members")
+#: Kinds of studies that read documents of their own -> what is given instead of pages.
+INSTEAD = {
+    "answers": "Give members and non_members, each of them pages or a data set.",
+    "pairs": "Give pairs, which names a data set of pictures and texts.",
+    "training": "Give them to docleak.train.",
+    "trainings": "Give documents, the names of data sets (a folder, FORMAT:PATH or 'synthetic').",
+}
 #: Members of DocumentModel that every study uses.
 NEEDED = ("architecture", "name", "module", "image_size", "drawn", "fit", "encode", "loss", "stage")
 
@@ -71,6 +80,23 @@ def given_pages(pages: str | os.PathLike[str] | Sequence[Page]) -> str:
             raise DocumentError(f"page {page.name!r}: {faults[0]}.")
     count = f"{len(spelled)} page{'s' * (len(spelled) != 1)}"
     return Given.of(f"{count} given ({data_hash(spelled)})", tuple(spelled))
+
+
+def with_pages(kind: str, config: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, ``pages`` by the name that the configuration of the study ``kind`` has for them, and pages wherever
+    it names documents by what ``given_pages`` makes of them; DocumentError where it takes none."""
+    told, default = dict(values), {field.name: field.default for field in fields(config)}
+    if "pages" in told:
+        if "documents" not in settings_of(config) or isinstance(default.get("documents"), tuple):
+            raise DocumentError(f"the study {kind!r} takes no pages. {INSTEAD.get(kind, 'Leave them out.')}")
+        told["documents"] = given_pages(told.pop("pages"))
+    for name in told.keys() & set(DOCUMENTS):
+        value = told[name]
+        if isinstance(value, Sequence) and any(isinstance(item, Page) for item in value):
+            if isinstance(default.get(name), tuple):
+                raise DocumentError(f"{name} holds pages. {INSTEAD.get(kind, 'Give names of data sets.')}")
+            told[name] = given_pages(value)
+    return told
 
 
 def settings_of(kind: type) -> tuple[str, ...]:
