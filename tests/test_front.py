@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -323,3 +324,50 @@ def test_runs_are_read_from_disk(tmp_path: Path) -> None:
         docleak.load_run([])
     with pytest.raises(DocleakError, match="no docleak run"):
         docleak.load_run(tmp_path)
+
+
+def _halved(model: DocumentModel) -> None:
+    model.module.half()
+
+
+def _mixed(model: DocumentModel) -> None:
+    next(model.module.children()).bfloat16()
+
+
+def _frozen(model: DocumentModel) -> None:
+    model.module.requires_grad_(False)
+
+
+def _meta(model: DocumentModel) -> None:
+    model.module.to("meta")
+
+
+def _zeroed(model: DocumentModel) -> None:
+    with torch.no_grad():
+        for weight in model.module.parameters():
+            weight.zero_()
+
+
+def _compiled(model: DocumentModel) -> None:
+    model.module = torch.compile(model.module)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_halved, "has weights in float16, and docleak computes in float32; call model.module.float"),
+        (_mixed, "has weights in bfloat16, and docleak computes in float32"),
+        (_frozen, r"has no weight that is trained, so a client would send nothing; call requires_grad_\(True\)"),
+        (_meta, "has weights on the device meta, which holds no values; load the checkpoint"),
+        (_zeroed, "has weights that are all 0, so nothing could be read from its gradients"),
+        (_compiled, r"is compiled \(torch.compile\), so its weights have other names; give the network as it was"),
+    ],
+)
+def test_a_model_of_which_no_gradient_can_be_read_is_refused_in_a_sentence(
+    change: Callable[[DocumentModel], None], said: str, pages: list[docleak.Page], tmp_path: Path
+) -> None:
+    own = docleak.load_model(MODEL)
+    change(own)
+    with pytest.raises(DocleakError, match=f"model {MODEL!r} {said}"):
+        docleak.audit(own, pages[:1], attacks="random", budget=1, out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())

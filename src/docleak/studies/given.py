@@ -22,6 +22,7 @@ from docleak.documents.page import Page
 from docleak.documents.scale import unit_boxes
 from docleak.errors import DocleakError, DocumentError, ModelError
 from docleak.models import DocumentModel, trainable
+from docleak.models.base import require_auditable
 from docleak.registry import Given, describe
 from docleak.studies.identity import data_hash, weights_hash
 
@@ -44,7 +45,7 @@ def given_model(model: str | os.PathLike[str] | DocumentModel) -> str:
     """A name or directory as it is; a model by a name, with a copy of it as it is now.
 
     The hash is of all weights, which of them are trained, and the adapter's own fields and code. ModelError for what
-    is no DocumentModel.
+    is no DocumentModel, or none that can be audited.
     """
     if isinstance(model, str | os.PathLike):
         return model if isinstance(model, str) else os.fspath(model)
@@ -53,6 +54,7 @@ def given_model(model: str | os.PathLike[str] | DocumentModel) -> str:
             f"the model is a {type(model).__name__} without {', '.join(missing)}; expected a name, a directory, "
             "or what docleak.load_model returns. Save a network of transformers by save_pretrained; give the directory."
         )
+    require_auditable(model)
     copy = deepcopy(model)
     copy.module.to("cpu")
     names = sorted(name for name, _ in trainable(copy.module))
