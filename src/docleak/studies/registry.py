@@ -15,7 +15,7 @@ from docleak import __version__
 from docleak.errors import RunError
 from docleak.files import undamaged
 from docleak.options import stored_fault
-from docleak.registry import importing_nothing, may_import, resolve
+from docleak.registry import importing_nothing, may_import, raised, resolve
 from docleak.report.about import About
 from docleak.report.page import Reading, write_report
 from docleak.report.redaction import places, private_values
@@ -53,7 +53,9 @@ def load_study(kind: str) -> type[Study[Any]]:
     try:
         study = resolve(place)
     except (ImportError, AttributeError, TypeError, ValueError) as fault:
-        raise RunError(f"the study {place!r} cannot be loaded ({fault}). Is its file on the path?") from fault
+        raise RunError(f"the study {place!r} cannot be loaded ({raised(fault)}). Is its file on the path?") from fault
+    except Exception as fault:  # whatever the file raises while it is imported
+        raise RunError(f"the study {place!r} cannot be loaded: {raised(fault)}.") from fault
     if not (isinstance(study, type) and issubclass(study, Study)):
         raise RunError(f"{place!r} is no study; expected a class made of docleak.studies.study.Study.")
     return study
