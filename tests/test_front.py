@@ -15,7 +15,7 @@ import torch
 
 import docleak
 from docleak.attacks.registries import ATTACKS
-from docleak.errors import DocleakError
+from docleak.errors import DefenseError, DocleakError
 from docleak.models import DocumentModel
 from docleak.registry import Given
 from docleak.studies.given import configured, given_model, given_pages
@@ -371,3 +371,70 @@ def test_a_model_of_which_no_gradient_can_be_read_is_refused_in_a_sentence(
     with pytest.raises(DocleakError, match=f"model {MODEL!r} {said}"):
         docleak.audit(own, pages[:1], attacks="random", budget=1, out=tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+def _as_arrays(gradient: Any) -> Any:
+    return {name: value.detach().numpy() for name, value in gradient.items()}
+
+
+def _flat(gradient: Any) -> Any:
+    return {name: value.flatten() for name, value in gradient.items()}
+
+
+def _renamed(gradient: Any) -> Any:
+    return {f"x.{name}": value for name, value in gradient.items()}
+
+
+def _detached(gradient: Any) -> Any:
+    return {name: value.detach() for name, value in gradient.items()}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A defence of one's own whose methods give what nobody can use."""
+
+    sent: Any = dict
+    made: Any = dict
+    summary: str = "wrong"
+
+    def protect(self, gradient: Any, model: Any, *, generator: Any) -> Any:
+        return self.sent(gradient)
+
+    def imitate(self, dummy: Any, observed: Any) -> Any:
+        return self.made(dummy)
+
+
+@dataclass(frozen=True)
+class Unprintable:
+    """One of the template, which it loses."""
+
+    made: Any
+    summary: str = "wrong"
+
+    def publish(self, model: Any, knowledge: Any, blank: Any, *, generator: Any) -> Any:
+        return self.made(knowledge.template)
+
+
+MAPPING = "expected a mapping from the gradient's names to tensors of floats"
+
+
+@pytest.mark.parametrize(
+    ("defence", "said"),
+    [
+        (Wrong(_as_arrays), f"protect of defence Wrong gave an object of the type ndarray for .*; {MAPPING}"),
+        (Wrong(list), f"protect of defence Wrong gave an object of the type list; {MAPPING}"),
+        (Wrong(lambda gradient: None), "protect of defence Wrong gave None; expected"),
+        (Wrong(_renamed), "gave something for 'x.*, which the gradient does not have"),
+        (Wrong(_flat), r"gave a float32 tensor of the shape \(\d+,\) for .*, each of the shape that it has there"),
+        (Wrong(made=lambda dummy: None), "imitate of defence Wrong gave None; expected"),
+        (Wrong(made=_renamed), "imitate of defence Wrong gave nothing for"),
+        (Wrong(made=_detached), "imitate of defence Wrong gave tensors that are cut off from the gradient"),
+        (Unprintable(lambda template: None), "publish of defence Unprintable gave None; expected a tensor of floats"),
+        (Unprintable(lambda template: template[0]), r"of the template's shape, \(1, 3, 224, 224\)"),
+    ],
+)
+def test_what_a_defence_gives_is_named_where_nobody_can_use_it(
+    defence: Any, said: str, pages: list[docleak.Page], tmp_path: Path
+) -> None:
+    with pytest.raises(DefenseError, match=said):
+        docleak.audit(MODEL, pages[:1], attacks="dlg", defense=defence, budget=1, out=tmp_path / "run")
