@@ -30,7 +30,7 @@ from docleak.studies.engine import Silence, carry_out
 from docleak.studies.given import PAGES, configured, given_model, settings_of, with_pages
 from docleak.studies.gradient.config import with_closed_form
 from docleak.studies.identity import data_hash
-from docleak.studies.registry import load_study, remember
+from docleak.studies.registry import load_study, remember, require_whole
 from docleak.studies.results import Results
 from docleak.studies.study import Study
 
@@ -109,6 +109,7 @@ def audit(
         kind = load_study(study) if isinstance(study, str) else study
         if not (isinstance(kind, type) and issubclass(kind, Study)):
             raise RunError(f"the study is {short(study)}; expected a kind, 'module:Class', a class, or an instance.")
+        require_whole(kind)
         config: Any = configured(kind.Config, _of_study(kind, named), what=f"the study {kind.kind!r}")
         measured = kind(config, device=pick_device(device))
         shown = ({} if study == "gradient" else {"study": kind.kind}) | named
