@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -16,7 +17,7 @@ import torch
 import docleak
 from docleak.attacks.registries import ANSWERS, ATTACKS
 from docleak.documents.folder import load, save
-from docleak.errors import DocleakError
+from docleak.errors import DefenseError, DocleakError
 from docleak.models import DocumentModel
 from docleak.registry import Given
 from docleak.runs.run import Run
@@ -249,7 +250,8 @@ REFUSED: Calls = [
     ("audit('vt5-start', PAGES, seed=-1, out=OUT)", "seed is -1; expected 0 to"),
     ("audit('vt5-start', PAGES, seed=2**70, out=OUT)", "seed is .*; expected 0 to"),
     ("audit('vt5-start', PAGES, count=True, out=OUT)", "pages is True; expected a whole number"),
-    ("audit('vt5-start', documents=PAGES, out=OUT)", "documents is .*; expected a text"),
+    ("audit('vt5-start', documents=[*PAGES, 'x'], out=OUT)", "the pages are of str; expected"),
+    ("audit('vt5-start', documents=[3], out=OUT)", "documents is .*; expected a text"),
     ("audit('vt5-start', workers=-1, out=OUT)", "workers is -1; expected 1 to 512"),
     ("audit('vt5-start', workers='2', out=OUT)", "workers is '2'; expected a whole number"),
 ]
@@ -455,3 +457,117 @@ def test_runs_are_read_from_disk(tmp_path: Path) -> None:
         docleak.load_run([])
     with pytest.raises(DocleakError, match="no docleak run"):
         docleak.load_run(tmp_path)
+
+
+def _halved(model: DocumentModel) -> None:
+    model.module.half()
+
+
+def _mixed(model: DocumentModel) -> None:
+    next(model.module.children()).bfloat16()
+
+
+def _frozen(model: DocumentModel) -> None:
+    model.module.requires_grad_(False)
+
+
+def _meta(model: DocumentModel) -> None:
+    model.module.to("meta")
+
+
+def _zeroed(model: DocumentModel) -> None:
+    with torch.no_grad():
+        for weight in model.module.parameters():
+            weight.zero_()
+
+
+def _compiled(model: DocumentModel) -> None:
+    model.module = torch.compile(model.module)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_halved, "has weights in float16, and docleak computes in float32; call model.module.float"),
+        (_mixed, "has weights in bfloat16, and docleak computes in float32"),
+        (_frozen, r"has no weight that is trained, so a client would send nothing; call requires_grad_\(True\)"),
+        (_meta, "has weights on the device meta, which holds no values; load the checkpoint"),
+        (_zeroed, "has weights that are all 0, so nothing could be read from its gradients"),
+        (_compiled, r"is compiled \(torch.compile\), so its weights have other names; give the network as it was"),
+    ],
+)
+def test_a_model_of_which_no_gradient_can_be_read_is_refused_in_a_sentence(
+    change: Callable[[DocumentModel], None], said: str, pages: list[docleak.Page], tmp_path: Path
+) -> None:
+    own = docleak.load_model(MODEL)
+    change(own)
+    with pytest.raises(DocleakError, match=f"model {MODEL!r} {said}"):
+        docleak.audit(own, pages[:1], attacks="random", budget=1, out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def _as_arrays(gradient: Any) -> Any:
+    return {name: value.detach().numpy() for name, value in gradient.items()}
+
+
+def _flat(gradient: Any) -> Any:
+    return {name: value.flatten() for name, value in gradient.items()}
+
+
+def _renamed(gradient: Any) -> Any:
+    return {f"x.{name}": value for name, value in gradient.items()}
+
+
+def _detached(gradient: Any) -> Any:
+    return {name: value.detach() for name, value in gradient.items()}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A defence of one's own whose methods give what nobody can use."""
+
+    sent: Any = dict
+    made: Any = dict
+    summary: str = "wrong"
+
+    def protect(self, gradient: Any, model: Any, *, generator: Any) -> Any:
+        return self.sent(gradient)
+
+    def imitate(self, dummy: Any, observed: Any) -> Any:
+        return self.made(dummy)
+
+
+@dataclass(frozen=True)
+class Unprintable:
+    """One of the template, which it loses."""
+
+    made: Any
+    summary: str = "wrong"
+
+    def publish(self, model: Any, knowledge: Any, blank: Any, *, generator: Any) -> Any:
+        return self.made(knowledge.template)
+
+
+MAPPING = "expected a mapping from the gradient's names to tensors of floats"
+
+
+@pytest.mark.parametrize(
+    ("defence", "said"),
+    [
+        (Wrong(_as_arrays), f"protect of defence Wrong gave an object of the type ndarray for .*; {MAPPING}"),
+        (Wrong(list), f"protect of defence Wrong gave an object of the type list; {MAPPING}"),
+        (Wrong(lambda gradient: None), "protect of defence Wrong gave None; expected"),
+        (Wrong(_renamed), "gave something for 'x.*, which the gradient does not have"),
+        (Wrong(_flat), r"gave a float32 tensor of the shape \(\d+,\) for .*, each of the shape that it has there"),
+        (Wrong(made=lambda dummy: None), "imitate of defence Wrong gave None; expected"),
+        (Wrong(made=_renamed), "imitate of defence Wrong gave nothing for"),
+        (Wrong(made=_detached), "imitate of defence Wrong gave tensors that are cut off from the gradient"),
+        (Unprintable(lambda template: None), "publish of defence Unprintable gave None; expected a tensor of floats"),
+        (Unprintable(lambda template: template[0]), r"of the template's shape, \(1, 3, 224, 224\)"),
+    ],
+)
+def test_what_a_defence_gives_is_named_where_nobody_can_use_it(
+    defence: Any, said: str, pages: list[docleak.Page], tmp_path: Path
+) -> None:
+    with pytest.raises(DefenseError, match=said):
+        docleak.audit(MODEL, pages[:1], attacks="dlg", defense=defence, budget=1, out=tmp_path / "run")

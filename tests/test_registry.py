@@ -26,6 +26,7 @@ from docleak.spec import Said, build, names, number, pair, split_name, told
 from docleak.studies.engine import carry_out
 from docleak.studies.gradient.config import Exposure, GradientConfig
 from docleak.studies.gradient.study import GradientStudy
+from docleak.studies.registry import load_study
 
 ATTACK_FILE = """
 from dataclasses import replace
@@ -143,6 +144,28 @@ def test_a_file_of_ones_own(mine: Path) -> None:
 def test_what_is_no_attack_is_told(choice: object, said: str, mine: Path) -> None:
     with pytest.raises(AttackError, match=said):
         ATTACKS.load(choice)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\ndef (:\n", r"broken\.py, line 2, has a SyntaxError: invalid syntax"),
+        ("x = 1\n\n1 / 0\n", r"broken\.py, line 3, raises ZeroDivisionError: division by zero"),
+        ("import json\njson.nothing\n", r"broken\.py, line 2, raises AttributeError: module 'json'"),
+        ("from json import nothing\n", r"broken\.py, line 1, raises ImportError: cannot import name 'nothing'"),
+        ("ATTACKS = 1\n", "module 'broken' has no attribute 'ATTACK'"),
+    ],
+)
+def test_a_file_of_ones_own_that_cannot_be_imported_is_named_with_its_line(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for load, error in ((ATTACKS.load, AttackError), (load_study, RunError)):
+        monkeypatch.delitem(sys.modules, "broken", raising=False)
+        with pytest.raises(error, match=said):
+            load("broken:ATTACK")
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
 
 
 def test_two_objects_of_one_name_are_refused() -> None:

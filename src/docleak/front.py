@@ -27,9 +27,9 @@ from docleak.models.loading import size_of
 from docleak.registry import Choice, Given, Registry
 from docleak.report.table import Table
 from docleak.studies.engine import Silence, carry_out
-from docleak.studies.given import AnyPath, Model, Pages, configured, given_model, given_pages, settings_of
+from docleak.studies.given import AnyPath, Model, Pages, configured, given_model, settings_of, with_pages
 from docleak.studies.gradient.config import with_closed_form
-from docleak.studies.registry import load_study, remember
+from docleak.studies.registry import load_study, remember, require_whole
 from docleak.studies.results import Results
 from docleak.studies.study import Study
 from docleak.studies.weights.config import with_trainings
@@ -46,6 +46,8 @@ WORKERS = Range(1, 512)
 REGISTRIES: Mapping[str, Registry[Any]] = {"answers": ANSWERS, "pairs": PAIRS}
 #: What ``reproduce`` changes that is a whole number.
 NUMBERS = {"pages": COUNT, "rounds": COUNT, "issuers": COUNT, "per_issuer": COUNT, "budget": BUDGET, "seed": SEED}
+#: What a table reads, and where pages as objects come in.
+DATA_SETS = "'synthetic', a folder or FORMAT:PATH, or several; save pages by docleak.documents.folder.save"
 #: Is told lines for people.
 Say: TypeAlias = Callable[[str], None]
 
@@ -112,6 +114,7 @@ def audit(
         kind = load_study(study) if isinstance(study, str) else study
         if not (isinstance(kind, type) and issubclass(kind, Study)):
             raise RunError(f"the study is {short(study)}; expected a kind, 'module:Class', a class, or an instance.")
+        require_whole(kind)
         config = configured(kind.Config, _of_study(kind, named), what=f"the study {kind.kind!r}")
         measured = kind(config, device=pick_device(device))
         shown = ({} if study == "gradient" else {"study": kind.kind}) | named
@@ -263,7 +266,7 @@ def _changes(recipe: Recipe, changes: Mapping[str, Any]) -> dict[str, Any]:
             made[key] = check_whole(key, value, NUMBERS[key], RecipeError)
         elif key in ("documents", "test_documents"):
             for one in _tuple(value):
-                check_kind(key, one, PATH, "'synthetic', a folder or FORMAT:PATH, or several", RecipeError)
+                check_kind(key, one, PATH, DATA_SETS, RecipeError)
             made[key] = tuple(map(os.fspath, _tuple(value)))
         elif key == "image_sizes":
             check_kind(key, value, Mapping, "sizes by model: {'donut': (320, 640)}", RecipeError)
@@ -316,18 +319,14 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
         values["ocr"] = ENGINES.chosen(values["ocr"])
     if kind.kind == "weights":
         values = with_trainings(values)
-    count = plain(values.pop("count", None))
-    if "pages" in values:
-        values["documents"] = given_pages(values.pop("pages"))
-        if _is_given(values):
-            there = len(open_pages(values["documents"], seed=0))
-            count = there if count is None else count
-            if isinstance(count, int) and count > there:
-                raise DocumentError(
-                    f"count is {count}, and {there} pages were given. Give more pages, or leave it out."
-                )
+    count, values = plain(values.pop("count", None)), with_pages(kind.kind, kind.Config, values)
+    if isinstance(values.get("documents"), Given):
+        there = len(open_pages(values["documents"], seed=0))
+        count = there if count is None and "pages" in names else count
+        if isinstance(count, int) and count > there:
+            raise DocumentError(f"count is {count}, and {there} pages were given. Give more pages, or leave it out.")
     if count is not None:
-        values["pages"] = count
+        values["pages" if "pages" in names else "count"] = count
     if "attacks" in values and "attacks" not in names:
         values["attack"] = values.pop("attacks")
     elif "attacks" in values:
@@ -338,10 +337,6 @@ def _of_study(kind: type[Study[Any]], named: Mapping[str, Any]) -> dict[str, Any
         if kind.kind == "gradient":  # as docleak audit: it costs nothing, and leaving it out could hide a leak
             values["attacks"] = with_closed_form(values["attacks"], batch_size=values.get("batch_size", 1))
     return values
-
-
-def _is_given(values: Mapping[str, Any]) -> bool:
-    return isinstance(values["documents"], Given)
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

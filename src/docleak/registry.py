@@ -12,6 +12,7 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -187,15 +188,15 @@ class Registry(Generic[T]):
                 raise self.error(f"{self.noun} {module}:{attribute} cannot be imported: {fault}.") from fault
             said = spec.unknown(self.noun, module, self.names())
             raise self.error(f"{said} There is no module {module!r} either, here or installed.") from fault
-        except AttributeError as fault:
-            raise self.error(f"{self.noun} {module}:{attribute}: {fault}.") from fault
+        except Exception as fault:  # whatever the file raises while it is imported
+            raise self.error(f"{self.noun} {module}:{attribute}: {raised(fault)}.") from fault
 
     def _loaded(self, point: EntryPoint) -> Any:
         try:
             return point.load()
-        except (ImportError, AttributeError) as fault:
+        except Exception as fault:
             whose = _distribution(point)
-            raise self.error(f"{self.noun} {point.name!r} of {whose} cannot be loaded: {fault}.") from fault
+            raise self.error(f"{self.noun} {point.name!r} of {whose} cannot be loaded: {raised(fault)}.") from fault
 
     def _with(self, thing: Any, name: str, options: str) -> Any:
         if self.argument and isinstance(thing, type):
@@ -264,6 +265,17 @@ def resolve(target: str) -> Any:
     """The object of ``"module:object"``; ModuleNotFoundError and AttributeError as from Python."""
     module, attribute = spec.split_name(target)
     return getattr(importlib.import_module(module), attribute)
+
+
+def raised(fault: Exception) -> str:
+    """What was raised while a module was imported, and by which line of which file; without one where it was not."""
+    if isinstance(fault, SyntaxError):
+        return f"{fault.filename}, line {fault.lineno}, has a {type(fault).__name__}: {fault.msg}"
+    importing = (__file__, os.path.dirname(importlib.__file__), "<frozen")
+    frames = [one for one in traceback.extract_tb(fault.__traceback__) if not one.filename.startswith(importing)]
+    if not frames:
+        return str(fault)
+    return f"{frames[-1].filename}, line {frames[-1].lineno}, raises {type(fault).__name__}: {fault}"
 
 
 def _members(protocol: type) -> set[str]:

@@ -130,3 +130,22 @@ def test_a_model_that_is_not_there_leaves_nothing_behind(command: Command, tmp_p
     code, _, err = command("reproduce", "fedocvqa/table3", "--model", "fedocvqa=./nowhere", "--out", "table")
     assert code == 1 and "there is no model" in err
     assert not (tmp_path / "table").exists()
+
+
+def test_nought_is_what_was_asked_for_and_not_the_recipes(command: Command, tmp_path: Path) -> None:
+    for words, said in (
+        (("gi-dqa/table1", "--pages", "0"), "pages is 0; expected at least 1"),
+        (("gi-dqa/table1", "--budget", "0"), "budget is 0; expected at least 1"),
+        (("gi-dqa/table1", "--seed", "-1"), "seed is -1; expected 0 to"),
+        (("pfl-docvqa/table1", "--issuers", "0"), "0 providers were asked for"),
+        (("pfl-docvqa/table1", "--per-issuer", "0"), "a mean of 0.0 documents"),
+    ):
+        code, _, err = command("reproduce", *words, "--dry-run")
+        assert code == 1 and said in err, (words, err)
+    code, out, _ = command("reproduce", "fedocvqa/table3", "--rounds", "0", "--dry-run")
+    assert code == 0 and "no training" in out and "10 rounds" not in out
+    save(load_pages("synthetic", count=4, seed=1), tmp_path / "pages")
+    private = ("reproduce", "fedocvqa/private", *("--documents", str(tmp_path / "pages")) * 3, "--dry-run")
+    code, _, err = command(*private)
+    assert code == 1 and "the first ones of a list, which an epsilon does not cover; expected 0" in err
+    assert command(*private, "--pages", "0")[0] == 0

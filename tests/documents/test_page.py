@@ -1,13 +1,18 @@
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
+import PIL.Image
 import pytest
 
 from docleak.documents import Field, Page, Question, Word
+from docleak.documents.folder import load, save
 from docleak.documents.page import Entity, fault_list
 from docleak.errors import DocumentError
+from docleak.studies.identity import data_hash
 
 PAPER = np.full((40, 100, 3), 255, dtype=np.uint8)
 
@@ -72,3 +77,54 @@ def test_answers_that_are_no_tuple_of_texts_are_refused(answers: Any) -> None:
     with pytest.raises(DocumentError, match=r"question 'How much.': answers are .*, expected a tuple of texts"):
         Page("p", PAPER, questions=(Question("How much?", answers),))
     assert Page("p", PAPER, questions=(Question("How much?", ()),)).questions[0].answers == ()
+
+
+WORD: Any = Word("118.20", (80, 10, 90, 30))
+FIELD: Any = Field("total", "118.20", (0,))
+#: What a page is made of -> what is said of it.
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"name": None}, "page None cannot be used:\n  - name is None, expected a text"),
+    ({"provider": 3}, "provider is 3, expected a text"),
+    ({"template": 3}, "template is 3, expected a text"),
+    ({"notes": "cut"}, "notes is 'cut', expected a tuple of str"),
+    ({"words": None}, "words is None, expected a tuple of Word"),
+    ({"words": (word for word in (WORD,))}, "words is <generator .*, expected a tuple of Word"),
+    ({"words": (None,)}, "words holds None at 0, expected a Word"),
+    ({"words": (WORD, replace(WORD, text=None))}, "word 1: text is None, expected a text"),
+    ({"words": (replace(WORD, box=None),)}, "word 0: box is None, expected four numbers"),
+    ({"words": (replace(WORD, box=(1, 2, 3)),)}, r"word 0: box is \(1, 2, 3\), expected four numbers"),
+    ({"words": (replace(WORD, box="1 2 3 4"),)}, "word 0: box is '1 2 3 4', expected four numbers"),
+    ({"fields": None}, "fields is None, expected a tuple of Field"),
+    ({"fields": ("total",)}, "fields holds 'total' at 0, expected a Field"),
+    ({"fields": (replace(FIELD, key=None),)}, "field 0: key is None, expected a text"),
+    ({"fields": (replace(FIELD, value=118.2),)}, r"field 'total': value is 118\.2, expected a text"),
+    ({"fields": (replace(FIELD, private="no"),)}, "field 'total': private is 'no', expected True or False"),
+    ({"fields": (replace(FIELD, words=0),)}, "field 'total': words is 0, expected numbers of words"),
+    ({"fields": (replace(FIELD, words=(0.0,)),)}, r"field 'total': words is \(0\.0,\), expected numbers of words"),
+    ({"fields": (replace(FIELD, words=(np.int64(7),)),)}, r"word indices \[7\] do not exist"),
+    ({"questions": None}, "questions is None, expected a tuple of Question"),
+    ({"questions": (Question(None, ()),)}, "question 0: text is None, expected a text"),  # type: ignore[arg-type]
+    ({"questions": (Question("q", (), 3),)}, "question 'q': key is 3, expected a text or None"),  # type: ignore[arg-type]
+    ({"entities": (Entity("date", None),)}, "entity 0: words is None, expected numbers"),  # type: ignore[arg-type]
+    ({"links": ((0,),)}, r"link 0 is \(0,\), expected two numbers of entities"),
+    ({"image": PIL.Image.new("RGB", (100, 40))}, r"image is a PIL\.Image\.Image; expected an \(H, W, 3\) uint8 array"),
+]
+
+
+@pytest.mark.parametrize(("parts", "said"), WRONG, ids=[said[:40] for _, said in WRONG])
+def test_parts_of_another_type_are_named_at_once(parts: dict[str, Any], said: str) -> None:
+    """They ended in errors of what used them, hours later, that named no page."""
+    with pytest.raises(DocumentError, match=said):
+        Page(**({"name": "p", "image": PAPER, "words": (WORD,), "fields": (FIELD,)} | parts))
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    box, first, one = np.array([80, 10, 90, 30]), cast("Any", np.int64(0)), cast("Any", np.int64(1))
+    entities = (Entity("total", (first,)), Entity("date", (first,)))
+    made = Page("p", PAPER, (replace(WORD, box=tuple(box)), replace(WORD, box=box)),
+                (replace(FIELD, words=(first,)), replace(FIELD, words=np.array([1]))), entities=entities,
+                links=((first, one),))  # fmt: skip
+    plain = Page("p", PAPER, (WORD, WORD), (FIELD, replace(FIELD, words=(1,))),
+                 entities=(Entity("total", (0,)), Entity("date", (0,))), links=((0, 1),))  # fmt: skip
+    assert data_hash([made]) == data_hash([plain])
+    assert load(save([made], tmp_path / "pages"))[0].fields == plain.fields

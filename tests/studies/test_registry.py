@@ -24,7 +24,7 @@ from docleak.studies import registry
 from docleak.studies.gradient.comparison import DefenceConfig
 from docleak.studies.gradient.config import GradientConfig
 from docleak.studies.kinds import STUDIES
-from docleak.studies.study import plain
+from docleak.studies.study import Study, plain
 
 
 def test_all_but_the_first_kind_or_question_are_read_briefly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +127,45 @@ def test_who_computed_a_run_of_another_version_is_said(tmp_path: Path, monkeypat
     file.write_text(json.dumps({**json.loads(file.read_text()), "docleak": "9.9"}))
     (notice,) = registry.read_runs([run])[0].notices
     assert notice == f"{run.path}: computed by docleak 9.9, and read by {docleak.__version__}."
+
+
+class Whole(Study[GradientConfig]):
+    """All that a study has to have."""
+
+    kind = "tests:Whole"
+    Config = GradientConfig
+    units = compute = read = None  # type: ignore[assignment]
+
+
+class Kindless(Whole):
+    kind = None  # type: ignore[assignment]
+
+
+class Loose(Whole):
+    Config = SimpleNamespace
+
+
+class Given(Whole):
+    Config = GradientConfig()  # type: ignore[assignment]
+
+
+class Bare(Study[GradientConfig]):
+    """One of which nothing is written."""
+
+
+@pytest.mark.parametrize(
+    ("study", "lacking"),
+    [
+        (Kindless, "kind, its name or 'module:Class'"),
+        (Loose, "Config, a dataclass of its settings"),
+        (Given, "Config, a dataclass of its settings"),
+        (Bare, "compute; read; units; kind, its name or 'module:Class'; Config, a dataclass of its settings"),
+    ],
+)
+def test_a_study_that_is_not_whole_is_told_what_it_lacks(study: type[Study[Any]], lacking: str, tmp_path: Path) -> None:
+    registry.require_whole(Whole)
+    for call in (lambda: docleak.audit(study=study, out=tmp_path / "run"),
+                 lambda: registry.load_study(f"{__name__}:{study.__name__}")):  # fmt: skip
+        with pytest.raises(RunError, match=f"the study {study.__name__} lacks {lacking}. docs/studies.md"):
+            call()
+    assert not list(tmp_path.iterdir())

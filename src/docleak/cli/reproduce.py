@@ -117,15 +117,23 @@ def reproduce(
     test_documents: Annotated[
         list[str] | None, typer.Option(help="Of a training: the test pages of each data set, in the same order.")
     ] = None,
-    pages: Annotated[int, typer.Option(help="Documents per row (or data set of a training); 0: the recipe's.")] = 0,
-    rounds: Annotated[int, typer.Option(help="Rounds of a training; 0 means the recipe's.")] = 0,
+    pages: Annotated[
+        int | None,
+        typer.Option(help="Documents per row, or data set of a training, where 0 is all; by default the recipe's."),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of a training; by default the recipe's.")] = None,
     issuers: Annotated[
-        int, typer.Option(help="Providers whose synthetic invoices released models are trained on; 0: the recipe's.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            help="Providers whose synthetic invoices released models are trained on; by default the recipe's."
+        ),
+    ] = None,
     per_issuer: Annotated[
-        float, typer.Option(help="Documents of each of them on average, 3 or more; 0: the recipe's.")
-    ] = 0.0,
-    budget: Annotated[int, typer.Option(help="Gradient evaluations per document; 0 means the recipe's.")] = 0,
+        float | None, typer.Option(help="Documents of each of them on average, 3 or more; by default the recipe's.")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="Gradient evaluations per document; by default the recipe's.")
+    ] = None,
     image_size: Annotated[
         list[str] | None,
         typer.Option(
@@ -133,13 +141,13 @@ def reproduce(
         ),
     ] = None,
     ocr: Annotated[
-        str, typer.Option(help="Another reader of pictures: rapidocr, tesseract, trocr:PATH; empty: the recipe's.")
+        str, typer.Option(help="Another reader of pictures: rapidocr, tesseract, trocr:PATH; by default the recipe's.")
     ] = "",
     until_decided: Annotated[
         bool,
         typer.Option("--until-decided", help="Stop at the first page after which no statement of the recipe is open."),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed; -1 means the recipe's.")] = -1,
+    seed: Annotated[int | None, typer.Option(help="Seed; by default the recipe's.")] = None,
     rows: Annotated[
         str,
         typer.Option(
@@ -168,8 +176,8 @@ def reproduce(
 
     settings = {"documents": tuple(documents or ()), "test_documents": tuple(test_documents or ()), "pages": pages,
                 "rounds": rounds, "issuers": issuers, "per_issuer": per_issuer, "budget": budget,
-                "ocr": ocr}  # fmt: skip
-    changed = {key: value for key, value in settings.items() if value} | ({"seed": seed} if seed >= 0 else {})
+                "ocr": ocr, "seed": seed}  # fmt: skip
+    changed = {key: value for key, value in settings.items() if value not in (None, "", ())}
     given = Given(tuple(model or ()), tuple(image_size or ()), changed)
     if rehearse:
 

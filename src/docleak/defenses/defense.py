@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -63,6 +63,69 @@ class NoDefense:
     @property
     def summary(self) -> str:
         return "no defence"
+
+
+def protected(
+    defense: GradientDefense, gradient: Gradient, model: DocumentModel, *, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """What leaves the client; DefenseError where that is no gradient of the model's."""
+    sent = defense.protect(gradient, model, generator=generator)
+    _require_tensors(defense, "protect", sent, gradient, of=())
+    return dict(sent)
+
+
+def imitated(defense: GradientDefense, dummy: Gradient, observed: Gradient) -> Gradient:
+    """What the adversary compares; DefenseError where it cannot be held against what was sent, or followed back."""
+    made = defense.imitate(dummy, observed)
+    _require_tensors(defense, "imitate", made, dummy, of=observed)
+    if any(value.requires_grad for value in dummy.values()) and not any(v.requires_grad for v in made.values()):
+        raise DefenseError(
+            f"imitate of defence {type(defense).__name__} gave tensors that are cut off from the gradient it was "
+            "given; expected a differentiable function of it, without detach, item or numpy."
+        )
+    return made
+
+
+def published(
+    defense: TemplateDefense, model: DocumentModel, knowledge: Knowledge, blank: list[Encoded], *,
+    generator: torch.Generator,
+) -> Tensor:  # fmt: skip
+    """The template that is published; DefenseError where it is no picture of the template's shape."""
+    template, shape = defense.publish(model, knowledge, blank, generator=generator), knowledge.template.shape
+    if not isinstance(template, Tensor) or template.shape != shape or not template.is_floating_point():
+        raise DefenseError(
+            f"publish of defence {type(defense).__name__} gave {_shape_of(template)}; expected a tensor of floats of "
+            f"the template's shape, {tuple(shape)}."
+        )
+    return template
+
+
+def _require_tensors(defense: object, method: str, made: object, like: Gradient, *, of: Collection[str]) -> None:
+    """Tensors by name of the shapes that they have in ``like``, and all that are in ``of``."""
+    fault = ""
+    if not isinstance(made, Mapping):
+        fault = _shape_of(made)
+    elif lacking := [name for name in of if name not in made]:
+        fault = f"nothing for {lacking[0]}"
+    else:
+        for name, value in made.items():
+            if name not in like:
+                fault = f"something for {name!r}, which the gradient does not have"
+            elif not isinstance(value, Tensor) or value.shape != like[name].shape or not value.is_floating_point():
+                fault = f"{_shape_of(value)} for {name}"
+            if fault:
+                break
+    if fault:
+        raise DefenseError(
+            f"{method} of defence {type(defense).__name__} gave {fault}; expected a mapping from the gradient's names "
+            "to tensors of floats, each of the shape that it has there."
+        )
+
+
+def _shape_of(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of the shape {tuple(value.shape)}"
+    return "None" if value is None else f"an object of the type {type(value).__name__}"
 
 
 def require(condition: bool, name: str, what: str, value: object, expected: str) -> None:

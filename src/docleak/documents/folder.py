@@ -258,7 +258,7 @@ def page_line(page: Page, image: str) -> dict[str, object]:
         line["name"] = page.name
     line["words"] = [{"text": w.text, "box": [float(v) for v in w.box]} for w in page.words]
     line["fields"] = [
-        {"key": f.key, "value": f.value, "words": list(f.words)} | ({} if f.private else {"private": False})
+        {"key": f.key, "value": f.value, "words": list(map(int, f.words))} | ({} if f.private else {"private": False})
         for f in page.fields
     ]
     line["questions"] = [
@@ -270,8 +270,8 @@ def page_line(page: Page, image: str) -> dict[str, object]:
     if page.notes:
         line["notes"] = list(page.notes)
     if page.entities:
-        line["entities"] = [{"label": entity.label, "words": list(entity.words)} for entity in page.entities]
-        line["links"] = [list(link) for link in page.links]
+        line["entities"] = [{"label": entity.label, "words": list(map(int, entity.words))} for entity in page.entities]
+        line["links"] = [list(map(int, link)) for link in page.links]
     return line
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from docleak.documents.ranges import short
 from docleak.errors import DocumentError
 
 #: x0, y0, x1, y1 in pixels of the page image; x1 and y1 are exclusive.
@@ -34,7 +39,7 @@ def box_faults(words: Sequence[Word], width: int, height: int) -> Iterator[str]:
     """What is wrong with the words' boxes on a page of that many pixels, as phrases."""
     for index, word in enumerate(words):
         x0, y0, x1, y1 = word.box
-        if not all(np.isfinite(word.box)):
+        if not all(map(math.isfinite, word.box)):
             yield f"word {index} {word.text!r}: box {word.box} is not finite"
         elif x0 >= x1 or y0 >= y1:
             yield f"word {index} {word.text!r}: box {word.box} is inverted or empty"
@@ -96,7 +101,8 @@ class Page:
     phrases what of the document the page does not show, such as rows of a table beyond its end. ``entities`` and
     ``links`` (pairs of numbers of entities, from question to answer) are what an extraction model is trained on, where
     a data set annotates more than the fields. ``data_set`` is which of several data sets opened as one the page is of.
-    Raises DocumentError, listing every fault at once, if boxes or indices do not fit the image.
+    Raises DocumentError, listing every fault at once, if something is of another type, or boxes or indices do not fit
+    the image.
     """
 
     name: str
@@ -114,11 +120,18 @@ class Page:
 
     def __post_init__(self) -> None:
         image = self.image
+        if not isinstance(image, np.ndarray):
+            raise DocumentError(
+                f"page {self.name!r}: image is a {type(image).__module__}.{type(image).__qualname__}; expected an "
+                "(H, W, 3) uint8 array, such as numpy.asarray(image.convert('RGB')) of a PIL image."
+            )
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
             raise DocumentError(
-                f"page {self.name!r}: image has shape {image.shape} and dtype {image.dtype}; "
-                "expected a non-empty (H, W, 3) uint8 array. Convert it with PIL's .convert('RGB')."
+                f"page {self.name!r}: image has shape {image.shape} and dtype {image.dtype}; expected a non-empty "
+                "(H, W, 3) uint8 array, such as numpy.asarray(image.convert('RGB')) of a PIL image."
             )
+        if wrong := list(_wrong_types(self)):
+            raise DocumentError(f"page {self.name!r} cannot be used:{fault_list(wrong)}")
         faults = list(self._faults())
         if faults:
             raise DocumentError(
@@ -129,7 +142,7 @@ class Page:
     def _faults(self) -> Iterator[str]:
         yield from box_faults(self.words, self.width, self.height)
         for field in self.fields:
-            bad = [i for i in field.words if not 0 <= i < len(self.words)]
+            bad = [int(i) for i in field.words if not 0 <= i < len(self.words)]
             if bad:
                 yield f"field {field.key!r}: word indices {bad} do not exist (there are {len(self.words)} words)"
         for question in self.questions:
@@ -137,7 +150,7 @@ class Page:
             if not isinstance(answers, tuple | list) or not all(isinstance(answer, str) for answer in answers):
                 yield f"question {question.text!r}: answers are {answers!r}, expected a tuple of texts"
         for number, entity in enumerate(self.entities):
-            bad = [i for i in entity.words if not 0 <= i < len(self.words)]
+            bad = [int(i) for i in entity.words if not 0 <= i < len(self.words)]
             if bad:
                 yield f"entity {number} ({entity.label}): word indices {bad} do not exist"
         for link in self.links:
@@ -166,3 +179,54 @@ class Page:
         if image.shape != self.image.shape:
             raise DocumentError(f"page {self.name!r}: new image has shape {image.shape}, expected {self.image.shape}")
         return replace(self, image=image)
+
+
+#: The parts of a page, and what each is a tuple of.
+_PARTS: dict[str, Any] = {
+    "words": Word, "fields": Field, "questions": Question, "entities": Entity, "links": tuple, "notes": str,
+}  # fmt: skip
+#: Of these are the boxes of nearly all pages.
+_NUMBERS = {int, float}
+
+
+def _wrong_types(page: Page) -> Iterator[str]:
+    """What is of another type than declared, as phrases: where it is used, its error would name no page."""
+    for name in ("name", "document", "provider", "data_set", "template"):
+        yield from _unlike(name, getattr(page, name), str | None if name == "template" else str, "a text")
+    for name, kind in _PARTS.items():
+        parts = getattr(page, name)
+        if not isinstance(parts, tuple | list):
+            yield f"{name} is {short(parts)}, expected a tuple of {kind.__name__}"
+            continue
+        for number, part in enumerate(parts):
+            if not isinstance(part, kind):
+                yield f"{name} holds {short(part)} at {number}, expected a {kind.__name__}"
+            elif kind is Word:
+                if type(part.box) is not tuple or len(part.box) != 4 or not {*map(type, part.box)} <= _NUMBERS:
+                    yield from _not_all(f"word {number}: box", part.box, Real, "four numbers", count=4)
+                yield from _unlike(f"word {number}: text", part.text, str, "a text")
+            elif kind is Field:
+                yield from _unlike(f"field {number}: key", part.key, str, "a text")
+                yield from _unlike(f"field {part.key!r}: value", part.value, str, "a text")
+                yield from _unlike(f"field {part.key!r}: private", part.private, bool, "True or False")
+                yield from _not_all(f"field {part.key!r}: words", part.words, Integral, "numbers of words")
+            elif kind is Question:
+                yield from _unlike(f"question {number}: text", part.text, str, "a text")
+                yield from _unlike(f"question {part.text!r}: key", part.key, str | None, "a text or None")
+            elif kind is Entity:
+                yield from _unlike(f"entity {number}: label", part.label, str, "a text")
+                yield from _not_all(f"entity {number}: words", part.words, Integral, "numbers of words")
+            elif kind is tuple:
+                yield from _not_all(f"link {number}", part, Integral, "two numbers of entities", count=2)
+
+
+def _unlike(name: str, value: object, kind: type | UnionType, expected: str) -> Iterator[str]:
+    if not isinstance(value, kind):
+        yield f"{name} is {short(value)}, expected {expected}"
+
+
+def _not_all(name: str, values: Any, kind: type, expected: str, *, count: int = -1) -> Iterator[str]:
+    """numpy's numbers, and arrays of them, are numbers."""
+    held = isinstance(values, tuple | list | np.ndarray)
+    if not held or not all(isinstance(value, kind) for value in values) or count not in (-1, len(values)):
+        yield f"{name} is {short(values)}, expected {expected}"

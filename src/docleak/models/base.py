@@ -145,6 +145,29 @@ def trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
 
 
+def require_auditable(model: DocumentModel) -> None:
+    """ModelError, with what to do, for a network whose gradients are none, or not the ones that a client would send."""
+    module = model.module
+    held = [*module.parameters(), *module.buffers()]
+    types = sorted({str(weight.dtype).removeprefix("torch.") for weight in module.parameters()} - {"float32"})
+    if any(hasattr(part, "_orig_mod") for part in module.modules()):
+        fault = "is compiled (torch.compile), so its weights have other names; give the network as it was before that"
+    elif any(weight.is_meta for weight in held):
+        fault = "has weights on the device meta, which holds no values; load the checkpoint before it is audited"
+    elif types:
+        fault = f"has weights in {', '.join(types)}, and docleak computes in float32; call model.module.float()"
+    elif not any(True for _ in trainable(module)):
+        fault = (
+            "has no weight that is trained, so a client would send nothing; call requires_grad_(True) on those that "
+            "clients train"
+        )
+    elif not any(weight.any() for weight in module.parameters()):
+        fault = "has weights that are all 0, so nothing could be read from its gradients; load a checkpoint into it"
+    else:
+        return
+    raise ModelError(f"model {model.name!r} {fault}.")
+
+
 def dropout_rate(module: nn.Module) -> float:
     """The largest probability with which training mode drops a number: of layers, and of functions told a rate."""
     rates = [m.p for m in module.modules() if isinstance(m, nn.Dropout)]

@@ -23,6 +23,7 @@ from docleak.documents.scale import unit_boxes
 from docleak.documents.typed import typed
 from docleak.errors import DocleakError, DocumentError, ModelError
 from docleak.models import DocumentModel, trainable
+from docleak.models.base import require_auditable
 from docleak.registry import Given
 from docleak.runs.content import describe
 from docleak.studies.identity import data_hash, weights_hash
@@ -34,6 +35,15 @@ Model: TypeAlias = AnyPath | DocumentModel
 #: "synthetic", a folder, FORMAT:PATH, or the pages themselves.
 Pages: TypeAlias = AnyPath | Sequence[Page]
 PAGES = "docleak.Page objects, a folder, FORMAT:PATH or 'synthetic'"
+#: Settings that name documents, and take pages, too.
+DOCUMENTS = ("documents", "public_documents", "members", "non_members")
+#: Kinds of studies that read documents of their own -> what is given instead of pages.
+INSTEAD = {
+    "answers": "Give members and non_members, each of them pages or a data set.",
+    "pairs": "Give pairs, which names a data set of pictures and texts.",
+    "training": "Give them to docleak.train.",
+    "trainings": "Give documents, the names of data sets (a folder, FORMAT:PATH or 'synthetic').",
+}
 #: Members of DocumentModel that every study uses.
 NEEDED = ("architecture", "name", "module", "image_size", "drawn", "fit", "encode", "loss", "stage")
 
@@ -42,7 +52,7 @@ def given_model(model: Model) -> str:
     """A name or directory as it is; a model by a name, with a copy of it as it is now.
 
     The hash is of all weights, which of them are trained, and the adapter's own fields and code. ModelError for what
-    is no DocumentModel.
+    is no DocumentModel, or none that can be audited.
     """
     if isinstance(model, str | os.PathLike):
         return model if isinstance(model, str) else os.fspath(model)
@@ -51,6 +61,7 @@ def given_model(model: Model) -> str:
             f"the model is a {type(model).__name__} without {', '.join(missing)}; expected a name, a directory, "
             "or what docleak.load_model returns. Save a network of transformers by save_pretrained; give the directory."
         )
+    require_auditable(model)
     copy = deepcopy(model)
     copy.module.to("cpu")
     names = sorted(name for name, _ in trainable(copy.module))
@@ -84,6 +95,23 @@ def checked_pages(pages: Sequence[Page]) -> list[Page]:
         if faults := unit_boxes(page.words, (page.width, page.height)):
             raise DocumentError(f"page {page.name!r}: {faults[0]}.")
     return spelled
+
+
+def with_pages(kind: str, config: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, ``pages`` by the name that the configuration of the study ``kind`` has for them, and pages wherever
+    it names documents by what ``given_pages`` makes of them; DocumentError where it takes none."""
+    told, default = dict(values), {field.name: field.default for field in fields(config)}
+    if "pages" in told:
+        if "documents" not in settings_of(config) or isinstance(default.get("documents"), tuple):
+            raise DocumentError(f"the study {kind!r} takes no pages. {INSTEAD.get(kind, 'Leave them out.')}")
+        told["documents"] = given_pages(told.pop("pages"))
+    for name in told.keys() & set(DOCUMENTS):
+        value = told[name]
+        if isinstance(value, Sequence) and any(isinstance(item, Page) for item in value):
+            if isinstance(default.get(name), tuple):
+                raise DocumentError(f"{name} holds pages. {INSTEAD.get(kind, 'Give names of data sets.')}")
+            told[name] = given_pages(value)
+    return told
 
 
 def settings_of(kind: type) -> tuple[str, ...]:

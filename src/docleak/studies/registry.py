@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from docleak import __version__
 from docleak.errors import RunError
 from docleak.files import undamaged
 from docleak.options import stored_fault
-from docleak.registry import importing_nothing, may_import, resolve
+from docleak.registry import importing_nothing, may_import, raised, resolve
 from docleak.report.about import About
 from docleak.report.page import Reading, write_report
 from docleak.report.redaction import places, private_values
@@ -29,7 +29,9 @@ _GIVEN: dict[str, type[Study[Any]]] = {}
 
 
 def remember(study: type[Study[Any]]) -> None:
-    """Let runs of ``study`` be read in this process wherever its class is from; RunError for a shipped kind's name."""
+    """Let runs of ``study`` be read in this process wherever its class is from; RunError for a shipped kind's name, and
+    for one that is not whole."""
+    require_whole(study)
     if study.kind in STUDIES and load_study(study.kind) is not study:
         raise RunError(f"the kind {study.kind!r} is docleak's own; name that of your study 'module:Class'.")
     _GIVEN[study.kind] = study
@@ -53,10 +55,25 @@ def load_study(kind: str) -> type[Study[Any]]:
     try:
         study = resolve(place)
     except (ImportError, AttributeError, TypeError, ValueError) as fault:
-        raise RunError(f"the study {place!r} cannot be loaded ({fault}). Is its file on the path?") from fault
+        raise RunError(f"the study {place!r} cannot be loaded ({raised(fault)}). Is its file on the path?") from fault
+    except Exception as fault:  # whatever the file raises while it is imported
+        raise RunError(f"the study {place!r} cannot be loaded: {raised(fault)}.") from fault
     if not (isinstance(study, type) and issubclass(study, Study)):
         raise RunError(f"{place!r} is no study; expected a class made of docleak.studies.study.Study.")
+    require_whole(study)
     return study
+
+
+def require_whole(study: type[Study[Any]]) -> None:
+    """RunError for a study that lacks what every one has (see ``Study``)."""
+    lacking = sorted(getattr(study, "__abstractmethods__", ()))
+    if not isinstance(getattr(study, "kind", None), str):
+        lacking.append("kind, its name or 'module:Class'")
+    config = getattr(study, "Config", None)
+    if not (isinstance(config, type) and is_dataclass(config)):
+        lacking.append("Config, a dataclass of its settings")
+    if lacking:
+        raise RunError(f"the study {study.__qualname__} lacks {'; '.join(lacking)}. docs/studies.md has a whole one.")
 
 
 def read_runs(runs: Sequence[Run]) -> list[Reading]:

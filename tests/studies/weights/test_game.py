@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from docleak.metrics.extraction import match
 from docleak.runs.artefact import card_of
 from docleak.runs.run import Run
 from docleak.studies.engine import Silence, begin, carry_out
+from docleak.studies.registry import report_on
 from docleak.studies.weights import game as games
 from docleak.studies.weights.config import WeightsConfig
 from docleak.studies.weights.game import game_of, ready, view_of
@@ -276,3 +278,26 @@ def test_a_private_target_is_rehearsed_by_a_round() -> None:
     study = WeightsStudy(private)
     study.asked = {"shows": "attack"}
     assert study.work()["private rounds of the target"] == 30
+
+
+def test_a_metric_of_ones_own_ranks_and_its_run_is_read_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the how-to promised it, only names were taken. Reading a run imports nothing that the run names."""
+    (tmp_path / "own_metric.py").write_text("def last_token(attempt):\n    return attempt.target[-1]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = play(replace(SMALL, metric="own_metric:last_token", calibrate=True), tmp_path / "run")
+    described = run.config["objects"]["last_token"]
+    assert described["object"] == "own_metric:last_token" and len(described["code"]) == 10
+    monkeypatch.delitem(sys.modules, "own_metric")
+    (tmp_path / "own_metric.py").unlink()
+    ranked = {field.name: field.score for field in read_table(Run.load(run.path), rng=np.random.default_rng(0)).fields}
+    assert ranked == {unit["unit"]: max(a["target"][-1] for a in unit["attempts"]) for unit in fields_of(run)}
+    assert report_on([run.path])[0].is_file()
+    for metric, said in ((lambda attempt: None, "gave None; expected a finite number"), (5, "expected something to")):
+        with pytest.raises(AttackError, match=said):
+            play(replace(SMALL, metric=metric), tmp_path / "other")  # type: ignore[arg-type]
+
+
+def test_without_a_metric_of_ones_own_nothing_more_is_stored(played: Path) -> None:
+    assert not any("plausibility" in attempt for unit in fields_of(Run.load(played)) for attempt in unit["attempts"])

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import TypeVar
 
 from docleak.attacks.registries import METRICS
 from docleak.attacks.weights.cdmi import Attempt
+from docleak.documents.ranges import short
+from docleak.errors import AttackError
+
+T = TypeVar("T")
 
 
 def perplexity(likelihoods: Sequence[float]) -> float:
@@ -53,11 +59,16 @@ DEFAULT_METRIC, PUBLISHED_METRIC = "weakest-token", "perplexity-ratio"
 
 
 def plausibility(attempt: Attempt, metric: str) -> float:
-    """The metric of that name; AttackError lists the known ones."""
-    return METRICS.load(metric)(attempt)
+    """The metric of that name, or one's own; AttackError lists the known ones, and says where one gives no number."""
+    value = METRICS.load(metric)(attempt)
+    if METRICS.plain(metric):
+        return value
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise AttackError(f"the membership metric {metric} gave {short(value)}; expected a finite number.")
+    return float(value)
 
 
-def choose(attempts: Sequence[Attempt], score: Callable[[Attempt], float]) -> int:
+def choose(attempts: Sequence[T], score: Callable[[T], float]) -> int:
     """MI_FILTER of algorithm 1: the number of the attempt with the highest score, the first of equal ones."""
     scores = [score(attempt) for attempt in attempts]
     return scores.index(max(scores))

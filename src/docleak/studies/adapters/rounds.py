@@ -15,6 +15,7 @@ from docleak.attacks.gradients.algebra.first_layer import Sent, Words, recover_w
 from docleak.attacks.gradients.algebra.subspace import Rows, Subspace
 from docleak.attacks.gradients.local_steps import Optimiser
 from docleak.defenses import DEFENSES, GradientDefense, Noisy
+from docleak.defenses.defense import protected
 from docleak.documents import Page
 from docleak.documents.synthetic import make_pages
 from docleak.errors import AttackError
@@ -92,7 +93,7 @@ class Federation:
         c, defense = self.config, DEFENSES.load(self.config.defense)
         scale = c.learning_rate * c.steps
         if isinstance(defense, GradientDefense):
-            sent = defense.protect({n: v / scale for n, v in delta.items()}, self.model, generator=generator)
+            sent = protected(defense, {n: v / scale for n, v in delta.items()}, self.model, generator=generator)
             delta = {name: scale * sent[name] if name in sent else torch.zeros_like(v) for name, v in delta.items()}
         if c.clip:
             norm = float(torch.stack([value.square().sum() for value in delta.values()]).sum().sqrt())

@@ -267,10 +267,10 @@ class AnswersStudy(TableStudy[AnswersConfig]):
         if specs := changes.get("documents"):
             data = {**data, "documents": specs[0]}
         sizes = {"providers": changes.get("issuers"), "per_provider": changes.get("per_issuer")}
-        made = {name: size for name, size in sizes.items() if size}
+        made = {name: size for name, size in sizes.items() if size is not None}
         data = {**data, **made}
-        if rounds := changes.get("rounds"):
-            training = {**training, "rounds": rounds}
+        if "rounds" in changes:
+            training = {**training, "rounds": changes["rounds"]}
         seed, measure = row.pop("seed", 0), row.pop("measure", "utility")
         target = target_of(
             source, row.pop("preset", "tiny"), row.pop("target", "none"), row.pop("epsilon", 0.0), data=data,

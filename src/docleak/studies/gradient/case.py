@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from docleak.attacks.gradients.algebra.recovered import Recovered
 from docleak.attacks.gradients.cleaning import without_perturbation
 from docleak.attacks.gradients.view import GradientView, Knowledge, require_all
 from docleak.defenses import DEFENSES, GradientDefense, Noisy, TemplateDefense
+from docleak.defenses.defense import imitated, protected, published
 from docleak.documents import Page, Question, blank_template, load_pages, private_mask, repeats_of
 from docleak.documents.synthetic import make_pages
 from docleak.errors import DocumentError, GradientError
@@ -103,7 +105,7 @@ def build_case(
     if isinstance(defense, TemplateDefense):
         blank = [model.encode(blank_page(page), MADE_UP) for page in pages]
         drawn = torch.Generator().manual_seed(seed + 2)
-        knowledge = replace(knowledge, template=defense.publish(model, knowledge, blank, generator=drawn))
+        knowledge = replace(knowledge, template=published(defense, model, knowledge, blank, generator=drawn))
     if exposure.clean_template:
         knowledge = replace(knowledge, template=without_perturbation(knowledge.template))
     recovered = None
@@ -114,9 +116,9 @@ def build_case(
 
 
 def _defended(view: GradientView, defense: GradientDefense, generator: torch.Generator) -> GradientView:
-    sent = defense.protect(view.gradient, view.model, generator=generator)
+    sent = protected(defense, view.gradient, view.model, generator=generator)
     noise = defense.noise_std if isinstance(defense, Noisy) else 0.0
-    return replace(view, gradient=sent, imitate=defense.imitate, noise=noise)
+    return replace(view, gradient=sent, imitate=partial(imitated, defense), noise=noise)
 
 
 #: What the owner of a template asks it; nothing of any client is in it.

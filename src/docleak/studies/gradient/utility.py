@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from docleak.defenses import DEFENSES, GradientDefense
+from docleak.defenses.defense import protected
 from docleak.documents.page import Page
 from docleak.documents.pages import remembered
 from docleak.documents.synthetic import make_pages
@@ -45,7 +46,7 @@ def utility_under(spec: str, source: str, *, steps: int, seed: int) -> Utility:
 
     def protect(gradient: dict[str, Tensor]) -> dict[str, Tensor]:
         assert isinstance(defense, GradientDefense)
-        return defense.protect(gradient, model, generator=generator)
+        return protected(defense, gradient, model, generator=generator)
 
     text_only = round(TEXT_ONLY_SHARE * steps) if model.architecture == "layoutlmv3" else 0
     config = PretrainConfig(steps=steps, questions_per_page=3, warmup_steps=max(1, steps // 10), reading_weight=0.0,
@@ -72,7 +73,7 @@ def sent_bytes(spec: str, source: str) -> int:
                 trainable(model.module)}  # fmt: skip
     if not isinstance(defense, GradientDefense):
         return 4 * sum(value.numel() for value in gradient.values())
-    sent = defense.protect(gradient, model, generator=torch.Generator().manual_seed(0))
+    sent = protected(defense, gradient, model, generator=torch.Generator().manual_seed(0))
     total = 0
     for value in sent.values():
         kept = int((value != 0).sum())

@@ -177,7 +177,7 @@ class PairStudy(TableStudy[PairConfig]):
         chosen = with_tuples(settings)
         show, attack = chosen.pop("show", cls.show), chosen.pop("attack", "mmgia")
         for asked, name in (("documents", "pairs"), ("pages", "count")):
-            if value := changes.get(asked):
+            if (value := changes.get(asked)) not in (None, ()):
                 chosen[name] = value[0] if asked == "documents" else value
         named = changes.get("models", {})
         chosen |= {

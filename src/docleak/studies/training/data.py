@@ -92,8 +92,7 @@ def require_all_pages(config: TrainingConfig) -> None:
     if config.epsilon and config.pages and set(config.documents) != {SYNTHETIC}:
         raise RecipeError(
             f"pages is {config.pages}, the first ones of a list, which an epsilon does not cover; expected 0, all of "
-            "them. A table counts the pages that it makes: with documents of your own say so from Python, "
-            "docleak.reproduce(NAME, documents=[...], pages=0)."
+            "them: --pages 0, or docleak.reproduce(NAME, documents=[...], pages=0)."
         )
 
 

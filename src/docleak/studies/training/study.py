@@ -155,7 +155,8 @@ class TrainingStudy(TableStudy[TrainingConfig]):
         phases, and leave a phase out that the row leaves out."""
         given = {key: changes[key] for key in ("documents", "test_documents") if changes.get(key)}
         chosen = with_tuples({**settings, **given})
-        if rounds := changes.get("rounds"):
+        if "rounds" in changes:
+            rounds = changes["rounds"]
             chosen |= {"pretraining_rounds": rounds, "rounds": rounds if chosen.get("rounds", 1) else 0}
         return cls(TrainingConfig(model=source, **chosen), device=device)
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from docleak.attacks.weights import Attempt, choose, plausibility
+from docleak.attacks.weights import Attempt, choose
 from docleak.attacks.weights.calibration import Floats, at_least, fit_calibrator
 from docleak.files import read_stored, reported, write_json
 from docleak.metrics.calibration import brier, calibration_error, reliability
 from docleak.metrics.extraction import Numbers, over_documents
 from docleak.runs.run import Run
-from docleak.studies.weights.table import attempts_of, fields_of
+from docleak.studies.weights.table import attempts_of, fields_of, score_of
 
 CALIBRATION = "calibration.json"
 #: What may be true of a reading, and the share of its tokens that is right then at least.
@@ -88,8 +88,7 @@ def measured(
 
 
 def _reading(unit: Mapping[str, Any], metric: str) -> tuple[list[Attempt], int]:
-    attempts = attempts_of(unit)
-    return attempts, choose(attempts, partial(plausibility, metric=metric))
+    return attempts_of(unit), choose(unit["attempts"], partial(score_of, metric=metric))
 
 
 def _right(unit: Mapping[str, Any], attempts: Sequence[Attempt], chosen: int) -> list[bool]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from docleak.attacks.weights import DEFAULT_METRIC, METRICS, WEIGHTS, CdmiConfig, WeightsAttack
-from docleak.documents.ranges import COUNT, SEED, Range
+from docleak.documents.ranges import COUNT, SEED, Range, short
 from docleak.documents.typed import typed
 from docleak.errors import AttackError
 from docleak.metrics.extraction import EPSILON
@@ -118,7 +118,7 @@ class WeightsConfig:
     attempts: int = option(8, "Reconstructions per field; the first is the one-shot variant.", range=Range(1, 10_000))
     metric: str = option(
         DEFAULT_METRIC, "What a field's attempts are chosen and the fields sorted by: weakest-token (ours), or the "
-        "paper's raw-perplexity, perplexity-ratio, raw-and-ratio, max-gap, max-ratio.",
+        "paper's raw-perplexity, perplexity-ratio, raw-and-ratio, max-gap, max-ratio; or your own, as MODULE:OBJECT.",
     )  # fmt: skip
     ipf_epsilon: float = option(
         EPSILON, "Epsilon of the improvement factor IpF, which bounds it where public data alone read no field.",
@@ -161,8 +161,10 @@ class WeightsConfig:
             faults.append(f"resnet is {self.resnet!r}, and models that are not bimodal see no picture")
         if not 0 < self.ipf_epsilon <= 1:
             faults.append(f"ipf_epsilon is {self.ipf_epsilon}, expected above 0 and up to 1")
-        if self.metric not in METRICS:
-            faults.append(f"metric is {self.metric!r}, expected one of {', '.join(METRICS)}")
+        try:
+            object.__setattr__(self, "metric", METRICS.chosen(self.metric))
+        except AttackError as fault:
+            faults.append(f"metric is {short(self.metric)}: {str(fault).removesuffix('.')}")
         if self.task not in TASKS:
             faults.append(f"task is {self.task!r}, expected one of {', '.join(TASKS)}")
         kept = self.criterion.removeprefix("epoch-")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from docleak.attacks.weights import WeightsAttack
+from docleak.attacks.weights import METRICS, WeightsAttack, plausibility
 from docleak.documents.page import Image
 from docleak.errors import AttackError
 from docleak.models.loading import short_name
@@ -41,7 +41,7 @@ from docleak.studies.weights.exhibits import save_exhibits
 from docleak.studies.weights.factors import Found
 from docleak.studies.weights.game import attack_field, game_of, ready, shadow_of, trained, view_of
 from docleak.studies.weights.reading import read_run
-from docleak.studies.weights.table import fields_of, read_table
+from docleak.studies.weights.table import SCORE, attempt_of, fields_of, read_table
 from docleak.studies.weights.tuning import settings_of, sought, tuned
 from docleak.training.extraction.kept import BEST, divided
 
@@ -149,7 +149,11 @@ class WeightsStudy(TableStudy[WeightsConfig]):
         if isinstance(what, str):
             return card_of(trained(config, what, store, device=self.device, tell=tell)), {}
         game = ready(tuned(config, store, device=self.device), store, device=self.device)
-        return {**attack_field(game, what), "shadow": number > 0}, {}
+        record = attack_field(game, what)
+        if not METRICS.plain(config.metric):
+            for attempt in record["attempts"]:
+                attempt[SCORE] = plausibility(attempt_of(attempt), config.metric)
+        return {**record, "shadow": number > 0}, {}
 
     def finish(self, run: Run, say: Any) -> None:
         """Pictures of some fields, and what the adversary can state of each."""

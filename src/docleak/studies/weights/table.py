@@ -16,6 +16,9 @@ from docleak.metrics.estimate import Estimate
 from docleak.metrics.extraction import Match, match, multi_shot_table, one_shot_table
 from docleak.runs.run import Run
 
+#: In an attempt's record, how plausible a metric of one's own found it.
+SCORE = "plausibility"
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -55,7 +58,7 @@ def read_table(run: Run, *, rng: np.random.Generator) -> GameTable:
         raise RunError(f"{run.path} has no finished field of a CDMI game. Run docleak attack cdmi first.")
     metric, documents = str(run.config["metric"]), [str(unit["document"]) for unit in units]
     ours, theirs = (first_matches(units, side) for side in ("attempts", "baseline"))
-    chosen = [_ranked(unit, "attempts", partial(plausibility, metric=metric)) for unit in units]
+    chosen = [_ranked(unit, "attempts", partial(score_of, metric=metric)) for unit in units]
     guessed = [_ranked(unit, "baseline", _likely) for unit in units]
     ranked, without = (
         multi_shot_table([f.match for f in fields], [f.score for f in fields], documents, rng=rng)
@@ -78,22 +81,33 @@ def first_matches(units: Sequence[Mapping[str, Any]], side: str) -> list[Match]:
 
 def attempts_of(unit: Mapping[str, Any], side: str = "attempts") -> list[Attempt]:
     """The attempts of a field's record."""
-    return [Attempt(tuple(a["tokens"]), tuple(a["target"]), tuple(a["public"])) for a in unit[side]]
+    return [attempt_of(attempt) for attempt in unit[side]]
 
 
-def _likely(attempt: Attempt) -> float:
+def attempt_of(record: Mapping[str, Any]) -> Attempt:
+    """An attempt of its record."""
+    return Attempt(tuple(record["tokens"]), tuple(record["target"]), tuple(record["public"]))
+
+
+def score_of(record: Mapping[str, Any], metric: str) -> float:
+    """How plausible an attempt is. What a metric of one's own said stands in its record: reading a run imports nothing
+    that the run names."""
+    return float(record[SCORE]) if SCORE in record else plausibility(attempt_of(record), metric)
+
+
+def _likely(record: Mapping[str, Any]) -> float:
     """How the baseline ranks: without a target there is no membership to infer, only what is likely."""
-    return -perplexity(attempt.public)
+    return -perplexity(record["public"])
 
 
-def _ranked(unit: Mapping[str, Any], side: str, score: Callable[[Attempt], float]) -> Ranked:
-    attempts = attempts_of(unit, side)
+def _ranked(unit: Mapping[str, Any], side: str, score: Callable[[Mapping[str, Any]], float]) -> Ranked:
+    attempts = unit[side]
     best = choose(attempts, score)
     return Ranked(
         name=str(unit["unit"]),
         key=str(unit["key"]),
         value=str(unit["value"]),
-        guess=str(unit[side][best]["text"]),
+        guess=str(attempts[best]["text"]),
         score=score(attempts[best]),
-        match=match(unit["tokens"], attempts[best].tokens),
+        match=match(unit["tokens"], attempts[best]["tokens"]),
     )
