@@ -20,11 +20,13 @@ import pytest
 import torch
 
 from docleak.attacks.registries import ATTACKS
+from docleak.attacks.weights import CdmiConfig
 from docleak.errors import RunError
 from docleak.models.tiny import donut_start
 from docleak.registry import Chosen
 from docleak.runs.content import code_digest_of, describe
 from docleak.runs.run import Run
+from docleak.studies.study import plain
 
 
 @dataclass(frozen=True)
@@ -249,3 +251,31 @@ def test_a_file_that_was_changed_counts_as_worker_processes_import_it(
     assert before == describe(thing.Thing())
     Path(str(thing.__file__)).write_text(SOURCE.replace("x * SCALE", "x + SCALE"))
     assert before != describe(thing.Thing())
+
+
+VOTER = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Voter:
+    searched: int = 5
+
+    def run(self):
+        return RETURNED
+"""
+
+
+def test_an_attack_on_answers_or_weights_is_told_by_its_code_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those are kept as objects in a configuration, of which fields alone had counted."""
+    kept = []
+    for returned in ("self.searched", "self.searched", "0"):
+        monkeypatch.setitem(sys.modules, "voters", ModuleType("voters"))  # dataclasses look their module up
+        made = module(tmp_path, VOTER.replace("RETURNED", returned), "voters")
+        monkeypatch.setitem(sys.modules, "voters", made)
+        kept.append(plain({"attacks": (made.Voter(3),)}))
+    first, again, other = kept
+    assert first == again != other
+    assert first["attacks"][0]["searched"] == 3
+    assert "code" not in plain(CdmiConfig())

@@ -20,7 +20,7 @@ from docleak.models.device import keep_float32
 from docleak.options import configured
 from docleak.report.page import Reading
 from docleak.report.table import Column, Value
-from docleak.runs.content import describe
+from docleak.runs.content import code_digest_of, describe
 from docleak.runs.run import Run
 
 #: A frozen dataclass: everything that changes a number of the study, and nothing else.
@@ -161,7 +161,8 @@ class Study(ABC, Generic[C]):
 
     def settings(self) -> dict[str, Any]:
         """The configuration as plain values, as run.json holds it; permissions are left out."""
-        return {key: value for key, value in plain(self.config).items() if key not in self.permissions}
+        names = [field.name for field in fields(self.Config) if field.name not in self.permissions]
+        return {name: plain(getattr(self.config, name)) for name in names}
 
 
 class TableStudy(Study[C]):
@@ -355,8 +356,10 @@ def plain(value: Any) -> Any:
     hold, so that another object of the same name is another configuration."""
     if is_dataclass(value) and not isinstance(value, type):
         inner = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-        foreign = not type(value).__module__.startswith("docleak.")
-        return {"object": f"{type(value).__module__}:{type(value).__qualname__}", **inner} if foreign else inner
+        if type(value).__module__.startswith("docleak."):
+            return inner
+        code = {"code": digest} if (digest := code_digest_of(type(value))) else {}
+        return {"object": f"{type(value).__module__}:{type(value).__qualname__}", **code, **inner}
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
