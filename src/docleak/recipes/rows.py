@@ -30,7 +30,7 @@ from docleak.report.table import Column, Row, Table
 from docleak.report.templating import render
 from docleak.runs.claim import claimed
 from docleak.runs.run import Run
-from docleak.studies.engine import SILENCE, Assignment, Watcher, begin, compute
+from docleak.studies.engine import SILENCE, Assignment, Watcher, begin, compute, identity_of
 from docleak.studies.study import ROWS, TableRow, TableStudy
 
 #: What a row's run has under this name: how many of its units were computed for which tables beside its own.
@@ -210,7 +210,7 @@ def _shared(row: TableRow, beside: Run) -> bool:
                                                              identity=beside.manifest()["identity"]):  # fmt: skip
             return False
         other = row.study.over(pages)
-        return other is not None and dict(other.identity()) == beside.manifest()["identity"]
+        return other is not None and identity_of(other) == beside.manifest()["identity"]
     except DocleakError:  # a damaged folder of another table is that table's matter
         return False
 

@@ -102,11 +102,15 @@ class Computing:
         report(task.label, unit.size, unit.size)
 
 
+def identity_of(study: Study[Any]) -> dict[str, str]:
+    """Hashes of the weights and pages that results rest on, and of the code of a study of one's own."""
+    code = code_digest_of(type(study))
+    return {**study.identity(), **({f"code of {study.kind}": code} if code else {})}
+
+
 def begin(study: Study[Any], out: Path, *, command: str = "") -> Run:
     """Begin or resume the study's run in ``out`` without computing a unit; RunError if another one is there."""
-    code = code_digest_of(type(study))
-    identity = {**study.identity(), **({f"code of {study.kind}": code} if code else {})}
-    run = Run.open(out, study.settings(), kind=study.kind, identity=identity, command=command)
+    run = Run.open(out, study.settings(), kind=study.kind, identity=identity_of(study), command=command)
     for key, value in study.facts().items():
         run.write_info(key, value)
     return run

@@ -176,9 +176,10 @@ class PairStudy(TableStudy[PairConfig]):
             raise RecipeError(f"the recipe names {source!r}; expected IMAGE+TEXT.")
         chosen = with_tuples(settings)
         show, attack = chosen.pop("show", cls.show), chosen.pop("attack", "mmgia")
-        for asked, name in (("documents", "pairs"), ("pages", "count")):
-            if (value := changes.get(asked)) not in (None, ()):
-                chosen[name] = value[0] if asked == "documents" else value
+        if documents := changes.get("documents"):
+            chosen["pairs"] = documents[0]
+        if "pages" in changes:
+            chosen["count"] = changes["pages"]
         named = changes.get("models", {})
         chosen |= {
             key: named[short_name(chosen[key])]

@@ -15,6 +15,7 @@ from docleak.models.encoders.tasks import TASKS, Task
 from docleak.models.encoders.vision import VisionConfig
 from docleak.models.sizes import parse_size
 from docleak.options import Need, only, option
+from docleak.registry import Choice
 from docleak.training.extraction.fit import FitConfig
 from docleak.training.extraction.kept import BEST, Data, Division, Fitting
 from docleak.training.extraction.private import PrivateFit
@@ -116,7 +117,7 @@ class WeightsConfig:
     first: int = 0
     draw_apart: bool = False
     attempts: int = option(8, "Reconstructions per field; the first is the one-shot variant.", range=Range(1, 10_000))
-    metric: str = option(
+    metric: Choice = option(
         DEFAULT_METRIC, "What a field's attempts are chosen and the fields sorted by: weakest-token (ours), or the "
         "paper's raw-perplexity, perplexity-ratio, raw-and-ratio, max-gap, max-ratio; or your own, as MODULE:OBJECT.",
     )  # fmt: skip
