@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 import docleak
 from docleak.errors import DocleakError, RunError
-from docleak.studies.engine import carry_out
+from docleak.studies.engine import begin, carry_out
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -108,3 +109,15 @@ def test_a_study_whose_code_was_changed_is_not_resumed(
     other = study(text.replace("return value", "return 2 * value"))
     with pytest.raises(RunError, match=r"or of other code:\n  - code of somebodys:ProjectionStudy"):
         docleak.audit(study=other, out=tmp_path / "run", **settings)
+
+
+def test_fields_that_a_configuration_adds_count(example: ModuleType, tmp_path: Path) -> None:
+    """Of a subclass of the study's own configuration, too."""
+
+    @dataclass(frozen=True)
+    class Scaled(example.ProjectionConfig):  # type: ignore[name-defined, misc]
+        scale: float = 1.0
+
+    runs = [begin(example.ProjectionStudy(Scaled(scale=scale)), tmp_path / str(scale)) for scale in (1.0, 100.0)]
+    assert [run.config["scale"] for run in runs] == [1.0, 100.0]
+    assert runs[0].config["object"].endswith("Scaled")

@@ -254,6 +254,8 @@ REFUSED: Calls = [
     ("audit('vt5-start', documents=[3], out=OUT)", "documents is .*; expected a text"),
     ("audit('vt5-start', workers=-1, out=OUT)", "workers is -1; expected 1 to 512"),
     ("audit('vt5-start', workers='2', out=OUT)", "workers is '2'; expected a whole number"),
+    ("reproduce('pfl-docvqa/table1', per_issuer='3', out=OUT)", "per_issuer is '3'; expected a number"),
+    ("reproduce('pfl-docvqa/table1', per_issuer=2.5, out=OUT)", "a mean of 2.5 documents"),
 ]
 
 

@@ -45,7 +45,7 @@ WORKERS = Range(1, 512)
 #: Where the attacks of a kind are registered, if not among those on gradients.
 REGISTRIES: Mapping[str, Registry[Any]] = {"answers": ANSWERS, "pairs": PAIRS}
 #: What ``reproduce`` changes that is a whole number.
-NUMBERS = {"pages": COUNT, "rounds": COUNT, "issuers": COUNT, "per_issuer": COUNT, "budget": BUDGET, "seed": SEED}
+NUMBERS = {"pages": COUNT, "rounds": COUNT, "issuers": COUNT, "budget": BUDGET, "seed": SEED}
 #: What a table reads, and where pages as objects come in.
 DATA_SETS = "'synthetic', a folder or FORMAT:PATH, or several; save pages by docleak.documents.folder.save"
 #: Is told lines for people.
@@ -264,6 +264,9 @@ def _changes(recipe: Recipe, changes: Mapping[str, Any]) -> dict[str, Any]:
             raise RecipeError(spec.unknown("change", key, known))
         if key in NUMBERS:
             made[key] = check_whole(key, value, NUMBERS[key], RecipeError)
+        elif key == "per_issuer":
+            check_kind(key, value, Real, "a number", RecipeError)
+            made[key] = plain(value)
         elif key in ("documents", "test_documents"):
             for one in _tuple(value):
                 check_kind(key, one, PATH, DATA_SETS, RecipeError)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 import docleak
+from docleak.documents.typed import typed
 from docleak.errors import DocleakError
 from docleak.metrics.ocr import Reading
 from docleak.studies.given import configured
@@ -97,3 +100,20 @@ def test_a_reader_may_be_an_object_as_attacks_may(tmp_path: Path) -> None:
     how: dict[str, Any] = {"attacks": "random", "budget": 1, "seed": 1}
     read = docleak.audit("donut-start", "synthetic", ocr=Engine(), out=tmp_path / "run", **how)
     assert set(read.to_frame()["score.engine"]) == {"mine 1"}
+
+
+@dataclass(frozen=True)
+class Bare:
+    """Annotations that say nothing of their items."""
+
+    table: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    several: tuple = ()  # type: ignore[type-arg]
+    old: typing.Dict = field(default_factory=dict)  # type: ignore[type-arg]  # noqa: UP006
+    on: bool = False
+
+
+def test_bare_types_ask_for_nothing_of_their_items() -> None:
+    given = {"table": {"a": 1}, "several": (1, "b"), "old": {"a": 1}, "on": np.True_}
+    assert typed(Bare, given, what="it") == {**given, "on": True}
+    with pytest.raises(DocleakError, match=r"old is 3; expected a dict"):
+        typed(Bare, {"old": 3}, what="it")

@@ -165,12 +165,32 @@ def test_objects_that_hold_themselves_are_described() -> None:
     assert describe(thing) == describe(thing)
 
 
-@pytest.mark.parametrize("held", [threading.Lock(), (n for n in (1, 2)), torch.zeros(2, device="meta")])
+@pytest.mark.parametrize("held", [(n for n in (1, 2)), torch.zeros(2, device="meta")])
 def test_what_cannot_be_told_from_another_is_refused(held: Any, tmp_path: Path) -> None:
     for thing in (Holder(held), Plain(held), Plain([Plain(held)]), closing(held)):
-        with pytest.raises(RunError, match=r"'mine' holds a (lock|generator|Tensor).*__getstate__"):
+        with pytest.raises(RunError, match=r"'mine' holds a (generator|Tensor).*__getstate__"):
             Run.open(tmp_path / "run", {"attack": Chosen.of("mine", thing)})
     assert not list(tmp_path.glob("run/run.json"))
+
+
+def test_of_locks_and_open_files_the_type_counts(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log, (tmp_path / "other").open("w") as other:
+        assert describe(Plain([log, threading.Lock()])) == describe(Plain([other, threading.Lock()]))
+        assert describe(Plain(log)) != describe(Plain(threading.Lock()))
+
+
+def test_attributes_are_no_globals_and_modules_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a notebook calls ``template`` is not what an attack reads of its knowledge."""
+    text = "import pack.helpers\n\ndef run(knowledge):\n    return pack.helpers.helps(knowledge.template)\n"
+    digests = []
+    for template, helper in (("1", "x"), ("2", "x"), ("1", "2 * x")):
+        pack = ModuleType("pack")
+        helpers = module(tmp_path, f"def helps(x):\n    return {helper}\n", "helpers")
+        pack.helpers = helpers  # type: ignore[attr-defined]
+        for name, made in (("pack", pack), ("pack.helpers", helpers)):
+            monkeypatch.setitem(sys.modules, name, made)
+        digests.append(code_digest_of(module(tmp_path, f"{text}\ntemplate = {template}\n").run))
+    assert digests[0] == digests[1] != digests[2]
 
 
 def module(folder: Path, text: str, name: str = "theirs") -> ModuleType:
@@ -226,7 +246,7 @@ class Thing(Base):
         ("return x\n", "return -x\n", False),
     ],
 )
-def test_code_counts_with_all_that_it_names(
+def test_code_of_a_notebook_counts_with_all_that_it_names(
     was: str, becomes: str, another: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "helper", module(tmp_path, "def helps(x):\n    return x\n", "helper"))

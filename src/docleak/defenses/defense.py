@@ -97,7 +97,7 @@ def published(
             f"publish of defence {type(defense).__name__} gave {_shape_of(template)}; expected a tensor of floats of "
             f"the template's shape, {tuple(shape)}."
         )
-    return template
+    return template.detach()
 
 
 def _require_tensors(defense: object, method: str, made: object, like: Gradient, *, of: Collection[str]) -> None:

@@ -208,7 +208,7 @@ def _wrong_types(page: Page) -> Iterator[str]:
             elif kind is Field:
                 yield from _unlike(f"field {number}: key", part.key, str, "a text")
                 yield from _unlike(f"field {part.key!r}: value", part.value, str, "a text")
-                yield from _unlike(f"field {part.key!r}: private", part.private, bool, "True or False")
+                yield from _unlike(f"field {part.key!r}: private", part.private, bool | np.bool_, "True or False")
                 yield from _not_all(f"field {part.key!r}: words", part.words, Integral, "numbers of words")
             elif kind is Question:
                 yield from _unlike(f"question {number}: text", part.text, str, "a text")

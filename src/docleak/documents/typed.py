@@ -9,6 +9,8 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from docleak.documents.ranges import SEED, check_range, short
 from docleak.errors import DocleakError
 
@@ -51,8 +53,8 @@ def inside(config: T, *, what: str, error: type[DocleakError] = DocleakError, pl
     """A configuration with its values ``typed``; the same one where nothing of it changes, or it is no dataclass."""
     if not is_dataclass(config):
         return config
-    own = {one.name: one for one in fields(config) if one.init}
-    given = {name: getattr(config, name) for name, one in own.items() if getattr(config, name) is not one.default}
+    known = {one.name: one for one in fields(config) if one.init}
+    given = {name: getattr(config, name) for name, one in known.items() if getattr(config, name) is not one.default}
     made = typed(type(config), given, what=what, error=error, place=place)
     changed = {name: value for name, value in made.items() if value is not given[name]}
     return replace(config, **changed) if changed else config  # type: ignore[type-var]
@@ -73,11 +75,13 @@ def united(hint: Any) -> tuple[Any, ...]:
 
 def parts_of(hint: Any) -> list[Any]:
     """The types of a union's members, and of the items of tuples among them."""
-    return [get_args(one)[0] if get_origin(one) is tuple else one for one in united(hint)]
+    return [(*get_args(one), one)[0] if get_origin(one) is tuple else one for one in united(hint)]
 
 
 def plain(value: Any) -> Any:
     """A number of numpy as Python's; anything else as it is."""
+    if isinstance(value, np.bool_):
+        return bool(value)
     if isinstance(value, Integral):
         return value if isinstance(value, int) else int(value)
     return float(value) if isinstance(value, Real) else value
@@ -98,6 +102,8 @@ def _fits(value: Any, hint: Any) -> bool:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in inner)
+    if isinstance(origin, type) and not inner:
+        return isinstance(value, origin)
     if origin is Literal:
         return any(type(value) is type(one) and value == one for one in inner)
     if origin is tuple:
@@ -118,6 +124,8 @@ def _words(hint: Any, several: str = "") -> str:
         return " or ".join(_words(one, several) for one in inner)
     if origin is Literal:
         return f"{'some' if several else 'one'} of {', '.join(map(repr, inner))}"
+    if isinstance(origin, type) and not inner:
+        return f"a {origin.__name__}"
     if origin is tuple:
         length = "" if inner[-1] is Ellipsis else f"{len(inner)} "
         items = dict.fromkeys(_words(one, "several") for one in inner if one is not Ellipsis)

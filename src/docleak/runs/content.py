@@ -9,12 +9,15 @@ process of one version of Python.
 from __future__ import annotations
 
 import copyreg
+import dis
 import functools
 import hashlib
 import inspect
+import io
 import json
 import os
 import sys
+import threading
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -33,6 +36,8 @@ UNTOLD = frozenset({
 })  # fmt: skip
 #: Of a configuration of transformers, a hash by Python, which is another one in every process.
 HASHED = "_original_object_hash"
+#: Of these and of open files the type stands for what they hold, which changes no number.
+LOCKS = (type(threading.Lock()), type(threading.RLock()))
 INSTALLED = {"site-packages", "dist-packages"}
 #: The flag of classes that are no fixed parts of Python or an extension (Py_TPFLAGS_HEAPTYPE).
 HEAP = 1 << 9
@@ -72,7 +77,7 @@ def describe(thing: object, *, name: str = "", networks: bool = True) -> object:
 def code_digest_of(kind: Any) -> str:
     """Ten hexadecimal digits over the code of a class or function that is not docleak's, and over what it names in
     files of its author's; "" for what docleak or Python defines."""
-    return _Contents().of(kind)[:10] if _own(kind.__module__) else ""
+    return _Contents().of(kind)[:10] if _is_theirs(kind.__module__) else ""
 
 
 def _described(thing: Any, *, networks: bool, inside: bool = False) -> object:
@@ -88,11 +93,11 @@ def _described(thing: Any, *, networks: bool, inside: bool = False) -> object:
     kind: Any = thing if named else type(thing)
     contents = _Contents()
     told: dict[str, Any] = {"object": f"{kind.__module__}:{kind.__qualname__}"}
-    own = _own(kind.__module__)
-    if code := contents.of(kind)[:10] if own else _source(kind):
+    theirs = _is_theirs(kind.__module__)
+    if code := contents.of(kind)[:10] if theirs else _source(kind):
         told["code"] = code
     if kind is thing:
-        if not own and (getattr(kind, "__closure__", None) or isinstance(kind, types.MethodType)):
+        if not theirs and (getattr(kind, "__closure__", None) or isinstance(kind, types.MethodType)):
             told["digest"] = contents.of(kind)[:10]
         return told
     if is_dataclass(thing) or not inside:
@@ -113,7 +118,7 @@ def _source(kind: Any) -> str:
         return ""
 
 
-def _own(module: str | None) -> bool:
+def _is_theirs(module: str | None) -> bool:
     """Whether the code of a module is somebody's own: neither docleak's nor Python's nor installed."""
     top = (module or "").partition(".")[0]
     file = getattr(sys.modules.get(module or ""), "__file__", None)
@@ -162,7 +167,7 @@ class _Contents:
         return self.done[key][1]
 
     def _parts(self, thing: Any) -> Iterable[object]:
-        torch = sys.modules.get("torch")
+        torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if type(thing) in (list, tuple):
             return [type(thing).__name__, *map(self.of, thing)]
         if type(thing) in (set, frozenset):
@@ -173,6 +178,11 @@ class _Contents:
             flat = thing.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
             data = hashlib.sha256(flat.numpy().tobytes()).hexdigest()
             return [type(thing).__qualname__, str(thing.dtype), *thing.shape, thing.requires_grad, data]
+        if numpy and type(thing) is numpy.ndarray and not thing.dtype.hasobject:
+            data = hashlib.sha256(numpy.ascontiguousarray(thing)).hexdigest()
+            return [type(thing).__qualname__, str(thing.dtype), *thing.shape, data]
+        if isinstance(thing, (io.IOBase, *LOCKS)):
+            return ["named", type(thing).__qualname__]
         if isinstance(thing, types.FunctionType):
             return self._function(thing)
         if isinstance(thing, type):
@@ -213,13 +223,13 @@ class _Contents:
     def _function(self, thing: types.FunctionType) -> Iterable[object]:
         cells = [_content(cell) for cell in thing.__closure__ or ()]
         closed = [self.of(cells), self.of(thing.__defaults__), self.of(thing.__kwdefaults__)]
-        if not _own(thing.__module__):
+        if not _is_theirs(thing.__module__):
             return ["named", thing.__module__, thing.__qualname__, *closed]
         file = self._file(thing.__module__)
         return ["function", thing.__qualname__, file, self.of(thing.__code__), *closed, *self._coded(_globals(thing))]
 
     def _class(self, thing: type) -> Iterable[object]:
-        if not _own(thing.__module__) or not thing.__flags__ & HEAP:
+        if not _is_theirs(thing.__module__) or not thing.__flags__ & HEAP:
             return ["named", thing.__module__, thing.__qualname__]
         members = {name: value for name, value in vars(thing).items() if name not in UNTOLD}
         bases = [self.of(base) for base in (type(thing), *thing.__bases__)]
@@ -249,19 +259,26 @@ class _Contents:
 
 def _globals(function: types.FunctionType) -> dict[str, object]:
     """What the code of a function names in its module, and, by ``module.name``, in other modules of one's own."""
-    names, there = set(_names(function.__code__)), function.__globals__
-    found = {name: there[name] for name in names if name in there}
-    for name, value in [*found.items()]:
-        if isinstance(value, types.ModuleType) and _own(value.__name__):
-            found |= {f"{name}.{inner}": vars(value)[inner] for inner in names if inner in vars(value)}
-    return found
+    there, named = function.__globals__, [*_named(function.__code__)]
+    told = {name: there[name] for is_global, name in named if is_global and name in there}
+    attributes = {name for _, name in named}
+    modules = [*told.items()]
+    for name, value in modules:  # which grows
+        if isinstance(value, types.ModuleType) and _is_theirs(value.__name__):
+            inside = {f"{name}.{inner}": vars(value)[inner] for inner in attributes if inner in vars(value)}
+            modules += [pair for pair in inside.items() if not any(pair[1] is known for _, known in modules)]
+            told |= inside
+    return told
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _named(code: types.CodeType) -> Iterator[tuple[bool, str]]:
+    """Whether it is a global, and the name, of all that code reads by a name; attributes are none."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname.startswith("LOAD_") and instruction.argval in code.co_names:
+            yield instruction.opname.endswith(("GLOBAL", "NAME", "GLOBALS")), instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from _named(constant)
 
 
 def _content(cell: Any) -> object:

@@ -94,7 +94,8 @@ def changed_sources(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """In words, which sources are others than they were; "" if none is."""
     names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     return "".join(
-        f"\n  - {name}: its files have the hash {before.get(name, '(none)')} there, {now.get(name, '(none)')} now"
+        f"\n  - {name}: {'it has' if name.startswith('code of ') else 'its files have'} the hash "
+        f"{before.get(name, '(none)')} there, {now.get(name, '(none)')} now"
         for name in names
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 
 import torch
 
@@ -38,7 +39,7 @@ def weights_hash(model: DocumentModel | EncoderModel) -> str:
     return digest.hexdigest()[:10]
 
 
-def data_hash(pages: list[Page]) -> str:
+def data_hash(pages: Iterable[Page]) -> str:
     """Ten hexadecimal digits over the pages' pixels and all that ``pages.jsonl`` would say of them."""
     digest = hashlib.sha256()
     for page in pages:

@@ -161,8 +161,12 @@ class Study(ABC, Generic[C]):
 
     def settings(self) -> dict[str, Any]:
         """The configuration as plain values, as run.json holds it; permissions are left out."""
-        names = [field.name for field in fields(self.Config) if field.name not in self.permissions]
-        return {name: plain(getattr(self.config, name)) for name in names}
+        config: Any = self.config
+        names = [field.name for field in fields(config) if field.name not in self.permissions]
+        kind = (
+            {} if type(config) is self.Config else {"object": f"{type(config).__module__}:{type(config).__qualname__}"}
+        )
+        return {**kind, **{name: plain(getattr(config, name)) for name in names}}
 
 
 class TableStudy(Study[C]):

@@ -72,6 +72,6 @@ def _written(pages: Sequence[Page], folder: Path) -> Path:
     """The folder with the pages written to it; RunError where others are there."""
     if not folder.exists():
         return save(pages, folder)
-    if data_hash(list(load(folder))) != data_hash(list(pages)):
+    if data_hash(load(folder)) != data_hash(pages):
         raise RunError(f"{folder} holds other pages than those given now. Pass another out, or delete the directory.")
     return folder
