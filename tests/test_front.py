@@ -290,13 +290,13 @@ def test_numbers_of_numpy_and_folders_as_paths_are_taken_everywhere(pages: list[
 
 
 def test_silos_by_name_are_folders_formats_or_pages(pages: list[docleak.Page], tmp_path: Path) -> None:
-    own = save(pages, tmp_path / "own")
-    silos: dict[str, Any] = {"a": own, "b": f"folder:{own}", "c": pages}
-    found = silos_of(silos, None, None, tmp_path / "silos", seed=0)
+    folder_of_a = save(pages, tmp_path / "a")
+    silos: dict[str, Any] = {"a": folder_of_a, "b": f"folder:{folder_of_a}", "c": pages}
+    written = silos_of(silos, None, None, tmp_path / "silos", seed=0)
     assert not (tmp_path / "silos").exists()
-    folders = found()
-    assert folders == {"a": own, "b": tmp_path / "silos" / "b", "c": tmp_path / "silos" / "c"} == found()
-    assert {data_hash(list(load(folder))) for folder in folders.values()} == {data_hash(list(load(own)))}
+    folders = written()
+    assert folders == {"a": folder_of_a, "b": tmp_path / "silos" / "b", "c": tmp_path / "silos" / "c"} == written()
+    assert {data_hash(list(load(folder))) for folder in folders.values()} == {data_hash(list(load(folder_of_a)))}
 
 
 def test_no_run_is_loaded_twice(pages: list[docleak.Page], tmp_path: Path) -> None:
@@ -501,10 +501,10 @@ def _compiled(model: DocumentModel) -> None:
 def test_a_model_of_which_no_gradient_can_be_read_is_refused_in_a_sentence(
     change: Callable[[DocumentModel], None], said: str, pages: list[docleak.Page], tmp_path: Path
 ) -> None:
-    own = docleak.load_model(MODEL)
-    change(own)
+    model = docleak.load_model(MODEL)
+    change(model)
     with pytest.raises(DocleakError, match=f"model {MODEL!r} {said}"):
-        docleak.audit(own, pages[:1], attacks="random", budget=1, out=tmp_path / "run")
+        docleak.audit(model, pages[:1], attacks="random", budget=1, out=tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 

@@ -305,3 +305,13 @@ def test_files_are_plain_json(tmp_path: Path) -> None:
     run = Run.open(tmp_path, CONFIG)
     write(run, "é \ud800")
     assert json.loads((run.folder("é \ud800") / "unit.json").read_text("utf-8"))["unit"] == "é \ud800"
+
+
+def test_of_settings_within_settings_the_one_that_differs_is_named(tmp_path: Path) -> None:
+    attack = {"object": "mine:Attack", "fields": {"rate": 1, "steps": 5}}
+    run = Run.open(tmp_path / "run", {"objects": {"mine": attack}, "seed": 0}, kind="gradient", identity={})
+    run.write_unit("one", {"unit": "one"}, {})
+    other = {"objects": {"mine": {**attack, "fields": {"rate": 2, "steps": 5}}}, "seed": 0}
+    with pytest.raises(RunError) as refused:
+        Run.open(tmp_path / "run", other, kind="gradient", identity={})
+    assert "\n  - objects.mine.fields.rate: 1 there, 2 asked for\nPass another --out" in str(refused.value)

@@ -289,13 +289,23 @@ class Run:
         if manifest["kind"] != wanted["kind"]:
             return f"{self.path} holds a run of the kind {manifest['kind']!r}, not {wanted['kind']!r}. {advice}"
         config, asked = manifest["config"], wanted["config"]
-        differing = [key for key in sorted({*config, *asked}) if config.get(key) != asked.get(key)]
+        differing = list(_differences(config, asked))
         if not differing:
             changed = "".join(changed_sources(manifest[key], wanted[key]) for key in ("identity", "sources"))
             what = f"{self.path} holds results of other weights, pages or records, or of other code:{changed}"
             return f"{what}\n{advice}" if changed else ""
-        lines = [f"\n  - {key}: {_shown(config, key)} there, {_shown(asked, key)} asked for" for key in differing]
+        lines = [f"\n  - {path}: {there} there, {now} asked for" for path, there, now in differing]
         return f"{self.path} holds a run with another config:{''.join(lines)}\n{advice}"
+
+
+def _differences(there: Mapping[str, Any], asked: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, str, str]]:
+    """Path of a setting, what it is in one configuration, and in the other; within settings, where both have those."""
+    for key in sorted({*there, *asked}):
+        before, now = there.get(key), asked.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            yield from _differences(before, now, f"{place}{key}.")
+        elif before != now:
+            yield f"{place}{key}", _shown(there, key), _shown(asked, key)
 
 
 def _objects(config: Mapping[str, object]) -> dict[str, Any]:
@@ -340,7 +350,7 @@ def _inside(folder: Path, relative: str) -> Path:
     return folder / parts
 
 
-def _shown(config: dict[str, Any], key: str) -> str:
+def _shown(config: Mapping[str, Any], key: str) -> str:
     return json.dumps(config[key]) if key in config else "nothing"
 
 
