@@ -94,6 +94,8 @@ def audit(
 
     Raises DocleakError for what cannot be measured, as far as can be known before anything is computed.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker that is about to import the script
+        raise RunError("a worker process runs this script again. Put the call under: if __name__ == '__main__':")
     check_kind("out", out, PATH, "a folder", RunError)
     check_kind("cluster", cluster, str | None, "the address of a Dask scheduler", RunError)
     workers, device = check_whole("workers", workers, WORKERS, RunError), str(device)
@@ -119,8 +121,6 @@ def audit(
         measured = kind(config, device=pick_device(device))
         shown = ({} if study == "gradient" else {"study": kind.kind}) | named
     remember(type(measured))
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker that is about to import the script
-        raise RunError("a worker process runs this script again. Put the call under: if __name__ == '__main__':")
     how: dict[str, Any] = {"workers": workers, "cluster": cluster, "command": _call("audit", shown, out)}
     run = carry_out(measured, Path(out).expanduser(), watcher=Lines(say), **how)
     return Results((run.path,))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-import numpy as np
 
 from docleak.documents.ranges import SEED, check_range, short
 from docleak.errors import DocleakError
@@ -80,7 +79,8 @@ def parts_of(hint: Any) -> list[Any]:
 
 def plain(value: Any) -> Any:
     """A number of numpy as Python's; anything else as it is."""
-    if isinstance(value, np.bool_):
+    numpy = sys.modules.get("numpy")  # which lists do without
+    if numpy and isinstance(value, numpy.bool_):
         return bool(value)
     if isinstance(value, Integral):
         return value if isinstance(value, int) else int(value)
