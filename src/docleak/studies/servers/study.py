@@ -263,9 +263,9 @@ def _pictures(loot: Loot, pixels: Tensor) -> dict[str, Image]:
 
 def _name(run: Run, record: Mapping[str, Any]) -> str:
     many = int(run.config["clients"])
-    of = f"{many} clients' sum, " if many > 1 else ""
-    batch = int(run.config["batch_size"])
-    return f"{record['server']} on {model_title(record['model'], None)} ({of}{batch} page{'s' * (batch > 1)} each)"
+    batch = counted_words(int(run.config["batch_size"]), "page")
+    of = f"{many} clients' sum, {batch} each" if many > 1 else f"one client's gradient of {batch}"
+    return f"{record['server']} on {model_title(record['model'], None)} ({of})"
 
 
 def _row(run: Run, record: Mapping[str, Any]) -> Row:

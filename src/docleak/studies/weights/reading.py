@@ -116,7 +116,8 @@ def read_run(run: Run, rng: np.random.Generator, *, beside: bool = False) -> Rea
             material=f"{len(table.fields)} private fields of {factor.groups} training documents",
             categories=tuple(sorted({field.key for field in table.fields})), model=True,
             unfinished=f"{len(table.fields)} of {planned} fields" if len(table.fields) < planned else "",
-            remedy="docleak budget, then docleak train central --epsilon and this audit again",
+            remedy="docleak reproduce cdmi/defences (on your pages with --documents), which stops such trainings "
+            "early, deduplicates their pages, trains with differential privacy, and attacks each",
         ),
     )  # fmt: skip
 
