@@ -50,6 +50,7 @@ def publish(run: Path, commit: str, part: str = "") -> Path:
 def placeless(text: str) -> str:
     """The text without the folders of this machine that commands name."""
     text = re.sub(r"--out [^\s\"]+", "--out RUN", text)
+    text = re.sub(r"out='[^']+'", "out='RUN'", text)
     for model in set(re.findall(r"=(/[^\s\",]+)", text)):  # of a command; its table names it alone
         text = text.replace(model, Path(model).name.upper())
     return re.sub(r"(\w+):/[^\s\"]+/(\w+)", r"\1:DATA/\2", text)
