@@ -560,7 +560,7 @@ MAPPING = "expected a mapping from the gradient's names to tensors of floats"
         (Wrong(list), f"protect of defence Wrong gave an object of the type list; {MAPPING}"),
         (Wrong(lambda gradient: None), "protect of defence Wrong gave None; expected"),
         (Wrong(_renamed), "gave something for 'x.*, which the gradient does not have"),
-        (Wrong(_flat), r"gave a float32 tensor of the shape \(\d+,\) for .*, each of the shape that it has there"),
+        (Wrong(_flat), r"gave a tensor of float32 and the shape \(\d+,\) for .*, each of the shape that it has there"),
         (Wrong(made=lambda dummy: None), "imitate of defence Wrong gave None; expected"),
         (Wrong(made=_renamed), "imitate of defence Wrong gave nothing for"),
         (Wrong(made=_detached), "imitate of defence Wrong gave tensors that are cut off from the gradient"),

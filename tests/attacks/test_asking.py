@@ -57,7 +57,7 @@ def finding(knowledge: Knowledge, **changes: Any) -> Finding:
     ("changes", "said"),
     [
         ({"pixels": None}, "pixels is None, not a tensor"),
-        ({"pixels": lambda t: t.long()}, r"pixels is a tensor \(torch.int64\)"),
+        ({"pixels": lambda t: t.long()}, r"pixels is a tensor of int64 and the shape"),
         ({"pixels": lambda t: t[0]}, r"the shape \(3, .*expected that of the template, \(1, 3"),
         ({"pixels": lambda t: t * torch.nan}, "pixels are NaN or infinite"),
         ({"pixels": lambda t: t * 255}, r"to 255, not in \[0, 1\] \(clamp"),

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from docleak.attacks.gradients.view import Knowledge
+from docleak.attacks.gradients.view import Knowledge, type_said
 from docleak.errors import DefenseError
 from docleak.models.base import DocumentModel, Encoded
 
@@ -94,7 +94,7 @@ def published(
     template, shape = defense.publish(model, knowledge, blank, generator=generator), knowledge.template.shape
     if not isinstance(template, Tensor) or template.shape != shape or not template.is_floating_point():
         raise DefenseError(
-            f"publish of defence {type(defense).__name__} gave {_shape_of(template)}; expected a tensor of floats of "
+            f"publish of defence {type(defense).__name__} gave {type_said(template)}; expected a tensor of floats of "
             f"the template's shape, {tuple(shape)}."
         )
     return template.detach()
@@ -104,7 +104,7 @@ def _require_tensors(defense: object, method: str, made: object, like: Gradient,
     """Tensors by name of the shapes that they have in ``like``, and all that are in ``of``."""
     fault = ""
     if not isinstance(made, Mapping):
-        fault = _shape_of(made)
+        fault = type_said(made)
     elif lacking := [name for name in of if name not in made]:
         fault = f"nothing for {lacking[0]}"
     else:
@@ -112,7 +112,7 @@ def _require_tensors(defense: object, method: str, made: object, like: Gradient,
             if name not in like:
                 fault = f"something for {name!r}, which the gradient does not have"
             elif not isinstance(value, Tensor) or value.shape != like[name].shape or not value.is_floating_point():
-                fault = f"{_shape_of(value)} for {name}"
+                fault = f"{type_said(value)} for {name}"
             if fault:
                 break
     if fault:
@@ -120,12 +120,6 @@ def _require_tensors(defense: object, method: str, made: object, like: Gradient,
             f"{method} of defence {type(defense).__name__} gave {fault}; expected a mapping from the gradient's names "
             "to tensors of floats, each of the shape that it has there."
         )
-
-
-def _shape_of(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a {str(value.dtype).removeprefix('torch.')} tensor of the shape {tuple(value.shape)}"
-    return "None" if value is None else f"an object of the type {type(value).__name__}"
 
 
 def require(condition: bool, name: str, what: str, value: object, expected: str) -> None:

@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from docleak.attacks.gradients import Attack
 from docleak.attacks.gradients.engine import Finding, GradientAttack, OnEvaluation
-from docleak.attacks.gradients.view import GradientView, Knowledge
+from docleak.attacks.gradients.view import GradientView, Knowledge, type_said
 from docleak.errors import AttackError
 
 #: Half a grey level: so far beyond [0, 1] a pixel is rounded, and shown as the end of the range.
@@ -38,7 +39,7 @@ def ask(
     AttackError, which names the attack, for a ``run`` that cannot be called, for what is no Finding or, of an attack of
     one's own, none that can be, and where the gradient is another one afterwards.
     """
-    how = {"budget": budget, "generator": generator, "on_evaluation": on_evaluation}
+    how: dict[str, Any] = {"budget": budget, "generator": generator, "on_evaluation": on_evaluation}
     try:
         inspect.signature(attack.run).bind(view, knowledge, **how)
     except TypeError as fault:
@@ -47,9 +48,7 @@ def ask(
             "run(view, knowledge, *, budget, generator, on_evaluation), as in docs/adding-an-attack.md."
         ) from fault
     before, threads = [_sums(one.gradient) for one in view.rounds], torch.get_num_threads()
-    finding: object = attack.run(
-        view, deepcopy(knowledge), budget=budget, generator=generator, on_evaluation=on_evaluation
-    )
+    finding: object = attack.run(view, deepcopy(knowledge), **how)
     torch.set_num_threads(threads)  # sums by another number of threads round differently
     if before != [_sums(one.gradient) for one in view.rounds]:
         raise AttackError(
@@ -57,7 +56,7 @@ def ask(
             "since what comes after the attack reads it, too. Let it work on copies (tensor.clone())."
         )
     if not isinstance(finding, Finding):
-        raise AttackError(f"attack {attack.name!r} returned {_said(finding)}; expected {EXPECTED}.")
+        raise AttackError(f"attack {attack.name!r} returned {type_said(finding)}; expected {EXPECTED}.")
     # A search that diverges may end in NaN.
     searched = isinstance(attack, GradientAttack) or type(attack).__module__.startswith("docleak.")
     if not searched and (faults := list(_faults(finding, knowledge.template, budget))):
@@ -69,7 +68,7 @@ def ask(
 def _faults(finding: Finding, template: Tensor, budget: int) -> Iterator[str]:
     pixels: object = finding.pixels
     if not isinstance(pixels, Tensor) or not pixels.is_floating_point():
-        yield f"pixels is {_said(pixels)}, not a tensor of floating-point numbers"
+        yield f"pixels is {type_said(pixels)}, not a tensor of floating-point numbers"
     elif pixels.shape != template.shape:
         yield f"pixels has the shape {tuple(pixels.shape)}; expected that of the template, {tuple(template.shape)}"
     elif bad := int((~torch.isfinite(pixels)).sum()):
@@ -78,14 +77,14 @@ def _faults(finding: Finding, template: Tensor, budget: int) -> Iterator[str]:
         low, high = float(pixels.min()), float(pixels.max())
         yield f"pixels are from {low:.4g} to {high:.4g}, not in [0, 1] (clamp them, or divide by 255)"
     if not _is(finding.evaluations, Integral) or not 0 <= finding.evaluations <= budget:
-        yield f"evaluations is {_said(finding.evaluations)}; the budget is {budget}"
+        yield f"evaluations is {type_said(finding.evaluations)}; the budget is {budget}"
     for name in ("matching", "explained", "seconds"):
         if not _is(value := getattr(finding, name), Real):
-            yield f"{name} is {_said(value)}, no number"
+            yield f"{name} is {type_said(value)}, no number"
     history: object = finding.history
     pairs = history if isinstance(history, Sequence) else (history,)
     if wrong := [pair for pair in pairs if not _is_step(pair)]:
-        yield f"history has {_said(wrong[0])}, no pair of an evaluation's number and its loss"
+        yield f"history has {type_said(wrong[0])}, no pair of an evaluation's number and its loss"
 
 
 def _is_step(pair: object) -> bool:
@@ -94,12 +93,6 @@ def _is_step(pair: object) -> bool:
 
 def _is(value: object, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _said(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor ({value.dtype}) of shape {tuple(value.shape)}"
-    return repr(value) if value is None or isinstance(value, Real | str) else f"a {type(value).__name__}"
 
 
 def _sums(gradient: Mapping[str, Tensor]) -> dict[str, str]:
