@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -221,3 +222,17 @@ def test_curves_are_the_papers() -> None:
     assert values.tolist() == [float(at(p, perfect)) for p in shares] == [1.0, 0.5]
     assert points(both.baseline, 1)[1].tolist() == pytest.approx([1 / 3, 1 / 3])
     assert draw_curves(both) == draw_curves(both) and draw_curves(both).startswith(b"\x89PNG")
+
+
+def test_the_lead_names_the_attack_and_what_the_model_saw(played: Run, tmp_path: Path) -> None:
+    """Every attack was called CDMI, and a control's pages its training documents."""
+    assert "(CDMI) had the scrubbed page and the model's weights" in read_run(played, rng()).lead
+    copied = Path(shutil.copytree(played.path, tmp_path / "own"))
+    info = copied / "run.json"
+    run = Run(copied)
+    run.write_info("attack", "mine")
+    assert "The attack (mine) had" in read_run(run, rng()).lead
+    info.write_text(info.read_text().replace('"control": false', '"control": true'))
+    reading = read_run(Run(copied), rng())
+    assert "documents that the model never saw" in reading.lead and "training documents" not in reading.lead
+    assert reading.scope is not None and "never saw" in reading.scope.material
