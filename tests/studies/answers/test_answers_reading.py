@@ -113,6 +113,8 @@ def test_what_was_asked_for_and_not_measured_is_said_and_is_no_all_clear() -> No
         assert "Not measured, and nothing is known of it: APK: share 0.15 is 0 of each." in lines
         assert any(line in told for told in lines) and severity_of(one) == "untold"
     assert "share 0.15 is 0 of each" in [m.text for m in measures_of(one) if m.what == MEMBERSHIP]
+    one["membership"]["numbers"] = {"AZK": failed, "APK": failed}
+    assert any("AZK, APK: share 0.15 is 0 of each." in line for line in sentences(one)), "one reason is said once"
     not_asked = {"disclosure": {**found({}), "remarks": {"Not asked": "no public model"}}}
     assert any("do not show them: no public model" in line for line in sentences({**clean, **not_asked}))
     assert not any("nothing is known" in line for line in sentences(clean))

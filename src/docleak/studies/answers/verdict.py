@@ -325,7 +325,10 @@ def _of_membership(record: Record) -> list[str]:
 
 def _of_unmeasured(record: Record) -> list[str]:
     """What was asked for, and why it was not measured: nothing is known of it."""
-    whys = [f"{what.replace('_', ' ')}: {why.removesuffix('.')}" for what, why in not_measured(record).items()]
+    by_why: dict[str, list[str]] = {}
+    for what, why in not_measured(record).items():
+        by_why.setdefault(why.removesuffix("."), []).append(what.replace("_", " "))
+    whys = [f"{', '.join(names)}: {why}" for why, names in by_why.items()]
     asked = record.get("disclosure", {}).get("remarks", {}).get("Not asked") if not record["control"] else None
     whys += [f"values of the training on documents that do not show them: {asked}"] if asked else []
     return [f"Not measured, and nothing is known of it: {'; '.join(whys)}."] if whys else []
