@@ -208,6 +208,19 @@ def test_few_documents_that_exclude_little_allow_no_all_clear() -> None:
     assert measure.doubts == ("An improvement factor of 1.72 is not excluded (1: no better than public data).",)
 
 
+def test_nothing_read_on_three_documents_excludes_little() -> None:
+    """3 fields of 3 documents were "nothing found", and an improvement factor above 1.00 "excluded"; 0 of 3 allow 71 %,
+    and one whole reading more makes IpF 9."""
+    narrow = table(WRONG, WRONG, (0.96, 0.85, 1.0))
+    for documents, high, severity in ((3, 0.708, "untold"), (36, 0.0974, "none")):
+        read = {"perfect": Estimate(0.0, 0.0, high, documents, documents)}
+        part = verdict_of(replace(narrow, estimates={**narrow.estimates, **read}))
+        assert part.severity == severity
+    few = {"perfect": Estimate(0.0, 0.0, 0.708, 3, 3)}
+    said = verdict_of(replace(narrow, estimates={**narrow.estimates, **few})).sentence
+    assert "3 documents do not exclude that 71 % of such fields are read word for word" in said
+
+
 def test_copied_is_not_memorised() -> None:
     alone = " ".join(reasons(table(RIGHT, WRONG, (2.0, 1.5, 2.5)), NOWHERE, None, 2))
     common = " ".join(reasons(table(RIGHT, WRONG, (2.0, 1.5, 2.5)), COMMON, None, 2))
