@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from docleak.attacks.pairs import PairAttack
+from docleak.attacks.pairs.asking import ask
 from docleak.documents.page import Image
 from docleak.documents.pairs.loading import PAGES, PAIR_FORMATS, SCENES
 from docleak.errors import RecipeError
@@ -107,9 +108,8 @@ class PairStudy(TableStudy[PairConfig]):
         for test in self_tests(setting.case(number, plain=True)).values():
             test.require()
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)
-        finding = self.config.attack(name).run(
-            case.view, case.knowledge, budget=self.config.budget, generator=generator
-        )
+        attack = self.config.attack(name)
+        finding = ask(attack, case.view, case.knowledge, budget=self.config.budget, generator=generator)
         scores = score_pairs(case, finding)
         images = {
             f"{which}-{target}": image
