@@ -86,7 +86,7 @@ def budget(
     claim = answer(asked, mechanism, EPSILON if epsilon is None else epsilon, delta, counted)
     if plot is not None:
         from docleak.files import reported, write_atomically
-        from docleak.report.charts import budget_curves
+        from docleak.report.pictures import budget_curves
 
         curves = {name: [(p.mechanism.rounds, p.epsilon) for p in points] for name, points in curves_of(claim).items()}
         target, label = (claim.mechanism.rounds, claim.epsilon), f"epsilon per {unit}, delta {claim.delta:.3g}"

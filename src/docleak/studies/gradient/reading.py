@@ -17,7 +17,6 @@ from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.fields import NEAR
-from docleak.studies.gradient.advice import advice_section, defend_command, only_defended
 from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published, tested
 from docleak.studies.gradient.findings import FLOORS, ROUTES, FieldFound, answer_given
 from docleak.studies.gradient.measures import categories_of, measures_of
@@ -25,7 +24,15 @@ from docleak.studies.gradient.pictures import PAGES_SHOWN, pictures_of, text_of
 from docleak.studies.gradient.progress import unfinished
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare
 from docleak.studies.gradient.verdict import of_batches, textless, verdict
-from docleak.studies.gradient.words import LIMITS, METRICS, duration, notices
+from docleak.studies.gradient.words import (
+    LIMITS,
+    METRICS,
+    advice_section,
+    defend_command,
+    duration,
+    notices,
+    only_defended,
+)
 
 #: Of a recipe's table.
 COLUMNS = {
