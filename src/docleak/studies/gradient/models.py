@@ -95,18 +95,19 @@ FINE_TUNING = PretrainConfig(
 
 def skipped(config: GradientConfig, device: str) -> dict[tuple[str, str], str]:
     """(model, attack) -> why the attack cannot be made on that model; empty where nothing at all can be."""
-    pairs = [(source, attack) for source in config.models for attack in config.attacks]
-    reasons = {(m, a): inapplicable(model_of(config, m, device), a, config) for m, a in pairs}
-    left_out = {pair: why for pair, why in reasons.items() if why}
-    return left_out if len(left_out) < len(pairs) else {}
+    reasons = _reasons(config, device)
+    return {pair: why for pair, why in reasons.items() if why} if not all(reasons.values()) else {}
 
 
 def require_applicable(config: GradientConfig, device: str) -> None:
     """AttackError, before anything is written, where none of the attacks can be made on any of the models."""
-    left_out = skipped(config, device)
-    reasons = [inapplicable(model_of(config, m, device), a, config) for m in config.models for a in config.attacks]
-    if not left_out and all(reasons):
-        raise AttackError(f"none of the attacks applies: {'; '.join(dict.fromkeys(reasons))}.")
+    reasons = _reasons(config, device)
+    if all(reasons.values()):
+        raise AttackError(f"none of the attacks applies: {'; '.join(dict.fromkeys(reasons.values()))}.")
+
+
+def _reasons(config: GradientConfig, device: str) -> dict[tuple[str, str], str]:
+    return {(m, a): inapplicable(model_of(config, m, device), a, config) for m in config.models for a in config.attacks}
 
 
 def shortage(config: GradientConfig, device: str) -> str:

@@ -17,11 +17,10 @@ from docleak.report.table import Column, Row, Table, Value
 from docleak.report.templating import render
 from docleak.runs.run import Run
 from docleak.studies.fields import NEAR
-from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published, tested
-from docleak.studies.gradient.findings import FLOORS, ROUTES, FieldFound, answer_given
+from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published, tested, unfinished
+from docleak.studies.gradient.findings import FLOORS, ROUTES, answer_given, grouped
 from docleak.studies.gradient.measures import categories_of, measures_of
 from docleak.studies.gradient.pictures import PAGES_SHOWN, pictures_of, text_of
-from docleak.studies.gradient.progress import unfinished
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare
 from docleak.studies.gradient.verdict import of_batches, textless, verdict
 from docleak.studies.gradient.words import (
@@ -281,8 +280,7 @@ def _repeats(model: ModelResult) -> list[str]:
     counts = [unit.repeats for unit in model.pages if unit.repeats]
     if not counts:
         return []
-    places = "1 other place" if sum(counts) == 1 else f"{sum(counts)} other places"
-    pages = "1 page" if len(counts) == 1 else f"{len(counts)} pages"
+    places, pages = counted_words(sum(counts), "other place"), counted_words(len(counts), "page")
     return [
         f"Private values are printed again at {places} on {pages}. These were blanked in the template too, so the "
         "attacker did not have them; reading is scored at the fields' own places."
@@ -345,9 +343,7 @@ def _silent(data: ReportData) -> list[tuple[str, str]]:
 def _counted(data: ReportData) -> str:
     """Fields over all models; the same page seen by several models is one page. A route that only some of the models
     have is counted on the fields that it was tried on, and takes none out of the whole."""
-    models: dict[tuple[object, ...], list[FieldFound]] = {}
-    for field in (field for model in data.models for field in model.findings.fields):
-        models.setdefault(field.identity, []).append(field)
+    models = grouped((field for model in data.models for field in model.findings.fields), lambda field: field.identity)
     order = list(Cell)
     said = judge([min((field.cell for field in same), key=order.index) for same in models.values()])
     limits = {route.name: route.limit for model in data.models for route in model.findings.routes}
@@ -357,8 +353,7 @@ def _counted(data: ReportData) -> str:
               _handed(data, name))
         for name in ROUTES
     ]  # fmt: skip
-    pages = len({identity[:-1] for identity in models})
-    where = "1 audited page" if pages == 1 else f"{pages} audited pages"
+    where = counted_words(len({identity[:-1] for identity in models}), "audited page")
     by = routes_sentence([route for route in routes if route.of and (route.read or route.name != "question")])
     was = "was" if said.of == 1 else "were"
     by, exposed = f" by at least one route: {by}" if by else "", measured_on(data.runs[0])
