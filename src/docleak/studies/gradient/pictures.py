@@ -17,12 +17,13 @@ from docleak.documents.page import Box, Image, Word
 from docleak.metrics import FieldScore, PageScore
 from docleak.metrics.image import box_slices
 from docleak.report.pictures import picture, png_of, shrunk
+from docleak.report.severity import Cell
 from docleak.runs.run import Run
 from docleak.studies.fields import KINDS, mark
 from docleak.studies.gradient.config import CLOSED_FORM
 from docleak.studies.gradient.exposed import published
 from docleak.studies.gradient.findings import FLOORS
-from docleak.studies.gradient.results import AttackResult, Unit
+from docleak.studies.gradient.results import AttackResult, ModelResult, Unit
 from docleak.studies.gradient.texts import words_in
 
 #: Pages shown in pictures per model, and frames of a filmstrip; the rest stays in the run's directory.
@@ -137,6 +138,18 @@ def film_of(unit: Unit, result: Image) -> dict[str, Any] | None:
             }
             for number, image in frames
         ],
+    }
+
+
+def bar_of(model: ModelResult) -> dict[str, Any]:
+    """The bar under a headline: the same fields as the headline, by what all routes together gave."""
+    said = model.findings.judgement
+    read, near = said.read, said.cells.count(Cell.NEAR)
+    parts = [("exact", read, "read"), ("near", near, "nearly read"), ("no", said.of - read - near, "not read")]
+    return {
+        "of": said.of,
+        "parts": [{"kind": kind, "count": count, "words": words} for kind, count, words in parts],
+        "label": f"By any route, of {said.of} private fields: " + ", ".join(f"{n} {words}" for _, n, words in parts),
     }
 
 

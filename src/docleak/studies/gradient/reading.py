@@ -20,7 +20,7 @@ from docleak.studies.fields import NEAR
 from docleak.studies.gradient.exposed import in_place, measured_on, part_sent, published, tested, unfinished
 from docleak.studies.gradient.findings import FLOORS, ROUTES, answer_given, grouped
 from docleak.studies.gradient.measures import categories_of, measures_of
-from docleak.studies.gradient.pictures import PAGES_SHOWN, pictures_of, text_of
+from docleak.studies.gradient.pictures import PAGES_SHOWN, bar_of, pictures_of, text_of
 from docleak.studies.gradient.results import AttackResult, ModelResult, ReportData, prepare
 from docleak.studies.gradient.verdict import of_batches, textless, verdict
 from docleak.studies.gradient.words import (
@@ -206,25 +206,13 @@ def _model(model: ModelResult, data: ReportData, anchor: str) -> dict[str, Any]:
         "result": model,
         "anchor": anchor,
         "verdict": verdict(model, data.engines),
-        "bar": _bar(model),
+        "bar": bar_of(model),
         "counts": model.best.counts,
         "cover": [{**shown, "alt": f"{shown['alt']} (cover)"} for shown in first if shown["kind"] != "template"],
         "cover_page": names[0],
         "pages": pages,
         "left_out": len(names) - len(pages),
         "given": _given(model),
-    }
-
-
-def _bar(model: ModelResult) -> dict[str, Any]:
-    """The bar under a headline: the same fields as the headline, by what all routes together gave."""
-    said = model.findings.judgement
-    read, near = said.read, said.cells.count(Cell.NEAR)
-    parts = [("exact", read, "read"), ("near", near, "nearly read"), ("no", said.of - read - near, "not read")]
-    return {
-        "of": said.of,
-        "parts": [{"kind": kind, "count": count, "words": words} for kind, count, words in parts],
-        "label": f"By any route, of {said.of} private fields: " + ", ".join(f"{n} {words}" for _, n, words in parts),
     }
 
 
