@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from docleak.cli.output import counter, emit, working_in
+from docleak.cli.output import Json, counter, emit, working_in
+
+if TYPE_CHECKING:
+    from docleak.documents.page import Page
 
 app = typer.Typer(help="Pages: formats, synthetic invoices, pictures of pages with their boxes.", no_args_is_help=True)
 
 #: Lines about values that the terminal shows; the file has all.
 MOST_TOLD = 20
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command(name="list")
@@ -81,18 +82,22 @@ def make(
             raise DocumentError("--width and --height are for pages without --partition. Leave them out.")
         from docleak.documents.loaders import SYNTHETIC
 
-        specs = documents or [SYNTHETIC]
-        _make_silos(out, specs, partition, by, seed, count, json_output=json_output)
+        _make_silos(out, documents or [SYNTHETIC], partition, by, seed, count, json_output=json_output)
         return
     if documents:
         raise DocumentError(
             "--documents needs --partition, --blue-red or --pdf; `docleak data convert` writes one folder."
         )
-    from docleak.documents.folder import save
     from docleak.documents.loaders import DEFAULT_SYNTHETIC_PAGES
     from docleak.documents.synthetic import make_pages
 
     pages = make_pages(DEFAULT_SYNTHETIC_PAGES if count is None else count, seed=seed, size=(width, height))
+    _save(pages, out, json_output=json_output)
+
+
+def _save(pages: Sequence[Page], out: Path, *, json_output: bool) -> None:
+    from docleak.documents.folder import save
+
     with working_in(out, whole=True, resumes=False):
         directory = save(pages, out)
     emit({"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
@@ -195,20 +200,13 @@ def convert(
     json_output: Json = False,
 ) -> None:
     """Convert any format docleak reads, or PDFs, into the folder format (PNG and pages.jsonl)."""
-    from docleak.documents.folder import save
     from docleak.documents.loaders import load_pages, pdfs_of
 
     pdfs = pdfs_of(documents)
     if pdfs is not None:
         _convert_pdfs(pdfs, out, values, public, dpi, text_from, ocr, count, json_output=json_output)
         return
-    pages = load_pages(documents, count=count, seed=0, image_root=image_root)
-    with working_in(out, whole=True, resumes=False):
-        directory = save(pages, out)
-    emit(
-        {"pages": len(pages), "out": str(directory)}, f"{len(pages)} pages written to {directory}",
-        json_output=json_output,
-    )  # fmt: skip
+    _save(load_pages(documents, count=count, seed=0, image_root=image_root), out, json_output=json_output)
 
 
 def _convert_pdfs(

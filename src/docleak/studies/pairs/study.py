@@ -23,12 +23,11 @@ from docleak.report.page import Reading
 from docleak.report.table import Value
 from docleak.runs.run import Run
 from docleak.spec import split_name
-from docleak.studies.pairs.case import self_tests
+from docleak.studies.pairs.case import pictures_of, score_pairs, self_tests
 from docleak.studies.pairs.client import Setting, privacy_of, set_up
 from docleak.studies.pairs.config import GIFD, PairConfig
 from docleak.studies.pairs.reading import ACCURACY, COLUMNS, SCORES, attacked, cost_of, means, privacy_in, read_run
 from docleak.studies.pairs.rows import draw, facts_of
-from docleak.studies.pairs.score import pictures_of, score_pairs
 from docleak.studies.study import (
     EVALUATIONS,
     PLACEHOLDER,
