@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from docleak.cli.output import emit
+from docleak.cli.studies import typed
 from docleak.errors import PrivacyError
 from docleak.privacy.mechanism import Mechanism, Participation, Relation, Unit, choice, probability
 
@@ -18,6 +19,7 @@ EPSILON, ROUNDS, RATE = 8.0, 10, "1000/4149"
 
 
 def budget(
+    context: typer.Context,
     epsilon: Annotated[float | None, typer.Option(help="The budget: how much one provider may be given away.")] = None,
     noise: Annotated[float | None, typer.Option(help="Noise multiplier: noise over clip norm, in the sum.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
@@ -57,6 +59,7 @@ def budget(
 
     _check_plot(plot)
     kind = choice(Unit, unit, what="unit")
+    said = [name for name in ("rate", "accountant") if typed(context, name)]
     if published and probability(client_rate, what="client rate") == 1:
         raise PrivacyError(
             "--published counts clients that are drawn whole; give --client-rate below 1, or leave it out."
@@ -64,19 +67,19 @@ def budget(
     mechanism = Mechanism(
         noise_multiplier=1.0 if noise is None else noise,
         rounds=ROUNDS if rounds is None else rounds,
-        unit_rate=1.0 if kind is Unit.CLIENT and rate == RATE else probability(rate, what="rate"),
+        unit_rate=1.0 if kind is Unit.CLIENT and "rate" not in said else probability(rate, what="rate"),
         client_rate=probability(client_rate, what="client rate"),
         unit=kind,
         relation=choice(Relation, relation, what="relation"),
         participation=Participation.HIDDEN if published else Participation.KNOWN,
     )
-    warning = delta_warning(delta, units, unit) if units else ""
+    warning = delta_warning(delta, units or 2, unit)  # of two, which no training has less of, also where nobody says
     if warning:
         print(f"Warning: {warning}", file=sys.stderr)
     if phases is not None:
         if not phases.strip():
             raise PrivacyError("--phases is empty; expected NAME:ROUNDS or NAME:ROUNDS:RATE, or no --phases.")
-        if rounds is not None or plot is not None or rate != RATE or accountant != "pld":
+        if rounds is not None or plot is not None or said:
             raise PrivacyError("--phases says rounds and rate, and is counted by pld; leave out what it says.")
         plan, said = together(phases, mechanism, epsilon, noise, delta)
         emit({**plan, "warning": warning}, said, json_output=json_output)
