@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from docleak.attacks.gradients.algebra.batch import recover_batch
 from docleak.attacks.gradients.view import Knowledge
 from docleak.defenses import DEFENSES, GradientDefense, TemplateDefense
 from docleak.defenses.clipping import Clipping
@@ -18,7 +19,7 @@ from docleak.defenses.noise import GradientNoise
 from docleak.defenses.safe_template import SafeTemplate
 from docleak.documents import blank_template, private_mask
 from docleak.documents.synthetic import make_pages
-from docleak.errors import DefenseError
+from docleak.errors import DefenseError, GradientError
 from docleak.models import DocumentModel, load_model, pixels_of, trainable
 from docleak.registry import Entry
 from docleak.studies.gradient.case import MADE_UP, blank_page, build_case
@@ -421,3 +422,16 @@ def test_an_own_defences_announced_noise_is_measured(model: DocumentModel, annou
     assert build_case(model, [page], Exposure(defense=Overstated(1e-3, 1.1e-3)), seed=0).view.noise == 1.1e-3
     with pytest.raises(DefenseError, match=said):
         build_case(model, [page], Exposure(defense=Overstated(1e-3, announced)), seed=0)
+
+
+@pytest.mark.parametrize("defense", ["noise:sigma=1e30", "clip:norm=1e-40"])
+def test_a_defence_beyond_what_is_compared_is_refused_as_such(defense: str, model: DocumentModel) -> None:
+    page = model.fit(make_pages(1, seed=0, size=model.image_size)[0])
+    with pytest.raises(GradientError, match=r"square float32 cannot hold.*a defence made it so"):
+        build_case(model, [page], Exposure(defense=defense), seed=0)
+
+
+def test_a_batch_of_which_hardly_anything_came_tells_no_token_by_sums_of_nothing(model: DocumentModel) -> None:
+    pages = [model.fit(page) for page in make_pages(2, seed=5, size=model.image_size)]
+    case = build_case(model, pages, Exposure(defense="top-k:share=1e-9"), seed=5)
+    assert all(tokens for tokens in recover_batch(case.view).places.values())
