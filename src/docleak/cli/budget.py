@@ -59,7 +59,7 @@ def budget(
 
     _check_plot(plot)
     kind = choice(Unit, unit, what="unit")
-    said = [name for name in ("rate", "accountant") if typed(context, name)]
+    written = [name for name in ("rate", "accountant") if typed(context, name)]
     if published and probability(client_rate, what="client rate") == 1:
         raise PrivacyError(
             "--published counts clients that are drawn whole; give --client-rate below 1, or leave it out."
@@ -67,7 +67,7 @@ def budget(
     mechanism = Mechanism(
         noise_multiplier=1.0 if noise is None else noise,
         rounds=ROUNDS if rounds is None else rounds,
-        unit_rate=1.0 if kind is Unit.CLIENT and "rate" not in said else probability(rate, what="rate"),
+        unit_rate=1.0 if kind is Unit.CLIENT and "rate" not in written else probability(rate, what="rate"),
         client_rate=probability(client_rate, what="client rate"),
         unit=kind,
         relation=choice(Relation, relation, what="relation"),
@@ -79,7 +79,7 @@ def budget(
     if phases is not None:
         if not phases.strip():
             raise PrivacyError("--phases is empty; expected NAME:ROUNDS or NAME:ROUNDS:RATE, or no --phases.")
-        if rounds is not None or plot is not None or said:
+        if rounds is not None or plot is not None or written:
             raise PrivacyError("--phases says rounds and rate, and is counted by pld; leave out what it says.")
         plan, said = together(phases, mechanism, epsilon, noise, delta)
         emit({**plan, "warning": warning}, said, json_output=json_output)

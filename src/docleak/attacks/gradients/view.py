@@ -158,7 +158,7 @@ def _faults(parameters: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) ->
             "model is as good as certain of what it was asked, or a defence made it so small. What finer arithmetic "
             "reads of it is not measured here"
         )
-    elif norm > MOST_NORM:
+    elif MOST_NORM < norm < math.inf:
         yield (
             f"its norm is {norm:.0e}, whose square float32 cannot hold, and docleak compares gradients in float32: "
             "training diverged, or a defence made it so large. What finer arithmetic reads of it is not measured here"
