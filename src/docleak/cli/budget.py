@@ -30,7 +30,7 @@ def budget(
     = "1",
     unit: Annotated[str, typer.Option(help="Whose presence is hidden: provider, document, client, record.")]
     = "provider",
-    units: Annotated[int, typer.Option(help="How many of them there are, to judge delta; 0: do not judge.")] = 0,
+    units: Annotated[int, typer.Option(help="How many there are, to judge delta; 0: judge 1/2 and above only.")] = 0,
     relation: Annotated[str, typer.Option(help="What neighbours differ in: add-or-remove-one, replace-one.")]
     = "add-or-remove-one",
     accountant: Annotated[str, typer.Option(help="pld (the reference), prv (as in the paper), rdp.")] = "pld",
